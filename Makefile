@@ -1,0 +1,53 @@
+# make demo     train a small Transformer on real images and write a report to open in a browser
+# make test     the whole test suite          (make test ARGS="-k softmax" for a part)
+# make bench    timings against other libraries
+# make docs     the documentation as HTML, in docs/_build/html
+# make lint     ruff and mypy
+# make clean    removes what these made, except .venv
+#
+# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv, nothing into the system; delete .venv to
+# begin afresh. pip's own settings hold, so PIP_EXTRA_INDEX_URL can name PyTorch's CPU-only index: a smaller download.
+
+PYTHON ?= python3
+JOBS   ?= 2
+ARGS   ?=
+py     := .venv/bin/python
+
+.PHONY: demo test bench docs lint clean
+
+demo: .venv/.stamp-examples,viz
+	$(py) -m tinygrad_attn demo $(ARGS)
+
+test: .venv/.stamp-test
+	$(py) -m pytest -n $(JOBS) $(ARGS)
+
+bench: .venv/.stamp-test
+	$(py) -m tests.benchmarks $(ARGS)
+
+docs: .venv/.stamp-docs
+	$(py) -m sphinx -b html docs docs/_build/html $(ARGS)
+
+lint: .venv/.stamp-dev
+	$(py) -m ruff check .
+	$(py) -m mypy
+
+clean:
+	rm -rf build dist docs/_build .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	find tinygrad_attn tests examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# One stamp for each set of extras, made only after pip has succeeded, and again when pyproject.toml changes.
+.venv/.stamp-%: pyproject.toml .venv/.stamp-venv
+	@echo "Installing tinygrad_attn[$*] into .venv (only the first time) ..."
+	$(py) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# A .venv that works is kept, whoever made it; a half-made one is made again.
+# Where venv lacks ensurepip (Debian without python3-venv), the system's pip puts a pip into the bare environment.
+.venv/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "tinygrad_attn needs Python 3.11 or newer, and $(PYTHON) is not. Name one that is: make PYTHON=python3.12"; exit 1; }
+	@$(py) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv >/dev/null 2>&1 || { \
+	  $(PYTHON) -m venv --clear --without-pip .venv && \
+	  $(PYTHON) -m pip --python $(py) install --quiet --disable-pip-version-check pip; } || { \
+	  echo "Could not make .venv: $(PYTHON) has neither a working venv with ensurepip nor pip 22.3 or newer."; exit 1; }
+	@touch $@

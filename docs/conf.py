@@ -1,0 +1,24 @@
+"""Sphinx settings: `make docs`. Pages are MyST Markdown; their code blocks are run by tests/test_docs.py, not here."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import tinygrad_attn
+
+project = "tinygrad_attn"
+author = "The tinygrad_attn authors"
+copyright = f"2026, {author}"
+release = tinygrad_attn.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+html_theme = "furo"
+html_title = f"tinygrad_attn {release}"
+
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"

@@ -1,0 +1,32 @@
+"""Settings for every test: one BLAS thread, no windows, and a known seed before each test."""
+
+import os
+import sys
+
+# Before NumPy is imported, for BLAS reads these once: two test processes share two cores better than two pools do.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pytest
+from hypothesis import settings
+from support import IN_CI
+
+SEED = int(os.environ.get("TINYGRAD_ATTN_TEST_SEED", "0"))
+
+settings.register_profile("local", max_examples=25, deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if IN_CI else "local")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """No test may depend on the ones before it: the package's generator starts each one at the same place."""
+    if package := sys.modules.get("tinygrad_attn"):
+        package.manual_seed(SEED)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = (yield).get_result()
+    if report.failed:
+        report.sections.append(("seed", f"TINYGRAD_ATTN_TEST_SEED={SEED} python -m pytest '{item.nodeid}'"))

@@ -1,0 +1,25 @@
+"""What test modules share. pyproject.toml puts this folder on the path, so anywhere under tests/:
+
+    from support import require
+    torch = require("torch")
+
+The optional libraries may be missing on a developer's machine; in CI a missing one is a failure, never a skip.
+"""
+
+import importlib
+import os
+from types import ModuleType
+
+import pytest
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def require(name: str) -> ModuleType:
+    """The module of that name. Missing, it skips the test (or the whole test module), and in CI raises ImportError."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if IN_CI:
+            raise ImportError(f"CI must have {name}: it belongs to the extra `test` ({error})") from error
+        pytest.skip(f"{name} is not installed (pip install -e '.[test]')", allow_module_level=True)

@@ -1,0 +1,382 @@
+"""Files: what goes in comes out; what is broken is named; what is interrupted loses nothing."""
+
+import builtins
+import errno
+import io
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import require
+
+import tinygrad_attn
+from tinygrad_attn import Tensor, files
+from tinygrad_attn.files import load, load_metadata, save
+
+safetensors = require("safetensors.numpy")
+KILLS = int(os.environ.get("TINYGRAD_ATTN_KILLS", "25"))
+
+EVERY_DTYPE = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+               "float16", "float32", "float64"]
+SHAPES = [(), (0,), (3, 0, 2), (5,), (2, 3, 4)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "weights.safetensors"
+
+
+@pytest.fixture
+def saved(path):
+    save({"old": np.arange(5.0)}, path)
+    return path
+
+
+def unchanged(path: Path) -> bool:
+    """The old file is whole and nothing lies beside it."""
+    return [p.name for p in path.parent.iterdir()] == [path.name] and load(path)["old"].tolist() == [0, 1, 2, 3, 4]
+
+
+# ---- round trips ----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", EVERY_DTYPE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_dtype_and_shape_comes_back(path, dtype, shape):
+    x = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
+    save({"x": x}, path)
+    back = load(path)["x"]
+    assert back.dtype == x.dtype and back.shape == shape and back.flags.writeable
+    assert back.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("x", [
+    np.arange(12.0).reshape(3, 4).T, np.arange(20.0)[::-3], np.broadcast_to(np.float32(3), (2, 3)),
+    np.arange(6, dtype=">i4"), np.arange(6, dtype=">f8").reshape(2, 3), np.float32(2.5),
+    Tensor([[1.0, 2.0]], requires_grad=True),
+], ids=["transposed", "strided", "broadcast", "big-endian int", "big-endian float", "NumPy scalar", "Tensor"])
+def test_whatever_lies_in_memory(path, x):
+    save({"x": x}, path)
+    expected = np.asarray(getattr(x, "_data", x))
+    back = load(path)["x"]
+    assert back.shape == expected.shape and back.dtype == expected.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(back, expected)
+
+
+def test_shared_memory_names_metadata_and_no_tensors(path):
+    x = np.arange(6.0)
+    metadata = {"step": "3", "größe": "naïve\n"}
+    save({"a": x, "b": x[::2], "c.weight": x, "": x}, path, metadata)
+    assert sorted(load(path)) == ["", "a", "b", "c.weight"]
+    assert load_metadata(path) == metadata
+    save({}, path)
+    assert load(path) == {} and load_metadata(path) == {}
+
+
+def test_torch_tensors_and_torchs_files_both_ways(path):
+    torch, torch_files = require("torch"), require("safetensors.torch")
+    x = torch.arange(6.0).reshape(2, 3).T.requires_grad_()
+    save({"x": x, "i": torch.tensor([1, 2])}, path)
+    assert torch.equal(torch_files.load_file(path)["x"], x)
+    with pytest.raises(TypeError, match=r"'x': NumPy has no torch.bfloat16; save x.float\(\)"):
+        save({"x": x.detach().bfloat16()}, path)
+    half = torch.randn(50).bfloat16()
+    torch_files.save_file({"half": half, "n": torch.tensor(2.0)}, path)
+    back = load(path)
+    assert back["half"].dtype == np.float32 and back["n"].shape == ()
+    np.testing.assert_array_equal(back["half"], half.float().numpy())
+
+
+@pytest.mark.parametrize("how", ["relative", "str", "link"])
+def test_paths(tmp_path, monkeypatch, how, saved):
+    monkeypatch.chdir(tmp_path)
+    target = {"relative": "weights.safetensors", "str": str(saved), "link": tmp_path / "link"}[how]
+    if how == "link":
+        target.symlink_to(saved)
+    save({"new": np.ones(2)}, target)
+    assert list(load(saved)) == list(load(target)) == ["new"]
+    assert how != "link" or target.is_symlink()
+
+
+def test_the_mode_of_an_old_file_is_kept_and_a_new_one_follows_the_umask(saved):
+    saved.chmod(0o640)
+    save({"new": np.ones(2)}, saved)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o640
+    before = os.umask(0o027)
+    try:
+        save({"new": np.ones(2)}, saved.with_name("fresh"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(saved.with_name("fresh").stat().st_mode) == 0o640
+
+
+# ---- what cannot be saved -------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("mapping, text", [
+    ([("a", np.ones(2))], r"mapping of names to arrays, got list"),
+    (np.ones(2), r"ta.save\(\{'name': x\}, path\)"),
+    ({"a": np.array([None])}, "'a' has dtype object.*convert it to one of bool, int8"),
+    ({"a": np.array(["text"])}, "'a' has dtype <U4"),
+    ({"a": np.ones(2, complex)}, "'a' has dtype complex128"),
+    ({"a": np.zeros(2, [("x", "f4")])}, "'a' has dtype"),
+    ({"a": np.array(["2020-01-01"], "datetime64[D]")}, "'a' has dtype datetime64"),
+    ({"a": [1.0]}, r"'a' is a list, not a Tensor.*np.array"),
+    ({"a": {"b": np.ones(2)}}, "'a' is a dict.*join nested names with a dot"),
+    ({3: np.ones(2)}, "name in a file is a string, got 3"),
+])
+def test_what_a_file_cannot_hold(saved, mapping, text):
+    with pytest.raises(TypeError, match=text):
+        save(mapping, saved)
+    assert unchanged(saved)
+
+
+def test_reserved_name_and_metadata_that_is_no_text(saved):
+    with pytest.raises(ValueError, match="belongs to the format"):
+        save({"__metadata__": np.ones(2)}, saved)
+    with pytest.raises(TypeError, match=r"text to text, got 'step': 3; write str"):
+        save({"a": np.ones(2)}, saved, {"step": 3})
+    assert unchanged(saved)
+
+
+def test_without_the_library_the_error_says_what_to_install(saved, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    for call in (lambda: save({}, saved), lambda: load(saved), lambda: load_metadata(saved)):
+        with pytest.raises(ImportError, match="pip install safetensors"):
+            call()
+
+
+# ---- when the system refuses ----------------------------------------------------------------------------------------
+
+def fails_with(error):
+    def fail(*args, **kwargs):
+        raise error
+    return fail
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("code, text", [
+    (errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "no permission"), (errno.EIO, "."),
+])
+def test_a_failing_disk_leaves_the_old_file(saved, monkeypatch, where, code, text):
+    monkeypatch.setattr(os, where, fails_with(OSError(code, os.strerror(code))))
+    with pytest.raises(OSError, match=f"could not save.*{text}.*unchanged") as caught:
+        save({"new": np.ones(2)}, saved)
+    monkeypatch.undo()
+    assert caught.value.errno == code and unchanged(saved)
+
+
+def test_a_disk_that_fills_while_writing(saved):
+    """The system itself refuses here: no file may grow beyond 1000 bytes."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="could not save.*larger than the system allows"):
+            save({"new": np.ones(10000)}, saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert unchanged(saved)
+
+
+def test_a_folder_that_may_not_be_written(saved, monkeypatch):
+    def refuse(file, mode="r", *args, **kwargs):
+        if "x" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", file)
+        return builtins.open(file, mode, *args, **kwargs)
+
+    monkeypatch.setattr(files, "open", refuse, raising=False)  # a real one stops everybody but root, who may run this
+    with pytest.raises(PermissionError, match="could not save.*no permission to write in"):
+        save({"new": np.ones(2)}, saved)
+    assert unchanged(saved)
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_ctrl_c_while_saving(saved, monkeypatch, where):
+    monkeypatch.setattr(os, where, fails_with(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        save({"new": np.ones(2)}, saved)
+    monkeypatch.undo()
+    assert unchanged(saved)
+
+
+def test_a_disk_without_folder_flush_is_no_error(path, monkeypatch):
+    monkeypatch.setattr(os, "open", fails_with(PermissionError(errno.EACCES, "no")))
+    save({"new": np.ones(2)}, path)
+    assert list(load(path)) == ["new"]
+
+
+def test_left_over_parts_do_not_disturb(saved):
+    part = saved.with_name(".saving-0123456789abcdef.part")
+    part.write_bytes(b"half")
+    save({"new": np.ones(2)}, saved)
+    assert list(load(saved)) == ["new"] and part.read_bytes() == b"half"
+
+
+def test_places_that_are_no_file(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        save({"a": np.ones(2)}, tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no folder.*os.makedirs"):
+        save({"a": np.ones(2)}, tmp_path / "no" / "x")
+    with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
+        load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load(tmp_path / "no")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        for call in (lambda p: save({"a": np.ones(2)}, p), load, load_metadata):
+            with pytest.raises(ValueError, match="device or a pipe"):
+                call(tmp_path / "pipe")
+
+
+# ---- files that are not ours ----------------------------------------------------------------------------------------
+
+class Bomb:
+    def __reduce__(self):
+        return (os.abort, ())
+
+
+def a_zip(*names):
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w") as archive:
+        for name in names:
+            archive.writestr(name, pickle.dumps(Bomb()))
+    return memory.getvalue()
+
+
+def a_file(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+FOREIGN = {
+    "empty": (b"", "is empty"),
+    "five bytes": (b"hello", "cut short, damaged or no safetensors"),
+    "text": (b"hello, world, this is text", "cut short, damaged or no safetensors"),
+    "pickle": (pickle.dumps(Bomb()), "Python pickle, which can run code"),
+    "torch zip": (a_zip("model/data.pkl", "model/data/0"), "probably a PyTorch .pt file.*safetensors.torch.save_file"),
+    "npz": (a_zip("a.npy", "b.npy"), "NumPy .npz archive; read it with np.load"),
+    "broken zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
+    "npy": (b"\x93NUMPY\x01\x00" + bytes(80), "NumPy .npy file"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(80), "HDF5"),
+    "gguf": (b"GGUF\x03\x00\x00\x00" + bytes(80), "GGUF"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+    "endless header": ((2**62).to_bytes(8, "little") + b"{}", "announce a header of 4611686018427387904"),
+    "no json": (a_file(b"{oops"), "JSON"),
+    "json list": (a_file([1, 2]), "damaged"),
+    "no data": (a_file({"a": entry()}), "not fully covered"),
+    "too much data": (a_file({"a": entry()}, bytes(9)), "not fully covered"),
+    "overlap": (a_file({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12)), "damaged"),
+    "hole": (a_file({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)), "damaged"),
+    "backwards": (a_file({"a": entry(offsets=(8, 0))}, bytes(8)), "damaged"),
+    "shape too large": (a_file({"a": entry(shape=(2**40, 2**40))}, bytes(8)), "damaged"),
+    "wrong size": (a_file({"a": entry(shape=(3,))}, bytes(8)), "damaged"),
+    "negative": (a_file({"a": entry(shape=(-2,))}, bytes(8)), "damaged"),
+    "unknown dtype": (a_file({"a": entry(dtype="F33")}, bytes(8)), "damaged"),
+    "float8": (a_file({"a": entry("F8_E4M3", (8,))}, bytes(8)), "'a' as F8_E4M3, which NumPy cannot express"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_and_hostile_files_are_named(path, name):
+    data, text = FOREIGN[name]
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=text):
+        load(path)
+    if name != "float8":
+        with pytest.raises(ValueError, match="weights.safetensors"):
+            load_metadata(path)
+
+
+def test_a_file_cut_at_any_place_is_an_error(path):
+    save({"a": np.arange(7.0), "b": np.ones((2, 2), np.int8)}, path)
+    whole = path.read_bytes()
+    for n in range(len(whole)):
+        path.write_bytes(whole[:n])
+        with pytest.raises(ValueError, match="weights.safetensors"):
+            load(path)
+
+
+def test_hostile_booleans_become_true_or_false(path):
+    path.write_bytes(a_file({"a": entry("BOOL", (3,), (0, 3))}, b"\x00\x01\x07"))
+    assert load(path)["a"].view(np.uint8).tolist() == [0, 1, 1]
+
+
+def test_a_header_length_that_looks_like_a_pickle_is_read(path):
+    """A header of 0x0280 bytes starts the file as a pickle would."""
+    for extra in range(700):
+        save({"a": np.ones(1)}, path, {"pad": "x" * extra})
+        if path.read_bytes()[:2] == b"\x80\x02":
+            break
+    assert path.read_bytes()[:2] == b"\x80\x02" and load(path)["a"].tolist() == [1]
+
+
+@given(place=st.integers(0, 500), byte=st.integers(0, 255), data=st.data())
+def test_any_changed_byte_gives_arrays_or_a_value_error(tmp_path_factory, place, byte, data):
+    path = tmp_path_factory.mktemp("byte") / "x"
+    save({"a": np.arange(7.0), "b": np.ones((2, 2), np.int8)}, path, {"k": "v"})
+    whole = bytearray(path.read_bytes())
+    whole[place % len(whole)] = byte
+    path.write_bytes(whole)
+    try:
+        assert all(isinstance(x, np.ndarray) for x in load(path).values())
+    except ValueError as error:
+        assert str(path) in str(error)
+
+
+# ---- kills ----------------------------------------------------------------------------------------------------------
+
+def run(script, *arguments, check=True):
+    """A Python process of its own that can import the package, installed or not."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(tinygrad_attn.__file__).parents[1])}
+    return subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True,
+                          check=check, env=environment)
+
+
+KILLING = """
+import os, random, signal, sys, time
+import numpy as np
+from tinygrad_attn.files import load, save
+
+path, kills = sys.argv[1], int(sys.argv[2])
+arrays = lambda n: {"a": np.full((300, 1000), n, np.int64), "b": np.array(n)}
+save(arrays(0), path)
+chance, bad, changed = random.Random(0), 0, set()
+for kill in range(kills):
+    child = os.fork()
+    if not child:
+        n = 1000 * kill
+        while True:
+            n += 1
+            save(arrays(n), path)
+    time.sleep(chance.random() * 0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        back = load(path)
+        bad += not (back["a"] == back["b"]).all()
+        changed.add(int(back["b"]))
+    except Exception as error:
+        print(error)
+        bad += 1
+parts = [name for name in os.listdir(os.path.dirname(path)) if name.endswith(".part")]
+print(f"{kills} kills, {len(parts)} in the middle of a save, {len(changed)} contents seen, {bad} unreadable")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_kill_at_any_moment_leaves_a_whole_file(path):
+    done = run(KILLING, path, KILLS)
+    print(done.stdout)
+    assert done.stdout.endswith(" 0 unreadable\n"), done.stdout

@@ -1,0 +1,105 @@
+"""Initial values are PyTorch's, drawn in PyTorch's order."""
+
+import math
+
+import numpy as np
+import pytest
+from support import require
+
+from tinygrad_attn import Tensor, guard, random
+from tinygrad_attn.nn import init
+
+torch = require("torch")
+theirs = torch.nn.init
+
+FILLS = {
+    "uniform": lambda i, t: i.uniform_(t, -0.3, 0.5),
+    "normal": lambda i, t: i.normal_(t, 1.0, 0.02),
+    "constant": lambda i, t: i.constant_(t, 0.3),
+    "zeros": lambda i, t: i.zeros_(t),
+    "ones": lambda i, t: i.ones_(t),
+    "xavier uniform": lambda i, t: i.xavier_uniform_(t),
+    "xavier uniform gain": lambda i, t: i.xavier_uniform_(t, gain=i.calculate_gain("relu")),
+    "xavier normal": lambda i, t: i.xavier_normal_(t, gain=0.7),
+    "kaiming uniform": lambda i, t: i.kaiming_uniform_(t, a=math.sqrt(5)),
+    "kaiming uniform out": lambda i, t: i.kaiming_uniform_(t, mode="fan_out", nonlinearity="relu"),
+    "kaiming normal": lambda i, t: i.kaiming_normal_(t, 0.2),
+    "trunc normal": lambda i, t: i.trunc_normal_(t, std=0.02),
+    "trunc normal cut": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, -0.5, 1.0),
+    "trunc normal tail": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, 1.5, 1.9),
+}
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("shape", [(2, 3), (30, 20), (4, 3, 5)])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float64", 1e-14)])
+def test_numbers_and_draws(fill, shape, dtype, tolerance):
+    torch.manual_seed(42)
+    random.manual_seed(42)
+    expected = torch.empty(shape, dtype=getattr(torch, dtype))
+    ours = Tensor(np.full(shape, np.nan, dtype), requires_grad=True)
+    FILLS[fill](theirs, expected)
+    assert FILLS[fill](init, ours) is ours
+    assert ours.dtype == dtype
+    np.testing.assert_allclose(ours._data, expected.numpy(), rtol=0, atol=tolerance)
+    np.testing.assert_array_equal(random.rand(5)._data, torch.rand(5).numpy())
+
+
+def test_linear_and_attention_drawn_by_hand():
+    torch.manual_seed(42)
+    random.manual_seed(42)
+    torch.randn(3, 1, 4)
+    random.randn(3, 1, 4)
+    linear, attention = torch.nn.Linear(5, 3), torch.nn.MultiheadAttention(4, 2)
+
+    def new(*shape):
+        return Tensor(np.empty(shape, np.float32))
+
+    weight = init.kaiming_uniform_(new(3, 5), a=math.sqrt(5))
+    bias = init.uniform_(new(3), -1 / math.sqrt(5), 1 / math.sqrt(5))
+    out_weight = init.kaiming_uniform_(new(4, 4), a=math.sqrt(5))
+    init.uniform_(new(4), -0.5, 0.5)  # drawn, then zeroed
+    in_weight = init.xavier_uniform_(new(12, 4))
+    for ours, expected in [(weight, linear.weight), (bias, linear.bias), (out_weight, attention.out_proj.weight),
+                           (in_weight, attention.in_proj_weight)]:
+        np.testing.assert_array_equal(ours._data, expected.detach().numpy())
+
+
+@pytest.mark.parametrize("name", ["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"])
+def test_gains(name):
+    assert init.calculate_gain(name) == theirs.calculate_gain(name)
+    assert init.calculate_gain("leaky_relu", 0.3) == theirs.calculate_gain("leaky_relu", 0.3)
+
+
+def test_a_generator_of_ones_own():
+    ours = init.uniform_(Tensor(np.empty(9, np.float32)), generator=random.Generator(5))
+    expected = theirs.uniform_(torch.empty(9), generator=torch.Generator().manual_seed(5))
+    np.testing.assert_array_equal(ours._data, expected.numpy())
+
+
+def test_filling_counts_as_a_change_of_the_memory():
+    x = Tensor(np.ones((2, 2), np.float32))
+    before = guard.last_change(x._data)
+    init.zeros_(x)
+    assert guard.last_change(x._data) > before
+
+
+def test_nothing_to_fill_and_far_means_are_warned_of():
+    with pytest.warns(UserWarning, match="without elements"):
+        init.kaiming_uniform_(Tensor(np.empty((0, 3), np.float32)))
+    with pytest.warns(UserWarning, match="without elements"):
+        init.kaiming_normal_(Tensor(np.empty((0, 3), np.float32)))
+    with pytest.warns(UserWarning, match="more than 2 std"):
+        init.trunc_normal_(Tensor(np.empty(4, np.float32)), 0.0, 1.0, 2.5, 3.0)
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda t: init.xavier_uniform_(Tensor(np.ones(3))), "at least 2 dimensions.*uniform_"),
+    (lambda t: init.kaiming_uniform_(t, mode="fan"), "'fan_in' or 'fan_out', got 'fan'"),
+    (lambda t: init.calculate_gain("swish"), "no gain known for 'swish'"),
+    (lambda t: init.calculate_gain("leaky_relu", True), "must be a number"),
+    (lambda t: init.uniform_(t, 2.0, 1.0), "low <= high"),
+])
+def test_wrong_calls_are_explained(call, text):
+    with pytest.raises(ValueError, match=text):
+        call(Tensor(np.ones((2, 2))))

@@ -1,0 +1,430 @@
+"""Optimisers, clipping and schedules: PyTorch's numbers, and errors that say what to write."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from support import require
+
+from tinygrad_attn import Tensor, guard, optim, threads
+
+torch = require("torch")
+
+SHAPES = [(3, 4), (5,), (), (200, 100), (1, 1, 7)]  # four small ones, gathered, and a large one, updated where it is
+SETTINGS = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("Adam", {}),
+    ("Adam", {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.03, "amsgrad": True}),
+    ("AdamW", {}),
+    ("AdamW", {"lr": 0.03, "weight_decay": 0.3, "maximize": True}),
+    ("AdamW", {"lr": 0.03, "amsgrad": True, "weight_decay": 0.0}),
+]
+
+
+def twins(dtype="float64", shapes=SHAPES, seed=0):
+    """The same parameters, ours and torch's."""
+    generator = np.random.default_rng(seed)
+    arrays = [np.asarray(generator.standard_normal(s), dtype) for s in shapes]
+    return [Tensor(a, requires_grad=True) for a in arrays], [torch.tensor(a, requires_grad=True) for a in arrays]
+
+
+def give_gradients(ours, theirs, seed, missing=()):
+    generator = np.random.default_rng(seed)
+    for i, (p, q) in enumerate(zip(ours, theirs)):
+        g = np.asarray(generator.standard_normal(p.shape) * 10.0 ** generator.integers(-3, 2), p.dtype)
+        p.grad = None if i in missing else Tensor(g)
+        q.grad = None if i in missing else torch.tensor(g)
+
+
+def same(ours, theirs, tolerance):
+    for p, q in zip(ours, theirs):
+        assert p.dtype == q.detach().numpy().dtype
+        np.testing.assert_allclose(p._data, q.detach().numpy(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name, settings", SETTINGS)
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float64", 1e-12)])
+def test_twenty_steps_as_torch(name, settings, dtype, tolerance):
+    ours, theirs = twins(dtype)
+    a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
+    for step in range(20):
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+    same(ours, theirs, tolerance)
+
+
+@pytest.mark.parametrize("name, settings", SETTINGS)
+def test_missing_gradients_keep_their_own_count(name, settings):
+    """A parameter without a gradient stands still, and its bias correction and first momentum come later."""
+    ours, theirs = twins()
+    a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
+    for step, missing in enumerate([(0, 3), (), (1,), (0, 1, 2, 3, 4), (), ()]):
+        give_gradients(ours, theirs, step, missing)
+        a.step()
+        b.step()
+        same(ours, theirs, 1e-12)
+
+
+def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
+    """The equation as the paper writes it: what the blocks and gathered arrays must equal."""
+    p = p - lr * wd * p
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g**2
+    return p - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps), m, v
+
+
+@pytest.mark.parametrize("n", [1, 1000, optim.SMALL, optim.BLOCK + 1, optim.SHARED + optim.BLOCK + 5])
+def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):
+    monkeypatch.setattr(threads, "get_num_threads", lambda: 2)
+    generator = np.random.default_rng(0)
+    p = generator.standard_normal(n)
+    ours, m, v = Tensor(p, requires_grad=True), np.zeros(n), np.zeros(n)
+    optimizer = optim.AdamW([ours], lr=0.01)
+    for t in range(1, 4):
+        g = generator.standard_normal(n)
+        ours.grad = Tensor(g)
+        optimizer.step()
+        p, m, v = plain_adamw(p, g, m, v, t, 0.01, 0.9, 0.999, 1e-8, 0.01)
+    np.testing.assert_allclose(ours._data, p, rtol=1e-13, atol=1e-13)
+
+
+def test_groups_with_settings_of_their_own():
+    ours, theirs = twins()
+    groups = [lambda p: {"params": p[:2], "lr": 0.1, "betas": (0.5, 0.9)},
+              lambda p: {"params": p[2:4], "amsgrad": True}]
+    a = optim.AdamW([g(ours) for g in groups], weight_decay=0.1)
+    b = torch.optim.AdamW([g(theirs) for g in groups], weight_decay=0.1)
+    for step in range(8):
+        if step == 3:  # more parameters and another rate, in the middle
+            a.add_param_group({"params": ours[4], "lr": 0.2})
+            b.add_param_group({"params": theirs[4], "lr": 0.2})
+            for optimizer in (a, b):
+                optimizer.param_groups[0]["lr"] = 0.05
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+    same(ours, theirs, 1e-12)
+    assert [g["lr"] for g in a.param_groups] == [0.05, 1e-3, 0.2]
+
+
+def test_mixed_dtypes_in_one_group():
+    ours, theirs = twins("float32")
+    more, more_theirs = twins("float64", seed=1)
+    ours, theirs = ours + more, theirs + more_theirs
+    a, b = optim.Adam(ours), torch.optim.Adam(theirs)
+    for step in range(5):
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+    same(ours, theirs, 1e-6)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_memory_that_others_hold_or_replace_stays_the_parameters(small):
+    shapes = [(3, 4), (5,)] if small else [(200, 100)]
+    ours, theirs = twins(shapes=shapes)
+    a, b = optim.AdamW(ours, lr=0.1), torch.optim.AdamW(theirs, lr=0.1)
+    held = ours[0]._data
+    for step in range(6):
+        if step == 2:  # a user puts another array in, once of another layout
+            ours[0]._data = np.asfortranarray(np.ones(shapes[0]))
+            theirs[0].data = torch.ones(shapes[0], dtype=torch.float64)
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+        if step == 1:
+            assert ours[0]._data is held
+            same(ours, theirs, 1e-12)
+    assert ours[0]._data is not held
+    same(ours, theirs, 1e-12)
+
+
+def test_a_parameter_in_two_optimisers():
+    ours, theirs = twins()
+    pairs = [(optim.SGD(ours, momentum=0.9), torch.optim.SGD(theirs, momentum=0.9)),
+             (optim.Adam(ours[1:]), torch.optim.Adam(theirs[1:]))]
+    for step in range(6):
+        give_gradients(ours, theirs, step)
+        for a, b in pairs:
+            a.step()
+            b.step()
+    same(ours, theirs, 1e-12)
+
+
+def test_a_step_is_a_change_that_a_pending_graph_notices():
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    frozen = Tensor([3.0, 4.0], requires_grad=True)
+    loss = (w * w).sum()
+    w.grad = Tensor([1.0, 1.0])
+    before = guard.last_change(frozen._data)
+    optim.SGD([w, frozen]).step()
+    with pytest.raises(ValueError, match="changed in place.*test_optim"):
+        loss.backward()
+    assert guard.last_change(frozen._data) == before
+
+
+def test_training_by_backward():
+    x, w = Tensor(np.eye(3)), Tensor(np.zeros((3, 1)), requires_grad=True)
+    optimizer = optim.Adam([w], lr=0.1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        ((x @ w - np.array([[1.0], [2.0], [3.0]])) ** 2).sum().backward()
+        optimizer.step()
+    np.testing.assert_allclose(w._data.ravel(), [1, 2, 3], atol=1e-3)
+
+
+def test_zero_grad():
+    p = Tensor([1.0], requires_grad=True)
+    p.grad = Tensor([3.0])
+    kept = p.grad
+    optimizer = optim.SGD([p])
+    optimizer.zero_grad(set_to_none=False)
+    assert p.grad is kept and kept._data.tolist() == [0]
+    optimizer.zero_grad()
+    assert p.grad is None
+    optimizer.zero_grad(set_to_none=False)
+
+
+# ---- state ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name, settings", SETTINGS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_saved_and_loaded_goes_on_bit_for_bit(name, settings, dtype):
+    ours, copies = twins(dtype)[0], twins(dtype)[0]
+    a = getattr(optim, name)(ours, **settings)
+    for step in range(8):
+        give_gradients(ours, [], 0)
+        give_gradients(ours, ours_as_torch(ours), step, missing=(1,) if step == 2 else ())
+        if step == 4:
+            for p, q in zip(ours, copies):
+                q._data = p._data.copy()
+            b = getattr(optim, name)(copies, lr=9.0)
+            b.load_state_dict(a.state_dict())
+        if step >= 4:
+            for p, q in zip(ours, copies):
+                q.grad = p.grad
+            b.step()
+        a.step()
+    for p, q in zip(ours, copies):
+        np.testing.assert_array_equal(p._data, q._data)
+
+
+def ours_as_torch(ours):
+    return [torch.zeros(p.shape) for p in ours]
+
+
+@pytest.mark.parametrize("name, settings", SETTINGS)
+def test_state_is_torchs(name, settings):
+    """Names, meaning and numbering: torch's state goes on in ours."""
+    ours, theirs = twins()
+    a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
+    for step in range(3):
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+    mine, its = a.state_dict(), b.state_dict()
+    for index, entry in its["state"].items():
+        for key, value in entry.items():
+            if value is not None and key != "step":
+                np.testing.assert_allclose(mine["state"][index][key], value.numpy(), rtol=1e-12, atol=1e-15)
+    assert [g["params"] for g in mine["param_groups"]] == [g["params"] for g in its["param_groups"]]
+    fresh = getattr(optim, name)(ours, lr=9.0)
+    if name != "SGD":  # torch's SGD keeps no count of steps
+        fresh.load_state_dict(its)
+        give_gradients(ours, theirs, 9)
+        fresh.step()
+        b.step()
+        same(ours, theirs, 1e-12)
+
+
+def test_state_is_a_copy_and_a_refused_one_changes_nothing():
+    ours, theirs = twins()
+    a = optim.Adam(ours, lr=0.1)
+    give_gradients(ours, theirs, 0)
+    a.step()
+    state = a.state_dict()
+    kept = state["state"][0]["exp_avg"].copy()
+    a.step()
+    np.testing.assert_array_equal(state["state"][0]["exp_avg"], kept)
+    now = a.state_dict()
+    wrong = {**state, "state": {**state["state"], 1: {**state["state"][1], "exp_avg": np.zeros(6)}}}
+    with pytest.raises(ValueError, match=r"parameter 1: exp_avg was saved as \(6,\), here it is \(5,\)"):
+        a.load_state_dict(wrong)
+    with pytest.raises(ValueError, match="lacks 'exp_avg_sq'"):
+        a.load_state_dict({**state, "state": {0: {"step": 1, "exp_avg": kept}}})
+    with pytest.raises(ValueError, match="of parameter 7, but there are 5"):
+        a.load_state_dict({**state, "state": {7: {}}})
+    with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[5\]"):
+        a.load_state_dict(optim.Adam(ours[:2]).state_dict())
+    for index, entry in now["state"].items():
+        np.testing.assert_array_equal(a.state_dict()["state"][index]["exp_avg"], entry["exp_avg"])
+
+
+# ---- clipping -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, math.inf])
+@pytest.mark.parametrize("max_norm", [0.5, 1e6])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-12)])
+def test_clip_grad_norm(norm_type, max_norm, dtype, tolerance):
+    ours, theirs = twins(dtype)
+    give_gradients(ours, theirs, 1, missing=(1,))
+    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm, norm_type)
+    assert optim.clip_grad_norm_(ours, max_norm, norm_type) == pytest.approx(expected.item(), rel=tolerance)
+    for p, q in zip(ours, theirs):
+        assert (p.grad is None) == (q.grad is None)
+        if p.grad is not None:
+            assert p.grad.dtype == dtype
+            np.testing.assert_allclose(p.grad._data, q.grad.numpy(), rtol=tolerance)
+
+
+def test_clip_edge_cases():
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    assert optim.clip_grad_norm_([p], 1.0) == 0.0
+    p.grad = Tensor([3.0, 4.0])
+    assert optim.clip_grad_norm_(p, 1.0) == 5.0  # one tensor instead of a list
+    p.grad = Tensor([3.0, 4.0])
+    assert optim.clip_grad_norm_((x for x in [p, p]), 1.0) == 5.0  # given twice, counted and scaled once
+    np.testing.assert_allclose(p.grad._data, [0.6, 0.8], rtol=1e-6)
+    p.grad = Tensor([np.nan, 4.0])
+    with pytest.raises(ValueError, match="norm of the gradients is nan"):
+        optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
+    assert math.isnan(optim.clip_grad_norm_([p], 1.0))
+
+
+def test_clip_grad_value():
+    ours, theirs = twins()
+    give_gradients(ours, theirs, 1)
+    optim.clip_grad_value_(ours, 0.3)
+    torch.nn.utils.clip_grad_value_(theirs, 0.3)
+    for p, q in zip(ours, theirs):
+        np.testing.assert_array_equal(p.grad._data, q.grad.numpy())
+
+
+# ---- schedules ------------------------------------------------------------------------------------------------------
+
+def rates(schedule, steps):
+    found = []
+    for _ in range(steps):
+        found.append([g["lr"] for g in schedule.optimizer.param_groups])
+        schedule.step()
+    return np.array(found)
+
+
+def test_warmup_cosine_by_hand():
+    a, b = twins()[0][:2]
+    optimizer = optim.SGD([{"params": [a]}, {"params": [b], "lr": 0.4}], lr=0.2)
+    got = rates(optim.warmup_cosine(optimizer, warmup_steps=4, total_steps=12, min_lr=0.02), 15)
+    cosine = [0.02 + 0.18 * (1 + math.cos(math.pi * t / 8)) / 2 for t in range(9)]
+    expected = [0.05, 0.1, 0.15, 0.2, *cosine, 0.02, 0.02]
+    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(got[:, 1], 2 * got[:, 0], rtol=1e-12)
+
+
+def test_noam_by_hand():
+    optimizer = optim.Adam(twins()[0], lr=1.0)
+    got = rates(optim.noam(optimizer, d_model=64, warmup_steps=5), 20)[:, 0]
+    np.testing.assert_allclose(got, [min(n**-0.5, n * 5**-1.5) / 8 for n in range(1, 21)], rtol=1e-12)
+    assert got.argmax() == 4
+
+
+def test_a_schedule_as_torchs_lambda_lr_and_resumed():
+    ours, theirs = twins()
+    a, b = optim.SGD(ours, lr=0.3), torch.optim.SGD(theirs, lr=0.3)
+    schedule = optim.Schedule(a, lambda t: 0.9**t)
+    reference = torch.optim.lr_scheduler.LambdaLR(b, lambda t: 0.9**t)
+    for step in range(10):
+        assert schedule.lr == pytest.approx(reference.get_last_lr()[0], rel=1e-14)
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+        schedule.step()
+        reference.step()
+        if step == 5:  # as a resumed run would: everything made anew, then loaded
+            states = a.state_dict(), schedule.state_dict()
+            a = optim.SGD(ours, lr=0.3)
+            schedule = optim.Schedule(a, lambda t: 0.9**t)
+            a.load_state_dict(states[0])
+            schedule.load_state_dict(states[1])
+    same(ours, theirs, 1e-12)
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+def leaf():
+    return Tensor([1.0, 2.0], requires_grad=True)
+
+
+def exhausted():
+    generator = (p for p in [leaf()])
+    list(generator)
+    return generator
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda: optim.SGD(exhausted()), ValueError, r"generator.*write list\(model.parameters\(\)\)"),
+    (lambda: optim.SGD([]), ValueError, "got no parameters"),
+    (lambda: optim.SGD([{"params": []}]), ValueError, "group is empty"),
+    (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; write SGD\(\[p\]\)"),
+    (lambda: optim.SGD(3), TypeError, "list of parameters, got int"),
+    (lambda: optim.SGD({"params": [leaf()]}), TypeError, "list of parameters, got dict"),
+    (lambda: optim.SGD([np.ones(3)]), TypeError, "item 0 is a ndarray"),
+    (lambda: optim.SGD([("weight", leaf())]), TypeError, r"item 0 is a tuple; named_parameters"),
+    (lambda: optim.SGD([leaf(), leaf() * 2]), ValueError, r"item 1 of shape \(2,\) is the result of a computation"),
+    (lambda: optim.SGD([Tensor([1.0])]), ValueError, "does not require a gradient; set p.requires_grad = True"),
+    (lambda: optim.SGD([{"parameters": [leaf()]}]), ValueError, "has 'params' and any of"),
+    (lambda: optim.SGD([{"params": [leaf()], "beta": 3}]), ValueError, "has 'params' and any of.*'lr'"),
+    (lambda: optim.SGD([leaf()], lr=-0.1), ValueError, "SGD: lr must be 0 or more, got -0.1.*maximize=True"),
+    (lambda: optim.SGD([leaf()], lr=math.nan), ValueError, "lr must be 0 or more, got nan"),
+    (lambda: optim.SGD([{"params": [leaf()], "lr": -1}]), ValueError, "lr must be 0 or more"),
+    (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
+    (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), got \(0.9, 1.0\)"),
+    (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more"),
+    (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more"),
+    (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 10), ValueError, "0 <= warmup_steps < total_steps"),
+    (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, min_lr=5), ValueError, "min_lr must lie between"),
+    (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),
+    (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
+])
+def test_wrong_calls_are_explained(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_a_parameter_given_twice():
+    p = leaf()
+    with pytest.warns(UserWarning, match="given twice"):
+        optimizer = optim.SGD([p, p], lr=1.0)
+    p.grad = Tensor([1.0, 1.0])
+    optimizer.step()
+    assert p._data.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="in two parameter groups"):
+        optim.SGD([{"params": [p]}, {"params": [p]}])
+
+
+def test_shapes_and_dtypes_that_changed_under_the_optimiser():
+    p, q = leaf(), leaf()
+    optimizer = optim.Adam([p, q])
+    p._data = p._data.astype(np.float64)  # before the first step this is fine
+    q._data = q._data.astype(np.float64)
+    p.grad, q.grad = Tensor(np.ones(2)), Tensor(np.ones(2))
+    optimizer.step()
+    assert p._data.dtype == np.float64
+    p._data = p._data.astype(np.float32)
+    with pytest.raises(ValueError, match=r"parameter 0 is now \(2,\) float32.*make the optimiser after model.astype"):
+        optimizer.step()
+    p._data, q._grad = p._data.astype(np.float64), Tensor(np.ones(3))
+    with pytest.raises(ValueError, match=r"parameter 1 has shape \(2,\) but its gradient \(3,\)"):
+        optimizer.step()
+
+
+def test_no_warnings_in_ordinary_use():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optim.AdamW([leaf(), leaf()]).step()

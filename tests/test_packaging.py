@@ -1,0 +1,126 @@
+"""What installing and importing the package does, and what it leaves alone."""
+
+import ast
+import importlib
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+from support import IN_CI, require
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "tinygrad_attn"
+
+
+def fresh(code: str):
+    """What `code` prints as JSON, in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def stated_version() -> str:
+    """`__version__` as it is written in __init__.py: nothing is imported to read it."""
+    for node in ast.parse((PACKAGE / "__init__.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
+            return ast.literal_eval(node.value)
+    raise AssertionError("tinygrad_attn/__init__.py states no __version__")
+
+
+def test_import_brings_in_numpy_only():
+    loaded = fresh("""
+import json, sys
+before = set(sys.modules)
+import tinygrad_attn, tinygrad_attn.nn, tinygrad_attn.optim, tinygrad_attn.functional
+new = {name.partition(".")[0] for name in set(sys.modules) - before if getattr(sys.modules[name], "__file__", None)}
+print(json.dumps(sorted(new - sys.stdlib_module_names)))
+""")
+    assert loaded == ["numpy", "tinygrad_attn"]
+
+
+def test_import_changes_nothing_about_the_process():
+    require("threadpoolctl")
+    before, after, events = fresh("""
+import gc, json, os, signal, sys, threading, warnings
+import numpy as np, threadpoolctl
+def state():
+    return {
+        "threads": threading.active_count(),
+        "tasks": len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0,
+        "blas": [(pool["internal_api"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()],
+        "environment": dict(os.environ),
+        "floating point errors": np.geterr(),
+        "numpy's random state": str(np.random.get_state()),
+        "print options": str(np.get_printoptions()),
+        "warning filters": str(warnings.filters),
+        "garbage collector": (gc.isenabled(), gc.get_threshold()),
+        "recursion limit": sys.getrecursionlimit(),
+        "hooks": (str(sys.excepthook), str(sys.displayhook), str(signal.getsignal(signal.SIGINT))),
+    }
+before, events = state(), []
+# calls into C (mallopt, a BLAS's thread setter) and child processes leave a trace here
+sys.addaudithook(lambda event, args: event.startswith(("ctypes.", "os.putenv", "subprocess.", "socket."))
+                 and events.append(f"{event} {args}"))
+import tinygrad_attn, tinygrad_attn.nn, tinygrad_attn.optim
+events = list(events)
+print(json.dumps([before, state(), events]))
+""")
+    assert before == after
+    assert events == []
+
+
+def test_the_version_is_one():
+    package = importlib.import_module("tinygrad_attn")
+    assert package.__version__ == stated_version()
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev|post)\d+)?", package.__version__)
+    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    try:
+        installed = importlib.metadata.version("tinygrad_attn")
+    except importlib.metadata.PackageNotFoundError:
+        assert not IN_CI, "CI runs the installed package"
+        pytest.skip("tinygrad_attn is not installed here")
+    assert installed == package.__version__
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
+    require("hatchling")
+    done = subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (info,) = {name.partition("/")[0] for name in archive.namelist()} - {"tinygrad_attn"}
+        inside = {name for name in archive.namelist() if name.startswith("tinygrad_attn/")}
+        metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
+        scripts = archive.read(f"{info}/entry_points.txt").decode()
+        assert f"{info}/licenses/LICENSE" in archive.namelist()
+    ours = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*")
+            if path.is_file() and path.suffix != ".pyc"}
+    assert inside == ours
+    assert "tinygrad_attn/py.typed" in inside
+    assert metadata["Version"] == stated_version()
+    core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert core == ["numpy>=2.0"]
+    assert set(metadata.get_all("Provides-Extra")) == {"viz", "examples", "torch", "test", "docs", "dev"}
+    assert "tinygrad-attn = tinygrad_attn.cli:main" in scripts
+
+
+def test_both_ways_to_the_command_line_are_one():
+    assert callable(importlib.import_module("tinygrad_attn.cli").main)
+    done = subprocess.run([sys.executable, "-m", "tinygrad_attn", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["torch", "graphviz", "pygraphviz", "matplotlib", "safetensors", "tokenizers", "tqdm",
+                                  "sklearn", "hypothesis", "threadpoolctl"])
+def test_ci_has_every_optional_library(name):
+    """So that no other test can be skipped there unseen."""
+    assert require(name).__name__ == name

@@ -1,0 +1,128 @@
+"""What a user calls to differentiate: `no_grad`, `enable_grad`, `backward`, `grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ContextDecorator
+from typing import Any
+
+import numpy as np
+
+from .engine import Variable, clone, local, sweep
+from .errors import describe
+
+
+class _Recording(ContextDecorator):
+    """Sets whether ops are recorded, in this thread, inside a `with` block or a decorated function."""
+
+    _value: bool
+
+    def __init__(self) -> None:
+        self._before: list[bool] = []
+
+    def _recreate_cm(self) -> Any:
+        return type(self)()
+
+    def __enter__(self) -> None:
+        self._before.append(local.context.recording)
+        local.context.recording = self._value
+
+    def __exit__(self, *_: object) -> None:
+        local.context.recording = self._before.pop()
+
+
+class no_grad(_Recording):
+    """Inside, ops compute and remember nothing; a context manager and a decorator (`@no_grad()`), per thread."""
+
+    _value = False
+
+
+class enable_grad(_Recording):
+    """Inside, ops are recorded even within `no_grad`; a context manager and a decorator, per thread."""
+
+    _value = True
+
+
+def is_recording() -> bool:
+    """True outside `no_grad`."""
+    return local.context.recording
+
+
+def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
+    """The gradient to start from, of the output's shape and dtype; a Tensor only where the pass itself is recorded."""
+    if not isinstance(output, Variable):
+        raise TypeError(f"only a Tensor can be differentiated, got {describe(output)}.")
+    if not output._tracked:
+        raise ValueError(f"{describe(output)} does not depend on anything that requires a gradient. Create the inputs with "
+                         "requires_grad=True, and check for no_grad(), detach() or .numpy() on the way.")
+    shape, dtype = output._data.shape, output._data.dtype
+    if gradient is None:
+        if output._data.size != 1:
+            raise ValueError(f"backward() without a gradient needs a single number, but this is {describe(output)}. Reduce it first, for "
+                             f"example with .sum() or .mean(), or pass gradient= of shape {shape}.")
+        gradient = np.ones(shape, dtype)
+    if not isinstance(gradient, Variable):
+        gradient = np.asarray(gradient)
+    if gradient.shape != shape:
+        raise ValueError(f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must be the same.")
+    if gradient.dtype != dtype:
+        gradient = gradient.astype(dtype)
+    if create_graph:
+        return gradient if isinstance(gradient, Variable) else Variable._kind._of(np.array(gradient))
+    return gradient._data if isinstance(gradient, Variable) else gradient
+
+
+def _result(g: Any, fresh: bool, create_graph: bool) -> Any:
+    """A gradient as a Tensor that shares memory with nothing."""
+    if create_graph:
+        return clone(g)
+    return Variable._kind._of(g if fresh else np.array(g))
+
+
+def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
+    """Add the gradients of the outputs to the `.grad` of every leaf they depend on; see `Tensor.backward`."""
+    seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
+    with enable_grad() if create_graph else no_grad():
+        found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
+        for t, g, fresh in found.values():
+            g = _result(g, fresh, create_graph)
+            t._grad = g if t._grad is None else t._grad + g
+
+
+def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,
+         allow_unused: bool = False) -> tuple[Any, ...]:
+    """The gradients d(sum of outputs)/d(inputs) as a tuple, one for each input; no `.grad` is touched.
+
+    `outputs`, `inputs` and `grad_outputs` are a Tensor or a sequence of them.  `grad_outputs` weighs the outputs and may be left out for
+    single numbers.  `retain_graph` keeps the graph for another pass (default: as `create_graph`).  With `create_graph=True`
+    the results can be differentiated again.  An input the outputs do not depend on is a ValueError, or None with `allow_unused`.
+    Only the partial derivatives on the way to these inputs are computed.  As torch.autograd.grad.
+    """
+    outputs = [outputs] if isinstance(outputs, Variable) else list(outputs)
+    inputs = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    if grad_outputs is None:
+        grad_outputs = [None] * len(outputs)
+    elif not isinstance(grad_outputs, (list, tuple)):
+        grad_outputs = [grad_outputs]
+    if len(grad_outputs) != len(outputs):
+        raise ValueError(f"grad() got {len(outputs)} outputs but {len(grad_outputs)} grad_outputs; give one for each, or None.")
+    for i, x in enumerate(inputs):
+        if not isinstance(x, Variable) or not x._tracked:
+            raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. Create it with requires_grad=True.")
+    seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, grad_outputs, strict=True)]
+    retain = create_graph if retain_graph is None else retain_graph
+    with enable_grad() if create_graph else no_grad():
+        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
+        given: set[int] = set()
+        results = []
+        for i, x in enumerate(inputs):
+            if id(x) in found:
+                _, g, fresh = found[id(x)]
+                results.append(_result(g, fresh and id(x) not in given, create_graph))
+                given.add(id(x))
+            elif allow_unused:
+                results.append(None)
+            else:
+                raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs (or that part of the graph has been "
+                                 "released). Pass allow_unused=True to get None for it.")
+    return tuple(results)

@@ -1,0 +1,93 @@
+"""Looking on while ops run: which ops, on what, inside which module, and from which line of the user's."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine import Variable, local
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+
+
+class Place(NamedTuple):
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.file, self.line).strip()
+        return f"{self.file}:{self.line}" + (f"  `{text}`" if text else "")
+
+
+def origin(depth: int = 1) -> Place | None:
+    """The innermost line on the stack that belongs neither to this package nor to NumPy."""
+    frame = sys._getframe(depth)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_PACKAGE, _NUMPY)):
+            return Place(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+class Step(NamedTuple):
+    """One op as it ran."""
+
+    op: Any
+    inputs: tuple
+    static: dict[str, Any]
+    result: Any
+    scope: Any
+    place: Place | None
+
+    def __str__(self) -> str:
+        inside = f" in {scope_name(self.scope)}" if self.scope is not None else ""
+        return f"{self.op.__name__}{inside}" + (f" at {self.place}" if self.place else "")
+
+
+class Trace:
+    """An observer that writes down every op (`steps`) and every contribution of a backward pass (`parts`)."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.parts: list[tuple[Any, Any, Any, int, Any, Any]] = []   # result, node, its gradient, input number, input, contribution
+
+    def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
+        self.steps.append(Step(op, inputs, static, result, local.context.scope, origin(3)))
+
+    def backward(self, t: Any, node: Any, g: Any, index: int, x: Any, part: Any, running_sum: Any) -> None:
+        self.parts.append((t, node, array_of(g).copy(), index, x, array_of(part).copy()))
+
+
+@contextmanager
+def watching(observer: Any) -> Iterator[Any]:
+    """Let the observer look on inside the block, in this thread; nested ones each see everything."""
+    here = local.context
+    here.observers += (observer,)
+    try:
+        yield observer
+    finally:
+        here.observers = tuple(o for o in here.observers if o is not observer)
+
+
+def array_of(x: Any) -> np.ndarray:
+    return np.asarray(x._data if isinstance(x, Variable) else x)
+
+
+def scope_name(scope: Any) -> str:
+    """The classes of the module calls that were open, outermost first: `TransformerEncoder > Linear`."""
+    names = []
+    while scope is not None:
+        names.append(type(getattr(scope, "module", scope)).__name__)
+        scope = getattr(scope, "outer", None)
+    return " > ".join(reversed(names))

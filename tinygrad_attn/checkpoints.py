@@ -1,0 +1,83 @@
+"""Checkpoints: everything a training run needs to go on as if it had never been interrupted, in one file.
+
+Weights, the optimiser's state, the schedule's, the random generator's and the number of the step are written together
+by one atomic save. A run that is killed and resumed has the same final weights, bit for bit, as one that was not, as
+long as the batches are a function of the step or of the generator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .files import Path, load, load_metadata, save
+from .random import get_rng_state, set_rng_state
+
+__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
+
+
+class Progress(NamedTuple):
+    """How far a run had come: the number of the step, and whatever was saved as `extra`."""
+
+    step: int
+    extra: Any
+
+
+def save_checkpoint(
+    path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None, step: int = 0, extra: Any = None,
+) -> None:
+    """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
+
+    `extra` is anything JSON can hold (losses so far, settings). Raises as `ta.save` does.
+    """
+    arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
+    arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
+    metadata = {"step": str(int(step)), "extra": _json(extra, "extra")}
+    if optimizer is not None:
+        state = optimizer.state_dict()
+        metadata["optimizer"] = _json({"param_groups": state["param_groups"]}, "the optimiser's groups")
+        arrays |= {f"optimizer.{i}.{name}": np.asarray(value)
+                   for i, entry in state["state"].items() for name, value in entry.items()}
+    if schedule is not None:
+        metadata["schedule"] = _json(schedule.state_dict(), "the schedule's state")
+    save(arrays, path, metadata)
+
+
+def load_checkpoint(path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None) -> Progress:
+    """Put model, optimiser, schedule and this thread's generator back; returns (step, extra).
+
+    Raises ValueError if the file is no checkpoint, or was saved without what is to be restored; keys and shapes are
+    checked by the `load_state_dict` of each.
+    """
+    arrays, metadata = load(path), load_metadata(path)
+    if "step" not in metadata or not any(name.startswith("generator.") for name in arrays):
+        raise ValueError(f"{str(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
+    for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
+        if wanted is not None and name not in metadata:
+            raise ValueError(f"{str(path)!r} was saved without {name}; load it without {name}= or save it with {name}=")
+    model.load_state_dict(_under("model.", arrays))
+    if optimizer is not None:
+        state: dict[int, dict[str, NDArray[Any]]] = {}
+        for name, value in _under("optimizer.", arrays).items():
+            index, key = name.split(".", 1)
+            state.setdefault(int(index), {})[key] = value
+        optimizer.load_state_dict({"state": state, **json.loads(metadata["optimizer"])})
+    if schedule is not None:
+        schedule.load_state_dict(json.loads(metadata["schedule"]))
+    set_rng_state(_under("generator.", arrays))
+    return Progress(int(metadata["step"]), json.loads(metadata["extra"]))
+
+
+def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _json(value: Any, what: str) -> str:
+    try:
+        return json.dumps(value)
+    except TypeError as error:
+        raise TypeError(f"{what} must be made of numbers, text, lists and dicts, but {error}") from error

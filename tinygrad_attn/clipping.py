@@ -1,0 +1,50 @@
+"""Gradients kept small, in place, between `backward()` and `optimizer.step()`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import guard
+from .tensor import Tensor
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+
+Array = NDArray[Any]
+
+
+def _gradients(parameters: Any) -> list[Array]:
+    """The arrays of all gradients there are; a parameter listed twice counts once."""
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [p.grad._data for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+
+
+def clip_grad_norm_(
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> float:
+    """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm of all gradients as one vector; returns |g|.
+
+    `norm_type` may be math.inf. Raises ValueError if `error_if_nonfinite` and the norm is NaN or infinite. As
+    `torch.nn.utils.clip_grad_norm_`.
+    """
+    grads = _gradients(parameters)
+    norms = [float(np.linalg.norm(g.reshape(-1), norm_type)) for g in grads if g.size]
+    total = float(np.linalg.norm(norms, norm_type)) if norms else 0.0
+    if error_if_nonfinite and not math.isfinite(total):
+        raise ValueError(f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it")
+    factor = max_norm / (total + 1e-6)
+    if not factor >= 1:
+        for g in grads:
+            g *= g.dtype.type(factor)
+            guard.changed(g)
+    return total
+
+
+def clip_grad_value_(parameters: Any, clip_value: float) -> None:
+    """g = min(max(g, -clip_value), clip_value), element by element. As `torch.nn.utils.clip_grad_value_`."""
+    for g in _gradients(parameters):
+        np.clip(g, -clip_value, clip_value, out=g)
+        guard.changed(g)

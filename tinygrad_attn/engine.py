@@ -1,0 +1,174 @@
+"""The sweep: how a recorded computation is differentiated backwards.
+
+One loop: take the newest tensor whose gradient is known, ask its op's rule for the gradients of its inputs, add them up, go on.
+Newest first is a topological order, since an op's inputs are always older than its result; so when a tensor's turn comes, everything that
+used it has already given its share.  Nothing recurses, and what has been used is let go at once.  This module names no op but `clone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy import asarray, ndarray
+
+from . import guard
+from .graph import RELEASED, Context, Node, Op, Variable, local, op
+from .guard import watched
+
+__all__ = ["RELEASED", "Context", "Node", "Op", "Variable", "clone", "local", "op", "sum_to", "sweep"]
+
+
+def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
+    """The adjoint of broadcasting: sum g over the axes along which an input of this shape was repeated."""
+    lead = g.ndim - len(shape)
+    axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead]))
+    return g.sum(axis=axes, keepdims=True).reshape(shape) if axes else g
+
+
+def _fit(part: Any, x: Variable, op: Op, index: int) -> Any:
+    """Bring a partial to its input's shape and dtype, or say that the rule is wrong."""
+    if not isinstance(part, (ndarray, Variable)):
+        part = asarray(part)
+    shape, dtype = x._data.shape, x._data.dtype
+    if part.shape != shape:
+        if not op.broadcasts:
+            raise ValueError(f"the rule of op {op.__name__!r} for input {index} gave a gradient of shape {part.shape}, but that input has shape "
+                             f"{shape}. A partial has its input's shape; if the op broadcasts, declare it with @op(broadcasts=True).")
+        part = sum_to(part, shape) if part.ndim >= len(shape) else part
+        if part.shape != shape:
+            part = part * np.ones(shape, dtype)      # a rule may leave out axes along which its result is constant
+    return part if part.dtype == dtype else part.astype(dtype)
+
+
+@op
+def clone(x):
+    """y = x, in memory of its own."""
+    return x.copy()
+
+
+clone.vjp(lambda g, y, x: g)
+
+
+def _all_parts(node: Node, g: Any, y: Any, args: Sequence[Any], create_graph: bool, goal: set[int] | None, leads: set[int]) -> Sequence[Any]:
+    """The gradients of all inputs at once: by the joint rule, or as recorded tensors by way of the op's composite twin."""
+    op = node.op
+    if create_graph and op.twin is not None:
+        inputs = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in node.inputs]
+        leaves = [x for x in inputs if isinstance(x, Variable) and x._tracked]
+        found = sweep([op.twin(*inputs, **node.static)], [g], wanted=leaves, create_graph=True, stop=True)
+        return [found[id(x)][1] if id(x) in found else None for x in inputs]
+    if op.joint is None:
+        raise TypeError(f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one rule for each input, "
+                        "or detach() its result.")
+    extra: dict[str, Any] = {"saved": node.saved} if op.saves else {}
+    if op._joint_asks_needs:
+        extra["needs"] = tuple(isinstance(x, Variable) and x._tracked and (goal is None or id(x) in goal or id(x) in leads)
+                               for x in node.inputs)
+    return op.joint(g, y, *args, **node.static, **extra)
+
+
+def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[int]:
+    """The ids of the tensors from which a wanted one can be reached."""
+    found, seen = list(roots), {id(t) for t in roots}
+    for t in found:
+        if t._record is not None and not (stop and id(t) in wanted):
+            for x in t._record[2]:
+                if isinstance(x, Variable) and x._tracked and id(x) not in seen:
+                    seen.add(id(x))
+                    found.append(x)
+    leads: set[int] = set()
+    for t in sorted((t for t in found if t._record is not None), key=lambda t: t._record[0]):  # type: ignore[index]
+        if not (stop and id(t) in wanted) and any(id(x) in wanted or id(x) in leads for x in t._record[2]):  # type: ignore[index]
+            leads.add(id(t))
+    return leads
+
+
+def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[Variable] | None = None, create_graph: bool = False,
+          retain_graph: bool = False, stop: bool = False) -> dict[int, tuple[Variable, Any, bool]]:
+    """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors: `{id: (tensor, gradient, fresh)}`.
+
+    `stop` treats the wanted tensors as leaves.  `fresh` tells that the gradient's memory was allocated here.
+    """
+    goal = None if wanted is None else {id(t) for t in wanted}
+    leads = set() if goal is None else _leading_to(roots, goal, stop)
+    heap: list[tuple[int, Variable]] = []            # newest first
+    grads: dict[int, Any] = {}                       # by id, complete once its tensor comes off the heap
+    own: set[int] = set()                            # ids whose gradient was allocated here, so that we may add in place
+    done: dict[int, tuple[Variable, Any, bool]] = {}
+    leaves: dict[int, Variable] = {}
+    observers = local.context.observers
+
+    for root, seed in zip(roots, seeds, strict=True):
+        if goal is None or id(root) in goal or id(root) in leads:
+            key = id(root)
+            grads[key] = grads[key] + seed if key in grads else seed
+            if root._record is None or goal is not None and key not in leads:
+                leaves[key] = root
+            else:
+                heappush(heap, (-root._record[0], root))
+    while heap:
+        t = heappop(heap)[1]
+        g = grads.pop(id(t), None)
+        if g is None:                                # an output that was listed twice
+            continue
+        _, op, inputs, static, saved, _, retain = t._record  # type: ignore[misc]
+        if retain or goal is not None and id(t) in goal:
+            done[id(t)] = t, g, False
+        if op is None:
+            raise RuntimeError("this graph has been released: backward() was called on it before. "
+                               "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
+        if watched:
+            guard.check(t, t._node, g)
+        if create_graph:
+            y, args = t, inputs
+        else:
+            y, args = t._data, []
+            for x in inputs:
+                args.append(x._data if isinstance(x, Variable) else x)
+        rules = op.partials
+        if not rules or op.joint is not None or create_graph and op.twin is not None:
+            rules, parts = None, _all_parts(t._node, g, y, args, create_graph, goal, leads)  # type: ignore[arg-type]
+        for i, x in enumerate(inputs):
+            if not isinstance(x, Variable) or not x._tracked:
+                continue
+            key = id(x)
+            if goal is not None and key not in goal and key not in leads:
+                continue
+            if rules is None:
+                part = parts[i]
+            elif (rule := rules[i]) is None:
+                continue
+            else:
+                part = rule(g, y, *args, **static) if static else rule(g, y, *args)
+            if part is None:
+                continue
+            try:
+                fits = part.dtype is x._data.dtype and part.shape == x._data.shape
+            except AttributeError:                   # a rule may return a Python number
+                fits = False
+            if not fits:
+                part = _fit(part, x, op, i)
+            before = grads.get(key)
+            if before is None:                       # the first gradient is kept by reference,
+                grads[key] = part
+                if x._record is None or goal is not None and key not in leads:
+                    leaves[key] = x
+                else:
+                    heappush(heap, (-x._record[0], x))
+            elif key in own:                         # the third and later ones are added in place
+                before += part
+            else:                                    # to the sum that the second one made
+                grads[key] = part = before + part
+                if part.__class__ is ndarray:
+                    own.add(key)
+            if observers:
+                for observer in observers:
+                    observer.backward(t, t._node, g, i, x, part, grads[key])
+        if not (retain_graph or create_graph):
+            t._record = RELEASED
+    for key, x in leaves.items():
+        done[key] = x, grads[key], key in own
+    return done

@@ -1,0 +1,199 @@
+"""The graph: how a computation is remembered while it runs.
+
+An **op** is a plain function on NumPy arrays with its partial derivatives under it.  Given arrays it is that function and nothing more.
+Given tensors it also leaves a record on its result: which op, of which inputs, at which tick of the clock.  Records point back at the op's
+inputs and never at its result, so there is no cycle, and a graph goes away with the last reference to its end.
+
+A rule is written once and used twice: on plain arrays in an ordinary backward pass, and on tensors when that pass is itself
+recorded, which is how derivatives have derivatives.  What is done with the records stands in engine.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numpy import asarray, ndarray
+
+from . import guard
+from .errors import as_operand, describe, explain
+from .guard import tick, watched
+
+
+class Context:
+    """What is true for one thread: are ops recorded, inside which module call, and who looks on."""
+
+    __slots__ = ("recording", "scope", "observers")
+
+    def __init__(self) -> None:
+        self.recording = True
+        self.scope: Any = None
+        self.observers: tuple[Any, ...] = ()
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.context = Context()
+
+
+local = _Local()
+
+
+class Node(NamedTuple):
+    """How a tensor was made.  It points back at the op's inputs and never at its output, so there is no cycle to collect."""
+
+    tick: int
+    op: Any                       # None once the graph has been released
+    inputs: tuple                 # Tensors and constants, as given
+    static: dict                  # keyword arguments
+    saved: Any                    # what the forward pass kept for its rule
+    scope: Any                    # the module call it happened in
+    retain: bool = False          # the user wants .grad here although this is not a leaf
+
+
+_new_tensor: Any = object.__new__
+RELEASED = tuple(Node(0, None, (), {}, None, None))
+_NOTHING: dict[str, Any] = {}
+
+
+class Variable:
+    """The part of a Tensor that the engine knows: an array, its gradient, and how it came about."""
+
+    __slots__ = ("_data", "_grad", "_record", "_tracked", "name", "__weakref__")
+    _kind: type[Any]              # the class ops produce; tensor.py sets it
+    _data: ndarray
+    _grad: Any
+    _record: tuple | None         # the fields of a Node, bare: making a plain tuple is twice as fast
+    _tracked: bool
+    name: str | None
+
+    @property
+    def _node(self) -> Node | None:
+        """How this tensor was made, or None for a leaf."""
+        return None if self._record is None else Node._make(self._record)
+
+
+class Op:
+    """A function on arrays and its partial derivatives; see `op`."""
+
+    __name__: str
+
+    def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None):
+        functools.update_wrapper(self, forward)
+        self.forward, self.broadcasts, self.saves, self.twin = forward, broadcasts, saves, twin
+        self.partials: tuple[Callable | None, ...] = ()
+        self.joint: Callable | None = None
+        self._joint_asks_needs = False
+        try:
+            parameters = inspect.signature(forward).parameters.values()
+        except (TypeError, ValueError):              # a NumPy ufunc tells no signature before 2.4
+            parameters = ()
+        self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self.variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+
+    def __repr__(self) -> str:
+        return f"<op {self.__name__}>"
+
+    def vjp(self, *partials: Callable | None) -> Op:
+        """One rule `(g, y, *inputs, **static) -> gradient of that input` for each positional input; None where there is none."""
+        if not self.variadic and len(partials) != len(self.positional):
+            raise ValueError(f"op {self.__name__!r} has {len(self.positional)} positional inputs {self.positional} but .vjp() got "
+                             f"{len(partials)} rules. Give one rule for each, None where an input has no derivative, and make "
+                             "settings keyword-only (after a *).")
+        self.partials = partials
+        return self
+
+    def vjp_all(self, rule: Callable) -> Callable:
+        """One rule that returns all gradients together, for ops whose partials share work; a decorator.
+
+        It is called as `rule(g, y, *inputs, **static)`, plus `saved=` if the op saves and `needs=` (a tuple of booleans) if it asks.
+        """
+        self.joint = rule
+        self._joint_asks_needs = "needs" in inspect.signature(rule).parameters
+        return rule
+
+    def __call__(self, *inputs: Any, **static: Any) -> Any:
+        if static or self.defaults:
+            inputs, static = self._bind(inputs, static)
+        arrays, any_tensor, tracked, constants = [], False, False, False
+        for x in inputs:
+            if isinstance(x, Variable):
+                arrays.append(x._data)
+                any_tensor = True
+                if x._tracked:
+                    tracked = True
+            elif x.__class__ in _NUMBERS:
+                arrays.append(x)
+            else:
+                arrays.append(as_operand(self.__name__, x, inputs))
+                constants = True
+        try:
+            out = self.forward(*arrays, **static) if static else self.forward(*arrays)
+        except Exception as error:
+            raise explain(self.__name__, inputs, error) from error
+        if self.saves:
+            out, saved = out
+        else:
+            saved = None
+        if not any_tensor:
+            return out
+        t = _new_tensor(Variable._kind)
+        t._data = out = out if out.__class__ is ndarray else asarray(out)
+        t._grad = t._record = t.name = None
+        here = local.context
+        if tracked and here.recording and out.dtype.kind == "f":
+            if constants or watched:
+                inputs = self._remember(inputs, arrays)
+            t._record = (tick(), self, inputs, static or _NOTHING, saved, here.scope, False)
+            t._tracked = True
+        else:
+            t._tracked = False
+        if here.observers:
+            for observer in here.observers:
+                observer.forward(self, inputs, static, t)
+        return t
+
+    def _remember(self, inputs: tuple, arrays: list[Any]) -> tuple:
+        """Constants as they were used, and a look at memory that users can reach: changes up to here are older than the node."""
+        for x, array in zip(inputs, arrays, strict=True):
+            if isinstance(x, Variable):
+                guard.last_change(array)
+            elif isinstance(array, ndarray):
+                guard.hand_out(array)
+        return tuple(x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True))
+
+    def _bind(self, inputs: tuple, static: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Positional inputs given by keyword take their place; keyword-only arguments get their defaults."""
+        for name, value in static.items():
+            if name in self.positional:
+                given = dict(zip(self.positional, inputs, strict=False)) | {k: v for k, v in static.items() if k in self.positional}
+                rest = {k: v for k, v in static.items() if k not in self.positional}
+                return self._bind(tuple(given[k] for k in self.positional if k in given), rest)
+            if isinstance(value, Variable):
+                raise TypeError(f"{self.__name__}: {name!r} is a keyword argument, which no derivative reaches, and got {describe(value)}. "
+                                f"Pass {name}.numpy() if it is a constant, or make it a positional input of the op.")
+        return inputs, ({**self.defaults, **static} if self.defaults else static)
+
+
+def op(forward: Callable | None = None, **flags: Any) -> Any:
+    """`@op` makes a function on arrays an op; give it its partial derivatives with `.vjp`.
+
+        @op
+        def cube(x):
+            return x * x * x
+        cube.vjp(lambda g, y, x: g * 3 * x * x)
+
+    Positional arguments are differentiable inputs, keyword-only ones are settings.  Each rule gets `g`, the gradient of the loss by the
+    result `y`, then `y` and the inputs, and returns the gradient of its input, of that input's shape.  Write rules with operators,
+    methods and NumPy functions and they can be differentiated again.  Flags: `broadcasts=True`, the op follows NumPy broadcasting
+    and its gradients are summed back to the inputs' shapes; `saves=True`, forward returns `(y, saved)`; `twin=f`, a composite of ops
+    that computes the same and is differentiated instead under `create_graph=True`.
+    """
+    return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)
+
+
+_NUMBERS = {float, int, bool, type(None)}

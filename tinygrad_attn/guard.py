@@ -1,0 +1,132 @@
+"""A value that a derivative still needs must not change under it.
+
+NumPy arrays carry no version number, so this module keeps one for the few that can change at all:
+
+- the package's own in-place steps (an optimiser, `t[i] = v`) report themselves with `changed(array)`;
+- memory that a user can reach (`t.data`, `t.numpy()`, an ndarray used as an operand) is noted by `hand_out(array)`, which
+  takes a checksum; whenever the package looks again and the checksum differs, that too counts as a change.
+
+Either way a change becomes a tick of the same clock that numbers the recorded ops, and `last_change(array) > node.tick`
+reads "changed after it was used".  Arrays are known by the array that owns their memory, so views are covered.  Tensors whose
+memory was never handed out, which is nearly all of them, cost nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+import zlib
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from .errors import describe
+
+tick = count(1).__next__
+"""The clock of the package: every recorded op and every known change takes the next number."""
+
+
+class Watch:
+    """What is known about one piece of memory."""
+
+    __slots__ = ("ref", "changed", "checksum", "place")
+
+    def __init__(self, owner: np.ndarray) -> None:
+        key = id(owner)
+        self.ref = weakref.ref(owner, lambda _: watched.pop(key, None))
+        self.changed = 0                             # tick of the last known change
+        self.checksum: int | None = None             # None: never handed out, so only the package can change it
+        self.place: tuple[str, int] | None = None    # file and line that last got hold of it
+
+
+watched: dict[int, Watch] = {}
+
+
+def owner(array: np.ndarray) -> np.ndarray:
+    """The array at the end of the chain of views."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _checksum(array: np.ndarray) -> int:
+    if array.dtype.hasobject:
+        return 0
+    return zlib.crc32(array if array.flags.c_contiguous else array.ravel(order="K"))
+
+
+def _watch(array: np.ndarray) -> Watch:
+    memory = owner(array)
+    watch = watched.get(id(memory))
+    if watch is None:
+        watch = watched[id(memory)] = Watch(memory)
+    return watch
+
+
+def hand_out(array: np.ndarray, depth: int = 2) -> None:
+    """Note that the caller `depth` frames up can now change this memory."""
+    watch = _watch(array)
+    if watch.checksum is None:
+        watch.checksum = _checksum(owner(array))
+    frame = sys._getframe(depth)
+    watch.place = (frame.f_code.co_filename, frame.f_lineno)
+
+
+def changed(array: np.ndarray, depth: int = 2) -> None:
+    """Note that this memory has just been changed in place."""
+    watch = _watch(array)
+    watch.changed = tick()
+    if watch.checksum is not None:
+        watch.checksum = _checksum(owner(array))
+    frame = sys._getframe(depth)
+    watch.place = (frame.f_code.co_filename, frame.f_lineno)
+
+
+def last_change(array: Any) -> int:
+    """The tick of the last known change of this memory, 0 for none; looks whether it has changed just now."""
+    if not isinstance(array, np.ndarray):
+        return 0
+    memory = owner(array)
+    watch = watched.get(id(memory))
+    if watch is None:
+        return 0
+    if watch.checksum is not None:
+        now = _checksum(memory)
+        if now != watch.checksum:
+            watch.checksum, watch.changed = now, tick()
+    return watch.changed
+
+
+def place(array: np.ndarray) -> str:
+    """` (last changed or handed out at FILE:LINE)`, or nothing where that is not known."""
+    watch = watched.get(id(owner(array)))
+    return "" if watch is None or watch.place is None else f" (last reached at {watch.place[0]}:{watch.place[1]})"
+
+
+def check(t: Any, node: Any, g: Any) -> None:
+    """Raise if a value that this node's rule reads was changed in place after the node was recorded."""
+    values = [t._data, *(getattr(x, "_data", x) for x in node.inputs)]
+    for i, value in enumerate(values):
+        if last_change(value) > node.tick and _reads(node, getattr(g, "_data", g), values, i):
+            holder = t if i == 0 else node.inputs[i - 1]
+            role = "its own result" if i == 0 else f"its input {i - 1}"
+            raise ValueError(f"{node.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but that was changed in place after it "
+                             f"was used{place(value)}. Compute a new tensor instead (x = x + 1, not x.data += 1), change a copy, or "
+                             "call backward() before the change.")
+
+
+def _reads(node: Any, g: Any, values: list[Any], which: int) -> bool:
+    """Does the rule depend on this value?  Only then does a change matter; add's rule, say, reads nothing."""
+    op, value = node.op, values[which]
+    if op.joint is not None or op.saves:
+        return True
+    for other in (value * 0, ~value if value.dtype.kind == "b" else -value - 1):
+        trial = [*values[:which], other.astype(value.dtype), *values[which + 1:]]
+        for rule, x in zip(op.partials, node.inputs, strict=False):
+            if rule is not None and getattr(x, "_tracked", False):
+                with np.errstate(all="ignore"):
+                    before, after = (np.asarray(rule(g, *v, **node.static)) for v in (values, trial))
+                if not np.array_equal(before, after, equal_nan=True):
+                    return True
+    return False

@@ -1,0 +1,77 @@
+"""Exact scaled dot-product attention on arrays, softmax(q k^T scale + mask) v, and its gradients.
+
+Two kernels give the same numbers.  `whole` keeps the exponentials of all T x S scores for the backward pass and is faster
+while they are few; `tiled` keeps one number a row and computes the rest again, and its memory grows with T alone.  Which
+one runs is decided here, by size.  Leading axes (batch, heads, ...) are free; q, k, v may be strided views, for instance
+of one packed projection (B, T, 3, H, D), and results may be written into such views through `out`, `dq`, `dk`, `dv`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from . import tiled, whole
+from .scores import Mask
+
+KEEP_BYTES = 16 << 20           # exponentials kept, all heads together: below the size that malloc always takes afresh
+KEEP_SCORES = 1 << 19           # and of one head: beyond, they do not fit the cache
+
+
+class Saved(NamedTuple):
+    """What one attention call leaves for its gradient."""
+
+    state: whole.Whole | tiled.Tiled | None         # None: there is nothing to compute, some axis has length 0
+    mask: Mask
+
+
+def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray | None = None, causal: bool = False,
+              keep: ndarray | None = None, keep_scale: float = 1.0, out: ndarray | None = None) -> tuple[ndarray, Saved]:
+    """out = (softmax(q k^T scale + mask) * keep * keep_scale) v, of shape (..., T, Dv).
+
+    q (..., T, D), k (..., S, D), v (..., S, Dv): one dtype, float32 or float64, and the same leading axes. `mask`
+    broadcasts to (..., T, S): boolean (True = may look) or float (added to the scores); `causal` hides the keys s > t as
+    well. `keep` (..., T, S) is dropout's choice of weights. A row that may look at nothing gives zeros.
+    """
+    shape = (*q.shape[:-1], k.shape[-2])
+    seen = Mask(mask, causal, shape, q.dtype)
+    if out is None:
+        out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    if 0 in shape or v.shape[-1] == 0:
+        out[...] = 0
+        return out, Saved(None, seen)
+    scores = shape[-1] * shape[-2]
+    small = scores <= KEEP_SCORES and int(np.prod(shape)) * q.itemsize <= KEEP_BYTES
+    return out, Saved((whole if small else tiled).forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
+
+
+def attention_backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Saved, *, scale: float,
+                       keep: ndarray | None = None, keep_scale: float = 1.0, mask_shape: tuple[int, ...] | None = None,
+                       dq: ndarray | None = None, dk: ndarray | None = None, dv: ndarray | None = None
+                       ) -> tuple[ndarray, ndarray, ndarray, ndarray | None]:
+    """(dq, dk, dv, dmask) for the cotangent g of `out`; dmask only if `mask_shape`, the float mask's shape, is given.
+
+    Where k or v was broadcast over a leading axis the caller sums dk and dv over it.
+    """
+    dq, dk, dv = (np.empty(x.shape, x.dtype) if dx is None else dx for x, dx in ((q, dq), (k, dk), (v, dv)))
+    dmask = None
+    if mask_shape is not None:
+        dmask = np.zeros((1,) * (q.ndim - len(mask_shape)) + tuple(mask_shape), q.dtype)
+    state = saved.state
+    if isinstance(state, whole.Whole):
+        whole.backward(g, out, q, k, v, state, scale, keep, keep_scale, dq, dk, dv, dmask)
+    elif isinstance(state, tiled.Tiled):
+        tiled.backward(g, out, q, k, v, state, saved.mask, scale, keep, keep_scale, dq, dk, dv, dmask)
+    else:
+        for dx in (dq, dk, dv):
+            dx[...] = 0
+    return dq, dk, dv, None if dmask is None else dmask.reshape(mask_shape or ())
+
+
+def attention_weights(q: ndarray, k: ndarray, saved: Saved, *, scale: float) -> ndarray:
+    """The normalised weights softmax(q k^T scale + mask), (..., T, S), before dropout."""
+    if isinstance(saved.state, whole.Whole):
+        return whole.weights(saved.state)
+    if isinstance(saved.state, tiled.Tiled):
+        return tiled.weights(q, k, saved.state, saved.mask, scale)
+    return np.zeros((*q.shape[:-1], k.shape[-2]), q.dtype)

@@ -1,0 +1,198 @@
+"""Attention in memory that grows with T and not with T x S: one tile of scores at a time, none of them kept.
+
+Forward walks over tiles of rows x columns scores, adds each tile's share to the output and to the row sums, and keeps only
+the logarithm of those sums (lse, one number a row).  Backward computes each tile of weights again, exp(q k^T - lse): that
+costs one more product, and saves the memory and the traffic of the whole matrix.  Subtracting lse, and subtracting
+rowsum(g * out) from g v^T, both happen inside the products, by one column more: [q, -lse] [k, 1]^T.  With a causal mask the
+tiles above the diagonal are never visited, which halves the work.  (Rabe & Staats 2021; Dao et al. 2022.)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from ..threads import get_num_threads, tasks
+from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
+
+ROWS, COLUMNS = 256, 512        # COLUMNS is a multiple of ROWS, so the diagonal meets a tile of rows in one tile only
+
+
+class Tiled(NamedTuple):
+    """What backward needs: log(sum(exp(scores))) of each row, and which tiles of rows needed the row maximum."""
+
+    lse: ndarray                # (..., T), 0 for a row that sees nothing
+    shifted: ndarray            # (..., number of row tiles), bool
+
+
+def _shares(heads: int, tiles: int) -> int:
+    """How many tasks to cut each head into, so that no thread stands idle when there are few heads."""
+    threads = get_num_threads()
+    return 1 if heads >= 2 * threads or heads % threads == 0 else min(threads, tiles)
+
+
+def _column_tiles(rows: slice, columns: int, causal: bool) -> list[slice]:
+    end = min(columns, rows.stop) if causal else columns
+    return [slice(j, min(j + COLUMNS, end)) for j in range(0, end, COLUMNS)]
+
+
+def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
+            out: ndarray) -> Tiled:
+    """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
+    *lead, length, _ = q.shape
+    dtype = q.dtype
+    row_tiles = [slice(i, min(i + ROWS, length)) for i in range(0, length, ROWS)]
+    lse = np.empty(q.shape[:-1], dtype)
+    shifted = np.zeros((*lead, len(row_tiles)), bool)
+    heads = list(np.ndindex(*lead))
+    shares = _shares(len(heads), len(row_tiles))
+
+    def run(n: int) -> None:
+        at, share = heads[n // shares], n % shares
+        kt, values = transposed(k[at]), v[at]
+        buffer, product = np.empty(ROWS * COLUMNS, dtype), np.empty((ROWS, v.shape[-1]), dtype)
+
+        def scores(rows: slice, columns: slice, queries: ndarray) -> ndarray:
+            tile = _tile(buffer, rows, columns)
+            np.matmul(queries, kt[:, columns], out=tile)
+            mask.add(tile, at, rows, columns)
+            return tile
+
+        def add_share(rows: slice, columns: slice, tile: ndarray, result: ndarray) -> None:
+            if keep is not None:
+                tile *= keep[(*at, rows, columns)]
+            result += np.matmul(tile, values[columns], out=product[:len(result)])
+
+        for index in range(share, len(row_tiles), shares):
+            rows = row_tiles[index]
+            cut = _column_tiles(rows, k.shape[-2], mask.causal)
+            queries = scaled(q[at][rows], scale * mask.unit)
+            result = np.zeros((len(queries), v.shape[-1]), dtype)
+            total, unmasked = np.zeros((2, len(queries)), dtype)
+            for columns in cut:
+                tile = scores(rows, columns, queries)
+                mask.exp(tile, out=tile)
+                one = ones(COLUMNS, dtype)[:tile.shape[1]]
+                if mask.multiplies:
+                    np.maximum(unmasked, tile @ one, out=unmasked)
+                    mask.multiply(tile, at, rows, columns)
+                total += tile @ one
+                add_share(rows, columns, tile, result)
+            logarithm = 0.0
+            if not in_range(total, np.maximum(unmasked, total)):
+                shifted[at][index] = True
+                queries = scaled(q[at][rows], scale)
+                top = np.full((len(queries), 1), -np.inf, dtype)
+                for columns in cut:
+                    tile = scores(rows, columns, queries)
+                    mask.hide(tile, at, rows, columns)
+                    np.maximum(top, tile.max(-1, keepdims=True), out=top)
+                logarithm = row_maximum(top)[:, 0]
+                result[:], total[:] = 0, 0
+                for columns in cut:
+                    tile = scores(rows, columns, queries)
+                    mask.hide(tile, at, rows, columns)
+                    tile -= logarithm[:, None]
+                    np.exp(tile, out=tile)
+                    total += tile.sum(-1)
+                    add_share(rows, columns, tile, result)
+                total[total == 0] = 1                   # a row that sees nothing: 0 / 1, and an lse of 0
+            lse[at][rows] = np.log(total) + logarithm
+            np.multiply(result, (dtype.type(keep_scale) / total)[:, None], out=out[at][rows])
+
+    with np.errstate(**QUIET):
+        tasks(run, len(heads) * shares)
+    return Tiled(lse, shifted)
+
+
+def _tile(buffer: ndarray, rows: slice, columns: slice) -> ndarray:
+    """A contiguous matrix for these scores at the start of a flat buffer: exponentials are slow where rows have gaps."""
+    height, width = rows.stop - rows.start, columns.stop - columns.start
+    return buffer[:height * width].reshape(height, width)
+
+
+def _with_column(wide: ndarray, x: ndarray, factor: float, column: ndarray | float) -> ndarray:
+    """[x * factor, column], in the first rows of `wide`."""
+    wide = wide[:len(x)]
+    np.multiply(x, x.dtype.type(factor), out=wide[:, :-1])
+    wide[:, -1] = column
+    return wide
+
+
+def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Tiled, mask: Mask, scale: float,
+             keep: ndarray | None, keep_scale: float, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None) -> None:
+    """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
+    *lead, length, _ = q.shape
+    dtype, width = q.dtype, k.shape[-2]
+    heads = list(np.ndindex(*lead))
+    starts = range(0, width, COLUMNS)
+    shares = _shares(len(heads), len(starts)) if dmask is None else 1
+    dqs = [dq] + [np.empty_like(dq) for _ in range(shares - 1)]             # each share adds up its own; one share is usual
+    for each in dqs:
+        each[...] = 0
+
+    def run(n: int) -> None:
+        at, share = heads[n // shares], n % shares
+        first, second = np.empty((2, ROWS * COLUMNS), dtype)
+        query_one, cotangent_one = (np.empty((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
+        key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
+        for_query, for_key, for_value = (np.empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
+        delta = np.vecdot(g[at], out[at])
+        head = tuple(slice(i, i + 1) for i in at)
+        for j in starts[share::shares]:
+            stop = min(j + COLUMNS, width)
+            keys = k[at][j:stop]
+            keys_one = transposed(_with_column(key_one, keys, 1, 1))
+            values_one = transposed(_with_column(value_one, v[at][j:stop], 1, 1))
+            dkeys, dvalues = dk[at][j:stop], dv[at][j:stop]
+            dkeys[...], dvalues[...] = 0, 0
+            for i in range(j if mask.causal else 0, length, ROWS):
+                rows = slice(i, min(i + ROWS, length))
+                columns = slice(j, min(stop, rows.stop) if mask.causal else stop)
+                height, size = rows.stop - i, columns.stop - j
+                tile, ds = _tile(first, rows, columns), _tile(second, rows, columns)
+
+                plain = saved.shifted[at][i // ROWS]
+                unit = 1.0 if plain else mask.unit
+                lse = saved.lse[at][rows] * dtype.type(-unit)
+                np.matmul(_with_column(query_one, q[at][rows], scale * unit, lse), keys_one[:, :size], out=tile)
+                mask.add(tile, at, rows, columns)
+                if plain:
+                    np.minimum(tile, 0, out=tile)           # weights are at most 1; a hidden score might overflow
+                (np.exp if plain else mask.exp)(tile, out=tile)
+                mask.multiply(tile, at, rows, columns)
+
+                cotangents = _with_column(cotangent_one, g[at][rows], keep_scale, -delta[rows])
+                if keep is None:
+                    np.matmul(cotangents, values_one[:, :size], out=ds)
+                    kept = tile
+                else:
+                    chosen = keep[(*at, rows, columns)]
+                    kept = tile * chosen
+                    np.matmul(cotangents[:, :-1], values_one[:-1, :size], out=ds)
+                    ds *= chosen
+                    ds -= delta[rows, None]
+                ds *= tile
+                if dmask is not None:
+                    accumulate(dmask, ds[(None,) * len(lead)], head, rows, columns)
+                dvalues[:size] += np.matmul(kept.T, cotangents[:, :-1], out=for_value[:size])
+                dkeys[:size] += np.matmul(ds.T, q[at][rows], out=for_key[:size])
+                dqs[share][at][rows] += np.matmul(ds, keys[:size], out=for_query[:height])
+            dkeys *= dtype.type(scale)
+
+    with np.errstate(under="ignore"):
+        tasks(run, len(heads) * shares, dmask is None)          # heads may add to the same entries of dmask
+        for other in dqs[1:]:
+            dq += other
+        dq *= dtype.type(scale)
+
+
+def weights(q: ndarray, k: ndarray, saved: Tiled, mask: Mask, scale: float) -> ndarray:
+    """The normalised weights, (..., T, S): the one thing here that takes T x S memory."""
+    w = np.matmul(scaled(q, scale), transposed(k))
+    at = (slice(None),) * (q.ndim - 2)
+    mask.add(w, at)
+    mask.hide(w, at)
+    w -= saved.lse[..., None]
+    np.exp(w, out=w)
+    return w

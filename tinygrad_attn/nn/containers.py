@@ -1,0 +1,145 @@
+"""Modules that hold modules: in a row (Sequential), in a list (ModuleList), by name (ModuleDict)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+from ..errors import describe
+from .module import Module
+
+
+class _Numbered(Module):
+    """Children called "0", "1", ... in the module's own attributes."""
+
+    def _items(self) -> list[Module]:
+        return [child for _, child in self._own(Module)]
+
+    def _replace(self, modules: Iterable[Any]) -> None:
+        modules = list(modules)
+        for i, module in enumerate(modules):
+            if not isinstance(module, Module):
+                raise TypeError(f"item {i} of a {type(self).__name__} must be a Module, got {describe(module)}.")
+        for name, _ in list(self._own(Module)):
+            delattr(self, name)
+        for i, module in enumerate(modules):
+            setattr(self, str(i), module)
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items())
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return type(self)._of_items(self._items()[index]) if isinstance(index, slice) else self._items()[index]
+
+    @classmethod
+    def _of_items(cls, modules: Iterable[Module]) -> Any:
+        new = cls()
+        new._replace(modules)
+        return new
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        items = self._items()
+        items[index] = module
+        self._replace(items)
+
+    def __delitem__(self, index: int | slice) -> None:
+        items = self._items()
+        del items[index]
+        self._replace(items)
+
+    def append(self, module: Module) -> Any:
+        """Add a module at the end; returns the container."""
+        self._replace([*self._items(), module])
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Any:
+        """Add several modules at the end; returns the container."""
+        self._replace([*self._items(), *modules])
+        return self
+
+    def insert(self, index: int, module: Module) -> Any:
+        """Put a module before the index; returns the container."""
+        items = self._items()
+        items.insert(index, module)
+        self._replace(items)
+        return self
+
+    def _repr_children(self) -> list[tuple[str, str]]:
+        """Equal neighbours in one line: `(0-5): 6 x TransformerEncoderLayer(...)`."""
+        rows, start = [], 0
+        for text, equal in groupby(repr(child) for child in self._items()):
+            count = len(list(equal))
+            rows.append((str(start), text) if count == 1 else (f"{start}-{start + count - 1}", f"{count} x {text}"))
+            start += count
+        return rows
+
+
+class ModuleList(_Numbered):
+    """A list of modules that belong to the module that holds it; you call them yourself.  As torch.nn.ModuleList."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        self._replace(modules)
+
+
+class Sequential(_Numbered):
+    """y = f_n(... f_2(f_1(x))): modules called one after the other.
+
+    `Sequential(f_1, f_2, ...)` or `Sequential({"name": f_1, ...})`.  As torch.nn.Sequential.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            for name, module in modules[0].items():
+                setattr(self, name, module)
+        else:
+            self._replace(modules)
+
+    def forward(self, x: Any) -> Any:
+        """x -> f_n(... f_1(x))"""
+        for module in self:
+            x = module(x)
+        return x
+
+
+class ModuleDict(Module):
+    """A dictionary of modules that belong to the module that holds it.  As torch.nn.ModuleDict."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        for name, module in (modules or {}).items():
+            self[name] = module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        if hasattr(type(self), name):
+            raise ValueError(f"a ModuleDict cannot hold {name!r}, which is one of its own attributes; choose another name.")
+        setattr(self, name, module)
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.items())[name]
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return [name for name, _ in self.items()]
+
+    def values(self) -> list[Module]:
+        """The modules."""
+        return [module for _, module in self.items()]
+
+    def items(self) -> list[tuple[str, Module]]:
+        """(name, module) pairs."""
+        return list(self._own(Module))

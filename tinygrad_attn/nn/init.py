@@ -1,0 +1,167 @@
+"""Initial values of parameters: PyTorch's `torch.nn.init`, in place, with PyTorch's numbers in PyTorch's drawing order.
+
+Every function writes into the tensor it is given and returns it. `generator` is the stream to draw from; None is the
+one `ta.manual_seed` seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import guard
+from ..random import Generator, default_generator
+from ..tensor import Tensor
+
+__all__ = [
+    "calculate_gain", "constant_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "trunc_normal_",
+    "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+]
+
+
+def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
+    tensor._data[...] = values
+    guard.changed(tensor._data, depth=3)  # the line that called the initialiser
+    return tensor
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """u from the uniform distribution on [a, b)."""
+    return _fill(tensor, (generator or default_generator()).uniform(tensor.shape, a, b, tensor.dtype))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """n from the normal distribution with this mean and standard deviation."""
+    return _fill(tensor, (generator or default_generator()).normal(tensor.shape, mean, std, tensor.dtype))
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """The same value everywhere."""
+    return _fill(tensor, val)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Zero everywhere."""
+    return _fill(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """One everywhere."""
+    return _fill(tensor, 1.0)
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor on the standard deviation that keeps the variance through a nonlinearity.
+
+    1 for "linear" and "sigmoid", 5/3 "tanh", sqrt(2) "relu", sqrt(2 / (1 + slope^2)) "leaky_relu" (slope `param`, 0.01
+    unless given), 3/4 "selu". Raises ValueError for any other name. Source: `torch.nn.init.calculate_gain`.
+    """
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        if isinstance(slope, bool) or not isinstance(slope, (int, float)):
+            raise ValueError(f"the negative slope of leaky_relu must be a number, got {param!r}")
+        return math.sqrt(2.0 / (1 + slope**2))
+    gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
+    if nonlinearity not in gains:
+        raise ValueError(f"no gain known for {nonlinearity!r}; choose one of {sorted([*gains, 'leaky_relu'])}")
+    return gains[nonlinearity]
+
+
+def _fans(tensor: Tensor) -> tuple[int, int]:
+    """(fan_in, fan_out): how many numbers go into one output, and how many outputs one number reaches."""
+    if len(tensor.shape) < 2:
+        raise ValueError(
+            f"fan in and fan out need a weight of at least 2 dimensions (out, in), got shape {tensor.shape}; "
+            "for a bias use uniform_, normal_ or zeros_"
+        )
+    out_features, in_features, *rest = tensor.shape
+    window = math.prod(rest)
+    return in_features * window, out_features * window
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    fan_in, fan_out = _fans(tensor)
+    a = math.sqrt(3.0) * (gain * math.sqrt(2.0 / float(fan_in + fan_out)))
+    return uniform_(tensor, -a, a, generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    fan_in, fan_out = _fans(tensor)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / float(fan_in + fan_out)), generator)
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"mode is 'fan_in' or 'fan_out', got {mode!r}")
+    fan_in, fan_out = _fans(tensor)
+    return calculate_gain(nonlinearity, a) / math.sqrt(fan_in if mode == "fan_in" else fan_out)
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """u from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
+
+    `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5), which is b =
+    1 / sqrt(fan_in).
+    """
+    if 0 in tensor.shape:
+        warnings.warn("initialising a tensor without elements does nothing", stacklevel=2)
+        return tensor
+    bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """n with mean 0 and std = gain / sqrt(fan). He et al., 2015."""
+    if 0 in tensor.shape:
+        warnings.warn("initialising a tensor without elements does nothing", stacklevel=2)
+        return tensor
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+    generator: Generator | None = None,
+) -> Tensor:
+    """n from the normal distribution, drawn again while outside [a, b].
+
+    Where [a, b] holds most of the mass, whole tensors of normals are drawn and fill the places still outside. Where it
+    holds little (a far tail), uniform candidates x on [a, b) are accepted with probability pdf(x) / pdf(mode). PyTorch
+    2.13's method and draws.
+    """
+    draw, dtype = generator or default_generator(), tensor.dtype
+    if mean < a - 2 * std or mean > b + 2 * std:
+        warnings.warn("trunc_normal_: the mean is more than 2 std outside [a, b]", stacklevel=2)
+
+    def cdf(x: float) -> float:
+        return (1.0 + math.erf((x - mean) / std / math.sqrt(2.0))) / 2.0
+
+    if cdf(b) - cdf(a) > 0.3:
+        low, high = dtype.type(a), dtype.type(b)
+        values = draw.normal(tensor.shape, mean, std, dtype)
+        while np.any(outside := (values < low) | (values > high)):
+            values = np.where(outside, draw.normal(tensor.shape, mean, std, dtype), values)
+        return _fill(tensor, values)
+
+    mode = max(a, min(mean, b))
+    log_peak = -0.5 * ((mode - mean) / std) ** 2
+    values = np.empty(tensor.shape, dtype)
+    pending = np.ones(tensor.shape, bool)
+    while pending.any():
+        candidates = draw.uniform(tensor.shape, a, b, dtype)
+        values = np.where(pending, candidates, values)
+        log_ratio = ((candidates - dtype.type(mean)) / dtype.type(std)) ** 2 * dtype.type(-0.5) - dtype.type(log_peak)
+        with np.errstate(divide="ignore"):
+            pending &= np.log(draw.uniform(tensor.shape, dtype=dtype)) > log_ratio
+    return _fill(tensor, values)

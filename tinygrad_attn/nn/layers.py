@@ -1,0 +1,276 @@
+"""The layers a Transformer is made of, and the activations and losses as modules.
+
+The mathematics is in functional.py; here are the parameters, their initial values in PyTorch's drawing order, and the shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import functional as F
+from ..errors import describe
+from ..tensor import Tensor, get_default_dtype
+from . import init
+from .module import Module, Parameter
+
+
+def floating(x: Any, like: Any = None) -> Any:
+    """Integers and booleans become the dtype of `like` (a parameter; without one the default), anything floating stays as it is."""
+    if not hasattr(x, "dtype"):
+        x = Tensor(x)
+    elif not isinstance(x, (Tensor, np.ndarray)):
+        raise TypeError(f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first.")
+    if x.dtype.kind == "f":
+        return x
+    return x.astype(get_default_dtype() if like is None else like.dtype)
+
+
+class Identity(Module):
+    """y = x, whatever the arguments it was made with."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def forward(self, x: Any) -> Any:
+        """x -> x"""
+        return x
+
+
+class Linear(Module):
+    """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
+
+    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)).  As torch.nn.Linear.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter.empty(out_features, in_features, dtype=dtype)
+        self.bias = Parameter.empty(out_features, dtype=dtype) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight, then the bias."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0.0
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Any) -> Tensor:
+        """(..., in) -> (..., out).  Raises ValueError if the last axis of x is not `in_features` long."""
+        x = floating(x, self.weight)
+        if not x.ndim or x.shape[-1] != self.in_features:
+            raise ValueError(f"Linear(in_features={self.in_features}, out_features={self.out_features}) got {describe(x)}, whose last axis is "
+                             f"not {self.in_features} long." + (" Transpose x?" if x.ndim > 1 and x.shape[-2] == self.in_features else ""))
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class Embedding(Module):
+    """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.  (...) -> (..., E)
+
+    Initial values: normal, with the row `padding_idx` zero; that row gets no gradient.  As torch.nn.Embedding.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None) -> None:
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx={padding_idx} is not one of the {num_embeddings} rows of the table.")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.weight = Parameter.empty(num_embeddings, embedding_dim, dtype=dtype)
+        self.reset_parameters()
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+        """An Embedding with this table (V, E), not trained further unless freeze=False."""
+        table = Parameter(embeddings, requires_grad=not freeze)
+        if table.ndim != 2:
+            raise ValueError(f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}.")
+        new = cls.__new__(cls)
+        new.num_embeddings, new.embedding_dim = table.shape
+        new.padding_idx, new.weight = padding_idx, table
+        return new
+
+    def reset_parameters(self) -> None:
+        """Draw the table and clear the padding row."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            self.weight._data[self.padding_idx] = 0
+
+    def forward(self, indices: Any) -> Tensor:
+        """Integers (...) -> (..., E).  Raises TypeError for other dtypes, IndexError (from the op) outside the table."""
+        return F.embedding(indices, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}" + ("" if self.padding_idx is None else f", padding_idx={self.padding_idx}")
+
+
+def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+
+
+class LayerNorm(Module):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and (biased) variance over the last axes.  (..., E) -> (..., E)
+
+    `weight` starts at 1, `bias` at 0, both of `normalized_shape`.  Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
+    """
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True, *,
+                 dtype: Any = None) -> None:
+        self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
+        dtype = dtype or get_default_dtype()
+        self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
+        self.bias = Parameter(np.zeros(self.normalized_shape, dtype)) if elementwise_affine and bias else None
+
+    def forward(self, x: Any) -> Tensor:
+        """(..., *normalized_shape) -> the same shape"""
+        return F.layer_norm(floating(x, self.weight), self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return (f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+                + ("" if self.bias is not None or self.weight is None else ", bias=False"))
+
+
+class RMSNorm(Module):
+    """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
+
+    `eps` None is the machine epsilon of x's dtype.  Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
+    """
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True, *,
+                 dtype: Any = None) -> None:
+        self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
+        self.weight = Parameter(np.ones(self.normalized_shape, dtype or get_default_dtype())) if elementwise_affine else None
+
+    def forward(self, x: Any) -> Tensor:
+        """(..., *normalized_shape) -> the same shape"""
+        return F.rms_norm(floating(x, self.weight), self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class Dropout(Module):
+    """In training y = x * keep / (1 - p), where keep is 1 with probability 1 - p, drawn anew at each call; in evaluation y = x.
+
+    Srivastava et al., 2014; as torch.nn.Dropout.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout needs a probability between 0 and 1, got p={p}.")
+        self.p = p
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape"""
+        return F.dropout(x, self.p, self.training) if self.training and self.p else x
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class ReLU(Module):
+    """y = max(x, 0), any shape; the derivative at 0 is 0."""
+
+    def forward(self, x: Any) -> Any:
+        """x -> max(x, 0)"""
+        return F.relu(x)
+
+
+class GELU(Module):
+    """y = x P(Z <= x) for a standard normal Z; or with approximate="tanh" the formula of Hendrycks and Gimpel, 2016."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        if approximate not in ("none", "tanh"):
+            raise ValueError(f"GELU's approximate is 'none' or 'tanh', got {approximate!r}.")
+        self.approximate = approximate
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape"""
+        return F.gelu(floating(x), self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
+
+
+class SiLU(Module):
+    """y = x / (1 + exp(-x)), any shape; also called swish."""
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape"""
+        return F.silu(floating(x))
+
+
+class Sigmoid(Module):
+    """y = 1 / (1 + exp(-x)), any shape."""
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape"""
+        return F.sigmoid(floating(x))
+
+
+class Tanh(Module):
+    """y = tanh(x), any shape."""
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape"""
+        return F.tanh(floating(x))
+
+
+class Softmax(Module):
+    """y_i = exp(x_i) / sum_j exp(x_j) along an axis (PyTorch's name for it, dim=, is understood).  Any shape."""
+
+    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
+        self.axis = axis if dim is None else dim
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape, each line along the axis sums to 1"""
+        return F.softmax(floating(x), self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
+class LogSoftmax(Softmax):
+    """y_i = x_i - log sum_j exp(x_j) along an axis.  Any shape."""
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape -> the same shape"""
+        return F.log_softmax(floating(x), self.axis)
+
+
+class MSELoss(Module):
+    """The mean (or reduction="sum", or with "none" the array) of (x - y)^2."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        self.reduction = reduction
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        """Two tensors of one shape -> ()"""
+        return F.mse_loss(input, target, self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
+
+
+class CrossEntropyLoss(Module):
+    """-log softmax(x)[target], the mean over all targets; see `F.cross_entropy`.  (B, C, ...), (B, ...) -> ()
+
+    `weight` (C,) weighs classes.  As torch.nn.CrossEntropyLoss.
+    """
+
+    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+        self.register_buffer("weight", weight)
+        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        """Logits (B, C, ...) with classes on axis 1 (or (C,)), class indices (B, ...) or probabilities (B, C, ...) -> ()"""
+        return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}, label_smoothing={self.label_smoothing}"

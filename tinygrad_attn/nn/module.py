@@ -1,0 +1,295 @@
+"""class Module: a tree of plain attributes that knows its parameters, its names and how to copy values in and out.
+
+Nothing is registered.  Whatever attribute holds a `Parameter`, a `Buffer` or another `Module` belongs to the module, in the order in
+which the attributes were first assigned, which is the order of PyTorch's `state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import guard
+from ..engine import local
+from ..errors import describe, nearest
+from ..record import Scope, dotted_name
+from ..tensor import Tensor, get_default_dtype
+
+
+class Parameter(Tensor):
+    """A Tensor that a Module trains.  `Parameter(data, requires_grad=True, dtype=None)` copies its data."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
+        super().__init__(data, requires_grad, dtype)
+
+    @classmethod
+    def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
+        """A parameter for an initialiser to fill."""
+        return cls._of(np.empty(shape, dtype or get_default_dtype()), True)  # type: ignore[return-value]
+
+
+class Buffer(Tensor):
+    """A Tensor that belongs to a Module and is not trained, such as a table of positions.
+
+    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer.
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+        super().__init__(data)
+        self.persistent = persistent
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        new = memo[id(self)] = Buffer(self, persistent=self.persistent)
+        return new
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `load_state_dict(..., strict=False)` passed over."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """A layer, or a model made of layers: subclass it, assign attributes, define `forward`.
+
+        class Net(nn.Module):
+            def __init__(self):
+                self.hidden = nn.Linear(4, 8)
+                self.out = nn.Linear(8, 1)
+
+            def forward(self, x):                                  # (B, 4) -> (B, 1)
+                return self.out(np.tanh(self.hidden(x)))
+
+    `super().__init__()` may be called and need not be.  Modules in a list belong to a `ModuleList`.  As torch.nn.Module.
+    """
+
+    training: bool = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; every subclass defines it."""
+        raise TypeError(f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; "
+                        "module(x) calls it.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        here = local.context
+        outer = here.scope
+        here.scope = Scope(self, outer)
+        try:
+            return self.forward(*args, **kwargs)
+        except Exception as error:
+            if outer is not None and not hasattr(error, "__notes__"):
+                error.add_note(f"in the module {dotted_name(here.scope)!r}")
+            raise
+        finally:
+            here.scope = outer
+
+    # ---- attributes
+
+    def __getattr__(self, name: str) -> Any:
+        text = f"{type(self).__name__!r} object has no attribute {name!r}."
+        raise AttributeError(text if name.startswith("__") else text + nearest(name, dir(self)), name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(self.__dict__.get(name), Parameter) and not isinstance(value, Parameter) and value is not None:
+            raise TypeError(f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it would no longer be trained. "
+                            f"Write nn.Parameter(value), or copy into it with load_state_dict.")
+        object.__setattr__(self, name, value)
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """The same as `self.name = Buffer(tensor, persistent=persistent)`."""
+        setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """The same as `self.name = param`."""
+        setattr(self, name, param)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """The same as `self.name = module`."""
+        setattr(self, name, module)
+
+    # ---- walking the tree
+
+    def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
+        for name, value in self.__dict__.items():
+            if isinstance(value, kind):
+                yield name, value
+            elif isinstance(value, (list, dict)) and any(isinstance(item, (Module, Parameter))
+                                                         for item in (value.values() if isinstance(value, dict) else value)):
+                raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} that holds modules or parameters, which would "
+                                "be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) of the modules directly inside, each once."""
+        seen: set[int] = set()
+        for name, child in self._own(Module):
+            if id(child) not in seen:
+                seen.add(id(child))
+                yield name, child
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly inside, each once."""
+        return (child for _, child in self.named_children())
+
+    def named_modules(self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """(dotted name, module) of this module, named `prefix`, and all inside it, parents first."""
+        seen = set() if memo is None else memo
+        if remove_duplicate and id(self) in seen:
+            return
+        seen.add(id(self))
+        yield prefix, self
+        for name, child in self._own(Module):
+            yield from child.named_modules(seen, f"{prefix}.{name}" if prefix else name, remove_duplicate)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all inside it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def _named(self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for path, module in self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]:
+            for name, tensor in module._own(kind):
+                if not (remove_duplicate and id(tensor) in seen):
+                    seen.add(id(tensor))
+                    yield f"{path}.{name}" if path else name, tensor
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """(dotted name, parameter); a shared parameter comes once, under its first name."""
+        return self._named(Parameter, prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The parameters, each once: what an optimiser takes."""
+        return (p for _, p in self.named_parameters(recurse=recurse))
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Buffer]]:
+        """(dotted name, buffer), each once."""
+        return self._named(Buffer, prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
+        """The buffers, each once."""
+        return (b for _, b in self.named_buffers(recurse=recurse))
+
+    # ---- settings
+
+    def train(self, mode: bool = True) -> Any:
+        """Training mode, in which dropout drops, for this module and all inside it; returns the module."""
+        if not isinstance(mode, bool):
+            raise ValueError(f"train() takes True or False, got {describe(mode)}; to train, call it without an argument.")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Any:
+        """Evaluation mode, in which dropout does nothing: train(False)."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Freeze (False) or train (True) all parameters; returns the module."""
+        for p in self.parameters():
+            p.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters (or, with False, fill them with zeros)."""
+        for p in self.parameters():
+            p.grad = None if set_to_none or p.grad is None else Tensor._of(np.zeros_like(p._data))
+
+    def astype(self, dtype: Any) -> Any:
+        """Change the floating parameters and buffers to float32 or float64; returns the module.  Make the optimiser afterwards."""
+        dtype = np.dtype(dtype)
+        if dtype.kind != "f":
+            raise TypeError(f"a module's parameters are floating-point numbers, such as np.float32 or np.float64; got {dtype}.")
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.dtype.kind == "f" and tensor.dtype != dtype:
+                tensor._data = tensor._data.astype(dtype)
+                tensor._grad = None if tensor._grad is None else Tensor._of(tensor._grad._data.astype(dtype))
+        return self
+
+    def apply(self, fn: Callable[[Module], Any]) -> Any:
+        """Call fn on every module inside, children first, and on this one; returns the module."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # ---- values in and out
+
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        for path, module in self.named_modules(remove_duplicate=False):
+            for kind in (Parameter, Buffer):
+                for name, tensor in module._own(kind):
+                    if getattr(tensor, "persistent", True):
+                        yield f"{path}.{name}" if path else name, tensor
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """{dotted name: value} of all parameters and persistent buffers: PyTorch's names, shapes and order.
+
+        The Tensors share memory with the module's and are outside every graph.  A shared parameter is listed under each of its names.
+        """
+        return {name: Tensor._of(tensor._data) for name, tensor in self._state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Copy values of the same names into the parameters and buffers, in place, each keeping its dtype.
+
+        Values may be Tensors, ndarrays or torch tensors.  Raises one ValueError that names every missing, unexpected and mis-shaped key,
+        and then changes nothing.  With `strict=False` only shapes must agree; the keys passed over are returned.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}.")
+        own = dict(self._state())
+        missing = [name for name in own if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in own]
+        values = {name: _array(name, state_dict[name]) for name in own if name in state_dict}
+        lines = []
+        if strict:
+            lines += [f"missing: {name!r} {own[name].shape}" for name in missing]
+            lines += [f"unexpected: {name!r}.{nearest(name, missing or own)}" for name in unexpected]
+        lines += [f"shape: {name!r} is {own[name].shape} here but {array.shape} in the mapping."
+                  + (" Transpose it: a Linear weight is (out, in)." if array.shape == own[name].shape[::-1] else "")
+                  for name, array in values.items() if array.shape != own[name].shape]
+        if lines:
+            nested = [name for name in unexpected if isinstance(state_dict[name], Mapping)]
+            hint = f"\nDid you mean load_state_dict(mapping[{nested[0]!r}])?" if nested else ""
+            raise ValueError(f"this mapping does not fit {type(self).__name__}; nothing was changed.\n  " + "\n  ".join(lines) + hint)
+        for name, array in values.items():
+            own[name]._data[...] = array
+            guard.changed(own[name]._data)
+        return IncompatibleKeys(missing, unexpected)
+
+    # ---- how it looks
+
+    def extra_repr(self) -> str:
+        """What stands between the brackets of the module's line in repr()."""
+        return ""
+
+    def _repr_children(self) -> list[tuple[str, str]]:
+        return [(name, repr(child)) for name, child in self._own(Module)]
+
+    def __repr__(self) -> str:
+        head, extra = type(self).__name__, self.extra_repr()
+        lines = [f"({name}): {text}".replace("\n", "\n  ") for name, text in self._repr_children()]
+        if not lines:
+            return f"{head}({extra})"
+        return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    """A state dict's value as a plain array."""
+    if isinstance(value, Tensor):
+        return value._data
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, got {describe(value)}.")
+    return array

@@ -1,0 +1,25 @@
+"""The primitives, each with its partial derivatives under it: the package's table of derivatives."""
+
+from .arranging import arranged, pad, partition, sort
+from .decompositions import cholesky, det, eigh, eigvalsh, inv, logabsdet, pinv, singular_values, solve, svd
+from .einsum import einsum
+from .elementwise import *  # noqa: F403
+from .indexing import embedding, embedding_backward, getitem, scatter, take_along_axis
+from .norms import l2_norm
+from .products import matmul
+from .reductions import cumsum, max, mean, min, prod, std, sum, var
+from .rounding import ceil, floor, round, sign, trunc
+from .shapes import (
+    astype,
+    broadcast_to,
+    concatenate,
+    flip,
+    reshape,
+    roll,
+    stack,
+    swapaxes,
+    transpose,
+    tril,
+    triu,
+)
+from .trigonometric import *  # noqa: F403

@@ -1,0 +1,50 @@
+"""Ops that only copy elements to other places.
+
+Whatever NumPy function does the copying, apply it to the positions 0, 1, 2, ... instead of the values: the result says where each element
+of the outcome came from, so the function is one indexing and its adjoint is the one of indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..engine import op
+from .indexing import getitem, take_along_axis
+from .shapes import reshape
+
+
+def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete, ...), differentiable."""
+    places = function(np.arange(np.size(values_of(x))).reshape(np.shape(values_of(x))), *args, **kwargs)
+    return getitem(reshape(x, shape=(-1,)), index=places)
+
+
+def values_of(x: Any) -> Any:
+    """The plain array of an operand."""
+    return getattr(x, "_data", x)
+
+
+@op
+def pad(x, *, width, value=0):
+    """x with `value` around it: `width` is a pair (before, after) for each axis."""
+    return np.pad(x, width, constant_values=value)
+
+
+pad.vjp(lambda g, y, x, *, width, value: g[tuple(slice(before, before + n) for (before, _), n in zip(width, x.shape, strict=True))])
+
+
+def sort(x: Any, axis: int | None = -1) -> Any:
+    """The elements in rising order; each gradient goes back to where its element came from."""
+    if axis is None:
+        x, axis = reshape(x, shape=(-1,)), 0
+    return take_along_axis(x, indices=np.argsort(values_of(x), axis, kind="stable"), axis=axis)
+
+
+def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
+    """The kth element in its sorted place, smaller ones before it and larger ones after it."""
+    if axis is None:
+        x, axis = reshape(x, shape=(-1,)), 0
+    return take_along_axis(x, indices=np.argpartition(values_of(x), kth, axis), axis=axis)

@@ -1,0 +1,195 @@
+"""Matrix inverse, determinant and factorisations, on the last two axes: (..., N, N).
+
+An op has one result, so a factorisation of several parts packs them: each row of `eigh` is one eigenpair (eigenvalue, eigenvector), each row of
+`svd` one triplet (left vector, singular value, right vector).
+Sources for the rules: M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation" (2008);
+J. Townsend, "Differentiating the singular value decomposition" (2016); G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for the pseudo-inverse.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine import op
+from .shapes import swapaxes, tril
+
+
+def _t(a):
+    """The transpose of each matrix."""
+    return swapaxes(a, a=-1, b=-2)
+
+
+def _column(v):
+    """(..., N) -> (..., N, 1)"""
+    return v.reshape(*v.shape, 1)
+
+
+def _row(v):
+    """(..., N) -> (..., 1, N)"""
+    return v.reshape(*v.shape[:-1], 1, v.shape[-1])
+
+
+@op
+def inv(a):
+    """y = a^-1"""
+    return np.linalg.inv(a)
+
+
+inv.vjp(lambda g, y, a: -(_t(y) @ g @ _t(y)))
+
+
+@op(broadcasts=True)
+def solve(a, b):
+    """y with a y = b; b is (N,) or (..., N, K), as np.linalg.solve."""
+    return np.linalg.solve(a, b)
+
+
+def _solve_back(g, a, b):
+    """a^-T g, where g is a vector or vectors if b is one vector."""
+    return solve(_t(a), _column(g)).reshape(g.shape) if b.ndim == 1 else solve(_t(a), g)
+
+
+def _solve_by_matrix(g, y, a, b):
+    back = _solve_back(g, a, b)
+    return -(_column(back) @ _row(y)) if b.ndim == 1 else -(back @ _t(y))
+
+
+solve.vjp(_solve_by_matrix, lambda g, y, a, b: _solve_back(g, a, b))
+
+
+@op
+def det(a):
+    """y = det a; its derivative exists here where a can be inverted."""
+    return np.linalg.det(a)
+
+
+@op
+def logabsdet(a):
+    """y = log |det a|"""
+    return np.linalg.slogdet(a)[1]
+
+
+def _matrices(v):
+    """(...) -> (..., 1, 1)"""
+    return v.reshape(*v.shape, 1, 1)
+
+
+det.vjp(lambda g, y, a: _matrices(g * y) * _t(inv(a)))
+logabsdet.vjp(lambda g, y, a: _matrices(g) * _t(inv(a)))
+
+
+@op
+def pinv(a):
+    """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) -> (..., N, M)"""
+    return np.linalg.pinv(a)
+
+
+def _pinv_rule(g, y, a):
+    m, n = a.shape[-2:]
+    yt, gt = _t(y), _t(g)
+    outside_columns = np.eye(m, dtype=a.dtype) - a @ y
+    outside_rows = np.eye(n, dtype=a.dtype) - y @ a
+    return -(yt @ g @ yt) + outside_columns @ gt @ y @ yt + yt @ y @ gt @ outside_rows
+
+
+pinv.vjp(_pinv_rule)
+
+
+def _lower_only(s):
+    """A gradient by a symmetric matrix, for a function that reads its lower triangle alone."""
+    return tril(s + _t(s)) - np.eye(s.shape[-1], dtype=s.dtype) * s
+
+
+@op
+def cholesky(a):
+    """y lower triangular with y y^T = a.  As NumPy it reads the lower triangle alone, so the gradient lies there too."""
+    return np.linalg.cholesky(a)
+
+
+def _cholesky_rule(g, y, a):
+    half = tril(_t(y) @ g)
+    half = half - 0.5 * np.eye(y.shape[-1], dtype=y.dtype) * half
+    inner = solve(_t(y), _t(solve(_t(y), _t(half))))             # y^-T half y^-1
+    return _lower_only(0.5 * (inner + _t(inner)))
+
+
+cholesky.vjp(_cholesky_rule)
+
+
+@op
+def eigh(a):
+    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising eigenvalue, from the lower triangle.
+
+    The derivative of an eigenvector exists where its eigenvalue is single.
+    """
+    values, vectors = np.linalg.eigh(a)
+    return np.concatenate([_column(values), vectors.swapaxes(-1, -2)], axis=-1)
+
+
+@op
+def eigvalsh(a):
+    """y = the eigenvalues in rising order, from the lower triangle: (..., N, N) -> (..., N)"""
+    return np.linalg.eigvalsh(a)
+
+
+def _one_over_gaps(w):
+    """1 / (w_j - w_i) at [i, j], zero on the diagonal."""
+    same = np.eye(w.shape[-1], dtype=w.dtype)
+    return (1 - same) / (_row(w) - _column(w) + same)
+
+
+def _eigh_rule(g, y, a):
+    w, v = y[..., 0], _t(y[..., 1:])
+    gw, gv = g[..., 0], _t(g[..., 1:])
+    middle = np.eye(w.shape[-1], dtype=w.dtype) * _row(gw) + _one_over_gaps(w) * (_t(v) @ gv)
+    full = v @ middle @ _t(v)
+    return _lower_only(0.5 * (full + _t(full)))
+
+
+def _eigvalsh_rule(g, y, a):
+    v = _t(eigh(a)[..., 1:])
+    return _lower_only((v * _row(g)) @ _t(v))
+
+
+eigh.vjp(_eigh_rule)
+eigvalsh.vjp(_eigvalsh_rule)
+
+
+@op
+def svd(a):
+    """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., K, M + 1 + N), K = min(M, N), by falling singular value.
+
+    The derivative of a singular vector exists where its singular value is single and not zero.
+    """
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    return np.concatenate([u.swapaxes(-1, -2), _column(s), vh], axis=-1)
+
+
+@op
+def singular_values(a):
+    """y = the singular values in falling order: (..., M, N) -> (..., K)"""
+    return np.linalg.svd(a, compute_uv=False)
+
+
+def _svd_rule(g, y, a):
+    m, n = a.shape[-2:]
+    ut, s, vt = y[..., :m], y[..., m], y[..., m + 1:]
+    gut, gs, gvt = g[..., :m], g[..., m], g[..., m + 1:]
+    u, v = _t(ut), _t(vt)
+    gaps = _one_over_gaps(s * s)
+    by_u, by_v = ut @ _t(gut), vt @ _t(gvt)
+    inside = (gaps * (by_u - _t(by_u))) * _row(s) + _column(s) * (gaps * (by_v - _t(by_v)))
+    inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
+    left = (_t(gut) - u @ by_u) / _row(s)            # the part of the vectors' gradients outside the space they span
+    right = (gvt - _t(by_v) @ vt) / _column(s)
+    return u @ inside @ vt + left @ vt + u @ right
+
+
+def _singular_values_rule(g, y, a):
+    m = a.shape[-2]
+    triplets = svd(a)
+    return _t(triplets[..., :m]) @ (_column(g) * triplets[..., m + 1:])
+
+
+svd.vjp(_svd_rule)
+singular_values.vjp(_singular_values_rule)

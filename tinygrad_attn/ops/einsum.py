@@ -1,0 +1,86 @@
+"""Einstein's summation: a product of tensors, summed over the labels that the result does not carry.
+
+The derivative of an einsum is an einsum again: to find the gradient of one operand, put the gradient of the result in its place and
+exchange their labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
+from ..engine import op
+from .indexing import scatter
+from .shapes import broadcast_to
+
+_BIG = 1 << 12
+"""From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth its 30 microseconds."""
+
+
+@op(broadcasts=True)
+def einsum(*operands, labels, result):
+    """y[result] = sum of the product of the operands: `labels` has one string of letters for each operand, such as ("ij", "jk"), "ik"."""
+    big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
+    return np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=big)
+
+
+@einsum.vjp_all
+def _swap_labels(g, y, *operands, labels, result, needs):
+    return [_partial(g, i, operands, labels, result) if needed else None for i, needed in enumerate(needs)]
+
+
+def _partial(g, i, operands, labels, result):
+    others = [*operands[:i], *operands[i + 1:]]
+    known = [*labels[:i], *labels[i + 1:], result]
+    mine, shape = labels[i], operands[i].shape
+    distinct = "".join(dict.fromkeys(mine))
+    reached = "".join(a for a in distinct if any(a in names for names in known))
+    part = einsum(*others, g, labels=tuple(known), result=reached)
+    sizes = dict(zip(reached, part.shape, strict=True))
+    if reached != distinct:                          # a label that only this operand has was summed: the same slope all along it
+        part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
+        part = broadcast_to(part, shape=tuple(sizes.get(a) or shape[mine.index(a)] for a in distinct))
+    if distinct != mine:                             # a label twice in one operand reads its diagonal
+        grid = dict(zip(distinct, np.ogrid[tuple(slice(shape[mine.index(a)]) for a in distinct)], strict=True))
+        part = scatter(part, index=tuple(grid[a] for a in mine), shape=shape)
+    return part
+
+
+def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
+    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as operands, their labels, and the result's.
+
+    `...` and a result that is left out are spelled out.  Raises ValueError for labels that do not fit the operands.
+    """
+    if isinstance(arguments[0], str):
+        operands = list(arguments[1:])
+        left, arrow, right = arguments[0].replace(" ", "").partition("->")
+        names = left.split(",")
+    else:
+        operands = list(arguments[0:len(arguments) // 2 * 2:2])
+        names = [_letters(sublist) for sublist in arguments[1::2]]
+        left, arrow, right = "".join(names), "", ""
+        if len(arguments) % 2:
+            arrow, right = "->", _letters(arguments[-1])
+    if len(names) != len(operands):
+        raise ValueError(f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} operands; "
+                         "separate the groups with commas, one for each operand.")
+    spare = [a for a in reversed(ascii_letters) if a not in left + right]
+    hidden = [max(ndim(x) - len(group.replace("...", "")), 0) if "..." in group else 0
+              for x, group in zip(operands, names, strict=True)]
+    dots = "".join(spare[:max(hidden, default=0)])
+    for x, group in zip(operands, names, strict=True):
+        if "..." not in group and len(group) != ndim(x) or ndim(x) < len(group.replace("...", "")):
+            raise ValueError(f"einsum labels {group!r} name {len(group.replace('...', ''))} axes of an operand that has {ndim(x)}.")
+    labels = tuple(group.replace("...", dots[len(dots) - n:]) for group, n in zip(names, hidden, strict=True))
+    if arrow:
+        return operands, labels, right.replace("...", dots)
+    letters = "".join(names).replace("...", "")
+    return operands, labels, dots + "".join(sorted(a for a in set(letters) if letters.count(a) == 1))
+
+
+def _letters(sublist: Sequence[Any]) -> str:
+    return "".join("..." if item is Ellipsis else ascii_letters[26:][item] if item < 26 else ascii_letters[item - 26]
+                   for item in sublist)

@@ -1,0 +1,77 @@
+"""Ops that pick elements, and their adjoints, which put them back and add up where one element was picked twice."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine import op
+
+
+def _is_basic(index):
+    """Slices, integers, None and ... pick every element at most once."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice, np.integer)) and not isinstance(part, bool)
+               or isinstance(part, np.ndarray) and part.dtype == bool for part in parts)
+
+
+@op
+def getitem(x, *, index):
+    """y = x[index], basic or advanced."""
+    return x[index]
+
+
+@op
+def scatter(g, *, index, shape):
+    """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
+    out = np.zeros(shape, g.dtype)
+    if _is_basic(index):
+        out[index] = g
+    else:
+        np.add.at(out, index, g)
+    return out
+
+
+getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
+scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
+
+
+@op
+def embedding(weight, *, indices):
+    """y = weight[indices]: a row of the table for each index.  (V, E), (...) -> (..., E)"""
+    return weight[indices]
+
+
+@op
+def embedding_backward(g, *, indices, rows):
+    """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
+    flat, width = indices.reshape(-1) % max(rows, 1), g.shape[-1]    # -1 and rows - 1 are one row
+    out = np.zeros((rows, width), g.dtype)
+    if flat.size:
+        order = np.argsort(flat, kind="stable")      # equal indices side by side, so that one reduceat sums each row
+        sorted_indices = flat[order]
+        starts = np.flatnonzero(np.r_[True, sorted_indices[1:] != sorted_indices[:-1]])
+        out[sorted_indices[starts]] = np.add.reduceat(g.reshape(-1, width)[order], starts, axis=0)
+    return out
+
+
+embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0]))
+embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
+
+
+@op
+def take_along_axis(x, *, indices, axis=-1):
+    """y = np.take_along_axis(x, indices, axis)"""
+    return np.take_along_axis(x, indices, axis)
+
+
+def _along(indices, axis, shape):
+    """take_along_axis spelled as one advanced index."""
+    if axis is None:
+        return np.unravel_index(indices, shape)
+    axis %= len(shape)
+    grid = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    grid[axis] = indices
+    return tuple(grid)
+
+
+take_along_axis.vjp(lambda g, y, x, *, indices, axis: scatter(g, index=_along(indices, axis, x.shape), shape=x.shape))

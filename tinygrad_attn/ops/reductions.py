@@ -1,0 +1,144 @@
+"""Ops that sum up, average or pick along axes.  `axis` is None (all), an int or a tuple; negative axes count from the end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine import op
+from .shapes import broadcast_to, flip
+
+
+def axes_of(x, axis):
+    """The axes reduced over, as a tuple of numbers >= 0."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    return tuple(a % x.ndim for a in ((axis,) if not isinstance(axis, tuple) else axis))
+
+
+def kept(g, x, axis):
+    """g with the reduced axes put back as size 1, so that it broadcasts against x."""
+    axes = axes_of(x, axis)
+    return g.reshape(tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
+
+
+def count(x, axis):
+    """How many elements go into each result."""
+    total = 1
+    for a in axes_of(x, axis):
+        total *= x.shape[a]
+    return total
+
+
+def values(x):
+    """The plain array of an operand, for choices that no derivative follows."""
+    return getattr(x, "_data", x)
+
+
+@op
+def sum(x, *, axis=None, keepdims=False):
+    """y = sum of x over the axes."""
+    return x.sum(axis=axis, keepdims=keepdims)
+
+
+sum.vjp(lambda g, y, x, *, axis, keepdims: broadcast_to(kept(g, x, axis), shape=x.shape))
+
+
+@op
+def mean(x, *, axis=None, keepdims=False):
+    """y = (1/n) sum of x over the axes."""
+    return x.mean(axis=axis, keepdims=keepdims)
+
+
+mean.vjp(lambda g, y, x, *, axis, keepdims: broadcast_to(kept(g, x, axis) / (count(x, axis) or 1), shape=x.shape))
+
+
+@op
+def var(x, *, axis=None, ddof=0, keepdims=False):
+    """y = (1/(n - ddof)) sum of (x - mean)^2"""
+    return x.var(axis=axis, ddof=ddof, keepdims=keepdims)
+
+
+def _centred(x, axis):
+    return x - x.mean(axis=axis, keepdims=True)
+
+
+var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
+        kept(g, x, axis) * (_centred(x, axis) * (2 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan)))
+
+
+@op
+def std(x, *, axis=None, ddof=0, keepdims=False):
+    """y = sqrt(var(x)); where all elements are equal the gradient is zero, as PyTorch."""
+    return x.std(axis=axis, ddof=ddof, keepdims=keepdims)
+
+
+def _std_rule(g, y, x, *, axis, ddof, keepdims):
+    spread = kept(y, x, axis)
+    flat = values(spread) == 0
+    safe = spread if not np.any(flat) else np.where(flat, 1, spread)
+    return kept(g, x, axis) * _centred(x, axis) / (safe * (count(x, axis) - ddof))
+
+
+std.vjp(_std_rule)
+
+
+def _to_the_extremes(g, y, x, *, axis, keepdims):
+    """All of g to the extreme element, in equal parts where several tie."""
+    hit = values(x) == kept(values(y), x, axis)
+    share = hit / np.maximum(hit.sum(axis=axis, keepdims=True), 1)
+    return kept(g, x, axis) * share.astype(g.dtype)
+
+
+@op
+def max(x, *, axis=None, keepdims=False):
+    """y = the largest element; ties share the gradient evenly, as torch.amax."""
+    return x.max(axis=axis, keepdims=keepdims)
+
+
+@op
+def min(x, *, axis=None, keepdims=False):
+    """y = the smallest element; ties share the gradient evenly, as torch.amin."""
+    return x.min(axis=axis, keepdims=keepdims)
+
+
+max.vjp(_to_the_extremes)
+min.vjp(_to_the_extremes)
+
+
+@op
+def prod(x, *, axis=None, keepdims=False):
+    """y = product of the elements; right also where some are zero."""
+    return x.prod(axis=axis, keepdims=keepdims)
+
+
+def _prod_rule(g, y, x, *, axis, keepdims):
+    g, y = kept(g, x, axis), kept(y, x, axis)
+    if not np.any(values(x) == 0):
+        return g * y / x
+    axes = axes_of(x, axis)
+    rest = tuple(i for i in range(x.ndim) if i not in axes)
+    moved = x.transpose(*rest, *axes)
+    rows = moved.reshape(*moved.shape[:len(rest)], 1, -1)
+    n = rows.shape[-1]                               # each element's slope is the product of all the others
+    others = np.where(np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))).prod(axis=-1)
+    back = np.argsort((*rest, *axes))
+    return g * others.reshape(moved.shape).transpose(*(int(i) for i in back))
+
+
+prod.vjp(_prod_rule)
+
+
+@op
+def cumsum(x, *, axis=None):
+    """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
+    return x.cumsum(axis=axis)
+
+
+def _cumsum_rule(g, y, x, *, axis):
+    if x.ndim == 0:
+        return g.reshape(())
+    along = 0 if axis is None else axis
+    return flip(flip(g, axis=along).cumsum(axis=along), axis=along).reshape(x.shape)
+
+
+cumsum.vjp(_cumsum_rule)

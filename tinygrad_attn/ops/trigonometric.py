@@ -1,0 +1,135 @@
+"""Trigonometric and hyperbolic ops, each with its derivative under it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine import op
+
+
+@op
+def sin(x):
+    """y = sin x"""
+    return np.sin(x)
+
+
+sin.vjp(lambda g, y, x: g * np.cos(x))
+
+
+@op
+def cos(x):
+    """y = cos x"""
+    return np.cos(x)
+
+
+cos.vjp(lambda g, y, x: -g * np.sin(x))
+
+
+@op
+def tan(x):
+    """y = tan x"""
+    return np.tan(x)
+
+
+tan.vjp(lambda g, y, x: g * (1 + y * y))
+
+
+@op
+def arcsin(x):
+    """y = arcsin x"""
+    return np.arcsin(x)
+
+
+arcsin.vjp(lambda g, y, x: g / np.sqrt(1 - x * x))
+
+
+@op
+def arccos(x):
+    """y = arccos x"""
+    return np.arccos(x)
+
+
+arccos.vjp(lambda g, y, x: -g / np.sqrt(1 - x * x))
+
+
+@op
+def arctan(x):
+    """y = arctan x"""
+    return np.arctan(x)
+
+
+arctan.vjp(lambda g, y, x: g / (1 + x * x))
+
+
+@op(broadcasts=True)
+def arctan2(a, b):
+    """y = the angle of the point (b, a)."""
+    return np.arctan2(a, b)
+
+
+arctan2.vjp(lambda g, y, a, b: g * b / (a * a + b * b),
+            lambda g, y, a, b: -g * a / (a * a + b * b))
+
+
+@op(broadcasts=True)
+def hypot(a, b):
+    """y = sqrt(a^2 + b^2)"""
+    return np.hypot(a, b)
+
+
+hypot.vjp(lambda g, y, a, b: g * a / y,
+          lambda g, y, a, b: g * b / y)
+
+
+@op
+def sinh(x):
+    """y = sinh x"""
+    return np.sinh(x)
+
+
+sinh.vjp(lambda g, y, x: g * np.cosh(x))
+
+
+@op
+def cosh(x):
+    """y = cosh x"""
+    return np.cosh(x)
+
+
+cosh.vjp(lambda g, y, x: g * np.sinh(x))
+
+
+@op
+def tanh(x):
+    """y = tanh x"""
+    return np.tanh(x)
+
+
+tanh.vjp(lambda g, y, x: g * (1 - y * y))
+
+
+@op
+def arcsinh(x):
+    """y = arsinh x"""
+    return np.arcsinh(x)
+
+
+arcsinh.vjp(lambda g, y, x: g / np.sqrt(x * x + 1))
+
+
+@op
+def arccosh(x):
+    """y = arcosh x"""
+    return np.arccosh(x)
+
+
+arccosh.vjp(lambda g, y, x: g / np.sqrt(x * x - 1))
+
+
+@op
+def arctanh(x):
+    """y = artanh x"""
+    return np.arctanh(x)
+
+
+arctanh.vjp(lambda g, y, x: g / (1 - x * x))

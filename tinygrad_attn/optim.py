@@ -1,0 +1,374 @@
+"""Optimisers: arrays only, no graph. PyTorch's arguments, PyTorch's numbers.
+
+Speed comes from the shape of the loops, not from the equations. A layer has many small parameters (biases, norms), and
+a NumPy call on eight numbers costs as much as one on a thousand; so the small parameters of a group are gathered into
+one flat array, updated together and written back. Large parameters are updated where they are, in blocks that fit in
+the cache, since each update reads and writes the same numbers a dozen times.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import guard, threads
+from .clipping import clip_grad_norm_, clip_grad_value_
+from .schedules import Schedule, noam, warmup_cosine
+from .tensor import Tensor
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Schedule", "clip_grad_norm_", "clip_grad_value_", "noam",
+           "warmup_cosine"]
+
+Array = NDArray[Any]
+SMALL = 2**14   # parameters with fewer numbers share one flat array
+BLOCK = 2**16   # numbers updated at a time
+SHARED = 2**18  # from here on a second thread pays
+
+
+class _Bucket:
+    """One large parameter, or all small ones of a group and dtype, with their state in flat arrays."""
+
+    def __init__(self, params: list[Tensor], indices: list[int], names: Iterable[str]) -> None:
+        self.params, self.indices = params, indices
+        self.shapes, self.dtype = [p._data.shape for p in params], params[0]._data.dtype
+        self.bounds = np.cumsum([0, *(p._data.size for p in params)]).tolist()
+        self.steps = [0] * len(params)
+        self.state = {name: np.zeros(self.bounds[-1], self.dtype) for name in names}
+        if len(params) > 1:
+            self.values, self.grads = np.empty((2, self.bounds[-1]), self.dtype)
+
+    def part(self, flat: Array, i: int) -> Array:
+        """Where parameter i lies in a flat array, in its own shape."""
+        return flat[self.bounds[i]:self.bounds[i + 1]].reshape(self.shapes[i])
+
+    def pieces(self) -> Iterator[tuple[list[int], Array, Array, list[Array]]]:
+        """(members, numbers, gradients, state), all flat: what can be updated together, to be changed in place.
+
+        All at once if every parameter has a gradient and the same history, else one by one. The numbers are gathered
+        anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
+        """
+        grads = [p.grad for p in self.params]
+        for p, g, shape, i in zip(self.params, grads, self.shapes, self.indices):
+            if p._data.shape != shape or p._data.dtype != self.dtype:
+                raise ValueError(f"parameter {i} is now {p._data.shape} {p._data.dtype}, but the optimiser has its "
+                                 f"state for {shape} {self.dtype}; make the optimiser after model.astype(...)")
+            if g is not None and g._data.shape != shape:
+                raise ValueError(f"parameter {i} has shape {shape} but its gradient {g._data.shape}")
+        everyone = range(len(grads))
+        if len(grads) > 1 and all(g is not None for g in grads) and len(set(self.steps)) == 1:
+            np.concatenate([p._data for p in self.params], axis=None, out=self.values)
+            np.concatenate([g._data for g in grads], axis=None, out=self.grads)  # type: ignore[union-attr]
+            yield list(everyone), self.values, self.grads, list(self.state.values())
+            for i, p in enumerate(self.params):
+                np.copyto(p._data, self.part(self.values, i))
+                guard.changed(p._data, depth=3)  # the user's line, above this generator and step
+            return
+        for i in everyone:
+            if (g := grads[i]) is not None:
+                data = self.params[i]._data
+                values = data.reshape(-1)  # a view if contiguous, and then nothing is left to write
+                yield [i], values, g._data.reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()]
+                if not data.flags.c_contiguous:
+                    np.copyto(data, values.reshape(data.shape))
+                guard.changed(data, depth=3)
+
+
+class Optimizer:
+    """What SGD, Adam and AdamW share: parameter groups, the walk through them, saving and loading.
+
+    `params` is a list of parameters (`model.parameters()`), or of dicts such as {"params": [...], "lr": 1e-4}, whose
+    settings replace the common ones. A parameter whose `.grad` is None is left alone, its step count too.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
+        self.param_groups: list[dict[str, Any]] = []
+        self._buckets: list[list[_Bucket]] | None = None  # made at the first step, so that model.astype may come before
+        for group in _groups(params):
+            self.add_param_group(group)
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Train more parameters, with settings of their own. Raises as the constructor does."""
+        unknown = set(group) - set(self.defaults) - {"params", "initial_lr"}
+        if unknown or "params" not in group:
+            raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}")
+        seen = {id(p) for other in self.param_groups for p in other["params"]}
+        full = {**self.defaults, **group, "params": _parameters(group["params"], seen)}
+        self._check(full)
+        saved = self.state_dict() if self._buckets is not None else None
+        self.param_groups.append(full)
+        if saved is not None:
+            self._buckets = None
+            self._restore(saved["state"])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients (or fill them with zeros). Call it before each backward pass."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if set_to_none:
+                    p.grad = None
+                elif p.grad is not None:
+                    p.grad._data[...] = 0
+                    guard.changed(p.grad._data)
+
+    def step(self) -> None:
+        """One update of every parameter that has a gradient."""
+        for group, buckets in zip(self.param_groups, self._made_buckets()):
+            for bucket in buckets:
+                for members, values, grads, state in bucket.pieces():
+                    for i in members:
+                        bucket.steps[i] += 1
+                    _in_blocks(self._update(group, bucket.steps[members[0]], values.dtype), values, grads, state)
+
+    # ---- what an optimiser says of itself -------------------------------------------------------------------------
+
+    def _check(self, group: Mapping[str, Any]) -> None:
+        for name in ("lr", "weight_decay", "momentum", "eps"):
+            if name in group and not group[name] >= 0:
+                raise ValueError(f"{type(self).__name__}: {name} must be 0 or more, got {group[name]}; to climb "
+                                 "instead of descend write maximize=True")
+
+    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The arrays kept beside each parameter."""
+        raise TypeError("use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update")
+
+    def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
+        """The equation: a function of (parameter, gradient, scratch (2, n), *state), changing parameter and state."""
+        raise TypeError("use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update")
+
+    # ---- buckets and state ----------------------------------------------------------------------------------------
+
+    def _made_buckets(self) -> list[list[_Bucket]]:
+        if self._buckets is None:
+            self._buckets, index = [], 0
+            for group in self.param_groups:
+                small: dict[np.dtype[Any], list[tuple[Tensor, int]]] = {}
+                members = []
+                for p in group["params"]:
+                    if p._data.size < SMALL:
+                        small.setdefault(p._data.dtype, []).append((p, index))
+                    else:
+                        members.append([(p, index)])
+                    index += 1
+                members += small.values()
+                names = self._state_names(group)
+                self._buckets.append([_Bucket([p for p, _ in m], [i for _, i in m], names) for m in members])
+        return self._buckets
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"state": {index: {"step": n, name: array}}, "param_groups": [...]}, PyTorch's form. Arrays are copies."""
+        state = {}
+        for buckets in self._buckets or []:
+            for bucket in buckets:
+                for i, index in enumerate(bucket.indices):
+                    if bucket.steps[i]:
+                        arrays = {name: bucket.part(flat, i).copy() for name, flat in bucket.state.items()}
+                        state[index] = {"step": np.array(bucket.steps[i]), **arrays}
+        groups, index = [], 0
+        for group in self.param_groups:
+            count = len(group["params"])
+            groups.append({**group, "params": list(range(index, index + count))})
+            index += count
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names or shapes differ."""
+        groups = state_dict["param_groups"]
+        ours = [len(g["params"]) for g in self.param_groups]
+        theirs = [len(g["params"]) for g in groups]
+        if ours != theirs:
+            raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
+                             "make it from the same model and groups")
+        renewed = []
+        for group, saved in zip(self.param_groups, groups):
+            settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()
+                        if k in {*self.defaults, "initial_lr"}}
+            renewed.append({**group, **settings})
+            self._check(renewed[-1])
+        before = self.param_groups, self._buckets
+        self.param_groups, self._buckets = renewed, None
+        try:
+            self._restore(state_dict["state"])
+        except Exception:
+            self.param_groups, self._buckets = before
+            raise
+        for old, new in zip(before[0], renewed):  # the dicts the user may hold stay the ones in use
+            old.update(new)
+        self.param_groups = before[0]
+
+    def _restore(self, state: Mapping[Any, Mapping[str, Any]]) -> None:
+        places = {index: (bucket, i) for buckets in self._made_buckets() for bucket in buckets
+                  for i, index in enumerate(bucket.indices)}
+        for index, entry in state.items():
+            if int(index) not in places:
+                raise ValueError(f"the saved state is of parameter {index}, but there are {len(places)} parameters")
+            bucket, i = places[int(index)]
+            bucket.steps[i] = int(entry.get("step", 1))
+            for name, flat in bucket.state.items():
+                if name not in entry:
+                    raise ValueError(f"the saved state of parameter {index} lacks {name!r}; it has {sorted(entry)}")
+                target, value = bucket.part(flat, i), np.asarray(entry[name])
+                if value.shape != target.shape:
+                    raise ValueError(f"parameter {index}: {name} was saved as {value.shape}, here it is {target.shape}")
+                target[...] = value
+
+
+def _in_blocks(update: Callable[..., None], values: Array, grads: Array, state: list[Array]) -> None:
+    """Apply `update` to stretches that fit in the cache, on several threads if there is enough to do."""
+    def run(lo: int, hi: int) -> None:
+        scratch = np.empty((2, min(BLOCK, hi - lo)), values.dtype)
+        for i in range(lo, hi, BLOCK):
+            j = min(i + BLOCK, hi)
+            update(values[i:j], grads[i:j], scratch[:, :j - i], *[s[i:j] for s in state])
+
+    threads.split(run, len(values), big=len(values) >= SHARED)
+
+
+class SGD(Optimizer):
+    """d = g + wd p;  b = momentum b + (1 - dampening) d  (b = d at first);  p = p - lr b.
+
+    Nesterov's form steps along d + momentum b instead of b. As `torch.optim.SGD`. Raises ValueError, TypeError.
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+                                  "nesterov": nesterov, "maximize": maximize})
+
+    def _check(self, group: Mapping[str, Any]) -> None:
+        super()._check(group)
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError("nesterov=True needs momentum > 0 and dampening=0")
+
+    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
+        kind, decay, momentum = dtype.type, group["weight_decay"], group["momentum"]
+        lr, mu, fresh = kind(group["lr"]), kind(momentum), kind(1 if step == 1 else 1 - group["dampening"])
+        sign = kind(-1 if group["maximize"] else 1)
+
+        def update(p: Array, g: Array, scratch: Array, *state: Array) -> None:
+            d, extra = scratch
+            np.multiply(g, sign, out=d)
+            if decay:
+                d += np.multiply(p, kind(decay), out=extra)
+            if momentum:
+                b, = state
+                b *= mu
+                b += np.multiply(d, fresh, out=extra)
+                d = np.add(d, np.multiply(b, mu, out=extra), out=d) if group["nesterov"] else b
+            p -= np.multiply(d, lr, out=extra)
+        return update
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+
+    `weight_decay` adds wd p to the gradient; `amsgrad` uses the largest v so far. Kingma and Ba, 2015; as
+    `torch.optim.Adam`. Raises ValueError, TypeError.
+    """
+
+    decoupled = False
+
+    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                                  "amsgrad": amsgrad, "maximize": maximize})
+
+    def _check(self, group: Mapping[str, Any]) -> None:
+        super()._check(group)
+        if len(group["betas"]) != 2 or not all(0 <= b < 1 for b in group["betas"]):
+            raise ValueError(f"betas are two numbers in [0, 1), got {group['betas']}; the usual pair is (0.9, 0.999)")
+
+    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+
+    def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
+        (beta1, beta2), decay, kind = group["betas"], group["weight_decay"], dtype.type
+        b1, one_minus_b1, b2, ratio = map(kind, (beta1, 1 - beta1, beta2, (1 - beta2) / (1 - beta1)))
+        # Both corrections are numbers, so they go into the step size and eps rather than over the arrays.
+        root = math.sqrt(1 - beta2**step)
+        rate, eps = kind(group["lr"] * root / (1 - beta1**step)), kind(group["eps"] * root)
+        keep = kind(1 - group["lr"] * decay)
+
+        def update(p: Array, g: Array, scratch: Array, m: Array, v: Array, *largest: Array) -> None:
+            a, signed = scratch
+            if group["maximize"]:
+                g = np.negative(g, out=signed)
+            if decay and self.decoupled:
+                p *= keep
+            elif decay:
+                np.multiply(p, kind(decay), out=a)
+                g = np.add(g, a, out=signed)
+            m *= b1
+            np.multiply(g, one_minus_b1, out=a)
+            m += a
+            v *= b2
+            a *= g
+            a *= ratio              # now (1 - b2) g^2
+            v += a
+            for top in largest:
+                v = np.maximum(top, v, out=top)
+            np.sqrt(v, out=a)
+            a += eps
+            np.divide(m, a, out=a)
+            a *= rate
+            p -= a
+        return update
+
+
+class AdamW(Adam):
+    """Adam with the decay taken from the parameter itself: p = (1 - lr wd) p, then Adam's step without it.
+
+    Loshchilov and Hutter, 2019; as `torch.optim.AdamW`. Raises ValueError, TypeError.
+    """
+
+    decoupled = True
+
+    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+
+
+# ---- what may be trained --------------------------------------------------------------------------------------------
+
+def _groups(params: Any) -> list[Mapping[str, Any]]:
+    if isinstance(params, (Tensor, np.ndarray, Mapping)) or not isinstance(params, Iterable):
+        raise TypeError(f"an optimiser takes a list of parameters, got {type(params).__name__}; "
+                        "write SGD([p]) for one tensor, SGD(model.parameters()) for a module")
+    params = list(params)
+    if not params:
+        raise ValueError("the optimiser got no parameters; model.parameters() is a generator, and one that has been "
+                         "walked through is empty: write list(model.parameters()) where it is used twice")
+    return params if isinstance(params[0], Mapping) else [{"params": params}]
+
+
+def _parameters(params: Any, seen: set[int]) -> list[Tensor]:
+    """The tensors of one group, each once, all of them leaves that want a gradient."""
+    params = [params] if isinstance(params, Tensor) else list(params)
+    if not params:
+        raise ValueError("a parameter group is empty; has the generator in it been walked through already?")
+    found: dict[int, Tensor] = {}
+    for i, p in enumerate(params):
+        if not isinstance(p, Tensor):
+            raise TypeError(f"an optimiser trains Tensors, but item {i} is a {type(p).__name__}; named_parameters() "
+                            "gives pairs, write parameters()")
+        name = p.name or f"item {i}"
+        if p._node is not None:
+            raise ValueError(f"{name} of shape {p.shape} is the result of a computation, not a leaf, and would never "
+                             "get a .grad; train what it was computed from, or p = Tensor(x.data, requires_grad=True)")
+        if not p.requires_grad:
+            raise ValueError(f"{name} of shape {p.shape} does not require a gradient; set p.requires_grad = True, or "
+                             "leave it out: [p for p in model.parameters() if p.requires_grad]")
+        if id(p) in seen:
+            raise ValueError(f"{name} of shape {p.shape} is in two parameter groups; it can follow only one of them")
+        if id(p) in found:
+            warnings.warn(f"{name} is given twice to the optimiser; it is updated once per step", stacklevel=4)
+        found[id(p)] = p
+    return list(found.values())

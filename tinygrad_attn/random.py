@@ -1,0 +1,271 @@
+"""Random numbers: PyTorch's CPU stream, number for number, drawn from NumPy's MT19937.
+
+`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister, so equality is a matter of
+consuming its 32-bit words exactly as PyTorch does:
+
+    uniform, float32      24 low bits of one word                                   bit-equal to PyTorch
+    uniform, float64      53 low bits of two words, the first one high              bit-equal
+    bernoulli (dropout)   the float64 uniform, compared with p                      bit-equal
+    randint               word % range; from 2^28 on, 64 bits of two words          bit-equal
+    randperm              Fisher-Yates, word % (numbers left)                       bit-equal
+    normal, below 16      scalar Box-Muller in float64; the spare second normal
+                          is kept for the next call                                 bit-equal
+    normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws the
+                          last 16                                                   float32 within 1e-6, float64 1e-15
+
+The last line is not bit-equal because PyTorch's and NumPy's vectorised sine, cosine and logarithm round differently;
+the number of words consumed is the same, so whatever is drawn afterwards is again equal. This is PyTorch 2.13's
+ordinary CPU path; builds that hand dropout masks to MKL's own generator draw other masks.
+
+A thread other than the main one that calls `manual_seed` gets a stream of its own, so two threads that each seed and
+train draw the same numbers as they would one after the other. All other threads share the process's generator.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .tensor import Tensor, get_default_dtype
+
+__all__ = [
+    "Generator", "default_generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "randperm",
+    "set_rng_state",
+]
+
+DEFAULT_SEED = 67280421310721  # PyTorch's own: an unseeded program is repeatable too
+Shape = int | Sequence[int]
+
+
+def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArray[Any]:
+    """x * factor + offset with one rounding, as PyTorch's kernels are compiled.
+
+    For float32 the product is exact in float64. float64 has no wider type to lean on; the plain form is within one
+    rounding of it.
+    """
+    factor, offset = x.dtype.type(factor), x.dtype.type(offset)
+    return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
+
+
+class Generator:
+    """One stream of random numbers. Every draw takes a lock, so threads that share it cannot corrupt it."""
+
+    def __init__(self, seed: int = DEFAULT_SEED) -> None:
+        self._lock = threading.RLock()
+        self._bits = np.random.MT19937()
+        self._spare_normal: float | None = None
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start the stream anew. Only the low 32 bits of `seed` matter, as in PyTorch. Raises TypeError."""
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+            raise TypeError(f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}")
+        legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
+        with self._lock:
+            self._bits.state = legacy
+            self._spare_normal = None
+        return self
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """The whole state as named arrays, ready for `ta.save`."""
+        with self._lock:
+            twister, spare = self._bits.state["state"], self._spare_normal
+            return {
+                "key": twister["key"].astype(np.uint32),
+                "position": np.array(twister["pos"], dtype=np.int64),
+                "spare_normal": np.array(math.nan if spare is None else spare, dtype=np.float64),
+            }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state that `get_state` returned. Raises ValueError for anything else."""
+        missing = {"key", "position", "spare_normal"} - set(state)
+        if missing:
+            raise ValueError(f"not a generator state: {sorted(missing)} missing; pass what get_state() returned")
+        key, position = np.asarray(state["key"], dtype=np.uint32), int(state["position"])
+        if key.shape != (624,) or not 0 <= position <= 624:
+            raise ValueError(f"not a generator state: key {key.shape} must be (624,), position {position} in 0..624")
+        spare = float(state["spare_normal"])
+        with self._lock:
+            self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
+            self._spare_normal = None if math.isnan(spare) else spare
+
+    # ---- words of the twister -------------------------------------------------------------------------------------
+
+    def _words(self, count: int) -> NDArray[np.uint64]:
+        return self._bits.random_raw(count)
+
+    def _double_words(self, count: int) -> NDArray[np.uint64]:
+        words = self._words(2 * count)
+        high, low = words[0::2], words[1::2]
+        return (high << np.uint64(32)) | low
+
+    def _unit(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """`count` numbers in [0, 1): as many random bits as the type's mantissa holds."""
+        if dtype == np.float64:
+            return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
+        return (self._words(count) & np.uint64(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
+
+    # ---- distributions, on arrays ---------------------------------------------------------------------------------
+
+    def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`. Shape `shape`, floating `dtype`."""
+        dtype = _floating(dtype)
+        if not low <= high:
+            raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
+        with self._lock:
+            u = self._unit(_size(shape), dtype)
+        if (low, high) != (0.0, 1.0):
+            u = _fused_multiply_add(u, u.dtype.type(high) - u.dtype.type(low), low)
+        u = u.astype(dtype, copy=False)
+        u[u == dtype.type(high)] = low  # rounding may reach the open end
+        return u.reshape(shape)
+
+    def normal(self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """mean + std n with n from the standard normal distribution, as `torch.Tensor.normal_`."""
+        dtype = _floating(dtype)
+        if not std >= 0:
+            raise ValueError(f"normal needs std >= 0, got {std}")
+        size = _size(shape)
+        with self._lock:
+            if size < 16:
+                few = [self._one_normal() * std + mean for _ in range(size)]
+                return np.array(few, dtype=np.float64).astype(dtype).reshape(shape)
+            n = self._unit(size, dtype)
+            whole = size - size % 16
+            n[:whole] = _box_muller(n[:whole])
+            if whole < size:
+                n[-16:] = _box_muller(self._unit(16, dtype))
+        if (mean, std) != (0.0, 1.0):
+            n = _fused_multiply_add(n, std, mean)
+        return n.astype(dtype, copy=False).reshape(shape)
+
+    def _one_normal(self) -> float:
+        if self._spare_normal is not None:
+            normal, self._spare_normal = self._spare_normal, None
+            return normal
+        u1, u2 = self._unit(2, np.dtype(np.float64)).tolist()
+        radius, angle = math.sqrt(-2.0 * math.log1p(-u2)), 2.0 * math.pi * u1
+        self._spare_normal = radius * math.sin(angle)
+        return radius * math.cos(angle)
+
+    def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
+        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`. For dropout, p is the chance to keep."""
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
+        with self._lock:
+            k = self._double_words(_size(shape))
+        k &= np.uint64(2**53 - 1)
+        return (k < np.uint64(math.ceil(p * 2.0**53))).reshape(shape)  # k / 2^53 < p, without leaving the integers
+
+    def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
+        """Integers with low <= i < high, as `torch.randint`. int64."""
+        if not low < high:
+            raise ValueError(f"randint needs low < high, got low={low} and high={high}")
+        spread = int(high) - int(low)
+        with self._lock:
+            words = self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
+        return ((words % np.uint64(spread)).astype(np.int64) + np.int64(low)).reshape(shape)
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """0 .. n-1 in random order, as `torch.randperm`. int64, shape (n,)."""
+        if n < 0:
+            raise ValueError(f"randperm needs n >= 0, got {n}")
+        with self._lock:
+            words = self._words(max(n - 1, 0))
+        steps = words % np.arange(n, 1, -1, dtype=np.uint64)
+        order = list(range(n))
+        for i, step in enumerate(steps.tolist()):
+            order[i], order[i + step] = order[i + step], order[i]
+        return np.array(order, dtype=np.int64)
+
+
+def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
+    """Sixteen uniforms to sixteen normals, block by block: the first eight are radii, the last eight angles."""
+    u = u.reshape(-1, 2, 8)
+    radius = np.sqrt(-2 * np.log(1 - u[:, 0]))
+    angle = u.dtype.type(2 * math.pi) * u[:, 1]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
+
+
+def _size(shape: Shape) -> int:
+    return int(shape) if isinstance(shape, (int, np.integer)) else math.prod(shape)
+
+
+def _floating(dtype: DTypeLike) -> np.dtype[Any]:
+    dtype = np.dtype(dtype)
+    if dtype not in (np.float16, np.float32, np.float64):
+        raise TypeError(f"random real numbers have dtype float16, float32 or float64, not {dtype}; use randint")
+    return dtype
+
+
+# ---- the generator in use -------------------------------------------------------------------------------------------
+
+_of_the_process = Generator()
+_of_the_thread = threading.local()
+
+
+def default_generator() -> Generator:
+    """The generator every initialiser, dropout mask and `ta.rand` draws from in this thread."""
+    return getattr(_of_the_thread, "generator", _of_the_process)
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` does on the CPU; returns the generator.
+
+    Called in a thread other than the main one it gives that thread a stream of its own. Raises TypeError.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return _of_the_process.manual_seed(seed)
+    _of_the_thread.generator = Generator(seed)
+    return _of_the_thread.generator
+
+
+def get_rng_state() -> dict[str, NDArray[Any]]:
+    """The state of this thread's generator as named arrays."""
+    return default_generator().get_state()
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Put this thread's generator back into `state`, which `get_rng_state` returned."""
+    default_generator().set_state(state)
+
+
+def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """rand(2, 3) and rand((2, 3)) mean the same."""
+    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+        shape = tuple(shape[0])
+    for n in shape:
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+            raise TypeError(f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))")
+    return tuple(int(n) for n in shape)
+
+
+def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
+    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype unless given."""
+    dtype = get_default_dtype() if dtype is None else dtype
+    return Tensor(default_generator().uniform(_shape(shape), dtype=dtype), requires_grad=requires_grad)
+
+
+def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
+    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype unless given."""
+    dtype = get_default_dtype() if dtype is None else dtype
+    return Tensor(default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad)
+
+
+def randint(low: int, high: Any = None, size: Any = None) -> Tensor:
+    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, (2, 3))`, as `torch.randint`. int64."""
+    if size is None:
+        low, high, size = 0, low, high
+    if not isinstance(size, (tuple, list)):
+        raise TypeError(f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))")
+    return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
+
+
+def randperm(n: int) -> Tensor:
+    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`."""
+    return Tensor(default_generator().permutation(n))

@@ -1,0 +1,93 @@
+"""Learning rates that change with the step: a multiplier of each group's own `lr`, set before every update.
+
+    schedule = optim.warmup_cosine(optimizer, warmup_steps=100, total_steps=1000)
+    for batch in batches:
+        ...
+        optimizer.step()
+        schedule.step()
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["Schedule", "noam", "warmup_cosine"]
+
+
+class Schedule:
+    """lr = initial_lr * factor(t), for t = 0 from the start and one more at each `step()`; t = 0 holds at once.
+
+    As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step; the initial rates are the groups' `lr`
+    at the time the schedule is made (or their `initial_lr`, where an earlier schedule or a checkpoint left one).
+    """
+
+    def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
+        if not hasattr(optimizer, "param_groups"):
+            raise TypeError(f"a schedule steers an optimiser, got {type(optimizer).__name__}")
+        self.optimizer, self.factor, self.step_number = optimizer, factor, 0
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self._apply()
+
+    def step(self) -> None:
+        """Go on to the next step's rate; call it after `optimizer.step()`."""
+        self.step_number += 1
+        self._apply()
+
+    @property
+    def lr(self) -> float:
+        """The rate of the first group now."""
+        return self.optimizer.param_groups[0]["lr"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to go on: the number of the step and the initial rates."""
+        return {"step_number": self.step_number, "initial_lr": [g["initial_lr"] for g in self.optimizer.param_groups]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Raises ValueError if the number of groups differs."""
+        rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
+        if len(rates) != len(groups):
+            raise ValueError(f"the schedule was saved for {len(rates)} groups, the optimiser has {len(groups)}")
+        for group, rate in zip(groups, rates):
+            group["initial_lr"] = rate
+        self.step_number = int(state_dict["step_number"])
+        self._apply()
+
+    def _apply(self) -> None:
+        factor = self.factor(self.step_number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+
+
+def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
+    """From lr / warmup_steps up to lr in `warmup_steps` updates, then half a cosine down to `min_lr` at `total_steps`.
+
+    lr(t) = lr (t + 1) / warmup_steps, then min_lr + (lr - min_lr) (1 + cos(pi (t - warmup) / (total - warmup))) / 2.
+    With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError.
+    """
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(f"need 0 <= warmup_steps < total_steps, got {warmup_steps} and {total_steps}")
+    peak = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
+    if not 0 <= min_lr <= peak:
+        raise ValueError(f"min_lr must lie between 0 and the optimiser's lr {peak}, got {min_lr}")
+    floor = min_lr / peak if peak else 0.0
+
+    def factor(t: int) -> float:
+        if t < warmup_steps:
+            return (t + 1) / warmup_steps
+        done = min(1.0, (t - warmup_steps) / (total_steps - warmup_steps))
+        return floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2
+
+    return Schedule(optimizer, factor)
+
+
+def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
+    """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1; make the optimiser with lr=1.
+
+    Linear up, then falling with the root of the step. "Attention Is All You Need", section 5.3. Raises ValueError.
+    """
+    if d_model < 1 or warmup_steps < 1:
+        raise ValueError(f"need d_model >= 1 and warmup_steps >= 1, got {d_model} and {warmup_steps}")
+    return Schedule(optimizer, lambda t: d_model**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup_steps**-1.5))

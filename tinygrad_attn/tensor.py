@@ -1,0 +1,426 @@
+"""class Tensor: an array that remembers how it was made.  Operators and methods are NumPy's, each one line onto an op."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import autograd, guard, interop, ops
+from .engine import Variable, clone, local
+from .errors import describe
+
+_default_dtype = np.dtype(np.float32)
+
+Axis = int | tuple[int, ...] | None
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64."""
+    global _default_dtype
+    dtype = np.dtype(dtype)
+    if dtype.kind != "f":
+        raise TypeError(f"the default dtype must be a floating one such as np.float32 or np.float64, got {dtype}.")
+    _default_dtype = dtype
+
+
+def get_default_dtype() -> np.dtype:
+    """The dtype that Python numbers and lists take when they become a Tensor."""
+    return _default_dtype
+
+
+def _as_array(data: Any, dtype: Any) -> np.ndarray:
+    """A fresh array from whatever the constructor was given."""
+    if isinstance(data, Variable):
+        data = data._data
+    elif isinstance(data, (list, tuple)):
+        if _holds_tensor(data):
+            raise TypeError("a list of Tensors does not make a Tensor that remembers them. Join them with np.stack or np.concatenate, "
+                            "or take .item() of each for plain numbers.")
+        if dtype is None:
+            array = np.array(data)
+            dtype = _default_dtype if array.dtype.kind in "fiu" and not _holds_array(data) else array.dtype
+    elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
+        dtype = _default_dtype
+    elif hasattr(data, "detach") and hasattr(data, "cpu"):
+        data = data.detach().cpu().numpy()
+    array = np.array(data, dtype=dtype)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
+                        + (" (a ragged list?)" if array.dtype.kind == "O" else "") + ".")
+    return array
+
+
+def _holds_tensor(data: Any) -> bool:
+    return isinstance(data, Variable) or isinstance(data, (list, tuple)) and any(map(_holds_tensor, data))
+
+
+def _holds_array(data: Any) -> bool:
+    return isinstance(data, (np.ndarray, np.generic)) or isinstance(data, (list, tuple)) and any(map(_holds_array, data))
+
+
+def _as_index(index: Any) -> Any:
+    """An index on arrays: Tensors become theirs, lists become arrays, and arrays are copied so that a later change cannot reach the rule."""
+    if isinstance(index, tuple):
+        return tuple(map(_as_index, index))
+    if isinstance(index, Variable):
+        index = index._data
+    if isinstance(index, list):
+        index = np.asarray([i._data if isinstance(i, Variable) else i for i in index])
+        return index if index.size else index.astype(int)
+    if isinstance(index, np.ndarray):
+        if index.dtype.kind not in "iub":
+            raise IndexError(f"an index must hold integers or booleans, got {describe(index)}; write index.astype(int).")
+        return index.copy()
+    return index
+
+
+class Tensor(Variable):
+    """A NumPy array with reverse-mode differentiation.
+
+    `Tensor(data, requires_grad=False, dtype=None)` copies its data.  Python numbers and lists take the default dtype (float32), an ndarray
+    keeps its own.  With `requires_grad=True` the ops applied to it are recorded, and `backward()` on a result fills `.grad`.
+    Integer and boolean tensors exist but cannot require a gradient.  Raises TypeError for data that is not numeric.
+    """
+
+    __slots__ = ()
+    __array_priority__ = 1000
+
+    def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
+        self._data = _as_array(data, dtype)
+        self._grad = self._record = self.name = None
+        self._tracked = False
+        if requires_grad:
+            self.requires_grad = True
+
+    @classmethod
+    def _of(cls, array: np.ndarray, requires_grad: bool = False) -> Tensor:
+        """Wrap an array without copying it."""
+        t = cls.__new__(cls)
+        t._data, t._grad, t._record, t._tracked, t.name = np.asarray(array), None, None, requires_grad, None
+        return t
+
+    # ---- what it is
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array itself, not a copy.  Changing it while a graph still needs its old values is found out at backward()."""
+        guard.hand_out(self._data)
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        array = value._data if isinstance(value, Variable) else np.asarray(value)
+        if self._tracked and array.dtype.kind != "f":
+            raise TypeError(f"{describe(self)} requires a gradient and cannot hold {describe(array)}.")
+        self._data = array
+        guard.hand_out(array)
+        guard.changed(array)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward() has added up here, or None."""
+        if self._grad is None and self._node is not None and not self._node.retain:
+            warnings.warn("the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use ta.grad().",
+                          UserWarning, stacklevel=2)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            value = value if isinstance(value, Tensor) else Tensor(value)
+            if value.shape != self.shape:
+                raise ValueError(f"a gradient has its tensor's shape: got {value.shape} for {describe(self)}.")
+        self._grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether ops on this tensor are recorded."""
+        return self._tracked
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and self._data.dtype.kind != "f":
+            raise TypeError(f"only floating-point tensors can require a gradient, but this is {describe(self)}. "
+                            "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first.")
+        if not value and self._node is not None:
+            raise ValueError("requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph.")
+        self._tracked = bool(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set requires_grad and return the tensor itself."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        return self._data.size
+
+    @property
+    def is_leaf(self) -> bool:
+        """True for a tensor that no recorded op has made."""
+        return self._node is None
+
+    def __len__(self) -> int:
+        if not self._data.ndim:
+            raise TypeError("a 0-d tensor has no length.")
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self._data.ndim:
+            raise TypeError("a 0-d tensor cannot be iterated over; use .item() for its number.")
+        return (self[i] for i in range(len(self._data)))
+
+    def __repr__(self) -> str:
+        text = np.array2string(self._data, separator=", ", prefix="Tensor(", threshold=200)
+        marks = "" if self.dtype in (_default_dtype, bool, np.dtype(int)) else f", dtype={self.dtype}"
+        if self._node is not None:
+            marks += f", op={getattr(self._node.op, '__name__', 'released')}"
+        elif self._tracked:
+            marks += ", requires_grad=True"
+        return f"Tensor({text}{marks}{f', name={self.name!r}' if self.name else ''})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self._data.item(), spec) if spec and self._data.size == 1 else format(repr(self), spec)
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self._data.dtype.kind not in "iu" or self._data.ndim:
+            raise TypeError(f"only a single integer can be an index, got {describe(self)}.")
+        return int(self._data)
+
+    __hash__ = object.__hash__
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self._data
+
+    # ---- the graph
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+        """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
+
+        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single number.  The graph is released on the way unless
+        `retain_graph`; with `create_graph` the gradients are themselves recorded.  Raises ValueError for a tensor of several
+        elements without a gradient, for one of another shape, and where a value that is needed was changed in place;
+        RuntimeError where the graph was already released.  As torch.Tensor.backward.
+        """
+        autograd.backward([self], [gradient], retain_graph, create_graph)
+
+    def detach(self) -> Tensor:
+        """The same array outside the graph: shares memory, requires no gradient."""
+        guard.hand_out(self._data)
+        return Tensor._of(self._data)
+
+    def numpy(self) -> np.ndarray:
+        """The plain array, sharing memory, outside the graph."""
+        guard.hand_out(self._data)
+        return self._data
+
+    def item(self) -> Any:
+        """The single number as a Python number."""
+        if self._data.size != 1:
+            raise ValueError(f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or reduce it first.")
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._data.tolist()
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        self._grad = None
+
+    def retain_grad(self) -> None:
+        """Keep .grad here at the next backward pass although this is not a leaf."""
+        if not self._tracked:
+            raise ValueError(f"{describe(self)} does not require a gradient, so there is none to retain.")
+        if self._node is not None:
+            self._record = tuple(self._node._replace(retain=True))
+
+    def copy(self, order: str = "K") -> Tensor:
+        """A copy in memory of its own; recorded."""
+        return clone(self)
+
+    clone = copy
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self._node is not None:
+            raise TypeError("only leaf tensors can be deep-copied; use .clone() or .detach() for a result.")
+        new = type(self)._of(self._data.copy(), self._tracked)
+        new.name = self.name
+        memo[id(self)] = new
+        return new
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self._tracked and local.context.recording:
+            raise TypeError(f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph on purpose, "
+                            "or join tensors with np.stack / np.concatenate to stay in it.")
+        guard.hand_out(self._data)
+        return np.array(self._data, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return interop.array_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return interop.array_function(function, args, kwargs)
+
+    # ---- operators
+
+    def __add__(self, other: Any) -> Tensor: return ops.add(self, other)
+    def __radd__(self, other: Any) -> Tensor: return ops.add(other, self)
+    def __sub__(self, other: Any) -> Tensor: return ops.subtract(self, other)
+    def __rsub__(self, other: Any) -> Tensor: return ops.subtract(other, self)
+    def __mul__(self, other: Any) -> Tensor: return ops.multiply(self, other)
+    def __rmul__(self, other: Any) -> Tensor: return ops.multiply(other, self)
+    def __truediv__(self, other: Any) -> Tensor: return ops.divide(self, other)
+    def __rtruediv__(self, other: Any) -> Tensor: return ops.divide(other, self)
+    def __floordiv__(self, other: Any) -> Tensor: return ops.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> Tensor: return ops.floor_divide(other, self)
+    def __mod__(self, other: Any) -> Tensor: return ops.remainder(self, other)
+    def __rmod__(self, other: Any) -> Tensor: return ops.remainder(other, self)
+    def __pow__(self, other: Any) -> Tensor: return ops.power(self, other)
+    def __rpow__(self, other: Any) -> Tensor: return ops.power(other, self)
+    def __matmul__(self, other: Any) -> Tensor: return ops.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> Tensor: return ops.matmul(other, self)
+    def __neg__(self) -> Tensor: return ops.negative(self)
+    def __pos__(self) -> Tensor: return self
+    def __abs__(self) -> Tensor: return ops.absolute(self)
+
+    def __eq__(self, other: Any) -> Any: return self._data == _plain(other)
+    def __ne__(self, other: Any) -> Any: return self._data != _plain(other)
+    def __lt__(self, other: Any) -> Any: return self._data < _plain(other)
+    def __le__(self, other: Any) -> Any: return self._data <= _plain(other)
+    def __gt__(self, other: Any) -> Any: return self._data > _plain(other)
+    def __ge__(self, other: Any) -> Any: return self._data >= _plain(other)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return ops.getitem(self, index=_as_index(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if local.context.recording and (self._tracked or isinstance(value, Variable) and value._tracked):
+            raise TypeError("t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
+                            "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant.")
+        self._data[_as_index(index)] = _plain(value)
+        guard.changed(self._data)
+
+    # ---- shape
+
+    @property
+    def T(self) -> Tensor:
+        """All axes reversed."""
+        return ops.transpose(self)
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes exchanged."""
+        if self._data.ndim < 2:
+            raise ValueError(f"mT exchanges the last two axes, but this is {describe(self)}.")
+        return ops.swapaxes(self, a=-1, b=-2)
+
+    def reshape(self, *shape: Any, order: str = "C") -> Tensor:
+        if order != "C":
+            raise ValueError("reshape of a Tensor knows only order='C'; transpose first for another order.")
+        return ops.reshape(self, shape=_ints(shape))
+
+    view = reshape
+
+    def ravel(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
+    def flatten(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        axes = _ints(axes) if axes and axes != (None,) else None
+        return ops.transpose(self, axes=axes)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
+
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        return ops.reshape(self, shape=self._data.squeeze(axis).shape)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        x = self.reshape(-1) if axis is None else self
+        return ops.getitem(x, index=(slice(None),) * ((axis or 0) % max(x.ndim, 1))
+                           + (np.repeat(np.arange(x.shape[axis or 0]), _plain(repeats)),))
+
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        return ops.astype(self, dtype=np.dtype(dtype))
+
+    # ---- reductions and the rest of NumPy's methods
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.sum(self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.mean(self, axis=axis, keepdims=keepdims)
+
+    def var(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+        return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
+
+    def std(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+        return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.max(self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.min(self, axis=axis, keepdims=keepdims)
+
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.prod(self, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis=axis)
+    def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
+    def dot(self, other: Any) -> Tensor: return np.dot(self, other)
+    def exp(self) -> Tensor: return ops.exp(self)
+    def log(self) -> Tensor: return ops.log(self)
+    def sqrt(self) -> Tensor: return ops.sqrt(self)
+    def tanh(self) -> Tensor: return ops.tanh(self)
+    def relu(self) -> Tensor: return ops.relu(self)
+    def sigmoid(self) -> Tensor: return ops.sigmoid(self)
+    def abs(self) -> Tensor: return ops.absolute(self)
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmax(axis, keepdims=keepdims)
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmin(axis, keepdims=keepdims)
+    def argsort(self, axis: int = -1) -> np.ndarray: return self._data.argsort(axis)
+    def all(self, axis: Axis = None) -> Any: return self._data.all(axis)
+    def any(self, axis: Axis = None) -> Any: return self._data.any(axis)
+
+
+Variable._kind = Tensor
+
+
+def _plain(x: Any) -> Any:
+    return x._data if isinstance(x, Variable) else x
+
+
+def _ints(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes or axes given one by one or as one tuple."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = sizes[0]
+    try:
+        return tuple(s.__index__() for s in sizes)
+    except AttributeError:
+        raise TypeError(f"sizes and axes are integers, got {tuple(sizes)}; divide with // instead of /.") from None

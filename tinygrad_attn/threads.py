@@ -1,0 +1,224 @@
+"""Threads: several cores for NumPy calls that use only one, and how many of them the matrix products use.
+
+NumPy lets go of Python's global lock while it works on large arrays, so two Python threads that each add half of an array
+finish in half the time.  `split` hands out ranges of rows and `tasks` hands out numbered blocks; both run the first share
+in the calling thread, and both tell the matrix library (BLAS) to use one thread meanwhile, since the cores are already
+taken.  A hand-off costs about 10 microseconds, so callers pass `big=False` for small work.  Nothing here changes a result
+beyond rounding, and importing this module starts no thread and touches nothing in the process.
+"""
+
+import ctypes
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+__all__ = ["get_num_threads", "reuse_memory", "set_num_threads", "split", "tasks"]
+
+
+# ---- how many threads
+
+_chosen: int | None = None
+
+
+def set_num_threads(n: int) -> None:
+    """Use `n` threads from now on: in the matrix products and in the blocks that the fused operations work through.
+
+    Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same. Without this call
+    the number is the one BLAS was started with (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores).
+    Raises TypeError if `n` is no integer and ValueError if it is below 1. As `torch.set_num_threads`.
+    """
+    global _chosen
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise TypeError(f"set_num_threads takes an integer, got {type(n).__name__}; write set_num_threads(2)")
+    if n < 1:
+        raise ValueError(f"set_num_threads needs at least one thread, got {n}; write set_num_threads(1) for no threading")
+    _chosen = int(n)
+    _blas().set(_chosen)
+
+
+def get_num_threads() -> int:
+    """The number of threads in use. As `torch.get_num_threads`."""
+    global _chosen
+    if _chosen is None:
+        _chosen = _default()
+    return _chosen
+
+
+def _default() -> int:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        first = os.environ.get(name, "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            return int(first)
+    if hasattr(os, "sched_getaffinity"):            # the cores this process may use, not all that the machine has
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# ---- BLAS threads
+
+class _Blas:
+    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that library cannot be found."""
+
+    def __init__(self) -> None:
+        self.get: Callable[[], int] = get_num_threads
+        self.set: Callable[[int], Any] = lambda n: None
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)          # type: ignore[attr-defined]
+        for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):       # as NumPy's wheels name it
+            getter = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
+            setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
+            if getter and setter:
+                self.get, self.set = getter, setter
+                return
+        try:
+            from threadpoolctl import ThreadpoolController
+        except ImportError:
+            return
+        pools = ThreadpoolController().select(user_api="blas").lib_controllers
+        if pools:
+            self.get = lambda: max(pool.num_threads for pool in pools)
+            self.set = lambda n: [pool.set_num_threads(n) for pool in pools]
+
+
+_found_blas: _Blas | None = None
+
+
+def _blas() -> _Blas:
+    global _found_blas
+    if _found_blas is None:
+        _found_blas = _Blas()
+    return _found_blas
+
+
+# ---- the workers
+
+class _Pool:
+    """Waiting threads, and the lock that makes one call at a time their owner."""
+
+    def __init__(self) -> None:
+        self.owned = threading.Lock()
+        self.calls: SimpleQueue = SimpleQueue()
+        self.workers = 0
+
+    def grow(self, workers: int) -> None:
+        while self.workers < workers:
+            threading.Thread(target=_work, args=(self.calls,), daemon=True, name="tinygrad_attn").start()
+            self.workers += 1
+
+
+def _work(calls: SimpleQueue) -> None:
+    while True:
+        run, done = calls.get()
+        error = None
+        try:
+            run()
+        except BaseException as raised:
+            error = raised
+        done.put(error)
+        del run, done, error            # an idle worker must not keep arrays alive
+
+
+_pool = _Pool()
+
+
+def _new_pool() -> None:
+    """A forked child has none of its parent's threads, and perhaps a lock that nobody will release."""
+    global _pool
+    _pool = _Pool()
+
+
+def _together(parts: list[Callable[[], Any]]) -> None:
+    """Call every part, the first one here and the others in workers; one after another if the workers are taken."""
+    pool = _pool
+    if not pool.owned.acquire(blocking=False):          # a nested call, or another thread's: same parts, same results
+        for part in parts:
+            part()
+        return
+    blas, before, waiting = _blas(), 0, 0
+    done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
+    error = None
+    try:
+        if not pool.workers and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_new_pool)
+        pool.grow(len(parts) - 1)
+        before = blas.get()
+        blas.set(1)
+        for part in parts[1:]:                           # the caller's context, because np.errstate lives there
+            pool.calls.put((lambda part=part, context=copy_context(): context.run(part), done))
+            waiting += 1
+        parts[0]()
+    finally:
+        try:
+            while waiting:
+                error = done.get() or error
+                waiting -= 1
+        finally:
+            if before:
+                blas.set(before)
+            pool.owned.release()
+    if error is not None:
+        raise error
+
+
+def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
+    """Call f(lo, hi) for the parts of range(n), one part per thread; in one piece when `big` is False.
+
+    An exception in any part reaches the caller after all parts have ended.
+    """
+    threads = min(get_num_threads(), n) if big else 1
+    if threads < 2:
+        f(0, n)
+        return
+    cut = [n * i // threads for i in range(threads + 1)]
+    _together([lambda lo=lo, hi=hi: f(lo, hi) for lo, hi in zip(cut[:-1], cut[1:])])      # type: ignore[misc]
+
+
+def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
+    """Call f(0) ... f(n - 1), each taken by the next free thread; in order in this thread when `big` is False.
+
+    Tasks must not write to the same place. After an exception no further task is begun, and the caller gets it.
+    """
+    threads = min(get_num_threads(), n) if big else 1
+    if threads < 2:
+        for i in range(n):
+            f(i)
+        return
+    left = deque(range(n))
+
+    def run() -> None:
+        try:
+            while True:
+                try:
+                    i = left.popleft()
+                except IndexError:
+                    return
+                f(i)
+        except BaseException:
+            left.clear()
+            raise
+
+    _together([run] * threads)
+
+
+# ---- memory
+
+def reuse_memory() -> bool:
+    """Ask the C library to keep freed memory for the next array instead of returning it to the operating system.
+
+    Every large array otherwise arrives as fresh pages that the system must clear, a tenth to a quarter of a training
+    step on Linux. It holds for the whole process and keeps memory at its peak, which is why it is a call and no default.
+    Returns True if it was done, False where the C library is not glibc. Source: mallopt(3).
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version           # glibc alone has this name, and these meanings of the numbers below
+    except (OSError, TypeError, AttributeError):
+        return False
+    mmap_threshold, trim_threshold, arena_max = -3, -1, -8
+    done = [libc.mallopt(mmap_threshold, 32 << 20), libc.mallopt(trim_threshold, 2**31 - 1), libc.mallopt(arena_max, 1)]
+    return all(done)
