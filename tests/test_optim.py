@@ -200,8 +200,9 @@ def test_saved_and_loaded_goes_on_bit_for_bit(name, settings, dtype):
     ours, copies = twins(dtype)[0], twins(dtype)[0]
     a = getattr(optim, name)(ours, **settings)
     for step in range(8):
-        give_gradients(ours, [], 0)
-        give_gradients(ours, ours_as_torch(ours), step, missing=(1,) if step == 2 else ())
+        generator = np.random.default_rng(step)
+        for i, p in enumerate(ours):
+            p.grad = None if (step, i) == (2, 1) else Tensor(np.asarray(generator.standard_normal(p.shape), dtype))
         if step == 4:
             for p, q in zip(ours, copies):
                 q._data = p._data.copy()
@@ -214,10 +215,6 @@ def test_saved_and_loaded_goes_on_bit_for_bit(name, settings, dtype):
         a.step()
     for p, q in zip(ours, copies):
         np.testing.assert_array_equal(p._data, q._data)
-
-
-def ours_as_torch(ours):
-    return [torch.zeros(p.shape) for p in ours]
 
 
 @pytest.mark.parametrize("name, settings", SETTINGS)
@@ -419,8 +416,8 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p._data = p._data.astype(np.float32)
     with pytest.raises(ValueError, match=r"parameter 0 is now \(2,\) float32.*make the optimiser after model.astype"):
         optimizer.step()
-    p._data, q._grad = p._data.astype(np.float64), Tensor(np.ones(3))
-    with pytest.raises(ValueError, match=r"parameter 1 has shape \(2,\) but its gradient \(3,\)"):
+    p._data, q._data = p._data.astype(np.float64), np.ones((2, 1))
+    with pytest.raises(ValueError, match=r"parameter 1 is now \(2, 1\) float64"):
         optimizer.step()
 
 

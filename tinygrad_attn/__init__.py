@@ -1,9 +1,62 @@
-"""tinygrad_attn: reverse-mode automatic differentiation on NumPy, and attention layers interchangeable with PyTorch's."""
+"""tinygrad_attn: reverse-mode automatic differentiation on NumPy, and attention layers interchangeable with PyTorch's.
+
+    import tinygrad_attn as ta
+    from tinygrad_attn import Tensor, nn, optim
+    import tinygrad_attn.functional as F
+
+The engine is loaded at once; everything on top of it when it is first used, so that the import takes little longer than NumPy's.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import engine
+from .autograd import enable_grad, grad, no_grad
+from .engine import op
+from .random import manual_seed, rand, randn
+from .tensor import Tensor, get_default_dtype, set_default_dtype
+
+if TYPE_CHECKING:
+    from . import check, functional, nn, optim, viz
+    from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
+    from .checkpoints import load_checkpoint, save_checkpoint
+    from .files import load, save
+    from .record import record_attention
+    from .threads import get_num_threads, reuse_memory, set_num_threads
+    from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
+    from .viz import backward_steps
 
 __version__ = "0.1.0"
 
-from .autograd import enable_grad, grad, no_grad
-from .engine import op
-from .tensor import Tensor, get_default_dtype, set_default_dtype
+_HOMES = {
+    "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
+    "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
+    "files": ("load", "save"),
+    "checkpoints": ("load_checkpoint", "save_checkpoint"),
+    "record": ("record_attention",),
+    "threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
+    "viz": ("backward_steps",),
+}
+_LAZY = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("check", "functional", "nn", "optim", "viz")
 
-__all__ = ["Tensor", "enable_grad", "get_default_dtype", "grad", "no_grad", "op", "set_default_dtype"]
+__all__ = ["Tensor", "backward_steps", "check", "checkpoint", "compare_with_torch", "detect_anomaly", "enable_grad", "engine", "functional",
+           "get_default_dtype", "get_num_threads", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp", "jacobian", "jvp", "load",
+           "load_checkpoint", "manual_seed", "nn", "no_grad", "op", "optim", "rand", "randn", "record_attention", "reuse_memory", "save",
+           "save_checkpoint", "set_default_dtype", "set_num_threads", "value_and_grad", "viz", "vjp"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name on top of the engine, loaded when it is first asked for."""
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _LAZY:
+        from .errors import nearest
+
+        raise AttributeError(f"tinygrad_attn has no {name!r}.{nearest(name, __all__)}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

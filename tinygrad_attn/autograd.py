@@ -123,6 +123,6 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
             elif allow_unused:
                 results.append(None)
             else:
-                raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs (or that part of the graph has been "
-                                 "released). Pass allow_unused=True to get None for it.")
+                raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs (or that part of the graph "
+                                 "has been released). Pass allow_unused=True to get None for it.")
     return tuple(results)

@@ -33,14 +33,21 @@ def _fit(part: Any, x: Variable, op: Op, index: int) -> Any:
     if not isinstance(part, (ndarray, Variable)):
         part = asarray(part)
     shape, dtype = x._data.shape, x._data.dtype
-    if part.shape != shape:
-        if not op.broadcasts:
-            raise ValueError(f"the rule of op {op.__name__!r} for input {index} gave a gradient of shape {part.shape}, but that input has shape "
-                             f"{shape}. A partial has its input's shape; if the op broadcasts, declare it with @op(broadcasts=True).")
-        part = sum_to(part, shape) if part.ndim >= len(shape) else part
-        if part.shape != shape:
+    if part.shape != shape and op.broadcasts:
+        if part.ndim >= len(shape):
+            part = sum_to(part, shape)
+        if part.shape != shape and _reaches(part.shape, shape):
             part = part * np.ones(shape, dtype)      # a rule may leave out axes along which its result is constant
+    if part.shape != shape:
+        raise ValueError(f"the rule of op {op.__name__!r} for input {index} gave a gradient of shape {part.shape}, but that input has "
+                         f"shape {shape}. A partial has its input's shape"
+                         + (", or the broadcast shape." if op.broadcasts else "; if the op broadcasts, write @op(broadcasts=True)."))
     return part if part.dtype == dtype else part.astype(dtype)
+
+
+def _reaches(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Can an array of the first shape be broadcast to the second?"""
+    return len(small) <= len(shape) and all(n in (1, m) for n, m in zip(small[::-1], shape[::-1], strict=False))
 
 
 @op
@@ -52,7 +59,8 @@ def clone(x):
 clone.vjp(lambda g, y, x: g)
 
 
-def _all_parts(node: Node, g: Any, y: Any, args: Sequence[Any], create_graph: bool, goal: set[int] | None, leads: set[int]) -> Sequence[Any]:
+def _all_parts(node: Node, g: Any, y: Any, args: Sequence[Any], create_graph: bool, goal: set[int] | None,
+               leads: set[int]) -> Sequence[Any]:
     """The gradients of all inputs at once: by the joint rule, or as recorded tensors by way of the op's composite twin."""
     op = node.op
     if create_graph and op.twin is not None:
@@ -121,7 +129,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             raise RuntimeError("this graph has been released: backward() was called on it before. "
                                "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
         if watched:
-            guard.check(t, t._node, g)
+            guard.check(t, g)
         if create_graph:
             y, args = t, inputs
         else:

@@ -78,7 +78,10 @@ def _matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 
 def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
-    """An operand that is neither a Tensor nor a number.  NumPy scalars count as Python numbers, so that `x / np.sqrt(8)` keeps x's dtype."""
+    """An operand that is neither a Tensor nor a number, as an array.
+
+    NumPy scalars count as Python numbers, so that `x / np.sqrt(8)` keeps the dtype of x.
+    """
     if isinstance(x, np.ndarray):
         return x
     if isinstance(x, np.generic):

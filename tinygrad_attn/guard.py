@@ -32,15 +32,17 @@ class Watch:
 
     __slots__ = ("ref", "changed", "checksum", "place")
 
-    def __init__(self, owner: np.ndarray) -> None:
-        key = id(owner)
-        self.ref = weakref.ref(owner, lambda _: watched.pop(key, None))
+    def __init__(self, memory: np.ndarray) -> None:
+        key = id(memory)
+        self.ref = weakref.ref(memory, lambda _: (watched.pop(key, None), handed_out.discard(key)))
         self.changed = 0                             # tick of the last known change
         self.checksum: int | None = None             # None: never handed out, so only the package can change it
         self.place: tuple[str, int] | None = None    # file and line that last got hold of it
 
 
-watched: dict[int, Watch] = {}
+watched: dict[int, Watch] = {}     # by id of the array that owns the memory
+handed_out: set[int] = set()       # those of them that users can reach
+_latest = 0                        # tick of the latest known change of any memory
 
 
 def owner(array: np.ndarray) -> np.ndarray:
@@ -69,14 +71,16 @@ def hand_out(array: np.ndarray, depth: int = 2) -> None:
     watch = _watch(array)
     if watch.checksum is None:
         watch.checksum = _checksum(owner(array))
+        handed_out.add(id(owner(array)))
     frame = sys._getframe(depth)
     watch.place = (frame.f_code.co_filename, frame.f_lineno)
 
 
 def changed(array: np.ndarray, depth: int = 2) -> None:
     """Note that this memory has just been changed in place."""
+    global _latest
     watch = _watch(array)
-    watch.changed = tick()
+    watch.changed = _latest = tick()
     if watch.checksum is not None:
         watch.checksum = _checksum(owner(array))
     frame = sys._getframe(depth)
@@ -85,6 +89,7 @@ def changed(array: np.ndarray, depth: int = 2) -> None:
 
 def last_change(array: Any) -> int:
     """The tick of the last known change of this memory, 0 for none; looks whether it has changed just now."""
+    global _latest
     if not isinstance(array, np.ndarray):
         return 0
     memory = owner(array)
@@ -94,7 +99,8 @@ def last_change(array: Any) -> int:
     if watch.checksum is not None:
         now = _checksum(memory)
         if now != watch.checksum:
-            watch.checksum, watch.changed = now, tick()
+            watch.checksum = now
+            watch.changed = _latest = tick()
     return watch.changed
 
 
@@ -104,16 +110,20 @@ def place(array: np.ndarray) -> str:
     return "" if watch is None or watch.place is None else f" (last reached at {watch.place[0]}:{watch.place[1]})"
 
 
-def check(t: Any, node: Any, g: Any) -> None:
-    """Raise if a value that this node's rule reads was changed in place after the node was recorded."""
+def check(t: Any, g: Any) -> None:
+    """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
+    since = t._record[0]
+    if not handed_out and _latest <= since:
+        return
+    node = t._node
     values = [t._data, *(getattr(x, "_data", x) for x in node.inputs)]
     for i, value in enumerate(values):
-        if last_change(value) > node.tick and _reads(node, getattr(g, "_data", g), values, i):
+        if last_change(value) > since and _reads(node, getattr(g, "_data", g), values, i):
             holder = t if i == 0 else node.inputs[i - 1]
             role = "its own result" if i == 0 else f"its input {i - 1}"
-            raise ValueError(f"{node.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but that was changed in place after it "
-                             f"was used{place(value)}. Compute a new tensor instead (x = x + 1, not x.data += 1), change a copy, or "
-                             "call backward() before the change.")
+            raise ValueError(f"{node.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but that was changed in "
+                             f"place after it was used{place(value)}. Compute a new tensor instead (x = x + 1, not x.data += 1), "
+                             "change a copy, or call backward() before the change.")
 
 
 def _reads(node: Any, g: Any, values: list[Any], which: int) -> bool:

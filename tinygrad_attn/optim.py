@@ -9,6 +9,7 @@ the cache, since each update reads and writes the same numbers a dozen times.
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -35,12 +36,13 @@ class _Bucket:
 
     def __init__(self, params: list[Tensor], indices: list[int], names: Iterable[str]) -> None:
         self.params, self.indices = params, indices
-        self.shapes, self.dtype = [p._data.shape for p in params], params[0]._data.dtype
+        self.shapes, self.dtypes = [p._data.shape for p in params], [p._data.dtype for p in params]
         self.bounds = np.cumsum([0, *(p._data.size for p in params)]).tolist()
         self.steps = [0] * len(params)
-        self.state = {name: np.zeros(self.bounds[-1], self.dtype) for name in names}
+        self.state = {name: np.zeros(self.bounds[-1], self.dtypes[0]) for name in names}
         if len(params) > 1:
-            self.values, self.grads = np.empty((2, self.bounds[-1]), self.dtype)
+            self.values, self.grads = np.empty((2, self.bounds[-1]), self.dtypes[0])
+            self.views = [self.part(self.values, i) for i in range(len(params))]
 
     def part(self, flat: Array, i: int) -> Array:
         """Where parameter i lies in a flat array, in its own shape."""
@@ -52,29 +54,26 @@ class _Bucket:
         All at once if every parameter has a gradient and the same history, else one by one. The numbers are gathered
         anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
         """
-        grads = [p.grad for p in self.params]
-        for p, g, shape, i in zip(self.params, grads, self.shapes, self.indices):
-            if p._data.shape != shape or p._data.dtype != self.dtype:
-                raise ValueError(f"parameter {i} is now {p._data.shape} {p._data.dtype}, but the optimiser has its "
-                                 f"state for {shape} {self.dtype}; make the optimiser after model.astype(...)")
-            if g is not None and g._data.shape != shape:
-                raise ValueError(f"parameter {i} has shape {shape} but its gradient {g._data.shape}")
-        everyone = range(len(grads))
-        if len(grads) > 1 and all(g is not None for g in grads) and len(set(self.steps)) == 1:
-            np.concatenate([p._data for p in self.params], axis=None, out=self.values)
-            np.concatenate([g._data for g in grads], axis=None, out=self.grads)  # type: ignore[union-attr]
-            yield list(everyone), self.values, self.grads, list(self.state.values())
-            for i, p in enumerate(self.params):
-                np.copyto(p._data, self.part(self.values, i))
-                guard.changed(p._data, depth=3)  # the user's line, above this generator and step
+        arrays = [p._data for p in self.params]
+        if [a.shape for a in arrays] != self.shapes or [a.dtype for a in arrays] != self.dtypes:
+            i, a = next((i, a) for i, a in enumerate(arrays) if (a.shape, a.dtype) != (self.shapes[i], self.dtypes[i]))
+            raise ValueError(f"parameter {self.indices[i]} is now {a.shape} {a.dtype}, but the optimiser has its state for "
+                             f"{self.shapes[i]} {self.dtypes[i]}; make the optimiser after model.astype(...)")
+        grads = [g._data for p in self.params if (g := p.grad) is not None]
+        if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
+            np.concatenate(arrays, axis=None, out=self.values)
+            np.concatenate(grads, axis=None, out=self.grads)
+            yield list(range(len(arrays))), self.values, self.grads, list(self.state.values())
+            for data, view in zip(arrays, self.views):
+                data[...] = view
+                guard.changed(data, depth=3)  # the user's line, above this generator and step
             return
-        for i in everyone:
-            if (g := grads[i]) is not None:
-                data = self.params[i]._data
+        for i, data in enumerate(arrays):
+            if (grad := self.params[i].grad) is not None:
                 values = data.reshape(-1)  # a view if contiguous, and then nothing is left to write
-                yield [i], values, g._data.reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()]
+                yield [i], values, grad._data.reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()]
                 if not data.flags.c_contiguous:
-                    np.copyto(data, values.reshape(data.shape))
+                    data[...] = values.reshape(data.shape)
                 guard.changed(data, depth=3)
 
 
@@ -218,10 +217,22 @@ class Optimizer:
                 target[...] = value
 
 
+class _Scratch(threading.local):
+    """Two blocks of working memory for each thread, kept, since fresh memory costs as much as a pass over it."""
+
+    def of(self, dtype: np.dtype[Any]) -> Array:
+        if dtype.name not in self.__dict__:
+            self.__dict__[dtype.name] = np.empty((2, BLOCK), dtype)
+        return self.__dict__[dtype.name]
+
+
+_scratch = _Scratch()
+
+
 def _in_blocks(update: Callable[..., None], values: Array, grads: Array, state: list[Array]) -> None:
     """Apply `update` to stretches that fit in the cache, on several threads if there is enough to do."""
     def run(lo: int, hi: int) -> None:
-        scratch = np.empty((2, min(BLOCK, hi - lo)), values.dtype)
+        scratch = _scratch.of(values.dtype)
         for i in range(lo, hi, BLOCK):
             j = min(i + BLOCK, hi)
             update(values[i:j], grads[i:j], scratch[:, :j - i], *[s[i:j] for s in state])

@@ -1,8 +1,8 @@
 """The specification: every function of `functional` as a composite of ops, with no derivative rule of its own.
 
-These are the equations as a textbook has them, right in the corner cases (rows of -inf, rows with nothing to look at, ignored
-targets, axes of size 0), and differentiable to any order because the ops are.  The fused ops are held equal to them by tests, and
-take their higher derivatives from them.  Arguments are already checked: `functional` does that.
+These are the equations as a textbook has them, right in the corner cases (rows of -inf, rows with nothing to look at,
+ignored targets, axes of size 0), and differentiable to any order because the ops are.  The fused ops are held equal to
+them by tests, and take their higher derivatives from them.  Arguments are already checked: `functional` does that.
 Given arrays they return arrays, given a Tensor anywhere they return a Tensor.
 """
 
@@ -14,13 +14,9 @@ from typing import Any
 import numpy as np
 
 from . import ops
+from .arguments import plain
 
 Axis = int | tuple[int, ...]
-
-
-def plain(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
-    return getattr(x, "_data", x)
 
 
 # ---- activations
@@ -42,19 +38,19 @@ def silu_reference(x: Any) -> Any:
 
 
 def _largest(x: Any, axis: Axis | None) -> Any:
-    """The maximum along the axis, a constant to the derivative: shifting by it changes no result, it only keeps exp in range."""
+    """The maximum along the axis, a constant to the derivative: it keeps exp in range and cancels in the result."""
     return plain(x).max(axis=axis, keepdims=True, initial=-math.inf)
 
 
-def _along(function: Any, x: Any, axis: Axis | None, **settings: Any) -> Any:
+def _as_row(function: Any, x: Any) -> Any:
     """A single number counts as a row of one, as in PyTorch."""
-    return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0, **settings), shape=())
+    return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0), shape=())
 
 
 def softmax_reference(x: Any, *, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     if x.ndim == 0:
-        return _along(softmax_reference, x, axis)
+        return _as_row(softmax_reference, x)
     e = ops.exp(x - _largest(x, axis))
     return e / e.sum(axis=axis, keepdims=True)
 
@@ -62,7 +58,7 @@ def softmax_reference(x: Any, *, axis: int = -1) -> Any:
 def log_softmax_reference(x: Any, *, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     if x.ndim == 0:
-        return _along(log_softmax_reference, x, axis)
+        return _as_row(log_softmax_reference, x)
     z = x - _largest(x, axis)
     return z - ops.log(ops.exp(z).sum(axis=axis, keepdims=True))
 
@@ -70,7 +66,7 @@ def log_softmax_reference(x: Any, *, axis: int = -1) -> Any:
 def logsumexp_reference(x: Any, *, axis: Axis | None = None, keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j; -inf for nothing or for nothing but -inf."""
     if x.ndim == 0:
-        return _along(logsumexp_reference, x, axis)
+        return _as_row(logsumexp_reference, x)
     top = _largest(x, axis)
     top = np.where(np.isfinite(top), top, 0)         # inf - inf would be NaN
     with np.errstate(divide="ignore"):
@@ -137,7 +133,8 @@ def cross_entropy_reference(x: Any, weight: Any = None, *, target: np.ndarray, i
                             reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
     """-weight_t log_softmax(x)_t for class indices t; the mean divides by the weights of the targets that count.
 
-    x (N, C, ...) or (C,), target (N, ...) or ().  Label smoothing mixes in the average of the same loss over all C classes.
+    x (N, C, ...) or (C,), target (N, ...) or ().  Label smoothing mixes in the average of the same loss over all
+    classes.
     """
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
@@ -162,7 +159,10 @@ def cross_entropy_reference(x: Any, weight: Any = None, *, target: np.ndarray, i
 
 def soft_cross_entropy_reference(x: Any, target: Any, weight: Any = None, *, reduction: str = "mean",
                                  label_smoothing: float = 0.0) -> Any:
-    """-sum_c target_c weight_c log_softmax(x)_c for targets that are probabilities, of the shape of x; the mean is over samples."""
+    """-sum_c target_c weight_c log_softmax(x)_c, the targets being probabilities, of the shape of x.
+
+    The mean is over samples.
+    """
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
     if label_smoothing:
@@ -186,14 +186,14 @@ def repeat_heads(x: Any, times: int) -> Any:
 def attention_weights_reference(q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False) -> Any:
     """softmax(q k^T scale + mask) over the keys; a row with no key to look at is all zeros.
 
-    q (..., T, D), k (..., S, D), mask broadcastable to (..., T, S): boolean, True where a query may look, or float, added.
-    `is_causal` lets query t look at keys 0 .. t.  Returns (..., T, S).
+    q (..., T, D), k (..., S, D), mask broadcastable to (..., T, S): boolean, True where a query may look, or float,
+    added.  `is_causal` lets query t look at keys 0 .. t.  Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
     if mask is not None and plain(mask).dtype != bool:
         scores, mask = scores + mask, plain(mask) != -math.inf
     if is_causal:
-        causal = np.tri(*scores.shape[-2:], dtype=bool)
+        causal = np.tri(*scores.shape[-2:]).astype(bool)
         mask = causal if mask is None else causal & plain(mask)
     if mask is not None:
         scores = ops.where(plain(mask), scores, -math.inf)
@@ -203,8 +203,9 @@ def attention_weights_reference(q: Any, k: Any, mask: Any = None, *, scale: floa
     return e / ops.where(blind, 1.0, e.sum(axis=-1, keepdims=True))
 
 
-def scaled_dot_product_attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, scale: float, is_causal: bool = False,
-                                           keep: np.ndarray | None = None, keep_scale: float = 1.0) -> Any:
+def scaled_dot_product_attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, scale: float,
+                                           is_causal: bool = False, keep: np.ndarray | None = None,
+                                           keep_scale: float = 1.0) -> Any:
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)
 
     `keep` (..., T, S) says which weights dropout keeps, and `keep_scale` is 1 / (1 - p).

@@ -1,0 +1,258 @@
+"""The engine: what is recorded, how it is swept, when it is let go, and what is refused."""
+
+import gc
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, ops
+
+
+def leaf(*shape, dtype=np.float64, seed=0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True)
+
+
+def test_each_use_of_a_tensor_adds_to_its_gradient():
+    x = Tensor(2.0, requires_grad=True)
+    (x * x + x * x + x * x).backward()
+    assert x.grad.item() == 12
+    x.zero_grad()
+    (x + x).backward()
+    assert x.grad.item() == 2
+
+
+def test_backward_twice_adds_up_and_needs_retain_graph():
+    x = leaf(3)
+    loss = (x * x).sum()
+    loss.backward(retain_graph=True)
+    once = x.grad.numpy().copy()
+    loss.backward()
+    assert np.allclose(x.grad.numpy(), 2 * once)
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        loss.backward()
+
+
+def test_sixty_doublings_are_one_sweep_not_two_to_the_sixty():
+    a = leaf(2)
+    y = a
+    for _ in range(60):
+        y = y + y
+    start = time.perf_counter()
+    y.sum().backward()
+    assert (a.grad.numpy() == 2.0 ** 60).all()
+    assert time.perf_counter() - start < 30          # one pass for each path would outlast the universe
+
+
+def test_long_chains_neither_recurse_nor_keep_memory():
+    x = leaf(1)
+    y = x
+    for _ in range(200_000):
+        y = y + 1.0
+    y.sum().backward()
+    assert x.grad.item() == 1
+    for _ in range(200_000):
+        y = y + x
+    del y                                            # released without a backward pass, again with no recursion
+
+
+def test_the_sweep_lets_go_with_the_collector_off():
+    gc.disable()
+    try:
+        hidden = leaf(3) * 2.0
+        alive = weakref.ref(hidden)
+        loss = ops.exp(hidden).sum()
+        del hidden
+        assert alive() is not None
+        loss.backward()
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_leafs_gradient_shares_memory_with_nothing():
+    a, b = leaf(4), leaf(4)
+    seed = Tensor(np.ones(4))
+    (a + b).backward(seed)
+    arrays = [a.grad.numpy(), b.grad.numpy(), seed.numpy(), a.numpy()]
+    assert not any(np.shares_memory(p, q) for i, p in enumerate(arrays) for q in arrays[:i])
+    for create_graph in (False, True):
+        g, h = ta.grad(a + b, [a, b], Tensor(np.ones(4)), create_graph=create_graph)
+        assert not np.shares_memory(g.numpy(), h.numpy())
+
+
+def test_an_old_gradient_held_by_the_user_does_not_change():
+    x = leaf(3)
+    (x * 2).sum().backward()
+    held = x.grad
+    (x * 2).sum().backward()
+    assert (held.numpy() == 2).all() and (x.grad.numpy() == 4).all()
+
+
+def test_only_wanted_partials_are_computed():
+    called = []
+
+    @ta.op
+    def product(a, b):
+        return a * b
+
+    product.vjp(lambda g, y, a, b: called.append("a") or g * b, lambda g, y, a, b: called.append("b") or g * a)
+    a, b = leaf(3), leaf(3)
+    product(a, Tensor(np.ones(3))).sum().backward()
+    assert called == ["a"]
+    called.clear()
+    ta.grad(product(a, b).sum(), b)
+    assert called == ["b"]
+
+
+def test_grad_as_torch_returns_a_tuple_and_touches_no_grad():
+    x, unused = leaf(3), leaf(2)
+    y = (x ** 3).sum()
+    (g,) = ta.grad(y, x, retain_graph=True)
+    assert np.allclose(g.numpy(), 3 * x.numpy() ** 2) and x.grad is None
+    with pytest.raises(ValueError, match="was not used"):
+        ta.grad(y, [x, unused], retain_graph=True)
+    assert ta.grad(y, [x, unused], allow_unused=True)[1] is None
+
+
+def test_grad_by_an_intermediate_and_by_what_it_came_from():
+    x = leaf(3)
+    h = x * 2
+    y = (h * h + x).sum()
+    gh, gx = ta.grad(y, [h, x])
+    assert np.allclose(gh.numpy(), 2 * h.numpy())
+    assert np.allclose(gx.numpy(), 8 * x.numpy() + 1)
+
+
+def test_derivatives_of_derivatives():
+    x = Tensor(np.array([0.5, -1.5]), requires_grad=True)
+    y = (x ** 4).sum()
+    for expected in (lambda v: 4 * v ** 3, lambda v: 12 * v ** 2, lambda v: 24 * v, lambda v: 24 + 0 * v):
+        (g,) = ta.grad(y, x, create_graph=True)
+        assert np.allclose(g.numpy(), expected(x.numpy()))
+        y = g.sum()
+
+
+def test_no_grad_is_per_thread_nests_and_decorates():
+    x = leaf(2)
+    with ta.no_grad():
+        assert not (x * 2).requires_grad
+        with ta.enable_grad():
+            assert (x * 2).requires_grad
+        assert not (x * 2).requires_grad
+        seen = []
+        other = threading.Thread(target=lambda: seen.append((x * 2).requires_grad))
+        other.start()
+        other.join()
+        assert seen == [True]
+    assert (x * 2).requires_grad
+
+    @ta.no_grad()
+    def evaluate():
+        return x * 2
+
+    assert not evaluate().requires_grad and (x * 2).requires_grad
+    with pytest.raises(ZeroDivisionError), ta.no_grad():
+        1 / 0  # noqa: B018
+    assert (x * 2).requires_grad
+
+
+def test_retain_grad_and_the_warning_without_it():
+    x = leaf(2)
+    kept, lost = x * 2, x * 3
+    kept.retain_grad()
+    (kept * lost).sum().backward(retain_graph=True)
+    assert np.allclose(kept.grad.numpy(), lost.numpy())
+    with pytest.warns(UserWarning, match="retain_grad"):
+        assert lost.grad is None
+
+
+def test_what_backward_refuses():
+    x = leaf(2, 3)
+    with pytest.raises(ValueError, match=r"\(2, 3\).*\.sum\(\)"):
+        (x * 2).backward()
+    with pytest.raises(ValueError, match=r"gradient has shape \(3,\) but the output has shape \(2, 3\)"):
+        (x * 2).backward(np.ones(3))
+    with pytest.raises(ValueError, match="requires_grad=True"):
+        Tensor([1.0]).backward()
+    with pytest.raises(TypeError, match="floating-point"):
+        Tensor(np.arange(3), requires_grad=True)
+    with pytest.raises(TypeError, match="floating-point"):
+        Tensor(np.array([True]), requires_grad=True)
+
+
+def test_float32_stays_float32_also_beside_numpy_scalars_and_lists():
+    x = leaf(2, 3, dtype=np.float32)
+    y = ops.exp(x * np.float64(2.0) / np.sqrt(8) + [0.5, 1.0, 1.5]).var(axis=0).sum()
+    y.backward()
+    assert y.dtype == x.grad.dtype == np.float32
+
+
+def test_mixed_dtypes_promote_and_each_gradient_comes_back_in_its_own():
+    x, w = leaf(2, 3, dtype=np.float32), leaf(3)
+    y = x * w
+    y.sum().backward()
+    assert (y.dtype, x.grad.dtype, w.grad.dtype) == (np.float64, np.float32, np.float64)
+
+
+def test_an_op_of_ones_own_and_its_errors():
+    @ta.op
+    def cube(x):
+        return x * x * x
+
+    x = leaf(3)
+    with pytest.raises(TypeError, match=r"cube\.vjp"):
+        cube(x).sum().backward()
+    cube.vjp(lambda g, y, x: g * 3 * x * x)
+    (g,) = ta.grad(cube(x).sum(), x, create_graph=True)
+    (h,) = ta.grad(g.sum(), x)
+    assert np.allclose(g.numpy(), 3 * x.numpy() ** 2) and np.allclose(h.numpy(), 6 * x.numpy())
+    assert isinstance(cube(np.ones(2)), np.ndarray)
+    cube.vjp(lambda g, y, x: g.sum())
+    with pytest.raises(ValueError, match=r"op 'cube' for input 0 gave a gradient of shape \(\)"):
+        cube(x).sum().backward()
+    with pytest.raises(ValueError, match="1 positional inputs"):
+        cube.vjp(lambda g, y, x: g, lambda g, y, x: g)
+
+
+def test_a_setting_that_is_a_tensor_is_refused():
+    @ta.op
+    def scaled(x, *, by):
+        return x * by
+
+    with pytest.raises(TypeError, match="'by' is a keyword argument"):
+        scaled(leaf(2), by=leaf(2))
+
+
+def test_the_record_names_the_module_call():
+    class Scope:
+        pass
+
+    here, scope = ta.engine.local.context, Scope()
+    here.scope = scope
+    try:
+        y = leaf(2) * 2
+    finally:
+        here.scope = None
+    assert y._node.scope is scope and (leaf(2) * 2)._node.scope is None
+
+
+def test_two_threads_differentiate_at_once():
+    x = leaf(50)
+    results = {}
+
+    def work(k):
+        y = x * float(k)
+        for _ in range(200):
+            y = y * 1.0 + 0.0
+        results[k] = ta.grad(y.sum(), x)[0].numpy()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 5)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all((results[k] == k).all() for k in range(1, 5))

@@ -1,0 +1,161 @@
+"""What the functions of `functional` ask of their arguments, and the errors that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .engine import Variable
+from .errors import describe, nearest
+from .tensor import Tensor, get_default_dtype
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def plain(x: Any) -> Any:
+    """The array of a Tensor; anything else as it is."""
+    return getattr(x, "_data", x)
+
+
+def real(x: Any, function: str) -> Any:
+    """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
+    if not isinstance(x, (Variable, np.ndarray)):
+        x = Tensor(x)
+    kind = x.dtype.kind  # type: ignore[union-attr]
+    if kind in "iub":
+        return x.astype(get_default_dtype())  # type: ignore[union-attr]
+    if kind != "f":
+        raise TypeError(f"{function} needs real numbers, got {describe(x)}.")
+    return x
+
+
+def integers(x: Any, function: str, what: str) -> np.ndarray:
+    """A plain array of integers."""
+    array = np.asarray(plain(x))
+    if array.size == 0 and not hasattr(x, "dtype"):
+        array = array.astype(np.int64)               # an empty list is a list of no integers
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{function} needs integers as {what}, got {describe(x)}; "
+                        f"write {what}.astype(np.int64) if they are whole numbers.")
+    return array
+
+
+def first_outside(values: np.ndarray, outside: np.ndarray) -> str:
+    """`7 at position (0, 2)`: the first of the values for which `outside` holds."""
+    where = tuple(int(i) for i in np.argwhere(outside)[0])
+    return f"{values[where]} at position {where}" if where else f"{values[()]}"
+
+
+def check_axis(x: Any, axis: Any, function: str) -> None:
+    """An existing axis, or a tuple of them; a single number counts as a row of one, as in PyTorch."""
+    ndim = max(x.ndim, 1)
+    for a in axis if isinstance(axis, tuple) else (axis,):
+        if not isinstance(a, (int, np.integer)):
+            raise TypeError(f"{function} needs an integer axis, got {a!r}.")
+        if not -ndim <= a < ndim:
+            raise ValueError(f"{function}: axis {a} does not exist in {describe(x)}; it lies in [{-ndim}, {ndim}).")
+
+
+def check_choice(value: str, known: Sequence[str], name: str, function: str) -> None:
+    """One of a few words."""
+    if value not in known:
+        raise ValueError(f"{function}: {name} is one of {', '.join(map(repr, known))}, got {value!r}."
+                         + nearest(str(value), known))
+
+
+def check_probability(p: float, function: str, name: str = "p") -> None:
+    """A number from 0 to 1."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p}.")
+
+
+def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str, **parameters: Any) -> int:
+    """How many trailing axes are normalised, after checking that they and the parameters have the shape said."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
+    if not shape or tuple(x.shape[-len(shape):]) != shape:
+        hint = f" Write normalized_shape={x.shape[-1]} for its last axis." if x.ndim else ""
+        raise ValueError(f"{function}: normalized_shape {shape} must be the last sizes of the input, "
+                         f"which is {describe(x)}.{hint}")
+    for name, parameter in parameters.items():
+        if parameter is not None and tuple(parameter.shape) != shape:
+            raise ValueError(f"{function}: {name} must have the shape normalized_shape = {shape}, "
+                             f"got {describe(parameter)}.")
+    return len(shape)
+
+
+def check_linear(x: Any, weight: Any, bias: Any) -> None:
+    """x (..., I), weight (O, I) or (I,), bias (O,) or ()."""
+    if x.ndim == 0 or weight.ndim not in (1, 2) or x.shape[-1] != weight.shape[-1]:
+        turned = weight.ndim == 2 and x.ndim and x.shape[-1] == weight.shape[0]
+        raise ValueError("linear: the last size of the input must be the last size of the weight (out, in); got "
+                         f"{describe(x)} and weight {describe(weight)}."
+                         + (" It fits the other way round: pass weight.T." if turned else ""))
+    if bias is not None and tuple(bias.shape) not in (tuple(weight.shape[:-1]), ()):
+        raise ValueError("linear: the bias must have one number for each row of the weight, "
+                         f"{tuple(weight.shape[:-1])}; got {describe(bias)}.")
+
+
+def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> None:
+    """Class indices of the shape of the scores without the class axis, each a class or `ignore_index`."""
+    classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1:]
+    if labels.shape != expected:
+        hint = " One-hot targets are probabilities: write target.astype(x.dtype)." if labels.shape == x.shape else ""
+        raise ValueError(f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
+                         f"{expected}, got {labels.shape}.{hint}")
+    outside = ((labels < 0) | (labels >= classes)) & (labels != ignore_index)
+    if outside.any():
+        raise ValueError(f"cross_entropy: class {first_outside(labels, outside)} is not one of the {classes} classes "
+                         f"0 to {classes - 1} (nor ignore_index, {ignore_index}). Labels start at 0; for padding pass "
+                         "ignore_index=.")
+
+
+def check_probabilities(x: Any, target: Any, axis: int) -> None:
+    """Target probabilities have the shape of the scores; float class labels are a common slip."""
+    if target.shape == x.shape:
+        return
+    text = (f"cross_entropy: a float target holds probabilities and has the shape of the scores, {x.shape}; "
+            f"got {describe(target)}.")
+    if target.shape == x.shape[:axis] + x.shape[axis + 1:]:
+        raise TypeError(f"{text} Class labels are integers: write target.astype(np.int64).")
+    raise ValueError(text)
+
+
+def check_attention(q: Any, k: Any, v: Any, mask: Any) -> None:
+    """The shapes (..., T, D), (..., S, D), (..., S, V) and a mask that broadcasts to (..., T, S)."""
+    given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
+    if min(q.ndim, k.ndim, v.ndim) < 2:
+        raise ValueError(f"attention needs q (..., T, D), k (..., S, D) and v (..., S, V); {given}.")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"attention compares queries with keys, so their last sizes must be equal; {given}.")
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"attention needs one value for each key, so k and v must agree at axis -2; {given}.")
+    try:
+        lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    except ValueError:
+        heads = q.ndim > 2 and k.ndim > 2 and q.shape[-3] != k.shape[-3]
+        raise ValueError(f"attention: the axes before the last two must be equal or 1; {given}."
+                         + (" For fewer key than query heads pass enable_gqa=True." if heads else "")) from None
+    if mask is not None:
+        _check_mask(mask, (*lead, q.shape[-2], k.shape[-2]))
+
+
+def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:
+    if mask.dtype.kind not in "bf":
+        raise TypeError("attn_mask is boolean (True = may look) or float (added to the scores), "
+                        f"got {describe(mask)}; write mask.astype(bool).")
+    try:
+        fits = np.broadcast_shapes(mask.shape, scores)[-2:] == scores[-2:]
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S). "
+                         "For a mask (B, S) over keys write mask[:, None, None, :].")
+
+
+def check_grouped(q: Any, x: Any, name: str) -> None:
+    """Query heads a multiple of the heads of k or v."""
+    if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
+        raise ValueError(f"enable_gqa needs heads at axis -3, those of q a multiple of those of {name}; "
+                         f"got q {describe(q)}, {name} {describe(x)}.")

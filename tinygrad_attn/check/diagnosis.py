@@ -1,0 +1,315 @@
+"""From the pattern of a wrong gradient to the mistake behind it.
+
+`a` is the gradient by the rules, `n` the numeric one.  Each function below tries one explanation and answers with a Diagnosis or None; they are
+tried from the simplest on, and an explanation counts only if it fits to four digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .report import Diagnosis
+
+FIT = 2e-4
+"""Relative residual up to which two patterns count as the same."""
+
+
+class Pattern(NamedTuple):
+    """One wrong gradient, and means to ask further."""
+
+    a: np.ndarray                                    # by the rules
+    n: np.ndarray                                    # numeric
+    g: np.ndarray | None                             # cotangent, where there is one result
+    y: np.ndarray | None                             # that result
+    x: np.ndarray
+    others: dict[str, np.ndarray]                    # further operands by name
+    jacobians: Callable[[], tuple[np.ndarray, np.ndarray] | None]    # (by the rules, numeric), (result, input), flattened
+    elsewhere: Callable[[], list[tuple[np.ndarray, np.ndarray]]]     # (a, n) at other values of the input
+    tolerance: float                                 # errors up to here mean nothing
+
+
+def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
+    """Equal to FIT of the larger norm."""
+    if p.shape != q.shape or not (np.isfinite(p).all() and np.isfinite(q).all()):
+        return False
+    return bool(np.linalg.norm(p - q) <= FIT * max(np.linalg.norm(p), np.linalg.norm(q)) + tolerance)
+
+
+def from_pattern(p: Pattern) -> Diagnosis | None:
+    """The simplest explanation that fits."""
+    for explanation in (not_finite, zero, numeric_zero, constant_factor, opposite_axis, transposed, sums_over_axes, constant, lost_contributions,
+                        some_elements, missing_factor, coupling, missing_term):
+        if (found := explanation(p)) is not None:
+            return found
+    return None
+
+
+def not_finite(p: Pattern) -> Diagnosis | None:
+    if not np.isfinite(p.a).all():
+        return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, log 0 or "
+                                "0 x inf in the rule; np.where does not help if the bad value is computed first.")
+    if not np.isfinite(p.n).all():
+        return Diagnosis("domain", f"the function is not finite a step to one side at {_where(~np.isfinite(p.n))}: the input lies on the edge of "
+                                   "the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller eps.")
+    return None
+
+
+def zero(p: Pattern) -> Diagnosis | None:
+    if not p.a.any() and np.abs(p.n).max(initial=0) > p.tolerance:
+        return Diagnosis("zero", "the gradient is zero everywhere although the function does depend on this input. The rule returns zeros, or the "
+                                 "value went through detach(), .data, .numpy() or no_grad.")
+    return None
+
+
+def numeric_zero(p: Pattern) -> Diagnosis | None:
+    if np.abs(p.n).max(initial=0) <= p.tolerance:
+        return Diagnosis("numeric zero", "the function does not change at all when this input moves (a step function such as floor, round or a "
+                                         "comparison, or a value that is not used), yet the rule gives a gradient.")
+    return None
+
+
+def constant_factor(p: Pattern) -> Diagnosis | None:
+    factor = fit_factor(p.a, p.n)
+    if factor is None or any((other := fit_factor(a, n)) is None or abs(other - factor) > 1e-3 * abs(factor) for a, n in p.elsewhere()):
+        return None
+    if abs(factor + 1) < 1e-3:
+        return Diagnosis("sign", "the gradient has the wrong sign everywhere (constant factor -1).")
+    sizes = {}
+    for axis, size in enumerate(p.x.shape):
+        sizes.setdefault(size, f"the size of axis {axis} of the input")
+    if p.y is not None:
+        for axis, size in enumerate(p.y.shape):
+            sizes.setdefault(size, f"the size of axis {axis} of the result")
+    sizes.setdefault(p.x.size, "the number of elements of the input")
+    if p.y is not None:
+        sizes.setdefault(p.y.size, "the number of elements of the result")
+        if p.y.size:
+            sizes.setdefault(p.x.size // p.y.size, "how many elements go into one result")
+    text = f"the gradient is {factor:.6g} times what it should be, everywhere (constant factor)"
+    for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
+        size = round(value)
+        if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
+            more = "a mean where a sum belongs" if wording == "divided by" else "the 1/N of a mean is missing"
+            return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}; {more}.")
+    usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one of two "
+             "equal uses is not counted"}
+    hint = next((f": {t}" for v, t in usual.items() if abs(factor - v) < 1e-3 * v), "")
+    return Diagnosis("constant factor", f"{text}{hint}.")
+
+
+def fit_factor(a: np.ndarray, n: np.ndarray) -> float | None:
+    """c with a = c n to FIT, if there is one that is neither 0 nor 1."""
+    norm = float(np.sum(n * n))
+    if not norm or not np.isfinite(a).all():
+        return None
+    factor = float(np.sum(a * n)) / norm
+    return factor if factor and abs(factor - 1) > 1e-5 and same(a, factor * n) else None
+
+
+def _constant_axes(v: np.ndarray) -> set[int]:
+    scale = FIT * np.abs(v).max(initial=0)
+    return {k for k in range(v.ndim) if v.shape[k] > 1 and np.ptp(v, axis=k).max() <= scale}
+
+
+def opposite_axis(p: Pattern) -> Diagnosis | None:
+    """A gradient that should repeat along one axis repeats along another."""
+    right, wrong = _constant_axes(p.n), _constant_axes(p.a)
+    if right and wrong and not (right & wrong) and p.a.ndim > 1:
+        return Diagnosis("wrong axis", f"the gradient is spread (broadcast) along axis {_listed(wrong)} of the input, but it should be along axis "
+                                       f"{_listed(right)}. Equal sizes hide it: the reduced axis must be put back (keepdims) before broadcasting.")
+    return None
+
+
+def transposed(p: Pattern) -> Diagnosis | None:
+    for axes in itertools.permutations(range(p.a.ndim)) if p.a.ndim <= 5 else ():
+        if axes == tuple(range(p.a.ndim)):
+            continue
+        turned = p.n.transpose(axes)
+        if turned.shape == p.a.shape and (same(p.a, turned) or (c := fit_factor(p.a, turned)) and round(c, 4) in (-1.0, 2.0, 0.5)):
+            which = "transposed" if p.a.ndim == 2 else f"transposed: the axes are in the order {axes}"
+            return Diagnosis("transposed", f"the gradient is right but {which}. Equal sizes hide it from a shape check.")
+        reshaped = p.n.transpose(axes).reshape(p.a.shape)
+        if same(p.a, reshaped):
+            return Diagnosis("transposed", f"the elements are right but in the wrong order: reshaped where the axes should be transposed to {axes}.")
+    for axis in range(p.a.ndim):
+        if p.a.shape[axis] > 1 and same(p.a, np.flip(p.n, axis)):
+            return Diagnosis("reversed", f"the gradient is right but reversed along axis {axis}.")
+        for shift in range(1, p.a.shape[axis]):
+            if same(p.a, np.roll(p.n, shift, axis)):
+                return Diagnosis("shifted", f"the gradient is right but shifted by {shift} along axis {axis}.")
+    return None
+
+
+def sums_over_axes(p: Pattern) -> Diagnosis | None:
+    """An operand that was broadcast: its gradient sums over the axes it was repeated along, and over no other."""
+    if p.g is None or p.g.size <= p.x.size or (matrices := p.jacobians()) is None:
+        return None
+    per_result = (matrices[1] * p.g.reshape(-1, 1)).sum(axis=1).reshape(p.g.shape)     # what each element of the result contributes
+    axes = range(p.g.ndim)
+    for count in range(1, p.g.ndim + 1):
+        for over in itertools.combinations(axes, count):
+            total = per_result.sum(axis=over)
+            if total.size == p.a.size and same(p.a, total.reshape(p.a.shape)):
+                return Diagnosis("wrong axis", f"the gradient is summed over axis {_listed(over)} of the result, which is the wrong axis: "
+                                               f"an operand of shape {p.x.shape} broadcast to {p.g.shape} sums over the axes it was repeated along.")
+            rows = np.moveaxis(per_result, over, range(len(over))).reshape(-1, *total.shape)
+            for k, what in ((0, "first"), (len(rows) - 1, "last")):
+                if rows[k].size == p.a.size and same(p.a, rows[k].reshape(p.a.shape)):
+                    return Diagnosis("missing sum", f"the gradient counts only the {what} element along axis {_listed(over)} of the result: the sum over "
+                                                    "the broadcast axis is missing.")
+    if same(p.a, np.full(p.a.shape, per_result.sum())):
+        return Diagnosis("wrong axis", "every element has the sum over all axes of the result: the sum goes over too many axes.")
+    return None
+
+
+def constant(p: Pattern) -> Diagnosis | None:
+    if p.a.size > 2 and np.ptp(p.a) <= FIT * np.abs(p.a).max():
+        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} at every element: constant, where it should differ from element to element.")
+    return None
+
+
+def lost_contributions(p: Pattern) -> Diagnosis | None:
+    """Elements used several times (a repeated index) whose gradient holds only one of the contributions."""
+    if p.g is None or (matrices := p.jacobians()) is None:
+        return None
+    each = matrices[1] * p.g.reshape(-1, 1)
+    bad = np.flatnonzero(_off(p))
+    kinds = set()
+    for i in bad:
+        parts = each[np.abs(each[:, i]) > 1e-6 * np.abs(each).max(), i]
+        hits = np.flatnonzero(np.abs(parts - p.a.flat[i]) <= FIT * np.abs(parts).max(initial=0))
+        if len(parts) < 2 or not len(hits):
+            return None
+        kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
+    which = kinds.pop() if len(kinds) == 1 else "one"
+    return Diagnosis("repeated use", f"{_where(_off(p))} is used several times (a repeated index, or one use of a reused value), but only the {which} "
+                                     "contribution is counted: the others are missed. Overwritten instead of added; use np.add.at, or +=.")
+
+
+def some_elements(p: Pattern) -> Diagnosis | None:
+    off = _off(p)
+    if not off.any() or off.all() or p.a.size < 3:
+        return None
+    a, n = p.a[off], p.n[off]
+    how = "is zero" if not a.any() else f"is {c:.6g} times too large" if (c := fit_factor(a, n)) and len(a) > 1 else "is wrong"
+    right = ~off
+    if right.sum() == 1 and right.flat[0]:
+        return Diagnosis("first element only", f"the gradient {how} everywhere except at the first element.")
+    if not np.ndim(p.a) or not _region(off) and off.mean() > 0.8:
+        return None
+    return Diagnosis("some elements", f"the gradient {how} only at {_where(off)}; the others are right.")
+
+
+def missing_factor(p: Pattern) -> Diagnosis | None:
+    """a / n is one of the quantities at hand, element by element."""
+    if p.a.size < 2 or not p.n.all() or not p.a.all():
+        return None
+    known = {"x": p.x, "y": p.y, "g": p.g} | p.others
+    for name, value in [(k, v) for k, v in known.items() if v is not None]:
+        try:
+            value = np.broadcast_to(value, p.a.shape)
+        except ValueError:
+            continue
+        with np.errstate(all="ignore"):
+            quantities = {name: value, f"{name}^2": value ** 2, f"(1 - {name})": 1 - value, f"(1 - {name}^2)": 1 - value ** 2, f"(1 + {name}^2)": 1 + value ** 2,
+                          f"cos {name}": np.cos(value), f"sin {name}": np.sin(value), f"exp {name}": np.exp(value), f"sqrt {name}": np.sqrt(value)}
+        for text, q in quantities.items():
+            if np.isfinite(q).all() and np.ptp(q) > 0:
+                if fit_or_same(p.a, p.n * q):
+                    return Diagnosis("extra factor", f"the gradient has a factor {text} too many ({_is(name)}).")
+                if fit_or_same(p.a * q, p.n):
+                    return Diagnosis("missing factor", f"the gradient lacks a factor {text} ({_is(name)}): the chain rule multiplies by it.")
+    return None
+
+
+def coupling(p: Pattern) -> Diagnosis | None:
+    """Which axes does the rule mix, and which does the function mix?  A sum inside the rule over the wrong axis shows here."""
+    if p.y is None or p.y.shape != p.x.shape or p.x.ndim < 1 or (matrices := p.jacobians()) is None:
+        return None
+    by_rule, by_moving = (_mixed_axes(m, p.x.shape) for m in matrices)
+    if by_rule == by_moving:
+        return None
+    if by_rule < by_moving:
+        return Diagnosis("missing sum", f"each result depends on all elements along axis {_listed(by_moving - by_rule)}, but the rule treats them separately: "
+                                        "a sum over that axis is missing.")
+    return Diagnosis("wrong axis", f"the rule sums over axis {_listed(by_rule) or 'none'}, but the function mixes elements along axis "
+                                   f"{_listed(by_moving) or 'none'} only: a sum over the wrong axis.")
+
+
+def _mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
+    results, inputs = np.nonzero(np.abs(matrix) > 1e-6 * np.abs(matrix).max())
+    differ = np.array(np.unravel_index(results, shape)) != np.array(np.unravel_index(inputs, shape))
+    return {axis for axis in range(len(shape)) if differ[axis].any()}
+
+
+def missing_term(p: Pattern) -> Diagnosis | None:
+    """The error is constant, or proportional to x or y, along an axis: a sum over that axis was left out."""
+    rest = p.a - p.n
+    if p.a.size < 3:
+        return None
+    for axis in range(p.a.ndim):
+        if p.a.shape[axis] < 3:
+            continue
+        lines = np.moveaxis(rest, axis, -1).reshape(-1, p.a.shape[axis])
+        for name, basis in (("constant", np.ones(p.a.shape)), ("proportional to y", p.y), ("proportional to x", p.x), ("a straight line in x", p.x)):
+            if basis is None or basis.shape != p.a.shape:
+                continue
+            columns = np.moveaxis(basis, axis, -1).reshape(-1, p.a.shape[axis])
+            if name.startswith("a straight"):
+                columns_of = lambda c: np.stack([c, np.ones_like(c)], 1)
+            else:
+                columns_of = lambda c: c[:, None]
+            left = [line - columns_of(c) @ np.linalg.lstsq(columns_of(c), line, rcond=None)[0] for line, c in zip(lines, columns)]
+            if columns_of(columns[0]).shape[1] < p.a.shape[axis] - 1 and np.linalg.norm(left) <= 10 * FIT * np.linalg.norm(rest):
+                return Diagnosis("missing sum", f"the error is {name} along axis {axis}: a term that holds a sum (or mean) over axis {axis} is missing or scaled wrongly.")
+    return None
+
+
+def fit_or_same(p: np.ndarray, q: np.ndarray) -> bool:
+    return same(p, q) or fit_factor(p, q) is not None and p.size > 2
+
+
+def _is(name: str) -> str:
+    return {"x": "x is the input", "y": "y is the op's result", "g": "g is the incoming gradient"}.get(name, f"{name} is an operand of the op")
+
+
+def _off(p: Pattern) -> np.ndarray:
+    return np.abs(p.a - p.n) > FIT * max(float(np.abs(p.n).max()), 0) + p.tolerance
+
+
+def _listed(axes: Any) -> str:
+    return ", ".join(map(str, sorted(axes)))
+
+
+def _region(mask: np.ndarray) -> str | None:
+    """Words for a set of elements that is a band across one axis, a triangle or the diagonal."""
+    for axis in range(mask.ndim):
+        others = tuple(k for k in range(mask.ndim) if k != axis)
+        some, every = mask.any(axis=others), mask.all(axis=others)
+        if mask.ndim > 1 and np.array_equal(some, every) and 0 < some.sum() < len(some):
+            return f"{_numbers(np.flatnonzero(some))} along axis {axis}"
+    if mask.ndim == 2 and mask.shape[0] == mask.shape[1]:
+        i, j = np.nonzero(mask)
+        if (i == j).all():
+            return "the diagonal"
+        if (i <= j).all() or (i >= j).all():
+            return "the upper triangle" if (i <= j).all() else "the lower triangle"
+    return None
+
+
+def _numbers(which: np.ndarray) -> str:
+    return ("index " if len(which) == 1 else "indices ") + ", ".join(map(str, which[:6])) + (", ..." if len(which) > 6 else "")
+
+
+def _where(mask: np.ndarray) -> str:
+    """The elements of a mask in words."""
+    if (region := _region(mask)) is not None:
+        return region
+    listed = [tuple(int(i) for i in index) for index in np.argwhere(mask)]
+    if mask.ndim == 1:
+        return _numbers(np.flatnonzero(mask))
+    return ("index " if len(listed) == 1 else "indices ") + ", ".join(map(str, listed[:4])) + (", ..." if len(listed) > 4 else "")

@@ -1,0 +1,156 @@
+"""Checks of one op's own rule, on the very operands it had: finds the op to blame when a composite gradient is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine import Variable, sum_to
+from .problem import Problem
+from .trace import Step, array_of
+
+MOST = 96
+"""Elements of one operand measured one by one; of a larger operand so many random directions."""
+
+
+class Suspect(NamedTuple):
+    """An op whose rule for one input disagrees with central differences."""
+
+    step: Step
+    problem: Problem
+    which: int                    # number among the differentiable inputs of the problem
+    position: int                 # number among all operands of the op
+    analytic: np.ndarray
+    error: float                  # relative to the largest slope
+    failure: Exception | None = None
+
+
+def local_problem(step: Step, rng: np.random.Generator) -> tuple[Problem, list[int]]:
+    """The op alone, as a function of copies of its operands, and which operands its inputs are."""
+    operands: list[Any] = []
+    inputs: list[Any] = []
+    positions: list[int] = []
+    for i, x in enumerate(step.inputs):
+        array = array_of(x)
+        if isinstance(x, Variable) and x._tracked and array.dtype == np.float64:
+            x = type(x)._of(array.copy(), True)  # type: ignore[attr-defined]
+            inputs.append(x)
+            positions.append(i)
+        elif isinstance(x, Variable):
+            x = type(x)._of(array.copy())  # type: ignore[attr-defined]
+        operands.append(x)
+    call = lambda: step.op(*operands, **step.static)
+    return Problem(call, inputs, [f"operand {i}" for i in positions], rng), positions
+
+
+def suspects(steps: Sequence[Step], rng: np.random.Generator) -> list[Suspect]:
+    """The ops among the steps whose own rule is wrong, the worst first; each op once."""
+    found: dict[int, Suspect] = {}
+    seen: set[Any] = set()
+    for step in steps:
+        if not step.result._tracked or not (step.op.partials or step.op.joint):
+            continue
+        key = (id(step.op), tuple(array_of(x).shape for x in step.inputs), repr(step.static))
+        if key in seen and id(step.op) not in found and len(steps) > 400:
+            continue                                 # a long program of the same small ops: one look at each shape is enough
+        seen.add(key)
+        suspect = examine(step, rng)
+        if suspect is not None and (id(step.op) not in found or suspect.error > 10 * found[id(step.op)].error):
+            found[id(step.op)] = suspect
+    return sorted(found.values(), key=lambda s: -s.error)
+
+
+def examine(step: Step, rng: np.random.Generator) -> Suspect | None:
+    """The input for which this op's rule is off the most, or None where it is right."""
+    problem, positions = local_problem(step, rng)
+    again = problem.values()
+    if not problem.inputs or any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(problem.values(), again)):
+        return None                                  # nothing to differentiate, or an op that draws random numbers
+    try:
+        gradients = problem.gradients()
+    except Exception as failure:
+        return Suspect(step, problem, 0, positions[0], np.zeros(()), np.inf, failure)
+    worst: Suspect | None = None
+    for which, x in enumerate(problem.inputs):
+        found = gradients[which]
+        analytic = np.zeros(x.shape) if found is None else found
+        error = _relative_error(problem, which, analytic, rng)
+        if error > 1e-4 and (worst is None or error > worst.error):
+            worst = Suspect(step, problem, which, positions[which], analytic, error)
+    return worst
+
+
+def step_size(x: np.ndarray) -> float:
+    """A step that suits the size of the values."""
+    finite = np.abs(x[np.isfinite(x)])
+    return 1e-6 * float(np.clip(finite.mean() if finite.size else 1, 1e-3, 1e3))
+
+
+def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.random.Generator) -> float:
+    """The largest disagreement over the largest slope; elements at a kink do not count."""
+    x = problem.inputs[which]
+    eps = step_size(x._data)
+    if x.size <= MOST:
+        numeric = problem.numeric(which, eps)
+        measured = [(numeric.flat[i], analytic.flat[i], i) for i in range(x.size)]
+    else:
+        groups = rng.permutation(np.arange(x.size) % MOST)
+        measured = []
+        for k in range(MOST):
+            direction = ((groups == k) * rng.choice([-1.0, 1.0], x.size)).reshape(x.shape)
+            measured.append((problem.slope(which, direction, eps), float(np.sum(direction * analytic)), -1))
+    scale = max((max(abs(n), abs(a)) for n, a, _ in measured if np.isfinite(n)), default=0)
+    if scale <= problem.noise(eps):
+        return 0.0
+    worst = 0.0
+    for n, a, i in sorted(measured, key=lambda m: -abs(m[0] - m[1])):
+        if not np.isfinite(n):
+            continue
+        error = abs(n - a) / scale if np.isfinite(a) else np.inf
+        if error <= max(1e-4, worst):
+            break
+        if i < 0 or not at_kink(problem, which, i, eps, scale):
+            worst = error
+            break
+    return worst
+
+
+def at_kink(problem: Problem, which: int, flat: int, eps: float, scale: float) -> bool:
+    """Do the slopes left and right of this element differ, however small the step?"""
+    apart = []
+    for h in (eps, eps / 8):
+        left, right = problem.sides(which, flat, h)
+        apart.append(abs(left - right))
+    return apart[0] > 1e-2 * scale and (apart[1] > 0.5 * apart[0] or apart[1] < 1e-3 * apart[0])
+
+
+def call_rule(suspect: Suspect, *, g: np.ndarray | None = None, y: np.ndarray | None = None,
+              operands: Sequence[Any] | None = None, static: dict[str, Any] | None = None) -> np.ndarray | None:
+    """What the rule answers when one of its operands is exchanged, or None where it cannot take it."""
+    op, problem = suspect.step.op, suspect.problem
+    arrays = original_operands(suspect) if operands is None else list(operands)
+    settings = suspect.step.static if static is None else static
+    try:
+        with np.errstate(all="ignore"):
+            out = op.forward(*arrays, **settings)
+            out, saved = out if op.saves else (out, None)
+            g, y = problem.cotangents[0] if g is None else g, out if y is None else y
+            if op.joint is None:
+                part = op.partials[suspect.position](g, y, *arrays, **settings)
+            else:
+                extra: dict[str, Any] = {"saved": saved} if op.saves else {}
+                if op._joint_asks_needs:
+                    extra["needs"] = tuple(i == suspect.position for i in range(len(arrays)))
+                part = op.joint(g, y, *arrays, **settings, **extra)[suspect.position]
+        shape = problem.inputs[suspect.which].shape
+        part = np.asarray(part)
+        return sum_to(part, shape) if op.broadcasts and part.shape != shape else part
+    except Exception:
+        return None
+
+
+def original_operands(suspect: Suspect) -> list[Any]:
+    """The operands of the op as it gets them: arrays and numbers."""
+    return [x._data if isinstance(x, Variable) else x for x in suspect.step.inputs]

@@ -1,0 +1,137 @@
+"""A function whose gradient can be had two ways: by the rules, and by moving its inputs a little.
+
+Central differences, (F(x + h) - F(x - h)) / 2h, are right to about h^2 and are limited below by rounding, about 1e-16 |F| / h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..autograd import enable_grad, grad, no_grad
+from ..engine import Variable
+from ..errors import describe
+from .trace import Trace, watching
+
+
+class Problem:
+    """`y_0, y_1, ... = call()`, depending on the current values of `inputs`, and cotangents that weigh the results."""
+
+    def __init__(self, call: Callable[[], Any], inputs: Sequence[Any], names: Sequence[str], rng: np.random.Generator) -> None:
+        self.call, self.inputs, self.names = call, list(inputs), list(names)
+        self.cotangents = [rng.standard_normal(y.shape) for y in self.values()]
+
+    def outputs(self) -> list[Any]:
+        """The results that are differentiable Tensors."""
+        found = self.call()
+        listed = list(found.values()) if isinstance(found, dict) else list(found) if isinstance(found, (tuple, list)) else [found]
+        tensors = [t for t in listed if isinstance(t, Variable) and t._data.dtype.kind == "f"]
+        if not tensors:
+            raise TypeError(f"the function must return a floating-point Tensor, or a tuple with some, but it returned {describe(found)}. "
+                            "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), .item() and .data leave it.")
+        return tensors
+
+    def values(self) -> list[np.ndarray]:
+        """The results as arrays, nothing recorded."""
+        with no_grad(), np.errstate(all="ignore"):
+            return [np.array(t._data) for t in self.outputs()]
+
+    def traced(self) -> tuple[list[Any], Trace]:
+        """The results, recorded, and every op that ran."""
+        with enable_grad(), watching(Trace()) as trace, np.errstate(all="ignore"):
+            return self.outputs(), trace
+
+    def gradients(self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None) -> list[np.ndarray | None]:
+        """By the rules: d(sum of cotangent * output) / d(input), None where no path leads there."""
+        with enable_grad(), np.errstate(all="ignore"):
+            outputs = self.outputs() if outputs is None else outputs
+            pairs = [(t, c) for t, c in zip(outputs, self.cotangents if cotangents is None else cotangents) if t._tracked]
+            if not pairs:
+                return [None] * len(self.inputs)
+            found = grad([t for t, _ in pairs], self.inputs, [c for _, c in pairs], retain_graph=True, allow_unused=True)
+        return [None if g is None else np.array(g._data) for g in found]
+
+    # ---- by moving the inputs
+
+    def along(self, which: int, direction: np.ndarray, eps: float) -> list[np.ndarray]:
+        """For each result, its change for each unit of step along a direction of one input."""
+        x = self.inputs[which]
+        before = x._data
+        try:
+            x._data = before + eps * direction
+            above = self.values()
+            x._data = before - eps * direction
+            below = self.values()
+        finally:
+            x._data = before
+        return [(a - b) / (2 * eps) for a, b in zip(above, below)]
+
+    def slope(self, which: int, direction: np.ndarray, eps: float) -> float:
+        """The change of the weighted sum of all results for each unit of step along a direction."""
+        return float(sum(np.sum(c * d) for c, d in zip(self.cotangents, self.along(which, direction, eps))))
+
+    def element(self, which: int, flat: int, eps: float) -> float:
+        """The numeric derivative by one element."""
+        return self.slope(which, self.unit(which, flat), eps)
+
+    def sides(self, which: int, flat: int, eps: float) -> tuple[float, float]:
+        """The slopes to the left and to the right of one element."""
+        middle, x = self.values(), self.inputs[which]
+        before, unit, slopes = x._data, self.unit(which, flat), []
+        for sign in (-1, 1):
+            try:
+                x._data = before + sign * eps * unit
+                moved = self.values()
+            finally:
+                x._data = before
+            slopes.append(sign * float(sum(np.sum(c * (a - b)) for c, a, b in zip(self.cotangents, moved, middle))) / eps)
+        return slopes[0], slopes[1]
+
+    def unit(self, which: int, flat: int) -> np.ndarray:
+        direction = np.zeros(self.inputs[which].shape)
+        direction.flat[flat] = 1
+        return direction
+
+    def numeric(self, which: int, eps: float, flats: Sequence[int] | None = None) -> np.ndarray:
+        """The numeric derivative by each element, or by the listed ones (NaN elsewhere)."""
+        found = np.full(self.inputs[which].shape, np.nan)
+        for flat in range(found.size) if flats is None else flats:
+            found.flat[flat] = self.element(which, flat, eps)
+        return found
+
+    def jacobian(self, which: int, eps: float) -> np.ndarray:
+        """d(all results, flattened) / d(one input, flattened), by moving."""
+        columns = [np.concatenate([d.ravel() for d in self.along(which, self.unit(which, i), eps)])
+                   for i in range(self.inputs[which].size)]
+        return np.stack(columns, axis=1)
+
+    def jacobian_by_rules(self, which: int) -> np.ndarray:
+        """The same matrix, a row at a time, by the rules."""
+        outputs, rows = self.traced()[0], []
+        for k, y in enumerate(outputs):
+            for o in range(y.size):
+                cotangents = [np.zeros(t.shape) for t in outputs]
+                cotangents[k].flat[o] = 1
+                g = self.gradients(outputs, cotangents)[which]
+                rows.append(np.zeros(self.inputs[which].size) if g is None else g.ravel())
+        return np.stack(rows)
+
+    def noise(self, eps: float) -> float:
+        """What rounding alone may make of a central difference; differences below it mean nothing."""
+        return 2e-8 * float(sum(np.sum(np.abs(c * np.nan_to_num(y))) for c, y in zip(self.cotangents, self.values()))) * (1e-6 / eps)
+
+
+@contextmanager
+def private_values(tensors: Sequence[Any]) -> Iterator[None]:
+    """Give the tensors copies of their values to be moved about, tracked; afterwards everything is as it was."""
+    before = [(t, t._data, t._tracked) for t in tensors]
+    try:
+        for t in tensors:
+            t._data, t._tracked = t._data.copy(), True
+        yield
+    finally:
+        for t, data, tracked in before:
+            t._data, t._tracked = data, tracked

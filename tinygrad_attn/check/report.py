@@ -1,0 +1,247 @@
+"""What a gradient check found: an object that is true or false, reads as text and shows as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+
+
+class Diagnosis(str):
+    """What kind of mistake the pattern points to: the text itself, and `kind`, its short name."""
+
+    kind: str
+
+    def __new__(cls, kind: str, text: str) -> Diagnosis:
+        self = super().__new__(cls, f"{kind}: {text}" if kind else text)
+        self.kind = kind
+        return self
+
+
+@dataclass
+class Entry:
+    """One input: its gradient by the rules (`analytic`), by central differences (`numeric`), and where they part.
+
+    `numeric` is NaN at elements that were not measured one by one, which happens for large inputs: those were measured in groups,
+    a random projection of each.
+    """
+
+    name: str
+    analytic: np.ndarray
+    numeric: np.ndarray
+    tolerance: np.ndarray
+    missing: bool = False
+    projections: int = 0
+
+    @property
+    def error(self) -> np.ndarray:
+        return np.where(np.isnan(self.numeric) & ~np.isnan(self.analytic), 0, np.abs(self.analytic - self.numeric))
+
+    @property
+    def wrong(self) -> np.ndarray:
+        return ~(self.error <= self.tolerance)
+
+    @property
+    def measured(self) -> int:
+        return int(np.sum(~np.isnan(self.numeric)))
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong.any()
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """The element with the largest error."""
+        if not self.error.size:
+            return ()
+        error = np.where(np.isnan(self.error), np.inf, self.error)
+        return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+
+    def __str__(self) -> str:
+        shape = self.analytic.shape
+        if self.ok:
+            how = f"{self.projections} random projections of {self.analytic.size} elements" if self.projections else f"{self.measured} elements"
+            return f"{self.name} {shape}: {how} agree, largest error {np.max(self.error, initial=0):.1e}"
+        i = self.index
+        analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
+        return (f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
+                f"{int(self.wrong.sum())} of {self.measured} measured elements are off")
+
+
+@dataclass
+class Report:
+    """The result of `gradcheck`: true if every gradient agrees.
+
+    `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis` what kind of mistake it looks like,
+    `op` the op whose own rule is wrong (with `place`, the user's line, and `scope`, the module calls around it), `curve` the error
+    of the worst element against eps.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    diagnosis: Diagnosis = field(default_factory=lambda: Diagnosis("", ""))
+    op: str | None = None
+    place: Any = None
+    scope: str = ""
+    culprits: list[str] = field(default_factory=list)
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    order: int = 1
+
+    @property
+    def ok(self) -> bool:
+        return not self.diagnosis and all(e.ok for e in self.entries)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def worst(self) -> Entry | None:
+        wrong = [e for e in self.entries if not e.ok]
+        return max(wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None)
+
+    def __str__(self) -> str:
+        name = "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
+        if self.ok:
+            return "\n".join([f"{name}: passed", *(f"  {e}" for e in self.entries), *(f"  note: {n}" for n in self.notes)])
+        lines = [f"{name}: FAILED" + (f" in {self.worst}" if self.worst else "")]
+        if self.diagnosis:
+            lines.append(f"  diagnosis: {self.diagnosis}")
+        if self.op:
+            inside = f" in {self.scope}" if self.scope else ""
+            lines.append(f"  op: {self.op}{inside}" + (f", called at {self.place}" if self.place else ""))
+        if len(self.culprits) > 1:
+            lines.append(f"  ops whose own rule is off: {', '.join(self.culprits)}")
+        lines += [f"  also off: {e}" for e in self.entries if not e.ok and e is not self.worst]
+        lines += [f"  fine: {e}" for e in self.entries if e.ok]
+        if self.curve:
+            lines.append("  error of the worst element against eps:")
+            lines += [f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in self.curve]
+        lines += [f"  note: {n}" for n in self.notes]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        colour = "#009E73" if self.ok else "#D55E00"
+        rows = "".join(
+            f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
+            f"<td>{np.nanmax(e.error, initial=0):.2e}</td><td>{escape(str(e.index))}</td></tr>" for e in self.entries)
+        parts = [f"<p><b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
+                 "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
+        if self.op:
+            parts.append(f"<p>op <code>{escape(self.op)}</code> {escape(self.scope)} {escape(str(self.place or ''))}</p>")
+        if self.curve:
+            parts.append(_curve_svg(self.curve))
+        parts += [f"<p>{escape(n)}</p>" for n in self.notes]
+        return "".join(parts)
+
+
+def _bar(error: float) -> str:
+    """One mark for each decade above 1e-12."""
+    return "" if not np.isfinite(error) else "#" * max(0, round(np.log10(max(error, 1e-12)) + 12))
+
+
+def _curve_svg(curve: Sequence[tuple[float, float]]) -> str:
+    """log10 of the error over log10 of eps, a polyline."""
+    xs = [np.log10(e) for e, _ in curve]
+    ys = [np.log10(min(max(v, 1e-13), 1e3)) if np.isfinite(v) else 3 for _, v in curve]
+    points = " ".join(f"{20 + (x + 13) * 20:.0f},{10 + (3 - y) * 8:.0f}" for x, y in zip(xs, ys))
+    return ("<svg width='300' height='160' role='img' aria-label='error against eps'>"
+            f"<polyline fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/>"
+            "<text x='20' y='155' font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>")
+
+
+@dataclass
+class Line:
+    """One compared intermediate: `name, max abs, max rel, worst index, verdict`."""
+
+    name: str
+    verdict: str
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    index: tuple[int, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict in ("ok", "not asked for")
+
+
+@dataclass
+class Comparison:
+    """The result of `compare`: true if every named array agrees; prints a line for each."""
+
+    lines: list[Line]
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.lines) and all(line.ok for line in self.lines)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        width = max([4, *(len(line.name) for line in self.lines)])
+        rows = [f"{'name':{width}}  max abs   max rel   worst index   verdict"]
+        rows += [f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  {line.verdict}" for line in self.lines]
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
+    """|mine - reference| <= atol + rtol |reference|, for each name of `reference`, in its order.
+
+    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a Comparison, true if all agree, which prints a line
+    for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a transposed or scaled
+    result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
+    """
+    if not isinstance(reference, dict):
+        mine, reference = {"result": mine}, {"result": reference}
+    lines = []
+    for name, expected in reference.items():
+        if name not in mine or mine[name] is None:
+            lines.append(Line(name, "missing", np.inf, np.inf))
+            continue
+        lines.append(_compare_one(name, _plain(mine[name]), _plain(expected), atol, rtol))
+    lines += [Line(name, "not asked for") for name in mine if name not in reference]
+    return Comparison(lines)
+
+
+def _plain(x: Any) -> np.ndarray:
+    x = getattr(x, "_data", x)
+    return np.asarray(x.detach().numpy() if hasattr(x, "detach") else x)
+
+
+def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: float) -> Line:
+    if a.shape != b.shape:
+        turned = " (transposed?)" if a.shape == b.shape[::-1] else ""
+        return Line(name, f"shape {a.shape}, expected {b.shape}{turned}", np.inf, np.inf)
+    if a.dtype.kind not in "fiub":
+        return Line(name, f"holds {a.dtype}, expected numbers", np.inf, np.inf)
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        error = np.where((a64 == b64) | np.isnan(a64) & np.isnan(b64), 0, np.abs(a64 - b64))
+        relative = np.where(error == 0, 0, error / np.abs(b64))
+    error = np.where(np.isnan(error), np.inf, error)
+    bad = ~(error <= atol + rtol * np.abs(np.nan_to_num(b64)))
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape)) if error.size else ()
+    verdict = "ok" if not bad.any() else _in_words(a64, b64, bad, atol, rtol)
+    return Line(name, verdict, float(np.max(error, initial=0)), float(np.max(relative, initial=0)), index)
+
+
+def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: float) -> str:
+    """A verdict on a wrong array, with a guess where the pattern is plain."""
+    count = f"{int(bad.sum())} of {bad.size} off"
+    if not np.isfinite(a).all():
+        return f"{count}: NaN or Inf"
+    if not a.any():
+        return f"{count}: zero everywhere"
+    close = lambda p, q: p.shape == q.shape and np.allclose(p, q, atol=atol, rtol=max(rtol, 1e-9))
+    if a.ndim == 2 and close(a.T, b):
+        return f"{count}: transposed"
+    factor = float(np.sum(a * b) / max(np.sum(b * b), 1e-300))
+    if factor and close(a, factor * b):
+        return f"{count}: {'the sign' if abs(factor + 1) < 1e-6 else f'{factor:.6g} times too large'}"
+    return count

@@ -1,0 +1,71 @@
+"""GELU, x * Phi(x) with the normal distribution's Phi, exactly or by the older tanh formula (Hendrycks & Gimpel 2016).
+
+Both forms are x * sigmoid(u) for some odd u(x): exactly, Phi(x) = (1 + erf(x / sqrt(2))) / 2 and erf is a tanh of
+x * p(x^2) to float32's precision (see erf.py); and the tanh formula has p(z) = sqrt(2/pi) (1 + 0.044715 z) itself.  Since
+(1 + tanh(w)) / 2 = 1 / (1 + 2^(-2 w log2(e))), the constant goes into the polynomial and one 2^x and one division remain.
+float64 takes its Phi from the full-precision erf.  All passes run over blocks that stay in the cache.
+"""
+
+import math
+
+import numpy as np
+from numpy import ndarray
+
+from .erf import NORMAL, erf, polynomial
+from .rows import by_rows
+from .scores import LOG2E
+
+TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
+
+
+def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
+    """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
+    x = np.ascontiguousarray(x)
+    y, phi = np.empty_like(x), np.empty_like(x)
+    flat, flat_y, flat_phi = x.reshape(-1), y.reshape(-1), phi.reshape(-1)
+
+    def run(s: slice) -> None:
+        block, p = flat[s], flat_phi[s]
+        if x.dtype == np.float64 and not tanh:
+            np.multiply(erf(block * math.sqrt(0.5)), 0.5, out=p)
+            p += 0.5
+        else:
+            polynomial(tuple(-2 * LOG2E * c for c in (TANH if tanh else NORMAL)), np.square(block), out=p)
+            p *= block
+            np.exp2(p, out=p)
+            p += 1
+            np.reciprocal(p, out=p)
+        np.multiply(block, p, out=flat_y[s])
+
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        by_rows(run, x.size, 1)
+    return y, phi
+
+
+def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -> ndarray:
+    """g * (Phi + x Phi'), where Phi'(x) = exp(-x^2 / 2) / sqrt(2 pi), or Phi (1 - Phi) du/dx in the tanh formula."""
+    x, g = np.ascontiguousarray(x), np.ascontiguousarray(g)
+    dx = np.empty_like(x)
+    flat, flat_g, flat_phi, flat_dx = x.reshape(-1), g.reshape(-1), phi.reshape(-1), dx.reshape(-1)
+    half, log_norm = x.dtype.type(-0.5 * LOG2E), x.dtype.type(-0.5 * math.log2(2 * math.pi))
+
+    def run(s: slice) -> None:
+        block, p, d = flat[s], flat_phi[s], flat_dx[s]
+        np.square(block, out=d)
+        if tanh:
+            d *= x.dtype.type(6 * TANH[1])
+            d += x.dtype.type(2 * TANH[0])
+            d *= block
+            d *= p
+            d *= 1 - p
+        else:
+            d *= half
+            d += log_norm
+            np.exp2(d, out=d)
+            d *= block
+        d += p
+        d *= flat_g[s]
+
+    with np.errstate(under="ignore"):
+        by_rows(run, x.size, 1)
+    return dx

@@ -1,0 +1,34 @@
+"""Row by row, a cache-sized block at a time: the loop that the element-wise kernels share.
+
+A kernel of ten NumPy calls on a large array would read and write memory ten times.  Cut into blocks of rows that stay in
+the cache it does so once; and the blocks are shared out over threads.  With several threads the blocks must be larger,
+because each NumPy call then ends with a queue for Python's lock.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from ..threads import get_num_threads, split
+
+BIG = 1 << 18                   # elements, from where a second thread is worth its start
+ALONE, SHARED = 1 << 15, 1 << 17            # elements in a block, with one thread and with several
+
+
+def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
+    """Call f(slice of rows) until all rows, each of `width` elements, are done."""
+    big = rows * width >= BIG
+    step = max(1, (SHARED if big and get_num_threads() > 1 else ALONE) // max(1, width))
+
+    def run(lo: int, hi: int) -> None:
+        for i in range(lo, hi, step):
+            f(slice(i, min(i + step, hi)))
+
+    split(run, rows, big)
+
+
+def as_rows(x: ndarray) -> ndarray:
+    """x as a matrix of its last axis: a view where the strides allow it."""
+    return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
