@@ -159,6 +159,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 fits = False
             if not fits:
                 part = _fit(part, x, op, i)
+            if create_graph and part.__class__ is ndarray:
+                part = Variable._kind._of(part)      # a rule may return a constant
             before = grads.get(key)
             if before is None:                       # the first gradient is kept by reference,
                 grads[key] = part
@@ -169,8 +171,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             elif key in own:                         # the third and later ones are added in place
                 before += part
             else:                                    # to the sum that the second one made
-                grads[key] = part = before + part
-                if part.__class__ is ndarray:
+                grads[key] = total = before + part
+                if total.__class__ is ndarray:
                     own.add(key)
             if observers:
                 for observer in observers:

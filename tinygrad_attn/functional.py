@@ -250,14 +250,16 @@ def merge_heads(x: Any) -> Any:
 
 
 def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-                                 is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Any:
+                                 is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
+                                 need_weights: bool = False) -> Any:
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V); scale is 1 / sqrt(D).
 
     attn_mask, broadcastable to (..., T, S): boolean, True where a query *may* look, or float, added to the scores.
     `is_causal` lets query t look at keys 0 .. t only, on top of a mask.  A query with no key to look at gets a zero
     output and no gradient.  dropout_p drops weights, always (pass 0.0 when not training).  enable_gqa shares each of
-    fewer key and value heads (axis -3) among H / H_k query heads.  Raises ValueError and TypeError for shapes and masks
-    that do not fit.  (Vaswani et al. 2017, arXiv:1706.03762)
+    fewer key and value heads (axis -3) among H / H_k query heads.  With need_weights the result is (output, weights
+    (..., T, S)), the weights as applied, after dropout.  Raises ValueError and TypeError for shapes and masks that do not
+    fit.  (Vaswani et al. 2017, arXiv:1706.03762)
     """
     q, k, v = (real(x, "scaled_dot_product_attention") for x in (q, k, v))
     arguments.check_probability(dropout_p, "scaled_dot_product_attention", "dropout_p")
@@ -277,8 +279,12 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
         shape = np.broadcast_shapes(scores, (*k.shape[:-2], 1, 1), () if mask is None else mask.shape)
         keep = random.default_generator().bernoulli(shape, 1 - dropout_p) if dropout_p < 1 else np.zeros(shape, bool)
         keep_scale = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
-    return reference.scaled_dot_product_attention_reference(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep,
-                                                            keep_scale=keep_scale)
+    out = reference.scaled_dot_product_attention_reference(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep,
+                                                           keep_scale=keep_scale)
+    if not need_weights:
+        return out
+    weights = reference.attention_weights_reference(q, k, mask, scale=scale, is_causal=is_causal)
+    return out, weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
 
 
 def _share_heads(q: Any, x: Any, name: str) -> Any:

@@ -220,10 +220,13 @@ class Optimizer:
 class _Scratch(threading.local):
     """Two blocks of working memory for each thread, kept, since fresh memory costs as much as a pass over it."""
 
+    def __init__(self) -> None:
+        self.blocks: dict[np.dtype[Any], Array] = {}
+
     def of(self, dtype: np.dtype[Any]) -> Array:
-        if dtype.name not in self.__dict__:
-            self.__dict__[dtype.name] = np.empty((2, BLOCK), dtype)
-        return self.__dict__[dtype.name]
+        if dtype not in self.blocks:
+            self.blocks[dtype] = np.empty((2, BLOCK), dtype)
+        return self.blocks[dtype]
 
 
 _scratch = _Scratch()

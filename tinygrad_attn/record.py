@@ -35,7 +35,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
         scope = scope.outer
     if not chain:
         return "attention"
-    names = {id(module): name for name, module in (root or chain[-1]).named_modules()}
+    names = {id(module): name for name, module in (chain[-1] if root is None else root).named_modules()}
     tail: list[str] = []
     for module in chain:
         if id(module) in names:

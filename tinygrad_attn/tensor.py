@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .engine import Variable, clone, local
+from .engine import Op, Variable, clone, local
 from .errors import describe
+from .interop import FUNCTIONS, OPS
 
 _default_dtype = np.dtype(np.float32)
+_apply = Op.__call__                                 # as a plain function it is called a little faster than the op itself
 
 Axis = int | tuple[int, ...] | None
 
@@ -277,17 +279,21 @@ class Tensor(Variable):
         return new
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if self._tracked and local.context.recording:
+        whole = dtype is not None and np.dtype(dtype).kind in "iub"    # np.int64(t): no gradient belongs to integers
+        if self._tracked and local.context.recording and not whole:
             raise TypeError(f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph on purpose, "
                             "or join tensors with np.stack / np.concatenate to stay in it.")
         guard.hand_out(self._data)
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return interop.array_ufunc(ufunc, method, inputs, kwargs)
+        if kwargs or method != "__call__" or ufunc not in OPS:
+            return interop.array_ufunc(ufunc, method, inputs, kwargs)
+        return _apply(OPS[ufunc], *inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return interop.array_function(function, args, kwargs)
+        rule = FUNCTIONS.get(function)
+        return interop.array_function(function, args, kwargs) if rule is None else rule(*args, **kwargs)
 
     # ---- operators
 

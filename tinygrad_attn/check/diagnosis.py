@@ -1,7 +1,7 @@
 """From the pattern of a wrong gradient to the mistake behind it.
 
-`a` is the gradient by the rules, `n` the numeric one.  Each function below tries one explanation and answers with a Diagnosis or None; they are
-tried from the simplest on, and an explanation counts only if it fits to four digits.
+`a` is the gradient by the rules, `n` the numeric one.  Each function below tries one explanation and answers with a Diagnosis or None;
+they are tried from the simplest on, and an explanation counts only if it fits to four digits.
 """
 
 from __future__ import annotations
@@ -41,33 +41,37 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
 
 def from_pattern(p: Pattern) -> Diagnosis | None:
     """The simplest explanation that fits."""
-    for explanation in (not_finite, zero, numeric_zero, constant_factor, opposite_axis, transposed, sums_over_axes, constant, lost_contributions,
-                        some_elements, missing_factor, coupling, missing_term):
+    for explanation in (not_finite, zero, numeric_zero, constant_factor, opposite_axis, transposed, sums_over_axes, constant, coupling,
+                        lost_contributions, some_elements, missing_factor, missing_term):
         if (found := explanation(p)) is not None:
             return found
     return None
 
 
 def not_finite(p: Pattern) -> Diagnosis | None:
-    if not np.isfinite(p.a).all():
-        return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, log 0 or "
-                                "0 x inf in the rule; np.where does not help if the bad value is computed first.")
     if not np.isfinite(p.n).all():
-        return Diagnosis("domain", f"the function is not finite a step to one side at {_where(~np.isfinite(p.n))}: the input lies on the edge of "
+        return Diagnosis("domain", f"the function is not finite a step to one side at {_where(~np.isfinite(p.n))}: the input lies on the "
+                                   "edge of "
                                    "the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller eps.")
+    if not np.isfinite(p.a).all():
+        return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, log 0 "
+                                "or "
+                                "0 x inf in the rule; np.where does not help if the bad value is computed first.")
     return None
 
 
 def zero(p: Pattern) -> Diagnosis | None:
     if not p.a.any() and np.abs(p.n).max(initial=0) > p.tolerance:
-        return Diagnosis("zero", "the gradient is zero everywhere although the function does depend on this input. The rule returns zeros, or the "
+        return Diagnosis("zero", "the gradient is zero everywhere although the function does depend on this input. The rule returns zeros, "
+                                 "or the "
                                  "value went through detach(), .data, .numpy() or no_grad.")
     return None
 
 
 def numeric_zero(p: Pattern) -> Diagnosis | None:
     if np.abs(p.n).max(initial=0) <= p.tolerance:
-        return Diagnosis("numeric zero", "the function does not change at all when this input moves (a step function such as floor, round or a "
+        return Diagnosis("numeric zero", "the function does not change at all when this input moves (a step function such as floor, round "
+                                         "or a "
                                          "comparison, or a value that is not used), yet the rule gives a gradient.")
     return None
 
@@ -78,7 +82,7 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
         return None
     if abs(factor + 1) < 1e-3:
         return Diagnosis("sign", "the gradient has the wrong sign everywhere (constant factor -1).")
-    sizes = {}
+    sizes: dict[int, str] = {}
     for axis, size in enumerate(p.x.shape):
         sizes.setdefault(size, f"the size of axis {axis} of the input")
     if p.y is not None:
@@ -95,7 +99,8 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
         if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
             more = "a mean where a sum belongs" if wording == "divided by" else "the 1/N of a mean is missing"
             return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}; {more}.")
-    usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one of two "
+    usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
+                                                                        "of two "
              "equal uses is not counted"}
     hint = next((f": {t}" for v, t in usual.items() if abs(factor - v) < 1e-3 * v), "")
     return Diagnosis("constant factor", f"{text}{hint}.")
@@ -119,8 +124,10 @@ def opposite_axis(p: Pattern) -> Diagnosis | None:
     """A gradient that should repeat along one axis repeats along another."""
     right, wrong = _constant_axes(p.n), _constant_axes(p.a)
     if right and wrong and not (right & wrong) and p.a.ndim > 1:
-        return Diagnosis("wrong axis", f"the gradient is spread (broadcast) along axis {_listed(wrong)} of the input, but it should be along axis "
-                                       f"{_listed(right)}. Equal sizes hide it: the reduced axis must be put back (keepdims) before broadcasting.")
+        return Diagnosis("wrong axis", f"the gradient is spread (broadcast) along axis {_listed(wrong)} of the input, but it should be "
+                                       "along axis "
+                                       f"{_listed(right)}. Equal sizes hide it: the reduced axis must be put back (keepdims) before "
+                                       "broadcasting.")
     return None
 
 
@@ -134,7 +141,8 @@ def transposed(p: Pattern) -> Diagnosis | None:
             return Diagnosis("transposed", f"the gradient is right but {which}. Equal sizes hide it from a shape check.")
         reshaped = p.n.transpose(axes).reshape(p.a.shape)
         if same(p.a, reshaped):
-            return Diagnosis("transposed", f"the elements are right but in the wrong order: reshaped where the axes should be transposed to {axes}.")
+            return Diagnosis("transposed", "the elements are right but in the wrong order: reshaped where the axes should be transposed "
+                                           f"to {axes}.")
     for axis in range(p.a.ndim):
         if p.a.shape[axis] > 1 and same(p.a, np.flip(p.n, axis)):
             return Diagnosis("reversed", f"the gradient is right but reversed along axis {axis}.")
@@ -155,11 +163,13 @@ def sums_over_axes(p: Pattern) -> Diagnosis | None:
             total = per_result.sum(axis=over)
             if total.size == p.a.size and same(p.a, total.reshape(p.a.shape)):
                 return Diagnosis("wrong axis", f"the gradient is summed over axis {_listed(over)} of the result, which is the wrong axis: "
-                                               f"an operand of shape {p.x.shape} broadcast to {p.g.shape} sums over the axes it was repeated along.")
+                                               f"an operand of shape {p.x.shape} broadcast to {p.g.shape} sums over the axes it was "
+                                               "repeated along.")
             rows = np.moveaxis(per_result, over, range(len(over))).reshape(-1, *total.shape)
             for k, what in ((0, "first"), (len(rows) - 1, "last")):
                 if rows[k].size == p.a.size and same(p.a, rows[k].reshape(p.a.shape)):
-                    return Diagnosis("missing sum", f"the gradient counts only the {what} element along axis {_listed(over)} of the result: the sum over "
+                    return Diagnosis("missing sum", f"the gradient counts only the {what} element along axis {_listed(over)} of the "
+                                                    "result: the sum over "
                                                     "the broadcast axis is missing.")
     if same(p.a, np.full(p.a.shape, per_result.sum())):
         return Diagnosis("wrong axis", "every element has the sum over all axes of the result: the sum goes over too many axes.")
@@ -168,7 +178,8 @@ def sums_over_axes(p: Pattern) -> Diagnosis | None:
 
 def constant(p: Pattern) -> Diagnosis | None:
     if p.a.size > 2 and np.ptp(p.a) <= FIT * np.abs(p.a).max():
-        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} at every element: constant, where it should differ from element to element.")
+        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} at every element: constant, where it should differ from element "
+                                     "to element.")
     return None
 
 
@@ -186,7 +197,8 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
             return None
         kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
     which = kinds.pop() if len(kinds) == 1 else "one"
-    return Diagnosis("repeated use", f"{_where(_off(p))} is used several times (a repeated index, or one use of a reused value), but only the {which} "
+    return Diagnosis("repeated use", f"{_where(_off(p))} is used several times (a repeated index, or one use of a reused value), but only "
+                                     f"the {which} "
                                      "contribution is counted: the others are missed. Overwritten instead of added; use np.add.at, or +=.")
 
 
@@ -215,14 +227,17 @@ def missing_factor(p: Pattern) -> Diagnosis | None:
         except ValueError:
             continue
         with np.errstate(all="ignore"):
-            quantities = {name: value, f"{name}^2": value ** 2, f"(1 - {name})": 1 - value, f"(1 - {name}^2)": 1 - value ** 2, f"(1 + {name}^2)": 1 + value ** 2,
-                          f"cos {name}": np.cos(value), f"sin {name}": np.sin(value), f"exp {name}": np.exp(value), f"sqrt {name}": np.sqrt(value)}
+            quantities = {name: value, f"{name}^2": value ** 2, f"(1 - {name})": 1 - value, f"(1 + {name})": 1 + value,
+                          f"(1 - {name}^2)": 1 - value ** 2, f"(1 + {name}^2)": 1 + value ** 2,
+                          f"cos {name}": np.cos(value), f"sin {name}": np.sin(value), f"exp {name}": np.exp(value),
+                          f"sqrt {name}": np.sqrt(value)}
         for text, q in quantities.items():
             if np.isfinite(q).all() and np.ptp(q) > 0:
                 if fit_or_same(p.a, p.n * q):
                     return Diagnosis("extra factor", f"the gradient has a factor {text} too many ({_is(name)}).")
                 if fit_or_same(p.a * q, p.n):
-                    return Diagnosis("missing factor", f"the gradient lacks a factor {text} ({_is(name)}): the chain rule multiplies by it.")
+                    return Diagnosis("missing factor", f"the gradient lacks a factor {text} ({_is(name)}): the chain rule multiplies by "
+                                                       "it.")
     return None
 
 
@@ -234,7 +249,8 @@ def coupling(p: Pattern) -> Diagnosis | None:
     if by_rule == by_moving:
         return None
     if by_rule < by_moving:
-        return Diagnosis("missing sum", f"each result depends on all elements along axis {_listed(by_moving - by_rule)}, but the rule treats them separately: "
+        return Diagnosis("missing sum", f"each result depends on all elements along axis {_listed(by_moving - by_rule)}, but the rule "
+                                        "treats them separately: "
                                         "a sum over that axis is missing.")
     return Diagnosis("wrong axis", f"the rule sums over axis {_listed(by_rule) or 'none'}, but the function mixes elements along axis "
                                    f"{_listed(by_moving) or 'none'} only: a sum over the wrong axis.")
@@ -255,7 +271,8 @@ def missing_term(p: Pattern) -> Diagnosis | None:
         if p.a.shape[axis] < 3:
             continue
         lines = np.moveaxis(rest, axis, -1).reshape(-1, p.a.shape[axis])
-        for name, basis in (("constant", np.ones(p.a.shape)), ("proportional to y", p.y), ("proportional to x", p.x), ("a straight line in x", p.x)):
+        bases = {"constant": np.ones(p.a.shape), "proportional to y": p.y, "proportional to x": p.x, "a straight line in x": p.x}
+        for name, basis in bases.items():
             if basis is None or basis.shape != p.a.shape:
                 continue
             columns = np.moveaxis(basis, axis, -1).reshape(-1, p.a.shape[axis])
@@ -265,7 +282,8 @@ def missing_term(p: Pattern) -> Diagnosis | None:
                 columns_of = lambda c: c[:, None]
             left = [line - columns_of(c) @ np.linalg.lstsq(columns_of(c), line, rcond=None)[0] for line, c in zip(lines, columns)]
             if columns_of(columns[0]).shape[1] < p.a.shape[axis] - 1 and np.linalg.norm(left) <= 10 * FIT * np.linalg.norm(rest):
-                return Diagnosis("missing sum", f"the error is {name} along axis {axis}: a term that holds a sum (or mean) over axis {axis} is missing or scaled wrongly.")
+                return Diagnosis("missing sum", f"the error is {name} along axis {axis}: a term that holds a sum (or mean) over axis "
+                                                f"{axis} is missing or scaled wrongly.")
     return None
 
 
@@ -274,7 +292,8 @@ def fit_or_same(p: np.ndarray, q: np.ndarray) -> bool:
 
 
 def _is(name: str) -> str:
-    return {"x": "x is the input", "y": "y is the op's result", "g": "g is the incoming gradient"}.get(name, f"{name} is an operand of the op")
+    return {"x": "x is the input", "y": "y is the op's result", "g": "g is the incoming gradient"}.get(name, f"{name} is an operand of the "
+                                                                                                             "op")
 
 
 def _off(p: Pattern) -> np.ndarray:
@@ -289,7 +308,7 @@ def _region(mask: np.ndarray) -> str | None:
     """Words for a set of elements that is a band across one axis, a triangle or the diagonal."""
     for axis in range(mask.ndim):
         others = tuple(k for k in range(mask.ndim) if k != axis)
-        some, every = mask.any(axis=others), mask.all(axis=others)
+        some, every = np.asarray(mask.any(axis=others)), np.asarray(mask.all(axis=others))
         if mask.ndim > 1 and np.array_equal(some, every) and 0 < some.sum() < len(some):
             return f"{_numbers(np.flatnonzero(some))} along axis {axis}"
     if mask.ndim == 2 and mask.shape[0] == mask.shape[1]:

@@ -96,10 +96,11 @@ class Problem:
         return direction
 
     def numeric(self, which: int, eps: float, flats: Sequence[int] | None = None) -> np.ndarray:
-        """The numeric derivative by each element, or by the listed ones (NaN elsewhere)."""
+        """The numeric derivative by each element, or by the listed ones (NaN elsewhere; Inf where there is none)."""
         found = np.full(self.inputs[which].shape, np.nan)
         for flat in range(found.size) if flats is None else flats:
-            found.flat[flat] = self.element(which, flat, eps)
+            slope = self.element(which, flat, eps)
+            found.flat[flat] = np.inf if np.isnan(slope) else slope
         return found
 
     def jacobian(self, which: int, eps: float) -> np.ndarray:

@@ -35,10 +35,12 @@ class Entry:
     tolerance: np.ndarray
     missing: bool = False
     projections: int = 0
+    projected_error: float = 0.0
 
     @property
     def error(self) -> np.ndarray:
-        return np.where(np.isnan(self.numeric) & ~np.isnan(self.analytic), 0, np.abs(self.analytic - self.numeric))
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isnan(self.numeric) & ~np.isnan(self.analytic), 0, np.abs(self.analytic - self.numeric))
 
     @property
     def wrong(self) -> np.ndarray:
@@ -63,8 +65,8 @@ class Entry:
     def __str__(self) -> str:
         shape = self.analytic.shape
         if self.ok:
-            how = f"{self.projections} random projections of {self.analytic.size} elements" if self.projections else f"{self.measured} elements"
-            return f"{self.name} {shape}: {how} agree, largest error {np.max(self.error, initial=0):.1e}"
+            how = f"{self.projections} random projections of " if self.projections else ""
+            return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {max(self.projected_error, np.max(self.error, initial=0)):.1e}"
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
@@ -125,8 +127,8 @@ class Report:
     def _repr_html_(self) -> str:
         colour = "#009E73" if self.ok else "#D55E00"
         rows = "".join(
-            f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
-            f"<td>{np.nanmax(e.error, initial=0):.2e}</td><td>{escape(str(e.index))}</td></tr>" for e in self.entries)
+            f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>"
+            f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td><td>{np.nanmax(e.error, initial=0):.2e}</td><td>{escape(str(e.index))}</td></tr>" for e in self.entries)
         parts = [f"<p><b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
                  "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
         if self.op:
@@ -193,8 +195,8 @@ class Comparison:
 def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
     """|mine - reference| <= atol + rtol |reference|, for each name of `reference`, in its order.
 
-    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a Comparison, true if all agree, which prints a line
-    for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a transposed or scaled
+    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a Comparison, true if all agree, which
+    prints a line for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a transposed or scaled
     result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
     """
     if not isinstance(reference, dict):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, local
+from ..record import dotted_name
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -51,7 +52,7 @@ class Step(NamedTuple):
     place: Place | None
 
     def __str__(self) -> str:
-        inside = f" in {scope_name(self.scope)}" if self.scope is not None else ""
+        inside = f" in the module {scope_name(self.scope)!r}" if self.scope is not None else ""
         return f"{self.op.__name__}{inside}" + (f" at {self.place}" if self.place else "")
 
 
@@ -85,9 +86,5 @@ def array_of(x: Any) -> np.ndarray:
 
 
 def scope_name(scope: Any) -> str:
-    """The classes of the module calls that were open, outermost first: `TransformerEncoder > Linear`."""
-    names = []
-    while scope is not None:
-        names.append(type(getattr(scope, "module", scope)).__name__)
-        scope = getattr(scope, "outer", None)
-    return " > ".join(reversed(names))
+    """The dotted name of the module call, seen from the outermost module called; nothing outside modules."""
+    return "" if scope is None else dotted_name(scope)

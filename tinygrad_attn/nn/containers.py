@@ -98,11 +98,11 @@ class Sequential(_Numbered):
         else:
             self._replace(modules)
 
-    def forward(self, x: Any) -> Any:
-        """x -> f_n(... f_1(x))"""
+    def forward(self, input: Any) -> Any:
+        """input -> f_n(... f_1(input))"""
         for module in self:
-            x = module(x)
-        return x
+            input = module(input)
+        return input
 
 
 class ModuleDict(Module):

@@ -35,9 +35,9 @@ class Identity(Module):
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def forward(self, x: Any) -> Any:
-        """x -> x"""
-        return x
+    def forward(self, input: Any) -> Any:
+        """input -> input"""
+        return input
 
 
 class Linear(Module):
@@ -59,13 +59,13 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0.0
             init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Any) -> Tensor:
-        """(..., in) -> (..., out).  Raises ValueError if the last axis of x is not `in_features` long."""
-        x = floating(x, self.weight)
-        if not x.ndim or x.shape[-1] != self.in_features:
-            raise ValueError(f"Linear(in_features={self.in_features}, out_features={self.out_features}) got {describe(x)}, whose last axis is "
-                             f"not {self.in_features} long." + (" Transpose x?" if x.ndim > 1 and x.shape[-2] == self.in_features else ""))
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, input: Any) -> Tensor:
+        """(..., in) -> (..., out).  Raises ValueError if the last axis of input is not `in_features` long."""
+        input = floating(input, self.weight)
+        if not input.ndim or input.shape[-1] != self.in_features:
+            raise ValueError(f"Linear(in_features={self.in_features}, out_features={self.out_features}) got {describe(input)}, whose last axis is "
+                             f"not {self.in_features} long." + (" Transpose input?" if input.ndim > 1 and input.shape[-2] == self.in_features else ""))
+        return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -102,9 +102,9 @@ class Embedding(Module):
         if self.padding_idx is not None:
             self.weight._data[self.padding_idx] = 0
 
-    def forward(self, indices: Any) -> Tensor:
-        """Integers (...) -> (..., E).  Raises TypeError for other dtypes, IndexError (from the op) outside the table."""
-        return F.embedding(indices, self.weight, self.padding_idx)
+    def forward(self, input: Any) -> Tensor:
+        """Integers (...) -> (..., E).  Raises TypeError for other dtypes, ValueError for an index outside the table."""
+        return F.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}" + ("" if self.padding_idx is None else f", padding_idx={self.padding_idx}")
@@ -127,9 +127,9 @@ class LayerNorm(Module):
         self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
         self.bias = Parameter(np.zeros(self.normalized_shape, dtype)) if elementwise_affine and bias else None
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, input: Any) -> Tensor:
         """(..., *normalized_shape) -> the same shape"""
-        return F.layer_norm(floating(x, self.weight), self.normalized_shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -147,9 +147,9 @@ class RMSNorm(Module):
         self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
         self.weight = Parameter(np.ones(self.normalized_shape, dtype or get_default_dtype())) if elementwise_affine else None
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, input: Any) -> Tensor:
         """(..., *normalized_shape) -> the same shape"""
-        return F.rms_norm(floating(x, self.weight), self.normalized_shape, self.weight, self.eps)
+        return F.rms_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -166,9 +166,9 @@ class Dropout(Module):
             raise ValueError(f"dropout needs a probability between 0 and 1, got p={p}.")
         self.p = p
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape"""
-        return F.dropout(x, self.p, self.training) if self.training and self.p else x
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape"""
+        return F.dropout(input, self.p, self.training) if self.training and self.p else input
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -177,9 +177,9 @@ class Dropout(Module):
 class ReLU(Module):
     """y = max(x, 0), any shape; the derivative at 0 is 0."""
 
-    def forward(self, x: Any) -> Any:
-        """x -> max(x, 0)"""
-        return F.relu(x)
+    def forward(self, input: Any) -> Any:
+        """input -> max(input, 0)"""
+        return F.relu(input)
 
 
 class GELU(Module):
@@ -190,9 +190,9 @@ class GELU(Module):
             raise ValueError(f"GELU's approximate is 'none' or 'tanh', got {approximate!r}.")
         self.approximate = approximate
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape"""
-        return F.gelu(floating(x), self.approximate)
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape"""
+        return F.gelu(floating(input), self.approximate)
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
@@ -201,25 +201,25 @@ class GELU(Module):
 class SiLU(Module):
     """y = x / (1 + exp(-x)), any shape; also called swish."""
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape"""
-        return F.silu(floating(x))
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape"""
+        return F.silu(floating(input))
 
 
 class Sigmoid(Module):
     """y = 1 / (1 + exp(-x)), any shape."""
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape"""
-        return F.sigmoid(floating(x))
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape"""
+        return F.sigmoid(floating(input))
 
 
 class Tanh(Module):
     """y = tanh(x), any shape."""
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape"""
-        return F.tanh(floating(x))
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape"""
+        return F.tanh(floating(input))
 
 
 class Softmax(Module):
@@ -228,9 +228,9 @@ class Softmax(Module):
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
         self.axis = axis if dim is None else dim
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape, each line along the axis sums to 1"""
-        return F.softmax(floating(x), self.axis)
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape, each line along the axis sums to 1"""
+        return F.softmax(floating(input), self.axis)
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}"
@@ -239,9 +239,9 @@ class Softmax(Module):
 class LogSoftmax(Softmax):
     """y_i = x_i - log sum_j exp(x_j) along an axis.  Any shape."""
 
-    def forward(self, x: Any) -> Any:
-        """x of any shape -> the same shape"""
-        return F.log_softmax(floating(x), self.axis)
+    def forward(self, input: Any) -> Any:
+        """input of any shape -> the same shape"""
+        return F.log_softmax(floating(input), self.axis)
 
 
 class MSELoss(Module):

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from ..engine import op
+from ..kernels.erf import erf as _erf
 
 
 @op(broadcasts=True)
@@ -141,6 +142,28 @@ minimum.vjp(lambda g, y, a, b: _share(g, a, b, a < b),
 
 
 @op(broadcasts=True)
+def fmax(a, b):
+    """y = max(a, b), or the other one where one is NaN."""
+    return np.fmax(a, b)
+
+
+@op(broadcasts=True)
+def fmin(a, b):
+    """y = min(a, b), or the other one where one is NaN."""
+    return np.fmin(a, b)
+
+
+def _share_unless_nan(g, mine, other, wins):
+    return _share(g, mine, other, wins | np.isnan(other) & ~np.isnan(mine))
+
+
+fmax.vjp(lambda g, y, a, b: _share_unless_nan(g, a, b, a > b),
+         lambda g, y, a, b: _share_unless_nan(g, b, a, b > a))
+fmin.vjp(lambda g, y, a, b: _share_unless_nan(g, a, b, a < b),
+         lambda g, y, a, b: _share_unless_nan(g, b, a, b < a))
+
+
+@op(broadcasts=True)
 def where(condition, a, b):
     """y = a where the condition holds, else b."""
     return np.where(condition, a, b)
@@ -162,8 +185,8 @@ def _inside(x, low, high):
 
 
 clip.vjp(lambda g, y, x, low, high: g * _inside(x, low, high),
-         lambda g, y, x, low, high: g * (x < low),
-         lambda g, y, x, low, high: g * ((x > high) if low is None else (x > high) & (high >= low)))
+         lambda g, y, x, low, high: g * ((x < low) & (True if high is None else low < high)),
+         lambda g, y, x, low, high: g * ((x > high) | (False if low is None else high < low)))
 
 
 @op(broadcasts=True)
@@ -312,13 +335,10 @@ def sigmoid(x):
 sigmoid.vjp(lambda g, y, x: g * y * (1 - y))
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
-
-
 @op
 def erf(x):
     """y = 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
-    return np.asarray(_erf(x), dtype=x.dtype)
+    return _erf(np.asarray(x))
 
 
 erf.vjp(lambda g, y, x: g * np.exp(-x * x) * (2 / math.sqrt(math.pi)))

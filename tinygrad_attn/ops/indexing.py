@@ -69,7 +69,7 @@ def _along(indices, axis, shape):
     if axis is None:
         return np.unravel_index(indices, shape)
     axis %= len(shape)
-    grid = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    grid = list(np.ogrid[tuple(slice(n) for n in shape)])        # the other axes broadcast, as in NumPy
     grid[axis] = indices
     return tuple(grid)
 

@@ -1,0 +1,122 @@
+"""`python -m tests.benchmarks`: run the workloads in turns, print the table, and write it as JSON, Markdown and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import report
+from .workloads import WORKLOADS, Workload
+
+
+class Worker:
+    """A library's process and the pipe to it."""
+
+    def __init__(self, library: str, threads: int) -> None:
+        env = dict(os.environ, **{k: str(threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")},
+                   XLA_FLAGS=f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'} intra_op_parallelism_threads={threads}")
+        self.library = library
+        self.process = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.worker", library], env=env, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.alive = self.ask(None).get("ready", False)
+
+    def ask(self, order: dict[str, Any] | None) -> dict[str, Any]:
+        """Send an order, wait for the answer; an empty one if the process has died."""
+        try:
+            if order is not None:
+                print(json.dumps(order), file=self.process.stdin, flush=True)
+            return json.loads(self.process.stdout.readline() or "{}")  # type: ignore[union-attr]
+        except (BrokenPipeError, json.JSONDecodeError):
+            return {}
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def disagreement(mine: Path, reference: Path) -> float:
+    """The worst over all arrays of the 99 % quantile of |difference|, relative to the array's largest entry."""
+    worst = 0.0
+    with np.load(mine) as a, np.load(reference) as b:
+        for k in set(a.files) & set(b.files):
+            scale = max(float(np.abs(b[k]).max(initial=0)), 1e-6)
+            worst = max(worst, float(np.quantile(np.abs(a[k].reshape(-1) - b[k].reshape(-1)), 0.99)) / scale)
+        return worst if set(a.files) & set(b.files) else float("inf")
+
+
+def measure(w: Workload, workers: dict[str, Worker], rounds: int, folder: Path) -> dict[str, Any]:
+    """Check one workload against PyTorch in every library, then time them in turns."""
+    row: dict[str, Any] = {"name": w.name, "group": w.group, "goal": w.goal, "must": w.must, "libraries": {}}
+    present: dict[str, float] = {}
+    for name, worker in workers.items():
+        answer = worker.ask({"prepare": w.name})
+        if "first" not in answer:
+            continue
+        worker.ask({"save": str(folder / f"{name}.npz")})
+        error = disagreement(folder / f"{name}.npz", folder / "torch.npz") if name != "torch" else 0.0
+        row["libraries"][name] = {"peak_bytes": answer["peak"], "error": error}
+        if error < 1e-3:
+            present[name] = answer["first"]
+    if "ours" not in present or "torch" not in present:
+        return row
+    repeats = {}
+    for name in present:
+        once = workers[name].ask({"time": 1})["seconds"]
+        repeats[name] = max(1, min(2000, int(0.05 / max(once, 1e-7))))
+    turns: dict[str, list[float]] = {name: [] for name in present}
+    for _ in range(rounds):
+        for name in present:
+            turns[name].append(workers[name].ask({"time": repeats[name]})["seconds"])
+    for name, seconds in turns.items():
+        row["libraries"][name]["seconds"] = statistics.median(seconds)
+        row["libraries"][name]["ratio"] = statistics.median(a / b for a, b in zip(turns["ours"], seconds, strict=True))
+    return row
+
+
+def main() -> int:
+    """Parse, run, report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default="", help="part of a workload's name")
+    parser.add_argument("--full", action="store_true", help="also the longest ones")
+    parser.add_argument("--rivals", action="store_true", help="also HIPS autograd, MyGrad, micrograd and JAX where installed")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
+    options = parser.parse_args()
+    chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
+    result: dict[str, Any] = {"machine": report.machine(), "python": platform.python_version(), "rounds": options.rounds, "threads": {}}
+    for threads in options.threads:
+        rows = []
+        rivals = sorted({r for w in chosen for r in w.rivals}) if options.rivals else []
+        workers = {name: Worker(name, threads) for name in ("torch", "ours", *rivals)}
+        workers = {name: worker for name, worker in workers.items() if worker.alive}
+        if {"torch", "ours"} - set(workers):
+            print("The benchmark needs torch and this package; see pip install '.[test]'.", file=sys.stderr)
+            return 2
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                for w in chosen:
+                    allowed = {n: k for n, k in workers.items() if n in ("torch", "ours", *w.rivals)}
+                    rows.append(measure(w, allowed, options.rounds, Path(folder)))
+                    print(report.line(rows[-1], threads), flush=True)
+        finally:
+            for worker in workers.values():
+                worker.close()
+        result["threads"][str(threads)] = rows
+    report.write(result, options.out)
+    print(f"Written to {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""A library in a process of its own: reads orders from standard input, one JSON line each, and answers in kind."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from .workloads import WORKLOADS
+
+MODULES = {"ours": "ours", "torch": "torch_eager", "hips": "hips", "mygrad": "mygrad_", "micrograd": "micrograd_", "jax": "jax_"}
+
+
+def memory(key: str) -> int:
+    """A line of /proc/self/status in bytes, 0 where there is none."""
+    try:
+        with open("/proc/self/status") as f:
+            return next((int(line.split()[1]) * 1024 for line in f if line.startswith(key)), 0)
+    except OSError:
+        return 0
+
+
+def reset_peak() -> None:
+    """Let the OS's high-water mark start again from here."""
+    try:
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+    except OSError:
+        pass
+
+
+def main(library: str) -> None:
+    """Serve orders until standard input ends."""
+    lib: Any = importlib.import_module(f".libraries.{MODULES[library]}", __package__).Library()
+    by_name, step, results = {w.name: w for w in WORKLOADS}, None, None
+    answer = lambda **a: print(json.dumps(a), flush=True)
+    answer(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "prepare" in order:
+            w = by_name[order["prepare"]]
+            if not hasattr(lib, w.kind):
+                answer(skipped=f"{library} has no {w.kind}")
+                continue
+            step = results = None
+            step, results = getattr(lib, w.kind)(w.arrays(), **w.sizes)
+            base = memory("VmRSS")
+            reset_peak()
+            start = time.perf_counter()
+            step()
+            answer(first=time.perf_counter() - start, peak=memory("VmHWM") - base)
+        elif "save" in order:
+            np.savez(order["save"], **{k.replace("/", "|"): np.asarray(v) for k, v in results().items()})
+            answer(saved=True)
+        else:
+            n = order["time"]
+            start = time.perf_counter()
+            for _ in range(n):
+                step()
+            answer(seconds=(time.perf_counter() - start) / n)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,234 @@
+"""Why one op's own rule is wrong, found by experiment: exchange what the rule is given and see when it comes out right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..engine import Variable
+from .diagnosis import FIT, Pattern, constant_factor, from_pattern, not_finite, numeric_zero, opposite_axis, same, sums_over_axes, zero
+from .local import MOST, Suspect, call_rule, original_operands, step_size
+from .problem import Problem
+from .report import Diagnosis
+from .trace import Trace, watching
+
+
+def explain_rule(s: Suspect) -> Diagnosis:
+    """What is wrong with this op's rule."""
+    if s.failure is not None:
+        return Diagnosis("rule raises", f"the rule itself fails: {s.failure}")
+    pattern = pattern_of(s.problem, s.which, s.analytic, s.step)
+    for explanation in (_not_finite, _ignores_cotangent, _zero, _repeated_index, _constant_factor, _sums, _one_use_missed, _axis_ignored,
+                        _operand_transposed, _exchanged):
+        if (found := explanation(s, pattern)) is not None:
+            return found
+    return from_pattern(pattern) or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it "
+                                                      "again.")
+
+
+def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None,
+               eps: float | None = None) -> Pattern:
+    """Everything the explanations may look at, for one input of a problem."""
+    x = problem.inputs[which]
+    values = problem.values()
+    h = step_size(x._data) if eps is None else eps
+    if numeric is None:
+        numeric = problem.numeric(which, h) if x.size <= 20 * MOST else problem.numeric(which, h, range(4 * MOST))
+    single = len(values) == 1
+    others = {}
+    if step is not None:
+        others = {f"operand {i}": np.asarray(getattr(o, "_data", o)) for i, o in enumerate(step.inputs)
+                  if getattr(o, "dtype", None) == np.float64 and np.shape(o) == x.shape and i != which}
+
+    @cache
+    def jacobians() -> tuple[np.ndarray, np.ndarray] | None:
+        if x.size > MOST or sum(v.size for v in values) > 4 * MOST:
+            return None
+        return problem.jacobian_by_rules(which), problem.jacobian(which, h)
+
+    def elsewhere() -> list[tuple[np.ndarray, np.ndarray]]:
+        """Fresh values only for a few elements, where any two patterns may look proportional by accident."""
+        found, rng, before = [], np.random.default_rng(1), x._data
+        for _ in range(3 if x.size < 8 else 1):
+            if x.size > 4 * MOST:
+                break
+            try:
+                x._data = before * (1 + 0.05 * rng.uniform(-1, 1, x.shape))
+                g = problem.gradients()[which]
+                found.append((np.zeros(x.shape) if g is None else g, problem.numeric(which, h)))
+            finally:
+                x._data = before
+        return found
+
+    measured = ~np.isnan(numeric)
+    if not measured.all():                           # a large input: judge the measured elements as a list
+        return Pattern(analytic[measured], numeric[measured], None, None, x._data[measured], {}, lambda: None, list, problem.noise(h))
+    g, y = (problem.cotangents[0], values[0]) if single else (None, None)
+    return Pattern(analytic, numeric, g, y, x._data, others, jacobians, elsewhere, problem.noise(h))
+
+
+def _not_finite(s: Suspect, p: Pattern) -> Diagnosis | None:
+    return not_finite(p)
+
+
+def _zero(s: Suspect, p: Pattern) -> Diagnosis | None:
+    return zero(p) or numeric_zero(p)
+
+
+def _constant_factor(s: Suspect, p: Pattern) -> Diagnosis | None:
+    return constant_factor(p)
+
+
+def _sums(s: Suspect, p: Pattern) -> Diagnosis | None:
+    return opposite_axis(p) or sums_over_axes(p)
+
+
+def _ignores_cotangent(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """A gradient is linear in the incoming one."""
+    g = s.problem.cotangents
+    once, twice, none = (s.problem.gradients(cotangents=[c * k for c in g])[s.which] for k in (1, 2, 0))
+    if once is None or twice is None or none is None:
+        return None
+    if np.any(once) and same(once, twice):
+        return Diagnosis("incoming gradient ignored", "the rule's answer does not depend on the incoming gradient g: multiply the op's own "
+                                                      "derivative by g "
+                                                      "(the chain rule). An all-ones g would hide this.")
+    if not same(2 * once, twice) or np.any(none):
+        power = "; it uses g squared" if same(4 * once, twice) else "; it adds something that does not depend on g" if np.any(none) else ""
+        return Diagnosis("incoming gradient", f"the rule is not linear in the incoming gradient g{power}. Every term is multiplied by g "
+                                              "exactly once.")
+    return None
+
+
+def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
+    indices = [v for v in [*s.step.static.values(), *original_operands(s)] for v in (v if isinstance(v, tuple) else (v,))
+               if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
+    off = np.abs(p.a - p.n) > FIT * np.abs(p.n).max(initial=0) + p.tolerance
+    if off.all() or not any(len(np.unique(v)) < v.size for v in indices):
+        return None
+    repeated = next(v for v in indices if len(np.unique(v)) < v.size)
+    found, counts = np.unique(repeated, return_counts=True)
+    return Diagnosis("repeated index", "only elements picked more than once are wrong (index "
+                                       f"{', '.join(map(str, found[counts > 1][:6]))}): the rule overwrites "
+                                       "where it must add, so only one use of a repeated index is counted. Use np.add.at, not out[index] = "
+                                       "g or out[index] += g.")
+
+
+def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """Runs the forward text on Tensors, which gives the contribution of every single use of the input."""
+    inputs = [type(x)._of(x._data.copy(), True) if isinstance(x, Variable) else x for x in s.step.inputs]  # type: ignore[attr-defined]
+    problem = Problem.__new__(Problem)
+    x = inputs[s.position]
+    try:
+        out = s.step.op.forward(*inputs, **s.step.static)
+        out = out[0] if s.step.op.saves else out
+        if not isinstance(out, Variable) or out._data.shape != s.problem.cotangents[0].shape:
+            return None
+        problem.inputs = [x]
+        with watching(Trace()) as trace:
+            problem.gradients([out], s.problem.cotangents)
+    except Exception:
+        return None
+    parts = [part for _, _, _, _, holder, part in trace.parts if holder is x]
+    names = [node.op.__name__ for _, node, _, _, holder, _ in trace.parts if holder is x]
+    if not 2 <= len(parts) <= 10 or not same(p.n, np.sum(parts, axis=0)):
+        return None
+    for size in range(1, len(parts)):
+        for chosen in itertools.combinations(range(len(parts)), size):
+            if same(p.a, np.sum([parts[i] for i in chosen], axis=0)):
+                left = ", ".join(sorted({names[i] for i in range(len(parts)) if i not in chosen}))
+                return Diagnosis("missed use", f"the input is used {len(parts)} times in the forward text, but the rule counts only {size} "
+                                               "of these uses; missed: the use in "
+                                               f"{left}. The gradient is the sum over all uses.")
+    return None
+
+
+def _turned(v: Any) -> Any:
+    return v.swapaxes(-1, -2) if isinstance(v, np.ndarray) and v.ndim >= 2 else None
+
+
+def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """The rule comes out right if one of the matrices it is given, or its answer, is transposed."""
+    operands = original_operands(s) if s.step.op.joint is None else []
+    for i, operand in enumerate(operands):
+        if (turned := _turned(operand)) is not None:
+            try:
+                y = s.step.op.forward(*operands, **s.step.static)
+            except Exception:
+                return None
+            y = y[0] if s.step.op.saves else y
+            tried = call_rule(s, y=y, operands=[turned if k == i else o for k, o in enumerate(operands)])
+            for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
+                if answer is not None and same(answer, p.n):
+                    return Diagnosis("transposed", f"the rule is right once operand {i} is transposed{also}: a transpose (.mT) is missing "
+                                                   "or too many.")
+    if (turned := _turned(s.problem.cotangents[0])) is not None:
+        tried = call_rule(s, g=turned)
+        for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
+            if answer is not None and same(answer, p.n):
+                return Diagnosis("transposed", f"the rule is right once the incoming gradient is transposed{also}: a transpose (.mT) is "
+                                               "missing or too many.")
+    return None
+
+
+def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """Rules in the wrong order, or x taken for y."""
+    for other, x in enumerate(s.problem.inputs):
+        if other != s.which and x.shape == p.a.shape and same(p.a, s.problem.numeric(other, step_size(x._data))):
+            return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]}: the "
+                                          "rules stand in the wrong order.")
+    operands = original_operands(s)
+    if p.y is not None and len(operands) > 1 and isinstance(operands[0], np.ndarray) and np.shape(operands[0]) == np.shape(operands[1]):
+        answer = call_rule(s, y=p.y, operands=[operands[1], operands[0], *operands[2:]])
+        if answer is not None and same(answer, p.n):
+            return Diagnosis("exchanged", "the rule is right once its first two operands are exchanged: it takes one for the other.")
+    if p.y is not None and p.y.shape == p.x.shape:
+        answer = call_rule(s, y=p.x)
+        if answer is not None and same(answer, p.n):
+            return Diagnosis("exchanged", "the rule uses the result y where the input x belongs.")
+        if s.step.op.joint is None:
+            answer = call_rule(s, y=p.y, operands=[p.y if k == s.position else o for k, o in enumerate(operands)])
+            if answer is not None and same(answer, p.n):
+                return Diagnosis("exchanged", "the rule uses the input x where the result y belongs.")
+    return None
+
+
+def _axis_ignored(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """Right for another axis than the one asked for?"""
+    axis = s.step.static.get("axis")
+    if not isinstance(axis, (int, type(None))) or "axis" not in s.step.static or not p.x.ndim:
+        return None
+    for other in _axes(p.x.ndim, axis):
+        answer = call_rule(s, y=p.y, static={**s.step.static, "axis": other})
+        if answer is not None and same(answer, p.n):
+            return Diagnosis("wrong axis", f"the rule is right for axis={axis} when it is told axis={other}: it counts the axis "
+                                           "differently (a negative axis?).")
+    for other in _axes(p.x.ndim, axis):
+        step = s.step._replace(static={**s.step.static, "axis": other})
+        moved = _right_for(step, s)
+        if moved:
+            return Diagnosis("wrong axis", f"the rule is wrong for axis={axis} but right for axis={other}: it sums or broadcasts over a "
+                                           "fixed axis, whatever axis it is given.")
+    return None
+
+
+def _axes(ndim: int, axis: int | None) -> Iterator[int]:
+    used = None if axis is None else axis % ndim
+    for other in (*range(-ndim, 0), *range(ndim)):
+        if used is None or other % ndim != used:
+            yield other
+
+
+def _right_for(step: Any, s: Suspect) -> bool:
+    operands = [type(x)._of(x._data.copy(), x._tracked) if isinstance(x, Variable) else x for x in step.inputs]  # type: ignore[attr-defined]
+    inputs = [x for x in operands if isinstance(x, Variable) and x._tracked]
+    try:
+        problem = Problem(lambda: step.op(*operands, **step.static), inputs, ["x"] * len(inputs), np.random.default_rng(2))
+        found = problem.gradients()[s.which]
+        return found is not None and same(found, problem.numeric(s.which, step_size(inputs[s.which]._data)))
+    except Exception:
+        return False

@@ -1,0 +1,258 @@
+"""`gradcheck`: is the gradient that the rules give the slope of the function?  If not: where, by how much, which op, what mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autograd import enable_grad, grad
+from ..engine import Variable
+from ..errors import describe
+from .locate import explain
+from .problem import Problem, private_values
+from .report import Diagnosis, Entry, Report
+
+SMALL = 512
+"""Inputs up to this size are measured element by element; larger ones in this many groups, a random projection of each."""
+
+
+class GradcheckError(AssertionError):
+    """A gradient that is not the slope of its function; `.report` holds what was found."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3,
+              raise_exception: bool = True, order: int = 1, fast_mode: bool = False, params: Any = None, seed: int = 0) -> Report:
+    """Compare d(sum of v * f)/dx by the rules with (f(x + eps) - f(x - eps)) / (2 eps), for a random weight v of every result.
+
+    `f` is a function of Tensors or a Module that returns a Tensor or a tuple with some.  `inputs` is a Tensor or a sequence of
+    Tensors, arrays and whatever else f takes: the Tensors that require a gradient and the float64 arrays are checked (all floating Tensors if none
+    requires one).  `params`, further tensors f depends on, are checked as well; for a Module its parameters are.  `order=2` checks
+    the gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with atol scaled down for
+    gradients smaller than 1.  Inputs of more than 512 elements are measured in 512 random projections, with `fast_mode` any input in two.
+
+    Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs.
+    Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
+    Raises TypeError for float32, whose rounding hides errors below about 1 %.  As torch.autograd.gradcheck.
+    """
+    if order not in (1, 2):
+        raise ValueError(f"order must be 1 (the gradient) or 2 (also the gradient of the gradient), got {order!r}.")
+    arguments, checked, names = _collect(f, inputs, params)
+    rng = np.random.default_rng(seed)
+    call = lambda: f(*arguments)
+    with private_values(checked):
+        report = _check(call, checked, names, eps, atol, rtol, fast_mode, rng)
+        if order == 2 and report.ok:
+            report = _check_gradient(call, checked, names, eps, atol, rtol, fast_mode, rng, report)
+    if raise_exception and not report:
+        raise GradcheckError(report)
+    return report
+
+
+def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
+    """`gradcheck` with order=2: the gradient, and the gradient of the gradient.  As torch.autograd.gradgradcheck."""
+    return gradcheck(f, inputs, order=2, **options)
+
+
+def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any], list[Any], list[str]]:
+    """The arguments for f, the tensors to check, and what to call them."""
+    if not callable(f):
+        raise TypeError(f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write gradcheck(lambda x: ..., [x]); "
+                        "the "
+                        "result itself does not tell how it was computed.")
+    given = [inputs] if isinstance(inputs, (Variable, np.ndarray)) else list(inputs)
+    arguments = [Variable._kind(a) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a for a in given]
+    floating = [a for a in arguments if isinstance(a, Variable) and a._data.dtype.kind == "f"]
+    wanting = {id(a) for a, b in zip(arguments, given) if isinstance(a, Variable) and (a._tracked or a is not b)}
+    checked: list[Any] = []
+    names: list[str] = []
+    for i, a in enumerate(arguments):
+        if any(a is t for t in floating) and (not wanting or id(a) in wanting) and not any(a is t for t in checked):
+            checked.append(a)
+            names.append(f"input {i}" + (f" {a.name!r}" if a.name else ""))
+    for name, p in _parameters(f, params):
+        if not any(p is t for t in checked):
+            checked.append(p)
+            names.append(name)
+    if not checked:
+        raise ValueError("there is nothing to check: give gradcheck at least one floating-point Tensor or array in inputs, or tensors in "
+                         "params=.")
+    for name, t in zip(names, checked):
+        if not isinstance(t, Variable):
+            raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
+        if t._data.dtype != np.float64:
+            cure = "module.astype(np.float64)" if name.startswith("parameter") else "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
+            raise TypeError(f"precision too low: {name} is {describe(t)}. Central differences need float64: in {t._data.dtype} rounding "
+                            "leaves only two or three digits, "
+                            f"and a wrong gradient passes. Write {cure}.")
+    return arguments, checked, names
+
+
+def _parameters(f: Any, params: Any) -> list[tuple[str, Any]]:
+    if params is None:
+        return [(f"parameter {name!r}", p) for name, p in f.named_parameters() if p._tracked] if hasattr(f, "named_parameters") else []
+    if isinstance(params, Variable):
+        params = [params]
+    pairs = params.items() if isinstance(params, dict) else enumerate(params)
+    listed = [(key, p) if not isinstance(p, tuple) else p for key, p in pairs]
+    return [(f"parameter {getattr(p, 'name', None) or name!r}", p) for name, p in listed]
+
+
+def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], eps: float, atol: float, rtol: float, fast: bool,
+           rng: np.random.Generator) -> Report:
+    """One order, on tensors whose values are ours to move."""
+    before = [t._data.copy() for t in checked]
+    problem = Problem(call, checked, names, rng)
+    report = Report()
+    outputs, trace = problem.traced()
+    report.diagnosis = _modified(problem, before, "f") or _unrepeatable(problem, outputs) or Diagnosis("", "")
+    if report.diagnosis:
+        return report
+    try:
+        gradients = problem.gradients(outputs)
+    except Exception as failure:
+        report.diagnosis = Diagnosis("backward fails", str(failure))
+        return report
+    report.diagnosis = (_unreached(gradients) or _modified(problem, before, "the backward pass")
+                        or _second_pass(problem, outputs, gradients)
+                        or _shared_state(problem, gradients, rng) or Diagnosis("", ""))
+    if report.diagnosis:
+        return report
+    noise = problem.noise(eps)
+    for which in range(len(checked)):
+        report.entries.append(_measure(problem, which, gradients[which], eps, atol, rtol, noise, fast, rng))
+    if all(e.ok and not e.analytic.any() for e in report.entries):
+        report.notes.append("every gradient is zero here, so this says little; choose inputs at which the function has a slope.")
+    report.notes += [f"{e.name}: the results do not depend on it." for e in report.entries if e.ok and e.missing]
+    if any(not e.ok for e in report.entries):
+        explain(report, problem, trace, outputs, gradients, eps, rng)
+    return report
+
+
+def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], eps: float, atol: float, rtol: float, fast: bool,
+                    rng: np.random.Generator, first: Report) -> Report:
+    """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
+    problem = Problem(call, checked, names, rng)
+    kind = Variable._kind
+    tracked = [k for k, t in enumerate(problem.outputs()) if t._tracked]
+    weights = [kind(problem.cotangents[k], requires_grad=True) for k in tracked]
+
+    def gradient() -> list[Any]:
+        with enable_grad():
+            outputs = problem.outputs()
+            found = grad([outputs[k] for k in tracked], problem.inputs, weights, create_graph=True, allow_unused=True)
+            return [g for g in found if g is not None]
+
+    plain = [g for g in problem.gradients() if g is not None]
+    for k, (fast_one, recorded) in enumerate(zip(plain, gradient())):
+        if not np.allclose(fast_one, recorded._data, rtol=1e-6, atol=1e-9 * max(1.0, float(np.abs(fast_one).max(initial=0)))):
+            return Report(first.entries, Diagnosis("two answers", f"{names[k]}: the gradient under create_graph=True differs from the "
+                                                                  "ordinary one: an op's twin, or a "
+                                                                  "rule that treats arrays and Tensors differently, is wrong."), order=2)
+    try:
+        more = [f"cotangent of result {k}" for k in tracked]
+        report = _check(gradient, [*checked, *weights], [*names, *more], eps, atol, rtol, fast, rng)
+    except TypeError as failure:
+        report = Report(diagnosis=Diagnosis("second order", f"the gradient cannot be differentiated: {failure}"))
+    report.order = 2
+    report.notes += first.notes
+    return report
+
+
+# ---- faults that no slope shows
+
+def _unrepeatable(problem: Problem, outputs: list[Any]) -> Diagnosis | None:
+    again, trace = problem.traced()
+    if len(again) != len(outputs) or any(not np.array_equal(a._data, b._data, equal_nan=True) for a, b in zip(again, outputs)):
+        return Diagnosis("not deterministic", "f gives different results for the same inputs, so it has no slope. Switch dropout off "
+                                              "(module.eval()), draw random numbers "
+                                              "outside f, and keep no state between calls.")
+    return None
+
+
+def _modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis:
+    for name, t, value in zip(problem.names, problem.inputs, before):
+        if t._data.shape != value.shape or not np.array_equal(t._data, value, equal_nan=True):
+            return Diagnosis("input modified", f"{who} changes {name} in place, so its slope cannot be measured and saved values go wrong. "
+                                               "Compute a new tensor (x = x + 1, not "
+                                               "x.data += 1 or out=x), or copy first.")
+    return Diagnosis("", "")
+
+
+def _unreached(gradients: Sequence[np.ndarray | None]) -> Diagnosis:
+    if any(g is not None for g in gradients):
+        return Diagnosis("", "")
+    return Diagnosis("gradient missing", "no result is connected to any input: nothing was recorded from the inputs to the results. Look "
+                                         "for detach(), .data, "
+                                         ".numpy(), .item(), Tensor(...) of a result, or no_grad() inside f; or f does not use its inputs.")
+
+
+def _second_pass(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None]) -> Diagnosis | None:
+    second = problem.gradients(outputs)
+    for name, a, b in zip(problem.names, first, second):
+        if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
+            return Diagnosis("rule changes its operands", f"{name}: a second backward pass over the same graph gives another gradient. "
+                                                          "Some rule works in place on g, on y or on an "
+                                                          "operand, or keeps state between calls.")
+    return None
+
+
+def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.random.Generator) -> Diagnosis | None:
+    """Run f elsewhere between the forward and the backward pass: a rule that reads state kept outside the graph shows."""
+    outputs = problem.traced()[0]
+    before = [t._data for t in problem.inputs]
+    try:
+        for t in problem.inputs:
+            t._data = t._data * (1 + 0.1 * rng.uniform(-1, 1, t.shape))
+        problem.traced()
+    except (ValueError, IndexError):
+        pass                                         # f does not accept these values; nothing to learn then
+    finally:
+        for t, data in zip(problem.inputs, before):
+            t._data = data
+    after = problem.gradients(outputs)
+    for name, a, b in zip(problem.names, first, after):
+        if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
+            return Diagnosis("shared state", f"{name}: calling f once more before backward() changes the gradient of the first call. "
+                                             "Something the rule needs is kept on the layer, "
+                                             "or in a variable outside, instead of in the call; the second call overwrites it.")
+    return None
+
+
+def _measure(problem: Problem, which: int, found: np.ndarray | None, eps: float, atol: float, rtol: float, noise: float, fast: bool,
+             rng: np.random.Generator) -> Entry:
+    """One input: element by element if it is small, else in groups; where a group is off, its elements."""
+    x = problem.inputs[which]
+    analytic = np.zeros(x.shape) if found is None else found
+    groups = 2 if fast else SMALL
+    projections, largest = 0, 0.0
+    if x.size <= groups or not fast and x.size <= SMALL:
+        numeric = problem.numeric(which, eps)
+    else:
+        numeric, projections = np.full(x.shape, np.nan), groups
+        member, signs = rng.permutation(np.arange(x.size) % groups), rng.choice([-1.0, 1.0], x.size)
+        suspicious: list[int] = []
+        for k in range(groups):
+            direction = ((member == k) * signs).reshape(x.shape)
+            n, a = problem.slope(which, direction, eps), float(np.sum(direction * analytic))
+            largest = max(largest, abs(n - a))
+            if not abs(n - a) <= _tolerance(np.array([n, a]), atol, rtol, noise)[0]:
+                suspicious += np.flatnonzero(member == k).tolist()
+        if suspicious:
+            order = np.argsort(rng.random(len(suspicious)))
+            chosen = range(x.size) if x.size <= 4 * SMALL else sorted(suspicious[i] for i in order[:2 * SMALL])
+            numeric = problem.numeric(which, eps, chosen)
+    tolerance = _tolerance(numeric, atol, rtol, noise, analytic)
+    return Entry(problem.names[which], analytic, numeric, tolerance, found is None, projections, largest)
+
+
+def _tolerance(numeric: np.ndarray, atol: float, rtol: float, noise: float, analytic: np.ndarray | None = None) -> np.ndarray:
+    """atol + rtol |n|, with atol relative to the largest slope where that is below 1, but never below what rounding makes."""
+    sizes = np.abs(np.nan_to_num(numeric)), np.abs(np.nan_to_num(numeric if analytic is None else analytic))
+    scale = max(float(s.max(initial=0)) for s in sizes)
+    return min(atol, max(atol * scale, noise)) + rtol * sizes[0]

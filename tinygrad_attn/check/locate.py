@@ -1,0 +1,187 @@
+"""A gradient is wrong: find out whether the check, the program, one op's rule or the engine is to blame, and say so in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine import Variable
+from .blame import explain_rule, pattern_of
+from .diagnosis import from_pattern
+from .local import at_kink, suspects
+from .problem import Problem
+from .report import Diagnosis, Entry, Report
+from .trace import Step, Trace, array_of, scope_name, watching
+
+EPSILONS = tuple(10.0 ** -k for k in np.arange(1, 12.5, 0.5))
+
+
+def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], gradients: Sequence[np.ndarray | None], eps: float,
+            rng: np.random.Generator) -> None:
+    """Fill in the report's diagnosis, op, place and curve."""
+    entry = report.worst
+    assert entry is not None
+    which = report.entries.index(entry)
+    report.curve = error_curve(problem, which, entry)
+    if (found := lower_precision(trace)) is not None:
+        report.diagnosis, step = found
+        report.op, report.place, report.scope = step.op.__name__, step.place, scope_name(step.scope)
+        return
+    kind = kinks(problem, which, entry, eps)
+    if kind == "all":
+        report.diagnosis = Diagnosis("kink", f"the slopes to the left and to the right differ at index {entry.index} (and at every other "
+                                             "element that is off): a kink or a jump, such as relu at 0 "
+                                             "or a tie in max. There the function has no single slope; move the input away from it. The "
+                                             "rule need not be wrong.")
+        return
+    if kind == "some":
+        report.notes.append("some of the elements that are off lie at a kink; the diagnosis is about the others.")
+    if (diagnosis := badly_chosen_eps(problem, which, entry, report.curve, eps)) is not None:
+        report.diagnosis = diagnosis
+        return
+    found_ops = suspects(trace.steps, rng)
+    report.culprits = [s.step.op.__name__ for s in found_ops]
+    if found_ops:
+        worst = found_ops[0]
+        report.op, report.place, report.scope = worst.step.op.__name__, worst.step.place, scope_name(worst.step.scope)
+        why = explain_rule(worst)
+        operand = f" (its rule for operand {worst.position})" if len(worst.step.inputs) > 1 else ""
+        report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {str(why).removeprefix(why.kind + ': ')}")
+        return
+    report.diagnosis = (outside_the_graph(problem, trace, entry, report) or lost_in_the_sweep(problem, outputs)
+                        or _whole(problem, which, entry, eps))
+
+
+def _whole(problem: Problem, which: int, entry: Entry, eps: float) -> Diagnosis:
+    """No op is to blame: judge the pattern of the whole function's gradient."""
+    found = from_pattern(pattern_of(problem, which, entry.analytic, None, entry.numeric, eps))
+    hint = "every op's own rule is right, so look at what joins them: a value computed outside the graph, or a use that is not counted."
+    if found is None:
+        return Diagnosis("unknown", hint)
+    return Diagnosis(found.kind, f"{str(found).removeprefix(found.kind + ': ')} Note: {hint}")
+
+
+# ---- is it the check itself?
+
+def error_curve(problem: Problem, which: int, entry: Entry) -> list[tuple[float, float]]:
+    """The error of the worst element for eps from 1e-1 to 1e-12: a V for a right gradient, flat for a wrong one."""
+    flat = int(np.ravel_multi_index(entry.index, entry.analytic.shape)) if entry.index else 0
+    return [(h, float(abs(problem.element(which, flat, h) - entry.analytic.flat[flat]))) for h in EPSILONS[::2]]
+
+
+def _wrong_elements(entry: Entry, most: int = 24) -> list[int]:
+    flats = np.flatnonzero(entry.wrong)
+    return [int(i) for i in flats[np.argsort(-np.nan_to_num(entry.error.flat[flats], nan=np.inf))][:most]]
+
+
+def kinks(problem: Problem, which: int, entry: Entry, eps: float) -> str:
+    """Do "all", "some" or "none" of the wrong elements lie at a kink?"""
+    if not (np.isfinite(entry.numeric[entry.wrong]).all() and np.isfinite(entry.analytic[entry.wrong]).all()):
+        return "none"
+    scale = max(float(np.nanmax(np.abs(entry.numeric), initial=0)), float(np.abs(entry.analytic).max()))
+    hits = [at_kink(problem, which, i, eps, scale) for i in _wrong_elements(entry)]
+    return "all" if all(hits) else "some" if any(hits) else "none"
+
+
+def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tuple[float, float]], eps: float) -> Diagnosis | None:
+    """Two neighbouring steps at which every element that was off agrees: then eps was at fault."""
+    flats = _wrong_elements(entry, 12)
+    if not all(np.isfinite(entry.analytic.flat[i]) for i in flats):
+        return None
+    fine = []
+    for h in EPSILONS:
+        scale = max(abs(entry.analytic.flat[i]) for i in flats) or 1.0
+        agree = all(abs(problem.element(which, i, h) - entry.analytic.flat[i]) <= 1e-4 * scale for i in flats)
+        fine.append(agree)
+        if not agree and len(fine) > 1 and not any(fine) and h < 1e-9:
+            return None
+    runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
+    if not runs:
+        return None
+    best = min(curve, key=lambda pair: pair[1])[0]
+    size = "too large: the function bends within one step" if eps > best else "too small: rounding drowns the difference"
+    lower = " So large a step: look for a part computed in lower precision than float64." if best >= 1e-3 and eps < best else ""
+    return Diagnosis("eps", f"the gradient is right, but eps={eps:g} is {size}. It agrees from eps={runs[0]:.0e} to {runs[-1]:.0e}; write "
+                            f"eps={best:.0e}. "
+                            f"The curve of the error against eps shows the V.{lower}")
+
+
+def lower_precision(trace: Trace) -> tuple[Diagnosis, Step] | None:
+    for step in trace.steps:
+        low = step.result._data.dtype
+        if low.kind == "f" and low.itemsize < 8 and any(array_of(x).dtype == np.float64 and isinstance(x, Variable) for x in step.inputs):
+            return Diagnosis("precision", f"precision too low: op {step.op.__name__!r} turns float64 into {low}, whose rounding is larger "
+                                          "than the "
+                                          "differences measured here. Keep float64 throughout while checking."), step
+    return None
+
+
+# ---- is it between the ops?
+
+def outside_the_graph(problem: Problem, trace: Trace, entry: Entry, report: Report) -> Diagnosis | None:
+    """Constants that move when the input moves: a value that left the graph on its way."""
+    which = problem.names.index(entry.name)
+    x = problem.inputs[which]
+    before = x._data
+    try:
+        x._data = before + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
+        moved = problem.traced()[1]
+    finally:
+        x._data = before
+    if [s.op for s in moved.steps] != [s.op for s in trace.steps]:
+        return None
+    inside = {id(t) for t in problem.inputs}
+    for now, then in zip(trace.steps, moved.steps):
+        for i, (p, q) in enumerate(zip(now.inputs, then.inputs)):
+            if isinstance(p, Variable) and (p._tracked or id(p) in inside):
+                continue
+            if _differs(p, q):
+                return _leak(report, now, f"operand {i} of", entry)
+        for name in now.static:
+            if _differs(now.static[name], then.static.get(name)):
+                return _leak(report, now, f"the setting {name!r} of", entry)
+        unrecorded = not now.result._tracked and any(isinstance(p, Variable) and p._tracked for p in now.inputs)
+        if unrecorded and _differs(now.result, then.result):
+            return _leak(report, now, "the result of", entry, " (computed under no_grad())")
+    return None
+
+
+def _differs(p: Any, q: Any) -> bool:
+    try:
+        p, q = array_of(p), array_of(q)
+    except (ValueError, TypeError):
+        return False
+    return p.dtype.kind == "f" and p.shape == q.shape and not np.array_equal(p, q, equal_nan=True)
+
+
+def _leak(report: Report, step: Step, what: str, entry: Entry, how: str = "") -> Diagnosis:
+    report.op, report.place, report.scope = step.op.__name__, step.place, scope_name(step.scope)
+    kind = "gradient missing" if not entry.analytic.any() else "missed use"
+    return Diagnosis(kind, f"{what} op {step.op.__name__!r} depends on {entry.name}, but is a constant to the graph{how}, so this use is "
+                           "missed. Every use of a tensor counts: look for detach(), "
+                           ".data, .numpy(), .item(), Tensor(...) or no_grad() on the way there.")
+
+
+def lost_in_the_sweep(problem: Problem, outputs: list[Any]) -> Diagnosis | None:
+    """Does every tensor get the sum of what its uses contribute?"""
+    trace = Trace()
+    with watching(trace):
+        gradients = problem.gradients(outputs)
+    total: dict[int, np.ndarray] = {}
+    uses: dict[int, list[str]] = {}
+    for _, node, _, _, x, part in trace.parts:
+        total[id(x)] = total.get(id(x), 0) + part
+        uses.setdefault(id(x), []).append(node.op.__name__)
+    final = {id(t): (t, g) for t, _, g, *_ in trace.parts}
+    final |= {id(x): (x, g) for x, g in zip(problem.inputs, gradients) if g is not None}
+    roots = {id(t) for t in outputs}
+    for key, (t, g) in final.items():
+        if key in total and key not in roots and not np.allclose(total[key], g, rtol=1e-6, atol=1e-12, equal_nan=True):
+            what = "an input" if any(t is x for x in problem.inputs) else "an intermediate tensor"
+            return Diagnosis("missed use", f"{what} of shape {t.shape} is used {len(uses[key])} times ({', '.join(uses[key])}), but its "
+                                           "gradient is not the sum of these "
+                                           "contributions: some use is missed or counted twice. The engine must add up, not overwrite, and "
+                                           "visit a tensor only when all its uses are done.")
+    return None

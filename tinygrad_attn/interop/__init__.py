@@ -1,0 +1,70 @@
+"""NumPy's own names for our ops: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])` work on tensors and are differentiated.
+
+NumPy asks the operands of its functions whether one of them wants to take over (`__array_ufunc__`, `__array_function__`, NEP 13 and 18).
+Tensor says yes and looks the function up: `UFUNCS` in ufuncs.py and the rules of the other modules are the whole table.  Functions whose
+results are booleans, integers or fresh constants (`PLAIN_...`) get the arrays.  Anything else is a TypeError that names it; no result ever
+loses its graph in silence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..engine import Variable
+from ..errors import nearest
+from . import linear, reductions, shapes
+from .common import FUNCTIONS, cast, plain, refuse
+from .functions import PLAIN_FUNCTIONS
+from .ufuncs import OPS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
+
+
+def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
+    """What Tensor.__array_ufunc__ answers where it is not simply `UFUNCS[ufunc](*inputs)`."""
+    name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    out = kwargs.get("out")
+    if out is not None:
+        if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
+            raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t instead of a += t.")
+        refuse(name, out=out[0])
+    if method == "__call__" and ufunc in PLAIN_UFUNCS:
+        return ufunc(*map(plain, inputs), **kwargs)
+    if ufunc in UFUNCS:
+        if method == "__call__":
+            dtype = kwargs.pop("dtype", None)
+            refuse(name, **{k: v for k, v in kwargs.items() if (k, v) != ("casting", "same_kind")})
+            return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs))
+        if method == "reduce" and ufunc in REDUCTIONS:
+            return reduce(ufunc, *inputs, **kwargs)
+        if method == "accumulate" and ufunc is np.add:
+            return accumulate(ufunc, *inputs, **kwargs)
+        if method == "outer":
+            return outer(ufunc, *inputs, **kwargs)
+        if method == "at":
+            raise TypeError(f"np.{name} changes an array in place, which cannot be differentiated. Write t[index] on the right-hand side, or add "
+                            "a one-hot matrix product, or do it under t.numpy() if no gradient is meant.")
+    raise no_rule(name)
+
+
+def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What Tensor.__array_function__ answers."""
+    rule = FUNCTIONS.get(function)
+    if rule is not None:
+        return rule(*args, **kwargs)
+    if function in PLAIN_FUNCTIONS:
+        return function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+    raise no_rule(_full_name(function))
+
+
+def _full_name(function: Any) -> str:
+    module = getattr(function, "__module__", "numpy")
+    return ("linalg." if module == "numpy.linalg" else "fft." if module == "numpy.fft" else "") + function.__name__
+
+
+def no_rule(name: str) -> TypeError:
+    """The error for a function that is not in the tables."""
+    known = [f.__name__ for f in (*UFUNCS, *FUNCTIONS)]
+    return TypeError(f"np.{name} has no derivative rule for Tensors.{nearest(name.rpartition('.')[2], known)} Leave the graph on purpose with "
+                     "t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its partial "
+                     "derivatives with .vjp under it.")

@@ -1,0 +1,67 @@
+"""What the rules for NumPy's functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..engine import Variable
+from ..errors import describe
+
+UNSET: Any = np._NoValue
+"""NumPy's own mark for an argument that was not given."""
+
+FUNCTIONS: dict[Any, Callable] = {}
+"""NumPy's function -> our rule, which has NumPy's signature.  Each module of this package enters its own."""
+
+ADVICE = {
+    "out": "A tensor's memory is not written over, since a derivative may still need the old values: write y = np.{0}(...) for a new one",
+    "where": "Compute everywhere and choose afterwards with np.where(mask, a, b), or put neutral elements in before a reduction: "
+             "np.where(mask, t, 0)",
+    "initial": "Combine it with the result afterwards: + for a sum, np.maximum for a maximum",
+    "order": "Elements are kept in C order: transpose first for another one",
+    "mean": "Leave it out; the mean is computed again",
+}
+
+def rule(*numpy_functions: Any) -> Callable:
+    """Enters the function below into the table under NumPy's names for it."""
+    def enter(f: Callable) -> Callable:
+        FUNCTIONS.update(dict.fromkeys(numpy_functions, f))
+        return f
+    return enter
+
+
+def plain(x: Any) -> Any:
+    """Tensors replaced by their arrays, also inside lists and tuples."""
+    if isinstance(x, Variable):
+        return x._data
+    return type(x)(map(plain, x)) if type(x) in (list, tuple) else x
+
+
+def refuse(function: str, **given: Any) -> None:
+    """TypeError, with what to write instead, for arguments of NumPy's that have no meaning on tensors."""
+    for name, value in given.items():
+        if value is not None and value is not UNSET and value is not True and not (name == "order" and value in ("C", "K", "A")):
+            advice = ADVICE.get(name, "Leave it out, or leave the graph on purpose with t.numpy()").format(function)
+            raise TypeError(f"np.{function} of a Tensor does not take {name}={describe(value)}. {advice}.")
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """The Tensor, or array, in another dtype; as it is for dtype None."""
+    return x if dtype is None else ops.astype(x if isinstance(x, Variable) else np.asarray(x), dtype=np.dtype(dtype))
+
+
+def together(items: Any) -> list[Any]:
+    """The parts of a join.  Python numbers and lists take the tensors' dtype, so that np.stack([1.0, t]) stays float32 with t."""
+    items = list(items)
+    dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
+    return [x if isinstance(x, (Variable, np.ndarray)) else np.asarray(x) if isinstance(x, np.generic) else
+            np.asarray(x, dtype if np.asarray(x).dtype.kind in "if" else None) for x in items]
+
+
+def tensor(x: Any) -> Any:
+    """An operand with a shape: a Tensor or an array as it is, numbers and lists as an array."""
+    return x if isinstance(x, Variable) else np.asarray(x)

@@ -1,0 +1,129 @@
+"""NumPy's functions on each element that are not ufuncs, its differences, and the functions that get plain arrays."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from .common import FUNCTIONS, UNSET, cast, plain, refuse, rule, tensor
+from .shapes import _concatenate, _moveaxis, _slice
+
+
+# ---- elementwise functions that are not ufuncs
+
+@rule(np.where)
+def _where(condition, x=UNSET, y=UNSET, /):
+    return np.nonzero(plain(condition)) if x is UNSET else ops.where(plain(condition), x, y)
+
+
+@rule(np.clip)
+def _clip(a, a_min=UNSET, a_max=UNSET, out=None, *, min=UNSET, max=UNSET, dtype=None):
+    refuse("clip", out=out)
+    low, high = (old if new is UNSET else new for old, new in ((a_min, min), (a_max, max)))
+    return ops.clip(cast(a, dtype), None if low is UNSET else low, None if high is UNSET else high)
+
+
+@rule(np.round, np.around)
+def _round(a, decimals=0, out=None):
+    refuse("round", out=out)
+    return ops.round(a, decimals=decimals)
+
+
+@rule(np.select)
+def _select(condlist, choicelist, default=0):
+    return functools.reduce(lambda rest, pair: ops.where(plain(pair[0]), pair[1], rest),
+                            reversed(list(zip(condlist, choicelist, strict=True))), default)
+
+
+@rule(np.nan_to_num)
+def _nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    limits = np.finfo(plain(x).dtype)
+    x = ops.where(np.isnan(plain(x)), nan, x)
+    x = ops.where(np.isposinf(plain(x)), float(limits.max) if posinf is None else posinf, x)
+    return ops.where(np.isneginf(plain(x)), float(limits.min) if neginf is None else neginf, x)
+
+
+@rule(np.sinc)
+def _sinc(x):
+    """sin(pi x) / (pi x); near 0 the power series, which has the right derivatives there."""
+    x = x * math.pi
+    z = x * x
+    small = plain(z) < 0.01
+    x, z = ops.where(small, 1, x), ops.where(small, z, 0)
+    series = 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110))))
+    return ops.where(small, series, ops.sin(x) / x)
+
+
+@rule(np.real, np.real_if_close, np.copy)
+def _same(a, *args, **kwargs):
+    return a.copy()
+
+
+@rule(np.astype)
+def _astype(x, dtype, /, *, copy=True, device=None):
+    return cast(x, dtype)
+
+
+FUNCTIONS |= {np.fix: lambda x, out=None: ops.trunc(x), np.imag: lambda val: val * 0}
+
+
+# ---- differences and running values
+
+@rule(np.diff)
+def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
+    a = tensor(a)
+    ends = [x if x is UNSET else ops.broadcast_to(tensor(x), shape=tuple(1 if i == axis % a.ndim else s for i, s in enumerate(a.shape)))
+            if np.ndim(x) == 0 else x for x in (prepend, append)]
+    if ends != [UNSET, UNSET]:
+        a = _concatenate([x for x in (ends[0], a, ends[1]) if x is not UNSET], axis)
+    for _ in range(n):
+        a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
+    return a
+
+
+@rule(np.gradient)
+def _gradient(f, *spacing, axis=None, edge_order=1):
+    refuse("gradient", edge_order=None if edge_order == 1 else edge_order)
+    f = tensor(f)
+    axes = range(f.ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    steps = list(spacing) * len(axes) if len(spacing) == 1 else list(spacing) or [1.0] * len(axes)
+    found = []
+    for h, i in zip(steps, axes, strict=True):
+        if np.ndim(h):
+            raise TypeError("np.gradient of a Tensor takes one number as the spacing along each axis; write the differences out for an uneven one.")
+        ends = _diff(f, axis=i)
+        found.append(_concatenate([_slice(ends, i, None, 1) / h, (_slice(f, i, 2, None) - _slice(f, i, None, -2)) / (2 * h),
+                                   _slice(ends, i, -1, None) / h], i))
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@rule(np.trapezoid)
+def _trapezoid(y, x=None, dx=1.0, axis=-1):
+    y = tensor(y)
+    step = dx if x is None else np.diff(x, axis=axis if np.ndim(x) > 1 else -1)
+    if np.ndim(step) == 1:
+        step = step.reshape([-1 if i == axis % y.ndim else 1 for i in range(y.ndim)])
+    return ops.sum((_slice(y, axis, 1, None) + _slice(y, axis, None, -1)) * step / 2, axis=axis)
+
+
+@rule(np.linspace)
+def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0):
+    refuse("linspace", retstep=retstep or None)
+    share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop), np.float32))
+    start, stop = tensor(start), tensor(stop)
+    share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
+    return cast(_moveaxis(start * (1 - share) + stop * share, 0, axis), dtype)
+
+
+PLAIN_FUNCTIONS = {
+    np.shape, np.ndim, np.size, np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition, np.argwhere, np.nonzero, np.flatnonzero,
+    np.count_nonzero, np.searchsorted, np.digitize, np.lexsort, np.isin, np.zeros_like, np.ones_like, np.empty_like, np.full_like,
+    np.array_equal, np.array_equiv, np.allclose, np.isclose, np.any, np.all, np.iscomplex, np.iscomplexobj, np.isreal, np.isrealobj,
+    np.isneginf, np.isposinf, np.array2string, np.array_repr, np.array_str, np.result_type, np.can_cast, np.min_scalar_type, np.common_type,
+    np.shares_memory, np.may_share_memory, np.save, np.savez, np.savez_compressed, np.savetxt,
+}
+"""Their results are shapes, places, booleans, new constants or files: nothing that a gradient belongs to."""

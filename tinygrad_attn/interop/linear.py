@@ -1,0 +1,224 @@
+"""NumPy's products and np.linalg."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import ops
+from ..ops.einsum import parse
+from .common import FUNCTIONS, cast, plain, refuse, tensor
+from .shapes import _diagonal, _moveaxis, _ravel, _stack, _trace
+
+
+def dot(a: Any, b: Any, out: Any = None) -> Any:
+    """Sum over a's last axis and b's last but one (b's only axis if it has one); a number multiplies."""
+    refuse("dot", out=out)
+    if np.ndim(a) == 0 or np.ndim(b) == 0:
+        return ops.multiply(a, b)
+    if np.ndim(b) <= 2:
+        return ops.matmul(a, b)
+    return tensordot(a, b, (-1, -2))
+
+
+def inner(a: Any, b: Any, /) -> Any:
+    """Sum over the last axes of both."""
+    return ops.multiply(a, b) if np.ndim(a) == 0 or np.ndim(b) == 0 else tensordot(a, b, (-1, -1))
+
+
+def vdot(a: Any, b: Any, /) -> Any:
+    """The sum of the products of all elements."""
+    return ops.matmul(_ravel(tensor(a)), _ravel(tensor(b)))
+
+
+def outer(a: Any, b: Any, out: Any = None) -> Any:
+    """Every element of a times every element of b: (M,), (N,) -> (M, N)"""
+    refuse("outer", out=out)
+    return ops.reshape(tensor(a), shape=(-1, 1)) * ops.reshape(tensor(b), shape=(1, -1))
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """Sum over pairs of axes: one matrix product, with the summed axes of a last and those of b first."""
+    a, b = tensor(a), tensor(b)
+    try:
+        left, right = axes
+    except TypeError:
+        left, right = range(a.ndim - axes, a.ndim), range(axes)
+    left, right = ([i % x.ndim for i in ((s,) if isinstance(s, int) else s)] for s, x in ((left, a), (right, b)))
+    if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
+        raise ValueError(f"tensordot sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; their sizes must be the same.")
+    keep_a, keep_b = ([i for i in range(x.ndim) if i not in s] for x, s in ((a, left), (b, right)))
+    size = math.prod(a.shape[i] for i in left)
+    rows = ops.transpose(a, axes=tuple(keep_a + left)).reshape(math.prod(a.shape[i] for i in keep_a), size)
+    columns = ops.transpose(b, axes=tuple(right + keep_b)).reshape(size, math.prod(b.shape[i] for i in keep_b))
+    return ops.matmul(rows, columns).reshape(*(a.shape[i] for i in keep_a), *(b.shape[i] for i in keep_b))
+
+
+def einsum(*arguments: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> Any:
+    """np.einsum, in either of its two spellings."""
+    refuse("einsum", out=out, **kwargs)
+    operands, labels, result = parse(arguments, np.ndim)
+    return ops.einsum(*map(tensor, operands), labels=labels, result=result)
+
+
+def kron(a: Any, b: Any) -> Any:
+    """Every element of a times the whole of b, as blocks."""
+    a, b = tensor(a), tensor(b)
+    n = max(a.ndim, b.ndim)
+    (p, q) = ((1,) * (n - x.ndim) + x.shape for x in (a, b))
+    blocks = a.reshape(*(s for size in p for s in (size, 1))) * b.reshape(*(s for size in q for s in (1, size)))
+    return blocks.reshape(*(i * j for i, j in zip(p, q, strict=True)))
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """The vector product of vectors of three numbers."""
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = _moveaxis(tensor(a), axisa, 0), _moveaxis(tensor(b), axisb, 0)
+    if len(a) != 3 or len(b) != 3:
+        raise ValueError(f"np.cross of Tensors takes vectors of three numbers, got {len(a)} and {len(b)}.")
+    return _stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]], axisc)
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """y_n = sum over m of a_m v_(n - m)"""
+    a, v = tensor(a), tensor(v)
+    if len(v) > len(a):
+        a, v = v, a
+    n, m = len(a), len(v)
+    windows = ops.pad(a, width=((m - 1, m - 1),), value=0)[np.arange(n + m - 1)[:, None] + np.arange(m)]
+    full = ops.matmul(windows, ops.flip(v))
+    start, stop = {"full": (0, n + m - 1), "same": ((m - 1) // 2, (m - 1) // 2 + n), "valid": (m - 1, n)}[mode]
+    return full[start:stop]
+
+
+# ---- np.linalg
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """(sum |x|^ord)^(1/ord), and its limits at 0 (how many are not 0) and infinity (the largest)."""
+    if ord is None or ord == 2:
+        return ops.l2_norm(x, axis=axis, keepdims=keepdims)
+    size = ops.absolute(x)
+    if ord == math.inf:
+        return ops.max(size, axis=axis, keepdims=keepdims)
+    if ord == -math.inf:
+        return ops.min(size, axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return ops.sum(ops.sign(size), axis=axis, keepdims=keepdims)
+    if ord == 1:
+        return ops.sum(size, axis=axis, keepdims=keepdims)
+    return ops.power(ops.sum(ops.power(size, ord), axis=axis, keepdims=keepdims), 1 / ord)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """A norm of each matrix on the last two axes: Frobenius, nuclear, spectral (2, -2), or the largest sum of a column (1) or row (inf)."""
+    if ord in ("fro", None):
+        return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
+    if ord == "nuc" or abs(ord) == 2:
+        s = ops.singular_values(x)
+        found = ops.sum(s, axis=-1) if ord == "nuc" else s[..., 0] if ord == 2 else s[..., -1]
+    elif abs(ord) in (1, math.inf):
+        sums = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
+        found = ops.max(sums, axis=-1) if ord > 0 else ops.min(sums, axis=-1)
+    else:
+        raise ValueError(f"a matrix norm has ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}.")
+    return found.reshape(*found.shape, 1, 1) if keepdims else found
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """np.linalg.norm: of vectors along one axis, of matrices on two, of everything if neither is said."""
+    x = tensor(x)
+    axes = (axis,) if isinstance(axis, int) else axis
+    if axes is None and (ord is None or x.ndim == 1):
+        return vector_norm(x, ord=ord, keepdims=keepdims)
+    if axes is None:
+        axes = (-2, -1)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes[0], ord=ord, keepdims=keepdims)
+    found = matrix_norm(_moveaxis(x, axes, (-2, -1)), ord=ord)
+    return found.reshape(*(1 if i in [a % x.ndim for a in axes] else n for i, n in enumerate(x.shape))) if keepdims else found
+
+
+class SlogdetResult(NamedTuple):
+    sign: Any
+    logabsdet: Any
+
+
+class EighResult(NamedTuple):
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class SVDResult(NamedTuple):
+    U: Any
+    S: Any
+    Vh: Any
+
+
+def slogdet(a: Any) -> SlogdetResult:
+    """Sign (a plain array) and logarithm of |det a|."""
+    return SlogdetResult(np.linalg.slogdet(plain(a))[0], ops.logabsdet(a))
+
+
+def _lower(a: Any, UPLO: str) -> Any:
+    return ops.swapaxes(a, a=-1, b=-2) if UPLO in "Uu" else a
+
+
+def eigh(a: Any, UPLO: str = "L") -> EighResult:
+    """Eigenvalues and eigenvectors of symmetric matrices."""
+    pairs = ops.eigh(_lower(a, UPLO))
+    return EighResult(pairs[..., 0], ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
+
+
+def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+    """Singular values, with their vectors unless compute_uv=False."""
+    refuse("linalg.svd", hermitian=hermitian or None)
+    if not compute_uv:
+        return ops.singular_values(a)
+    m, n = a.shape[-2:]
+    if full_matrices and m != n:
+        raise TypeError("np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra vectors are arbitrary, "
+                        "so they have no derivative.")
+    triplets = ops.svd(a)
+    return SVDResult(ops.swapaxes(triplets[..., :m], a=-1, b=-2), triplets[..., m], triplets[..., m + 1:])
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """a times itself n times; the inverse for negative n."""
+    if n == 0:
+        return np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape) + a * 0
+    base = ops.inv(a) if n < 0 else a
+    return functools.reduce(ops.matmul, [base] * abs(n))
+
+
+def cholesky(a: Any, /, *, upper: bool = False) -> Any:
+    """The triangular factor of a symmetric positive definite matrix."""
+    factor = ops.cholesky(_lower(a, "U") if upper else a)
+    return ops.swapaxes(factor, a=-1, b=-2) if upper else factor
+
+
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
+    """The pseudo-inverse, with NumPy's tolerance."""
+    refuse("linalg.pinv", rcond=rcond, hermitian=hermitian or None, rtol=rtol)
+    return ops.pinv(a)
+
+
+FUNCTIONS |= {
+    np.dot: dot, np.inner: inner, np.vdot: vdot, np.outer: outer, np.tensordot: tensordot, np.einsum: einsum, np.kron: kron, np.cross: cross,
+    np.convolve: convolve,
+    np.linalg.norm: norm, np.linalg.vector_norm: vector_norm, np.linalg.matrix_norm: matrix_norm,
+    np.linalg.inv: ops.inv, np.linalg.pinv: pinv, np.linalg.det: ops.det, np.linalg.slogdet: slogdet,
+    np.linalg.solve: lambda a, b: ops.solve(tensor(a), tensor(b)), np.linalg.cholesky: cholesky,
+    np.linalg.eigh: eigh, np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(_lower(a, UPLO)),
+    np.linalg.svd: svd, np.linalg.svdvals: lambda x, /: ops.singular_values(x), np.linalg.matrix_power: matrix_power,
+    np.linalg.multi_dot: lambda arrays, *, out=None: functools.reduce(dot, arrays),
+    np.linalg.matmul: ops.matmul, np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),
+    np.linalg.outer: lambda x1, x2, /: outer(x1, x2), np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: ops.sum(ops.multiply(x1, x2), axis=axis),
+    np.linalg.cross: lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis),
+    np.linalg.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
+    np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),
+    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: cast(_trace(x, offset, -2, -1), dtype),
+}

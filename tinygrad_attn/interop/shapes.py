@@ -1,0 +1,218 @@
+"""NumPy's functions that reshape, join, split, pick and repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from .common import FUNCTIONS, cast, plain, refuse, rule, tensor, together
+
+
+@rule(np.reshape)
+def _reshape(a, /, shape, order="C", *, copy=None):
+    refuse("reshape", order=order)
+    return ops.reshape(a, shape=shape)
+
+
+@rule(np.ravel)
+def _ravel(a, order="C"):
+    refuse("ravel", order=order)
+    return ops.reshape(a, shape=(-1,))
+
+
+@rule(np.transpose)
+def _transpose(a, axes=None):
+    return ops.transpose(a, axes=None if axes is None else tuple(axes))
+
+
+@rule(np.moveaxis)
+def _moveaxis(a, source, destination):
+    order = np.moveaxis(np.empty((0,) * np.ndim(a)), source, destination)    # NumPy checks the axes
+    where_from = [i % order.ndim for i in np.atleast_1d(source)]
+    where_to = [i % order.ndim for i in np.atleast_1d(destination)]
+    axes = [i for i in range(order.ndim) if i not in where_from]
+    for to, come in sorted(zip(where_to, where_from, strict=True)):
+        axes.insert(to, come)
+    return ops.transpose(a, axes=tuple(axes))
+
+
+@rule(np.rollaxis)
+def _rollaxis(a, axis, start=0):
+    axis, start = axis % np.ndim(a), start + np.ndim(a) if start < 0 else start
+    return _moveaxis(a, axis, start - 1 if axis < start else start)
+
+
+@rule(np.squeeze)
+def _squeeze(a, axis=None):
+    return ops.reshape(a, shape=plain(a).squeeze(axis).shape)
+
+
+@rule(np.expand_dims)
+def _expand_dims(a, axis):
+    return ops.reshape(a, shape=np.expand_dims(plain(a), axis).shape)
+
+
+def _at_least(function: Callable) -> Callable:
+    def atleast(*arys):
+        found = tuple(ops.reshape(tensor(x), shape=function(plain(x)).shape) for x in arys)
+        return found[0] if len(found) == 1 else found
+    return atleast
+
+
+_atleast_2d, _atleast_3d = _at_least(np.atleast_2d), _at_least(np.atleast_3d)
+FUNCTIONS |= {np.atleast_1d: _at_least(np.atleast_1d), np.atleast_2d: _atleast_2d, np.atleast_3d: _atleast_3d}
+
+
+@rule(np.broadcast_to)
+def _broadcast_to(array, shape, subok=False):
+    return ops.broadcast_to(array, shape=(shape,) if isinstance(shape, int) else tuple(shape))
+
+
+@rule(np.broadcast_arrays)
+def _broadcast_arrays(*args, subok=False):
+    shape = np.broadcast_shapes(*(np.shape(x) for x in args))
+    return tuple(ops.broadcast_to(x, shape=shape) for x in args)
+
+
+FUNCTIONS |= {
+    np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
+    np.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
+    np.flip: lambda m, axis=None: ops.flip(m, axis=axis),
+    np.flipud: lambda m: ops.flip(m, axis=0),
+    np.fliplr: lambda m: ops.flip(m, axis=1),
+    np.roll: lambda a, shift, axis=None: ops.roll(a, shift=shift, axis=axis),
+    np.tril: lambda m, k=0: ops.tril(m, k=k),
+    np.triu: lambda m, k=0: ops.triu(m, k=k),
+}
+
+
+# ---- joins and splits
+
+def _slice(x: Any, axis: int, *bounds: Any) -> Any:
+    return x[(slice(None),) * (axis % x.ndim) + (slice(*bounds),)]
+
+
+@rule(np.concatenate)
+def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+    refuse("concatenate", out=out)
+    return cast(ops.concatenate(*together(arrays), axis=axis), dtype)
+
+
+@rule(np.stack)
+def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+    refuse("stack", out=out)
+    return cast(ops.stack(*together(arrays), axis=axis), dtype)
+
+
+@rule(np.vstack)
+def _vstack(tup, *, dtype=None, casting="same_kind"):
+    return _concatenate([_atleast_2d(x) for x in together(tup)], 0, dtype=dtype)
+
+
+@rule(np.hstack)
+def _hstack(tup, *, dtype=None, casting="same_kind"):
+    parts = [ops.reshape(x, shape=(-1,)) if x.ndim == 0 else x for x in together(tup)]
+    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype)
+
+
+@rule(np.dstack)
+def _dstack(tup):
+    return _concatenate([_atleast_3d(x) for x in together(tup)], 2)
+
+
+@rule(np.column_stack)
+def _column_stack(tup):
+    return _concatenate([ops.reshape(x, shape=(-1, 1)) if x.ndim < 2 else x for x in together(tup)], 1)
+
+
+@rule(np.append)
+def _append(arr, values, axis=None):
+    return _concatenate([arr, values] if axis is not None else [_ravel(x) for x in together([arr, values])], axis or 0)
+
+
+def _splitter(function: Callable, fixed_axis: int | None = None) -> Callable:
+    def split(ary, indices_or_sections, axis=0):
+        axis = axis if fixed_axis is None else 0 if ary.ndim == 1 and fixed_axis == 1 else fixed_axis
+        pieces = function(np.arange(ary.shape[axis]), plain(indices_or_sections))
+        return [_slice(ary, axis, int(p[0]), int(p[-1]) + 1) if p.size else _slice(ary, axis, 0, 0) for p in pieces]
+    return split
+
+
+FUNCTIONS |= {np.split: _splitter(np.split), np.array_split: _splitter(np.array_split), np.vsplit: _splitter(np.split, 0),
+              np.hsplit: _splitter(np.split, 1), np.dsplit: _splitter(np.split, 2)}
+if hasattr(np, "unstack"):                           # NumPy 2.1
+    FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(_moveaxis(x, axis, 0))
+
+
+@rule(np.pad)
+def _pad(array, pad_width, mode="constant", **kwargs):
+    array = tensor(array)
+    if mode == "constant" and np.ndim(plain(kwargs.get("constant_values", 0))) == 0:
+        width = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2))
+        return ops.pad(array, width=tuple((int(a), int(b)) for a, b in width), value=kwargs.get("constant_values", 0))
+    if mode in ("edge", "reflect", "symmetric", "wrap"):
+        return ops.arranged(np.pad, array, pad_width, mode, **kwargs)
+    raise TypeError(f"np.pad of a Tensor knows the modes constant (one value), edge, reflect, symmetric and wrap, not {mode!r}. Join the parts "
+                    "with np.concatenate instead.")
+
+
+# ---- picking and repeating elements
+
+@rule(np.take)
+def _take(a, indices, axis=None, out=None, mode="raise"):
+    refuse("take", out=out)
+    where = np.asarray(plain(indices))
+    n = np.size(a) if axis is None else a.shape[axis]
+    where = where if mode == "raise" else where % n if mode == "wrap" else where.clip(0, n - 1)
+    return ops.reshape(a, shape=(-1,))[where] if axis is None else a[(slice(None),) * (axis % a.ndim) + (where,)]
+
+
+@rule(np.take_along_axis)
+def _take_along_axis(arr, indices, axis=-1):
+    return ops.take_along_axis(arr, indices=np.asarray(plain(indices)), axis=axis)
+
+
+@rule(np.sort)
+def _sort(a, axis=-1, kind=None, order=None, *, stable=None):
+    return ops.sort(a, axis)
+
+
+@rule(np.partition)
+def _partition(a, kth, axis=-1, kind="introselect", order=None):
+    return ops.partition(a, kth, axis)
+
+
+@rule(np.diagonal)
+def _diagonal(a, offset=0, axis1=0, axis2=1):
+    return ops.arranged(np.diagonal, a, offset, axis1, axis2)
+
+
+@rule(np.trace)
+def _trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+    refuse("trace", out=out)
+    return ops.sum(cast(_diagonal(a, offset, axis1, axis2), dtype), axis=-1)
+
+
+@rule(np.diag)
+def _diag(v, k=0):
+    if v.ndim != 1:
+        return _diagonal(v, k)
+    along = np.arange(v.shape[0])
+    n = v.shape[0] + abs(k)
+    return ops.scatter(v, index=(along + max(-k, 0), along + max(k, 0)), shape=(n, n))
+
+
+def _copies(function: Callable) -> Callable:
+    """The rule of a function that copies elements; its other arguments are plain."""
+    return lambda x, *args, **kwargs: ops.arranged(function, tensor(x), *plain(args), **{k: plain(v) for k, v in kwargs.items()})
+
+
+FUNCTIONS |= {f: _copies(f) for f in (np.tile, np.repeat, np.rot90, np.resize, np.delete)}
+FUNCTIONS |= {
+    np.diagflat: lambda v, k=0: _diag(_ravel(v), k),
+    np.extract: lambda condition, arr: _ravel(arr)[np.nonzero(np.ravel(plain(condition)))[0]],
+    np.compress: lambda condition, a, axis=None, out=None: _take(a, np.nonzero(plain(condition))[0], axis, out),
+}

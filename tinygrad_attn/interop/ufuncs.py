@@ -1,0 +1,81 @@
+"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce`, `accumulate` and `outer`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..engine import Op
+from .common import cast, plain, refuse, tensor
+
+
+def _vecdot(a: Any, b: Any) -> Any:
+    return ops.sum(ops.multiply(a, b), axis=-1)
+
+
+def _matvec(a: Any, b: Any) -> Any:
+    b = tensor(b)
+    return ops.matmul(a, b.reshape(*b.shape, 1))[..., 0]
+
+
+def _vecmat(a: Any, b: Any) -> Any:
+    a = tensor(a)
+    return ops.matmul(a.reshape(*a.shape[:-1], 1, a.shape[-1]), b)[..., 0, :]
+
+
+UFUNCS: dict[Any, Callable] = {
+    np.add: ops.add, np.subtract: ops.subtract, np.multiply: ops.multiply, np.divide: ops.divide, np.negative: ops.negative,
+    np.positive: lambda x: x, np.conjugate: lambda x: x, np.absolute: ops.absolute, np.fabs: ops.absolute, np.reciprocal: ops.reciprocal,
+    np.power: ops.power, np.float_power: ops.power, np.square: ops.square, np.sqrt: ops.sqrt, np.cbrt: ops.cbrt,
+    np.exp: ops.exp, np.exp2: ops.exp2, np.expm1: ops.expm1, np.log: ops.log, np.log2: ops.log2, np.log10: ops.log10, np.log1p: ops.log1p,
+    np.logaddexp: ops.logaddexp,
+    np.logaddexp2: lambda a, b: ops.logaddexp(ops.multiply(a, math.log(2)), ops.multiply(b, math.log(2))) * (1 / math.log(2)),
+    np.sin: ops.sin, np.cos: ops.cos, np.tan: ops.tan, np.arcsin: ops.arcsin, np.arccos: ops.arccos, np.arctan: ops.arctan,
+    np.arctan2: ops.arctan2, np.hypot: ops.hypot, np.sinh: ops.sinh, np.cosh: ops.cosh, np.tanh: ops.tanh, np.arcsinh: ops.arcsinh,
+    np.arccosh: ops.arccosh, np.arctanh: ops.arctanh,
+    np.degrees: lambda x: x * (180 / math.pi), np.rad2deg: lambda x: x * (180 / math.pi),
+    np.radians: lambda x: x * (math.pi / 180), np.deg2rad: lambda x: x * (math.pi / 180),
+    np.maximum: ops.maximum, np.minimum: ops.minimum, np.fmax: ops.fmax, np.fmin: ops.fmin,
+    np.floor_divide: ops.floor_divide, np.remainder: ops.remainder, np.fmod: ops.fmod,
+    np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
+    np.modf: lambda x: (ops.subtract(x, ops.trunc(x)), ops.trunc(x)),
+    np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.rint: ops.round, np.sign: ops.sign,
+    np.copysign: lambda a, b: ops.absolute(a) * np.copysign(1.0, plain(b)).astype(np.result_type(plain(a), plain(b))),
+    np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, (plain(x) > 0).astype(np.result_type(plain(x), plain(h)))),
+    np.matmul: ops.matmul, np.vecdot: _vecdot,
+}
+if hasattr(np, "matvec"):                            # NumPy 2.2
+    UFUNCS |= {np.matvec: _matvec, np.vecmat: _vecmat}
+
+OPS: dict[Any, Op] = {ufunc: rule for ufunc, rule in UFUNCS.items() if isinstance(rule, Op)}
+"""The ufuncs that are one op of ours: Tensor calls these straight away."""
+
+PLAIN_UFUNCS = {np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal, np.isnan, np.isinf, np.isfinite, np.signbit,
+                np.logical_and, np.logical_or, np.logical_not, np.logical_xor, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
+                np.left_shift, np.right_shift, np.gcd, np.lcm}
+"""Their results are booleans or integers, which have no derivative: plain arrays."""
+
+REDUCTIONS: dict[Any, Callable] = {np.add: ops.sum, np.multiply: ops.prod, np.maximum: ops.max, np.minimum: ops.min}
+
+
+def reduce(ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None,
+           where: Any = True) -> Any:
+    """np.add.reduce(t) and the like."""
+    refuse(f"{ufunc.__name__}.reduce", out=out, initial=initial, where=where)
+    return REDUCTIONS[ufunc](cast(array, dtype), axis=axis, keepdims=bool(keepdims))
+
+
+def accumulate(ufunc: Any, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+    """np.add.accumulate(t), the running sum."""
+    refuse(f"{ufunc.__name__}.accumulate", out=out)
+    return ops.cumsum(cast(array, dtype), axis=axis)
+
+
+def outer(ufunc: Any, a: Any, b: Any, **kwargs: Any) -> Any:
+    """ufunc of every element of a with every element of b: shapes (*A), (*B) -> (*A, *B)."""
+    a, b = tensor(a), tensor(b)
+    return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)

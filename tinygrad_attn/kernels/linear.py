@@ -1,0 +1,55 @@
+"""A linear layer, y = x W^T + b, as products of two matrices.
+
+    dx = g W        dW = g^T x        db = 1^T g
+
+x is (rows, in), whatever its axes were: one large product is much faster than one for each item of a batch.  With several
+threads the rows (for dW: the rows of W) are shared out, each thread with a product of its own, so that the additions of
+the bias run on all cores as well.  The sum over rows is a product with ones, faster than NumPy's sum.
+"""
+
+import numpy as np
+from numpy import ndarray
+
+from ..threads import split
+from .scores import ones
+
+BIG = 1 << 21                   # multiplications, from where a second thread is worth its start
+
+
+def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
+    """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
+    y = np.empty((len(x), len(weight)), x.dtype)
+
+    def run(lo: int, hi: int) -> None:
+        part = y[lo:hi]
+        np.matmul(x[lo:hi], weight.T, out=part)
+        if bias is not None:
+            part += bias
+
+    split(run, len(x), len(x) * weight.size >= BIG)
+    return y
+
+
+def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = True, wants_weight: bool = True,
+                    wants_bias: bool = True) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
+    """(dx, dweight, dbias) for the cotangent g (rows, out); what is not wanted is None."""
+    big = len(x) * weight.size >= BIG
+    dx = np.empty(x.shape, x.dtype) if wants_x else None
+    dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None
+    dbias = np.empty(len(weight), weight.dtype) if wants_bias else None
+    one = ones(len(x), x.dtype)
+
+    def by_row(lo: int, hi: int) -> None:
+        np.matmul(g[lo:hi], weight, out=dx[lo:hi])              # type: ignore[index]
+
+    def by_output(lo: int, hi: int) -> None:
+        if dweight is not None:
+            np.matmul(g[:, lo:hi].T, x, out=dweight[lo:hi])
+        if dbias is not None:
+            np.matmul(one, g[:, lo:hi], out=dbias[lo:hi])
+
+    if wants_x:
+        split(by_row, len(x), big)
+    if wants_weight or wants_bias:
+        split(by_output, len(weight), big)
+    return dx, dweight, dbias

@@ -1,0 +1,147 @@
+"""Softmax, log-softmax and cross-entropy over the last axis, a cache-sized block of rows at a time.
+
+    softmax(x) = exp(x) / sum(exp(x))          logsumexp(x) = max + log(sum(exp(x - max)))
+    log_softmax(x) = x - logsumexp(x)          cross_entropy(x, t) = logsumexp(x) - x[t]
+
+Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps one logsumexp a row, and backward makes
+the gradient, softmax(x) - onehot(t), straight from the logits.  Row sums are products with a vector of ones, three times
+faster than NumPy's sum over the last axis.
+"""
+
+import numpy as np
+from numpy import ndarray
+
+from .rows import by_rows
+from .scores import ones, row_maximum
+
+
+def softmax(x: ndarray) -> ndarray:
+    """Softmax of the rows of x (rows, n); a row of -inf gives zeros."""
+    y = np.empty(x.shape, x.dtype)
+    one = ones(x.shape[1], x.dtype)
+
+    def run(s: slice) -> None:
+        block = y[s]
+        np.subtract(x[s], row_maximum(x[s]), out=block)
+        np.exp(block, out=block)
+        total = block @ one
+        total[total == 0] = 1
+        block *= np.reciprocal(total)[:, None]
+
+    with np.errstate(under="ignore", invalid="ignore"):
+        by_rows(run, *x.shape)
+    return y
+
+
+def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
+    """y * (g - rowsum(g * y))."""
+    dx = np.empty(y.shape, y.dtype)
+
+    def run(s: slice) -> None:
+        np.subtract(g[s], np.vecdot(g[s], y[s])[:, None], out=dx[s])
+        dx[s] *= y[s]
+
+    with np.errstate(under="ignore"):
+        by_rows(run, *y.shape)
+    return dx
+
+
+def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
+    """out <- exp(x - row maximum); returns (its row sums, logsumexp of the rows of x)."""
+    top = row_maximum(x)
+    np.subtract(x, top, out=out)
+    np.exp(out, out=out)
+    total = out @ ones(x.shape[1], x.dtype)
+    return total, np.log(total) + top[:, 0]
+
+
+def log_softmax(x: ndarray) -> ndarray:
+    """x - logsumexp(x) for the rows of x (rows, n)."""
+    y = np.empty(x.shape, x.dtype)
+
+    def run(s: slice) -> None:
+        np.subtract(x[s], _exponentials(x[s], y[s])[1][:, None], out=y[s])
+
+    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
+        by_rows(run, *x.shape)
+    return y
+
+
+def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
+    """g - softmax * rowsum(g), from y = log(softmax)."""
+    dx = np.empty(y.shape, y.dtype)
+    one = ones(y.shape[1], y.dtype)
+
+    def run(s: slice) -> None:
+        block = dx[s]
+        np.exp(y[s], out=block)
+        block *= -(g[s] @ one)[:, None]
+        block += g[s]
+
+    with np.errstate(under="ignore"):
+        by_rows(run, *y.shape)
+    return dx
+
+
+def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *, ignore_index: int = -100,
+                  smoothing: float = 0.0) -> tuple[ndarray, ndarray]:
+    """(loss of each row, logsumexp of each row) for logits x (rows, classes) and class indices target (rows,).
+
+    loss = (1 - smoothing) w[t] (lse - x[t]) + smoothing / classes * sum over c of w[c] (lse - x[c]); 0 where
+    target is `ignore_index`. Every other target must lie in range; the caller checks.
+    """
+    rows, classes = x.shape
+    loss, lse = np.empty((2, rows), x.dtype)
+    target, seen = _usable(target, ignore_index)
+
+    def run(s: slice) -> None:
+        block = x[s]
+        lse[s] = _exponentials(block, np.empty_like(block))[1]
+        t = target[s]
+        part = lse[s] - block[np.arange(len(t)), t]
+        if weight is not None:
+            part *= weight[t]
+        if smoothing:
+            part *= 1 - smoothing
+            w = ones(classes, x.dtype) if weight is None else weight
+            part += (lse[s] * w.sum() - block @ w) * x.dtype.type(smoothing / classes)
+        loss[s] = np.where(seen[s], part, 0)
+
+    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
+        by_rows(run, rows, classes)
+    return loss, lse
+
+
+def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, lse: ndarray, weight: ndarray | None = None, *,
+                           ignore_index: int = -100, smoothing: float = 0.0) -> ndarray:
+    """The gradient by the logits for cotangents g (rows,) of the row losses."""
+    rows, classes = x.shape
+    dtype = x.dtype
+    dx = np.empty(x.shape, dtype)
+    target, seen = _usable(target, ignore_index)
+    g = np.where(seen, g, 0).astype(dtype, copy=False)
+    hit = g * dtype.type(1 - smoothing)
+    if weight is not None:
+        hit = hit * weight[target]
+    spread = (np.ones(classes, dtype) if weight is None else weight) * dtype.type(smoothing / classes)
+    total = hit + g * spread.sum() if smoothing else hit
+
+    def run(s: slice) -> None:
+        block, t = dx[s], target[s]
+        np.subtract(x[s], lse[s, None], out=block)
+        np.exp(block, out=block)
+        block *= total[s, None]
+        if smoothing:
+            block -= g[s, None] * spread
+        block[np.arange(len(t)), t] -= hit[s]
+        block[~seen[s]] = 0                             # also where an ignored row's logits are not finite
+
+    with np.errstate(under="ignore", invalid="ignore"):
+        by_rows(run, rows, classes)
+    return dx
+
+
+def _usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray]:
+    """Targets with 0 in place of the ignored ones, and which are not ignored."""
+    seen = target != ignore_index
+    return np.where(seen, target, 0), seen

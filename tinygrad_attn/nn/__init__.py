@@ -1,0 +1,40 @@
+"""Layers: PyTorch's names, arguments, parameters, masks and initial values, on NumPy."""
+
+from . import init
+from .attention import AdditiveAttention, KeyValueCache, MultiheadAttention, SelfAttention
+from .containers import ModuleDict, ModuleList, Sequential
+from .layers import (
+    GELU,
+    CrossEntropyLoss,
+    Dropout,
+    Embedding,
+    Identity,
+    LayerNorm,
+    Linear,
+    LogSoftmax,
+    MSELoss,
+    ReLU,
+    RMSNorm,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Tanh,
+)
+from .module import Buffer, Module, Parameter
+from .position import LearnedPositionalEncoding, SinusoidalPositionalEncoding
+from .transformer import (
+    FeedForward,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+
+__all__ = [
+    "AdditiveAttention", "Buffer", "CrossEntropyLoss", "Dropout", "Embedding", "FeedForward", "GELU", "Identity", "KeyValueCache",
+    "LayerNorm", "LearnedPositionalEncoding", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleDict", "ModuleList",
+    "MultiheadAttention", "Parameter", "RMSNorm", "ReLU", "SelfAttention", "Sequential", "SiLU", "Sigmoid",
+    "SinusoidalPositionalEncoding", "Softmax", "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",
+    "TransformerEncoder", "TransformerEncoderLayer", "init",
+]

@@ -1,0 +1,300 @@
+"""Attention as modules: they own the projections and the heads; the equation itself is `F.scaled_dot_product_attention`.
+
+Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import functional as F
+from .. import record
+from ..errors import describe
+from ..tensor import Tensor
+from . import init, masks
+from .layers import Dropout, Linear, floating
+from .module import Module, Parameter
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
+    """softmax(q k^T / sqrt(D) + mask) v for heads side by side, (B, T, H D): the core every attention module calls.
+
+    Returns (output (B, T, H V), weights (B, H, T, S) or None).  Whoever records attention gets the weights as well, asked for or not.
+    """
+    recording = record.recording()
+    if not (need_weights or recording):
+        return F.merge_heads(F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)), None
+    out, weights = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, need_weights=True)
+    if recording:
+        record.leave(weights._data.copy())
+    return F.merge_heads(out), weights if need_weights else None
+
+
+class KeyValueCache:
+    """What attention modules have projected for earlier tokens, so that generating one more token costs one token.
+
+        cache = nn.KeyValueCache()
+        with ta.no_grad():
+            y = encoder(embed(prompt), is_causal=True, cache=cache)               # (B, T, E), all of the prompt
+            y = encoder(embed(next_token), is_causal=True, cache=cache)           # (B, 1, E), the same numbers as without
+
+    One cache serves a whole model and belongs to one sequence (or batch) being generated; a module that is called twice in one forward
+    pass needs two.  Self-attention appends its keys and values.  Cross-attention keeps those of its first call, since the memory
+    stays the same.  Positions of new tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Module, tuple[Any, Any]] = {}
+        self._first: Module | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens are behind us."""
+        return 0 if self._first is None else self._kept[self._first][0].shape[-2]
+
+    def __contains__(self, module: Module) -> bool:
+        return module in self._kept
+
+    def past(self, module: Module) -> int:
+        """How many keys this module has in the cache."""
+        return self._kept[module][0].shape[-2] if module in self._kept else 0
+
+    def extend(self, module: Module, k: Any, v: Any) -> tuple[Any, Any]:
+        """Append k (B, H, T, D) and v (B, H, T, V) to the module's and return all of them."""
+        if self._first is None:
+            self._first = module
+        if module in self._kept:
+            old_k, old_v = self._kept[module]
+            if old_k.shape[:2] != k.shape[:2]:
+                raise ValueError(f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of {k.shape[0]}; "
+                                 "start each batch with a fresh KeyValueCache().")
+            k, v = np.concatenate([old_k, k], axis=-2), np.concatenate([old_v, v], axis=-2)
+        self._kept[module] = k, v
+        return k, v
+
+    def keep(self, module: Module, k: Any, v: Any) -> None:
+        """Store k and v for `get`."""
+        self._kept[module] = k, v
+
+    def get(self, module: Module) -> tuple[Any, Any]:
+        """The module's (k, v)."""
+        return self._kept[module]
+
+
+class MultiheadAttention(Module):
+    """head_h = softmax(Q_h K_h^T / sqrt(D)) V_h with Q = query W_q^T, K = key W_k^T, V = value W_v^T;  y = [head_1 ... head_H] W_o^T.
+
+    Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.  Without `kdim` and `vdim`
+    the three projections are one matrix `in_proj_weight`; with them, `q_proj_weight`, `k_proj_weight` and `v_proj_weight`.
+    `add_bias_kv` appends a learned key and value, `add_zero_attn` one of zeros; every query may look at them.
+
+    Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple of `num_heads`: queries and keys are
+    projected to num_heads * head_dim numbers, values to num_heads * value_head_dim, which `out_proj` takes back to embed_dim.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+                 add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False, *,
+                 head_dim: int | None = None, value_head_dim: int | None = None, dtype: Any = None) -> None:
+        if embed_dim <= 0 or num_heads <= 0:
+            raise ValueError(f"embed_dim and num_heads must be positive, got {embed_dim} and {num_heads}.")
+        if head_dim is None and embed_dim % num_heads:
+            raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. Choose another number of heads, or "
+                             f"a head size of your own: head_dim={embed_dim // num_heads + 1}.")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout needs a probability between 0 and 1, got {dropout}.")
+        self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.head_dim = head_dim or embed_dim // num_heads
+        self.value_head_dim = value_head_dim or self.head_dim
+        self.add_zero_attn = add_zero_attn
+        wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
+        self._widths = (wide, wide, value_wide)
+
+        self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = self.in_proj_weight = None
+        if self.kdim == self.vdim == embed_dim:
+            self.in_proj_weight = Parameter.empty(2 * wide + value_wide, embed_dim, dtype=dtype)
+        else:
+            self.q_proj_weight = Parameter.empty(wide, embed_dim, dtype=dtype)
+            self.k_proj_weight = Parameter.empty(wide, self.kdim, dtype=dtype)
+            self.v_proj_weight = Parameter.empty(value_wide, self.vdim, dtype=dtype)
+        self.in_proj_bias = Parameter.empty(2 * wide + value_wide, dtype=dtype) if bias else None
+        self.bias_k = Parameter.empty(1, 1, wide, dtype=dtype) if add_bias_kv else None
+        self.bias_v = Parameter.empty(1, 1, value_wide, dtype=dtype) if add_bias_kv else None
+        self.out_proj = Linear(value_wide, embed_dim, bias, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier for the projections, zero for their biases (out_proj's weight has been drawn by then, as a Linear's)."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            init.zeros_(self.in_proj_bias)
+            init.zeros_(self.out_proj.bias)
+        if self.bias_k is not None:
+            init.xavier_normal_(self.bias_k)
+            init.xavier_normal_(self.bias_v)
+
+    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
+                average_attn_weights: bool = True, is_causal: bool = False, *, cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor | None]:
+        """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
+
+        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after dropout), averaged over
+        heads, or (B, H, T, S) with average_attn_weights=False; the output is the same numbers whether they are asked for or not.
+
+        `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or float, added to the
+        scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is blocked has zero weights, and its
+        heads are zero, so its output is the bias of out_proj; no gradient flows through it.  `cache`: see KeyValueCache.
+        Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
+        """
+        own = key is query and value is query        # self-attention: one input, one projection
+        one_memory = value is key
+        query = floating(query, self.out_proj.weight)
+        key = query if own else floating(key, self.out_proj.weight)
+        value = key if one_memory else floating(value, self.out_proj.weight)
+        self._check(query, key, value)
+        batched = query.ndim == 3
+        query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
+
+        if cache is not None and not own and self in cache:
+            q = self._heads(self._project(0, query))
+            k, v = cache.get(self)
+            past = 0
+        else:
+            q, k, v = (self._heads(x) for x in self._projections(query, key, value, own))          # (B, H, T, D), ...
+            past = cache.past(self) if cache is not None and own else 0
+            if cache is not None and own:
+                k, v = cache.extend(self, k, v)
+            elif cache is not None:
+                cache.keep(self, k, v)
+        sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], k.shape[2])
+        k, v, extra = self._append(k, v)
+        mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype)
+        out, weights = attend(q, k, v, mask, self.dropout if self.training else 0.0, is_causal, need_weights)
+        out = self.out_proj(out)                                                        # (B, T, H V) -> (B, T, E)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(axis=1)
+        if not batched:
+            return out.squeeze(0), None if weights is None else weights.squeeze(0)
+        return out if self.batch_first else out.swapaxes(0, 1), weights
+
+    def _batch_first(self, x: Any) -> Any:
+        """(T, E) or (T, B, E) or (B, T, E) -> (B, T, E)"""
+        if x.ndim == 2:
+            return x.reshape(1, *x.shape)
+        return x if self.batch_first else x.swapaxes(0, 1)
+
+    def _project(self, which: int, x: Any) -> Any:
+        """x W^T + b with the weight of queries (0), keys (1) or values (2)."""
+        start = sum(self._widths[:which])
+        part = slice(start, start + self._widths[which])
+        weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which] if self.in_proj_weight is None else self.in_proj_weight[part]
+        return F.linear(x, weight, None if self.in_proj_bias is None else self.in_proj_bias[part])
+
+    def _projections(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
+        """Queries (B, T, H D), keys (B, S, H D) and values (B, S, H V); in one product where all have the same input."""
+        if own and self.in_proj_weight is not None:
+            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)           # (B, T, 2 H D + H V)
+            a, b = self._widths[0], 2 * self._widths[0]
+            return [packed[..., :a], packed[..., a:b], packed[..., b:]]
+        return [self._project(i, x) for i, x in enumerate((query, key, value))]
+
+    def _heads(self, x: Any) -> Any:
+        """(B, T, H D) -> (B, H, T, D)"""
+        return F.split_heads(x, self.num_heads)
+
+    def _append(self, k: Any, v: Any) -> tuple[Any, Any, int]:
+        """The learned key and value and the zero ones after the others, and how many were appended."""
+        batch, extra = k.shape[0], 0
+        if self.bias_k is not None:
+            more = [np.broadcast_to(self._heads(b), (batch, self.num_heads, 1, b.shape[-1] // self.num_heads)) for b in (self.bias_k, self.bias_v)]
+            k, v, extra = np.concatenate([k, more[0]], axis=2), np.concatenate([v, more[1]], axis=2), 1
+        if self.add_zero_attn:
+            zero_k, zero_v = (np.zeros((batch, self.num_heads, 1, x.shape[-1]), x.dtype) for x in (k, v))
+            k, v, extra = np.concatenate([k, zero_k], axis=2), np.concatenate([v, zero_v], axis=2), extra + 1
+        return k, v, extra
+
+    def _check(self, query: Any, key: Any, value: Any) -> None:
+        given = f"got query {describe(query)}, key {describe(key)}, value {describe(value)}"
+        layout = "(B, T, E) since batch_first=True" if self.batch_first else "(T, B, E) since batch_first=False"
+        if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
+            raise ValueError(f"MultiheadAttention takes either three batched inputs {layout}, or three unbatched ones (T, E); {given}. "
+                             "x[None] adds a batch of one.")
+        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.shape[-1] != width:
+                option = "embed_dim" if name == "query" else "kdim" if name == "key" else "vdim"
+                raise ValueError(f"MultiheadAttention was made for a {name} with last axis {width}, {given}." + (
+                    "" if name == "query" else f" For another width of {name} pass {option}={x.shape[-1]} to the constructor."))
+        time, batch = (1, 0) if self.batch_first else (0, 1)
+        if query.ndim == 3 and not (query.shape[batch] == key.shape[batch] == value.shape[batch]):
+            other = query.shape[time] == key.shape[time] == value.shape[time]
+            raise ValueError(f"the batch sizes of query, key and value differ: inputs are read as {layout}, {given}."
+                             + (f" They agree the other way round: did you mean batch_first={not self.batch_first}?" if other else ""))
+        if key.shape[time if query.ndim == 3 else 0] != value.shape[time if query.ndim == 3 else 0]:
+            raise ValueError(f"there must be one value for each key: inputs are read as {layout}, {given}.")
+
+    def extra_repr(self) -> str:
+        text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
+        if self.head_dim * self.num_heads != self.embed_dim or self.value_head_dim != self.head_dim:
+            text += f", head_dim={self.head_dim}, value_head_dim={self.value_head_dim}"
+        return text + (f", dropout={self.dropout}" if self.dropout else "") + (", batch_first=True" if self.batch_first else "")
+
+
+class SelfAttention(Module):
+    """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x): one head, one input.
+
+    `causal` hides later positions; `dropout` drops weights in training.  (T, d_in) or (B, T, d_in) -> the same with d_out
+    """
+
+    def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False, causal: bool = False, dropout: float = 0.0, *, dtype: Any = None) -> None:
+        self.d_out, self.causal = d_out, causal
+        self.W_query = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
+        self.W_key = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
+        self.W_value = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Any) -> Tensor:
+        """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out).  Raises ValueError for other shapes."""
+        x = floating(x, self.W_query.weight)
+        if x.ndim not in (2, 3):
+            raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
+        q, k, v = (F.split_heads(project(x.reshape(-1, *x.shape[-2:])), 1) for project in (self.W_query, self.W_key, self.W_value))   # (B, 1, T, D)
+        out, _ = attend(q, k, v, None, self.dropout.p if self.training else 0.0, self.causal, need_weights=False)
+        return out.reshape(*x.shape[:-1], self.d_out)
+
+    def extra_repr(self) -> str:
+        return f"causal={self.causal}"
+
+
+class AdditiveAttention(Module):
+    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax over the keys, y = weights V.  Bahdanau et al., 2015.
+
+    Queries and keys may have different widths; none of the projections has a bias.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0, *, dtype: Any = None) -> None:
+        self.W_key = Linear(key_dim, hidden_dim, bias=False, dtype=dtype)
+        self.W_query = Linear(query_dim, hidden_dim, bias=False, dtype=dtype)
+        self.w_score = Linear(hidden_dim, 1, bias=False, dtype=dtype)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None) -> tuple[Tensor, Tensor]:
+        """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
+
+        `key_padding_mask` (B, S): True = blocked, or float, added to the scores.  With every key blocked weights and output are zero.
+        """
+        query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
+        if not query.ndim == key.ndim == value.ndim == 3 or not (query.shape[0] == key.shape[0] == value.shape[0]) or key.shape[1] != value.shape[1]:
+            raise ValueError("AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and value (B, S, V), "
+                             f"got {describe(query)}, {describe(key)} and {describe(value)}.")
+        q, k = self.W_query(query)[:, :, None], self.W_key(key)[:, None]            # (B, T, 1, h), (B, 1, S, h)
+        scores = self.w_score(np.tanh(q + k)).squeeze(-1)                             # (B, T, S)
+        if key_padding_mask is not None:
+            sizes = masks.Sizes(query.shape[0], 1, query.shape[1], key.shape[1])
+            scores = scores + masks.blocking(masks.check_key_padding_mask(key_padding_mask, sizes, batched=True)[:, 0], scores.dtype)
+        weights = self.dropout(masks.softmax(scores))
+        if record.recording():
+            record.leave(weights._data[:, None].copy())
+        return weights @ value, weights

@@ -1,0 +1,125 @@
+"""The masks of `nn`: what shapes they may have, and how they become the one mask of `F.scaled_dot_product_attention`.
+
+In `nn` a boolean mask is True where a key is *blocked*; a float mask is added to the scores.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import functional as F
+from ..errors import describe
+from ..tensor import Tensor
+
+
+class Sizes(NamedTuple):
+    """The sizes of the scores (B, H, T, S) of one attention call."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+
+
+def plain_mask(mask: Any, name: str) -> Any:
+    """A boolean array, or a floating array or Tensor."""
+    if not isinstance(mask, Tensor):
+        mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
+    if mask.dtype.kind not in "bf":
+        raise TypeError(f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. A mask with 1 for keys that are "
+                        "blocked is mask.astype(bool), one with 1 for keys that count is mask == 0.")
+    return mask._data if isinstance(mask, Tensor) and mask.dtype == bool else mask
+
+
+def is_causal_mask(mask: Any) -> bool:
+    """Is this mask (T, T) the causal one, boolean or float?  Then attention can skip what is hidden instead of computing it."""
+    if mask is None or isinstance(mask, Tensor) and mask.requires_grad:
+        return False
+    mask = mask._data if isinstance(mask, Tensor) else np.asarray(mask)
+    if mask.ndim != 2 or mask.shape[0] != mask.shape[1] or not len(mask):
+        return False
+    blocked = F.causal_mask(len(mask))
+    return bool((mask == (blocked if mask.dtype == bool else np.where(blocked, -math.inf, 0.0))).all())
+
+
+def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
+    """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S), of a good dtype."""
+    mask, (batch, heads, queries, keys) = plain_mask(mask, "attn_mask"), sizes
+    if mask.shape == (queries, keys):
+        _warn_if_upside_down(mask)
+        return mask
+    if mask.shape == (batch * heads, queries, keys):
+        return mask.reshape(batch, heads, queries, keys)
+    hint = ""
+    if mask.shape == (batch, queries, keys):
+        hint = f" One mask for each sequence is np.repeat(mask, {heads}, axis=0)."
+    elif mask.shape == (batch, keys):
+        hint = " A mask (B, S) over keys is key_padding_mask."
+    elif mask.shape == (keys, queries):
+        hint = " Transposed? Rows are queries, columns are keys."
+    raise ValueError(f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = {(batch * heads, queries, keys)}, "
+                     f"got {describe(mask)}.{hint}")
+
+
+def _warn_if_upside_down(mask: Any) -> None:
+    """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake."""
+    if (mask.dtype == bool and mask.shape[0] == mask.shape[1] > 1 and mask[0, 0] and not mask[0, -1]
+            and np.array_equal(mask, np.tri(len(mask), dtype=bool))):
+        warnings.warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked: "
+                      "a causal mask is F.causal_mask(T), or ~mask.", UserWarning, stacklevel=2)
+
+
+def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
+    """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S), of a good dtype."""
+    mask = plain_mask(mask, "key_padding_mask")
+    want = (sizes.batch, sizes.keys) if batched else (sizes.keys,)
+    if mask.shape != want:
+        raise ValueError(f"key_padding_mask must have the shape {'(B, S)' if batched else '(S,)'} = {want} for this {'' if batched else 'un'}batched "
+                         f"input, one entry for each key, got {describe(mask)}." + (" Transpose it." if mask.shape == want[::-1] else ""))
+    return mask.reshape(sizes.batch, 1, 1, sizes.keys)
+
+
+def blocking(mask: Any, dtype: Any) -> Any:
+    """The mask as numbers to add to scores: -inf where a boolean one is True."""
+    return np.where(mask, -math.inf, 0.0).astype(dtype) if mask.dtype == bool else mask
+
+
+def softmax(scores: Any) -> Any:
+    """softmax over the last axis; a row that is -inf throughout has zero weights and no gradient."""
+    blind = (scores._data == -math.inf).all(axis=-1, keepdims=True)
+    return np.where(blind, 0.0, F.softmax(np.where(blind, 0.0, scores)))
+
+
+def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, batched: bool, past: int = 0, extra: int = 0,
+          dtype: Any = np.float32) -> tuple[Any, bool]:
+    """All masks of one call as (mask or None, is_causal) for `F.scaled_dot_product_attention`, where True is *may look*.
+
+    `past` keys came before the first query (from a cache); `extra` keys at the end, which are no tokens, are open to every query.
+    """
+    parts = []
+    if attn_mask is not None and not (is_causal and not past and is_causal_mask(attn_mask)):
+        parts.append(check_attn_mask(attn_mask, sizes))
+    if key_padding_mask is not None:
+        parts.append(check_key_padding_mask(key_padding_mask, sizes, batched))
+    if is_causal and (past or extra):
+        parts.append(~np.tri(sizes.queries, sizes.keys, past, dtype=bool))
+        is_causal = False
+    if not parts:
+        return None, is_causal
+    if all(part.dtype == bool for part in parts):
+        total = ~parts[0]
+        for part in parts[1:]:
+            total = total & ~part
+    else:
+        added = [blocking(part, dtype) for part in parts]
+        total = added[0]
+        for part in added[1:]:
+            total = total + part
+    if extra:
+        open_ = np.ones((*total.shape[:-1], extra), bool) if total.dtype == bool else np.zeros((*total.shape[:-1], extra), dtype)
+        total = np.concatenate([total, open_], axis=-1)
+    return total, is_causal

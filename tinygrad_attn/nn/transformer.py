@@ -1,0 +1,256 @@
+"""The Transformer of Vaswani et al., 2017, with PyTorch's arguments, parameter names, masks and initial values.
+
+Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper (post-norm), or before f (pre-norm,
+`norm_first`; Xiong et al., 2020).  Shape letters: B batch, T target positions, S source positions, E = d_model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import functional as F
+from ..errors import describe, nearest
+from ..tensor import Tensor, get_default_dtype
+from . import init
+from .attention import KeyValueCache, MultiheadAttention
+from .containers import ModuleList
+from .layers import Dropout, LayerNorm, Linear, floating
+from .masks import is_causal_mask
+from .module import Module
+
+Activation = str | Callable[[Any], Any]
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def activation_function(activation: Activation) -> Callable[[Any], Any]:
+    """"relu", "gelu", or any function or module of one tensor."""
+    if callable(activation):
+        return activation
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}.{nearest(str(activation), ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
+
+
+class FeedForward(Module):
+    """y = linear2(dropout(activation(linear1(x)))): the same two-layer network at each position.  (..., E) -> (..., E)"""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu", *, dtype: Any = None) -> None:
+        self.linear1 = Linear(d_model, d_ff, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(d_ff, d_model, dtype=dtype)
+        self.activation = activation_function(activation)
+
+    def forward(self, x: Any) -> Tensor:
+        """(..., d_model) -> (..., d_model)"""
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class _Layer(Module):
+    """What encoder and decoder layers share."""
+
+    norm_first: bool
+
+    def _residual(self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]) -> Any:
+        """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
+        return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
+
+    def _feed_forward(self, x: Any) -> Any:
+        """(..., E) -> (..., dim_feedforward) -> (..., E)"""
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention, then a feed-forward network, each a residual step with its layer norm.
+
+    Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
+    """
+
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
+                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True, *,
+                 dtype: Any = None) -> None:
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        self.activation = activation_function(activation)
+
+    def forward(self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False, *,
+                cache: KeyValueCache | None = None) -> Tensor:
+        """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
+
+        Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True = blocked.
+        `is_causal` hides later positions; with a `cache`, src is only what is new.
+        """
+        def attention(x: Any) -> Any:
+            return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal, cache=cache)[0]
+
+        x = floating(src, self.linear1.weight)
+        x = self._residual(x, self.norm1, self.dropout1, attention)
+        return self._residual(x, self.norm2, self.dropout2, self._feed_forward)
+
+    def extra_repr(self) -> str:
+        return "norm_first=True" if self.norm_first else ""
+
+
+class TransformerDecoderLayer(_Layer):
+    """Self-attention, attention to the encoder's memory, then a feed-forward network, each a residual step with its layer norm.
+
+    Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
+    """
+
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
+                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True, *,
+                 dtype: Any = None) -> None:
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        self.dropout3 = Dropout(dropout)
+        self.activation = activation_function(activation)
+
+    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, tgt_key_padding_mask: Any = None,
+                memory_key_padding_mask: Any = None, tgt_is_causal: bool = False, memory_is_causal: bool = False, *,
+                cache: KeyValueCache | None = None) -> Tensor:
+        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E), unbatched (T, E), (S, E) -> the shape of tgt.
+
+        Masks as in MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
+        `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is projected once.
+        """
+        def attention(x: Any) -> Any:
+            return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal, cache=cache)[0]
+
+        def look_at_memory(x: Any) -> Any:
+            return self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask, is_causal=memory_is_causal, cache=cache)[0]
+
+        x = floating(tgt, self.linear1.weight)
+        x = self._residual(x, self.norm1, self.dropout1, attention)
+        x = self._residual(x, self.norm2, self.dropout2, look_at_memory)
+        return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
+
+    def extra_repr(self) -> str:
+        return "norm_first=True" if self.norm_first else ""
+
+
+def _copies(layer: Module, count: int) -> ModuleList:
+    return ModuleList(copy.deepcopy(layer) for _ in range(count))
+
+
+class TransformerEncoder(Module):
+    """norm(layer_N(... layer_1(src))): N copies of one encoder layer, which start with equal weights, as in PyTorch.
+
+    `enable_nested_tensor` and `mask_check` are accepted for PyTorch's sake and change nothing.  As torch.nn.TransformerEncoder.
+    """
+
+    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
+                 mask_check: bool = True) -> None:
+        self.layers = _copies(encoder_layer, num_layers)
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None, *,
+                cache: KeyValueCache | None = None) -> Tensor:
+        """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape; arguments as a layer's.
+
+        `is_causal` None means: see whether `mask` is the causal one.
+        """
+        causal = is_causal_mask(mask) if is_causal is None else is_causal
+        more = {} if cache is None else {"cache": cache}
+        x = src
+        for layer in self.layers:
+            x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal, **more)
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerDecoder(Module):
+    """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.  As torch.nn.TransformerDecoder."""
+
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        self.layers = _copies(decoder_layer, num_layers)
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, tgt_key_padding_mask: Any = None,
+                memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False, *,
+                cache: KeyValueCache | None = None) -> Tensor:
+        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E) -> the shape of tgt; arguments as a layer's.
+
+        `tgt_is_causal` None means: see whether `tgt_mask` is the causal one.
+        """
+        causal = is_causal_mask(tgt_mask) if tgt_is_causal is None else tgt_is_causal
+        more = {} if cache is None else {"cache": cache}
+        x = tgt
+        for layer in self.layers:
+            x = layer(x, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+                      memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=causal, memory_is_causal=memory_is_causal, **more)
+        return x if self.norm is None else self.norm(x)
+
+
+class Transformer(Module):
+    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.  All matrices start with Xavier's uniform values.
+
+    Arguments, parameters and initial values as torch.nn.Transformer.
+    """
+
+    def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
+                 dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu", custom_encoder: Module | None = None,
+                 custom_decoder: Module | None = None, layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
+                 bias: bool = True, *, dtype: Any = None) -> None:
+        def layer(kind: Callable[..., Module]) -> Module:
+            return kind(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype=dtype)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+
+        self.encoder: Module = custom_encoder if custom_encoder is not None else TransformerEncoder(
+            layer(TransformerEncoderLayer), num_encoder_layers, norm())
+        self.decoder: Module = custom_decoder if custom_decoder is not None else TransformerDecoder(
+            layer(TransformerDecoderLayer), num_decoder_layers, norm())
+        self.reset_parameters()
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+
+    def reset_parameters(self) -> None:
+        """Xavier's uniform values for every parameter of two or more axes."""
+        for p in self.parameters():
+            if p.ndim > 1:
+                init.xavier_uniform_(p)
+
+    def forward(self, src: Any, tgt: Any, src_mask: Any = None, tgt_mask: Any = None, memory_mask: Any = None,
+                src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
+                src_is_causal: bool | None = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False) -> Tensor:
+        """src (S, B, E), tgt (T, B, E), with batch_first (B, S, E), (B, T, E), unbatched (S, E), (T, E) -> the shape of tgt.
+
+        Masks: `src_mask` (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding masks
+        (B, S), (B, T), (B, S); True = blocked, floats are added.  A hint `..._is_causal` None means: look at the mask.
+        Raises ValueError for widths other than d_model and batches that differ.
+        """
+        src, tgt = floating(src), floating(tgt)
+        axis = 0 if self.batch_first else 1
+        if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
+            raise ValueError(f"src and tgt must be both unbatched or batches of one size, on axis {axis} since batch_first={self.batch_first}; "
+                             f"got src {describe(src)} and tgt {describe(tgt)}.")
+        if not src.shape[-1] == tgt.shape[-1] == self.d_model:
+            raise ValueError(f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} and tgt {describe(tgt)}.")
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
+        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+                            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal)
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:
+        """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions."""
+        return Tensor(np.triu(np.full((sz, sz), -np.inf), 1), dtype=dtype or get_default_dtype())

@@ -1,0 +1,185 @@
+"""One query's attention with all its numbers, as a page: scores, scale, mask, softmax, weighted sum."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import describe
+from .attention import as_array, tokens
+from .render import Page, page
+from .stepper import as_json
+
+STYLE = """
+:root { color-scheme: light; }
+body { margin: 1.2em auto; max-width: 72em; padding: 0 1em; font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff; }
+h1 { font-size: 1.25em; } h2 { font-size: 1.05em; margin: 1.4em 0 .4em; }
+#tokens { display: flex; flex-wrap: wrap; gap: .3em; margin: .3em 0; }
+button, select { font: inherit; padding: .15em .6em; }
+button[aria-pressed=true] { background: #0072B2; color: #fff; border: 2px solid #0072B2; border-radius: 4px; }
+button:focus-visible, select:focus-visible { outline: 3px solid #E69F00; outline-offset: 2px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { padding: .2em .7em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th { vertical-align: bottom; font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+td { font-family: ui-monospace, monospace; font-size: .92em; }
+td.bar { text-align: left; min-width: 9em; } tr.sum td.bar span { display: none; }
+.bar span { display: inline-block; height: .8em; background: #0072B2; margin-right: .5em; vertical-align: baseline; }
+tr.blocked td { color: #767676; } tr.most td { background: #FCF1DA; } tr.sum td { border-top: 2px solid #333; font-weight: 600; }
+.hint { color: #555; }
+code { font-size: 1.05em; }
+"""
+
+SCRIPT = """
+"use strict";
+const d = JSON.parse(document.getElementById("data").textContent);
+let head = 0, query = d.chosen;
+const text = (id, value) => { document.getElementById(id).textContent = value; };
+const n = x => x === null ? "-inf" : (Math.abs(x) >= 1e4 || x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : x.toFixed(4);
+const vector = xs => "[" + xs.slice(0, d.shown).map(n).join(", ") + (xs.length > d.shown ? ", ... (" + xs.length + ")" : "") + "]";
+function row(cells, name) {
+  const tr = document.createElement("tr");
+  if (name) tr.className = name;
+  for (const cell of cells) {
+    const td = document.createElement("td");
+    if (typeof cell === "object") {
+      td.className = "bar";
+      const bar = document.createElement("span");
+      bar.style.width = (6 * cell.share).toFixed(3) + "em";
+      td.append(bar, n(cell.share));
+    } else td.textContent = cell;
+    tr.append(td);
+  }
+  return tr;
+}
+function show() {
+  const q = d.q[head][query], score = d.score[head][query], weight = d.weight[head][query], mask = d.mask && d.mask[head][query];
+  document.querySelectorAll("#tokens button").forEach((b, i) => b.setAttribute("aria-pressed", i === query));
+  text("q", vector(q));
+  const added = score.map((s, j) => mask ? (mask[j] === null ? null : s * d.scale + mask[j]) : s * d.scale);
+  const open = added.filter(x => x !== null), top = open.length ? Math.max(...open) : 0;
+  const powers = added.map(x => x === null ? 0 : Math.exp(x - top)), total = powers.reduce((a, b) => a + b, 0);
+  const most = Math.max(...weight);
+  const rows = d.keys.map((key, j) => row(
+    [key, vector(d.k[head][j]), n(score[j]), n(score[j] * d.scale), ...(mask ? [mask[j] === null ? "blocked" : n(mask[j]), n(added[j])] : []),
+     n(powers[j]), { share: weight[j] }], added[j] === null ? "blocked" : weight[j] === most ? "most" : ""));
+  rows.push(row(["sum", "", "", "", ...(mask ? ["", ""] : []), n(total), { share: weight.reduce((a, b) => a + b, 0) }], "sum"));
+  document.getElementById("scores").replaceChildren(...rows);
+  const parts = d.keys.map((key, j) => row([key, n(weight[j]), vector(d.v[head][j]), vector(d.v[head][j].map(x => weight[j] * x))],
+                                           weight[j] === most && most > 0 ? "most" : added[j] === null ? "blocked" : ""));
+  parts.push(row(["output = sum", "", "", vector(d.output[head][query])], "sum"));
+  document.getElementById("sums").replaceChildren(...parts);
+  text("note", open.length ? "" : "Every key is blocked for this query: all weights are zero, and so is the output.");
+  text("said", "query " + d.queries[query] + ", head " + head);
+}
+d.queries.forEach((name, i) => {
+  const b = document.createElement("button");
+  b.type = "button"; b.textContent = name;
+  b.addEventListener("click", () => { query = i; show(); });
+  document.getElementById("tokens").append(b);
+});
+const heads = document.getElementById("heads");
+d.q.forEach((_, h) => heads.append(new Option("head " + h, h)));
+heads.addEventListener("change", () => { head = Number(heads.value); show(); });
+document.addEventListener("keydown", event => {
+  if (event.target === heads || event.altKey || event.ctrlKey || event.metaKey) return;
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  query = (query + step + d.queries.length) % d.queries.length;
+  document.querySelectorAll("#tokens button")[query].focus();
+  show();
+});
+show();
+"""
+
+
+def _three(x: Any, what: str) -> np.ndarray:
+    array = np.asarray(as_array(x), dtype=np.float64)
+    if array.ndim == 4 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or 0 in array.shape:
+        raise ValueError(f"{what} is (T, D) or (H, T, D) and not empty, got {describe(x)}.")
+    return array
+
+
+def _numbers(array: np.ndarray) -> Any:
+    """Nested lists for JSON, which knows no infinity: -inf becomes null."""
+    rounded = np.array([float(f"{x:.7g}") for x in array.reshape(-1).tolist()]).reshape(array.shape)
+    return np.where(np.isfinite(rounded), rounded, None).tolist()
+
+
+def attention_html(q: Any, k: Any, v: Any, mask: Any = None, *, queries: Sequence[Any] | str | None = None,
+                   keys: Sequence[Any] | str | None = None, scale: float | None = None, chosen: int = 0) -> Page:
+    """softmax(q k^T * scale + mask) v with every number on the way, for a query the reader chooses; a self-contained page.
+
+    q (T, D) or (H, T, D), k (S, D), v (S, Dv) with the same heads, Tensors or arrays; `mask` broadcasts to (H, T, S): True where a query may look,
+    or floats that are added, as in `functional.scaled_dot_product_attention`.  `scale` is 1/sqrt(D) where left out; `queries` and
+    `keys` are token labels.  Returns a `Page`: `.save("attention.html")`, `str(page)`.  Raises ValueError where shapes or labels disagree.
+    """
+    q, k, v = _three(q, "q"), _three(k, "k"), _three(v, "v")
+    if len({len(q), len(k), len(v)}) > 1 or q.shape[2] != k.shape[2] or k.shape[1] != v.shape[1]:
+        raise ValueError(f"q {q.shape}, k {k.shape}, v {v.shape} do not fit: heads must agree, q and k in D (the last axis), "
+                         "k and v in the number of keys (the middle axis).")
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds NaN or Inf, so there is no attention to show; ta.detect_anomaly() finds where it began.")
+    if not 0 <= chosen < q.shape[1]:
+        raise ValueError(f"chosen={chosen} is no query: there are {q.shape[1]}, from 0.")
+    rows, columns = tokens(queries, q.shape[1], "queries"), tokens(keys, k.shape[1], "keys")
+    scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else float(scale)
+    score = q @ k.swapaxes(1, 2)                     # (H, T, S)
+    added = None if mask is None else _added(mask, score.shape)
+    weight = _softmax(score * scale + (0.0 if added is None else added))
+    data = {"q": _numbers(q), "k": _numbers(k), "v": _numbers(v), "score": _numbers(score), "scale": scale, "weight": _numbers(weight),
+            "mask": None if added is None else _numbers(added), "output": _numbers(weight @ v), "queries": rows, "keys": columns,
+            "chosen": chosen, "shown": 4 if q.shape[2] > 6 or v.shape[2] > 6 else 6}
+    return Page(page("Attention, number by number", _body(data, q.shape[2], added is not None), STYLE, SCRIPT), height=900)
+
+
+def _added(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """What a mask adds to the scores: a boolean one 0 where it is True and -inf elsewhere."""
+    array = as_array(mask)
+    if array.dtype.kind not in "bf":
+        raise TypeError(f"mask= is boolean (True: may look) or floating (added to the scores), got {describe(mask)}.")
+    array = np.where(array, 0.0, -np.inf) if array.dtype == bool else array.astype(np.float64)
+    if np.isnan(array).any() or np.isposinf(array).any():
+        raise ValueError("mask= holds NaN or +inf; a float mask holds finite numbers, and -inf where a query may not look.")
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(f"mask= of shape {array.shape} does not broadcast to the scores' (H, T, S) = {shape}.") from None
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    """A row whose every key is blocked gives zeros."""
+    top = scores.max(axis=-1, keepdims=True)
+    powers = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
+    total = powers.sum(axis=-1, keepdims=True)
+    return powers / np.where(total == 0.0, 1.0, total)
+
+
+def _body(data: dict[str, Any], width: int, masked: bool) -> str:
+    heading = "<th>mask</th><th>+ mask</th>" if masked else ""
+    hidden = ' style="display:none"' if len(data["q"]) == 1 else ""
+    return f"""<h1>Attention, number by number</h1>
+<p><code>output = softmax(q k<sup>T</sup> &times; scale{" + mask" if masked else ""}) v</code>, with scale = {data["scale"]:.6g} and D = {width}.</p>
+<p>Choose a query <span class="hint">(or the left and right arrow keys)</span>:
+<select id="heads" aria-label="head"{hidden}></select></p>
+<div id="tokens" role="group" aria-label="query"></div>
+<p id="said" class="hint" aria-live="polite"></p>
+<p>q = <code id="q"></code></p>
+<h2>1. How well does each key answer the query?</h2>
+<div class="wide"><table><thead><tr><th>key</th><th>k</th><th>score<br>q &middot; k</th><th>&times; scale</th>{heading}<th>exp(. - max)</th><th>weight<br>exp / sum</th></tr></thead>
+<tbody id="scores"></tbody></table></div>
+<p id="note"></p>
+<h2>2. The output is the values, weighted and summed</h2>
+<div class="wide"><table><thead><tr><th>key</th><th>weight</th><th>v</th><th>weight &times; v</th></tr></thead><tbody id="sums"></tbody></table></div>
+<noscript><p>This page needs its own script to show the numbers: {html.escape(str(len(data["queries"])))} queries, {len(data["keys"])} keys.</p></noscript>
+<script type="application/json" id="data">{as_json(data)}</script>"""

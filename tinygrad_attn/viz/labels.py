@@ -1,0 +1,83 @@
+"""Values in a few words: what a box of the picture says about the numbers in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SMALL = 6
+"""Up to so many elements are shown as numbers, more as shape, dtype, mean and standard deviation."""
+
+
+def number(x: Any) -> str:
+    return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
+
+
+def numbers(array: np.ndarray) -> str:
+    return " ".join(number(x) for x in array.reshape(-1).tolist())
+
+
+def shape(array: Any) -> str:
+    return str(tuple(np.shape(array)))
+
+
+def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
+    """`data 1 2 | grad 3 4` of a small array; shape, dtype, mean and std of a large one, and |grad|."""
+    if array.size <= SMALL:
+        text = f"data {numbers(array)}" if array.size else "empty"
+        lines = [shape(array)] if array.ndim else []
+        return [*lines, text + (f" | grad {numbers(grad)}" if grad is not None else "")]
+    with np.errstate(all="ignore"):
+        mean, std = array.mean(dtype=np.float64), array.std(dtype=np.float64)
+    return [f"{shape(array)} {array.dtype}", f"mean {mean:.3g}  std {std:.3g}", *size_of(grad)]
+
+
+def size_of(grad: np.ndarray | None) -> list[str]:
+    """`|grad| 0.5`: the Euclidean norm."""
+    if grad is None:
+        return []
+    with np.errstate(all="ignore"):
+        return [f"|grad| {float(np.sqrt(np.sum(np.square(grad, dtype=np.float64)))):.3g}"]
+
+
+def gradient(t: Any) -> np.ndarray | None:
+    return None if t._grad is None else t._grad._data
+
+
+def alarm(array: Any) -> str | None:
+    """`2 NaN, 1 Inf`, or None where every number is finite."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or np.isfinite(array).all():
+        return None
+    nan = int(np.isnan(array).sum())
+    inf = int(np.isinf(array).sum())
+    return ", ".join(f"{count} {word}" for count, word in ((nan, "NaN"), (inf, "Inf")) if count)
+
+
+def setting(x: Any) -> str:
+    """One static argument."""
+    if isinstance(x, np.ndarray):
+        return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{shape(x)} {x.dtype}"
+    if isinstance(x, slice):
+        ends = ["" if end is None else str(end) for end in (x.start, x.stop)]
+        return ":".join(ends if x.step is None else [*ends, str(x.step)])
+    if x is Ellipsis:
+        return "..."
+    if isinstance(x, tuple):
+        inside = ", ".join(map(setting, x[:8])) + (", ..." if len(x) > 8 else "")
+        return f"({inside}{',' if len(x) == 1 else ''})"
+    if callable(x):
+        return getattr(x, "__name__", type(x).__name__)
+    text = number(x) if isinstance(x, (bool, int, float, np.generic, type(None))) else repr(x)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _is_default(x: Any, default: Any) -> bool:
+    return x is default or (type(x) is type(default) and isinstance(x, (bool, int, float, str, tuple)) and repr(x) == repr(default))
+
+
+def settings(node: Any) -> str:
+    """The static arguments that are not the op's defaults: `axis=-1, keepdims=True`."""
+    defaults = getattr(node.op, "defaults", {})
+    missing = object()
+    return ", ".join(f"{name}={setting(x)}" for name, x in node.static.items() if not _is_default(x, defaults.get(name, missing)))

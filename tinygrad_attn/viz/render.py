@@ -1,0 +1,72 @@
+"""From DOT text to an image: the `dot` program first, then pygraphviz with the libraries inside it; and pages of HTML."""
+
+from __future__ import annotations
+
+import html
+import os
+from typing import Any
+
+from ..files import _write_atomically
+from .dot import package
+
+NO_RENDERER = ("no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or graphviz.org), or "
+               "pip install 'tinygrad_attn[viz]', whose pygraphviz carries the libraries. Without either, .dot and .text() still work, and "
+               "so does save() with .dot, .txt or .html.")
+
+
+class NoRenderer(RuntimeError):
+    """Neither the `dot` program nor pygraphviz is there."""
+
+
+def render(dot: str, format: str) -> bytes:
+    """The picture of this DOT text in `format` ("svg", "png", "pdf"); raises NoRenderer where nothing can draw it."""
+    graphviz = package()
+    try:
+        return graphviz.Source(dot).pipe(format=format, quiet=True)
+    except (graphviz.ExecutableNotFound, graphviz.CalledProcessError, OSError) as error:
+        failure: Exception = error
+    try:
+        import pygraphviz  # lazy: an optional package
+    except ImportError:
+        if isinstance(failure, graphviz.CalledProcessError):
+            raise RuntimeError(f"Graphviz could not draw this picture: {failure}") from failure
+        raise NoRenderer(NO_RENDERER) from None
+    return bytes(pygraphviz.AGraph(string=dot).draw(format=format, prog="dot"))
+
+
+def svg(dot: str) -> str:
+    """The SVG element alone, without the XML prologue, so that it can stand inside HTML."""
+    text = render(dot, "svg").decode()
+    return text[text.index("<svg"):]
+
+
+def write(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a file under a temporary name and then rename it."""
+    _write_atomically(data.encode() if isinstance(data, str) else data, os.fspath(path))
+
+
+def page(title: str, body: str, style: str = "", script: str = "") -> str:
+    """One self-contained HTML page: nothing in it is fetched from anywhere."""
+    return (f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{html.escape(title)}</title>\n'
+            f"<style>\n{style}</style>\n</head>\n<body>\n{body}\n" + (f"<script>\n{script}</script>\n" if script else "") + "</body>\n</html>\n")
+
+
+class Page:
+    """A self-contained HTML page: `str(page)` is its text, `save(path)` writes it, a notebook shows it in a frame of its own."""
+
+    def __init__(self, text: str, height: int = 640) -> None:
+        self.text, self.height = text, height
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<HTML page of {len(self.text):,} characters; .save('page.html') writes it>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page; the file opens in any browser, with no network."""
+        write(path, self.text)
+
+    def _repr_html_(self) -> Any:
+        return f'<iframe srcdoc="{html.escape(self.text)}" style="width:100%;height:{self.height}px;border:1px solid #ccc"></iframe>'

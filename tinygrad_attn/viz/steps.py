@@ -1,0 +1,209 @@
+"""A backward pass to walk through: `backward_steps(loss)` runs it once and writes down what happened at each op."""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine import RELEASED, Variable, local
+from ..errors import describe
+from . import labels, stepper
+from .build import build
+from .graph import Graph
+from .model import Picture
+from .render import Page, write
+from .trace import forward_order
+
+
+class Contribution(NamedTuple):
+    """What one op gave to one of its inputs."""
+
+    index: int                 # which operand of the op
+    box: int                   # that input's box in the picture
+    name: str
+    part: np.ndarray           # this op's share of the input's gradient
+    total: np.ndarray          # the sum of the shares so far
+    first: bool                # it was the first share; later ones are added to it
+
+
+class Step(NamedTuple):
+    """One op undone: its result's gradient came in, its inputs' gradients got their shares."""
+
+    op: str
+    box: int
+    incoming: np.ndarray       # the gradient of the loss by the op's result, complete by now
+    contributions: list[Contribution]
+    freed: list[str]           # what this step let go
+
+
+class _Observer:
+    """Sits among the thread's observers during the pass and keeps copies of the gradients, but no tensor alive."""
+
+    def __init__(self, picture: Picture, tensors: Sequence[Variable]) -> None:
+        self.picture = picture
+        self.steps: list[Step] = []
+        self.given: set[int] = set()
+        self.tick = 0
+        self.alive = [_Watched(t, picture.where[id(t)], f"{picture.boxes[picture.where[id(t)]].title}") for t in tensors]
+        self.current: _Watched | None = None
+        self.by_id = {id(t): watched for t, watched in zip(tensors, self.alive, strict=True)}
+
+    def forward(self, *_: Any) -> None:
+        """Ops computed during the pass are not part of it."""
+
+    def backward(self, tensor: Variable, node: Any, g: Any, index: int, x: Variable, part: Any, total: Any) -> None:
+        """One share of one gradient; several in a row with the same node belong to one step."""
+        where = self.picture.where
+        if node.tick != self.tick:
+            self.settle()
+            self.tick, self.current = node.tick, self.by_id[id(tensor)]
+            self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
+        box = where[id(x)]
+        name = x.name or (self.picture.boxes[box].title if x._node is None else f"{x._node.op.__name__} n{box}")
+        self.steps[-1].contributions.append(Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given))
+        self.given.add(id(x))
+
+    def settle(self) -> None:
+        """Note at the last step what has gone since: its saved buffers, and the results that nobody holds any more."""
+        if self.current is None:
+            return
+        freed = self.steps[-1].freed
+        t = self.current.ref()
+        if self.current.saved and (t is None or t._record is RELEASED):
+            freed.append(f"saved buffers of {self.current.name} ({_bytes(self.current.saved)})")
+        still = []
+        for watched in self.alive:
+            if watched.ref() is None:
+                freed.append(f"{watched.name} n{watched.box} ({_bytes(watched.size)})")
+            else:
+                still.append(watched)
+        self.alive = still
+
+
+class _Watched:
+    """A result whose end is to be noticed."""
+
+    def __init__(self, t: Variable, box: int, name: str) -> None:
+        self.ref, self.box, self.name, self.size = weakref.ref(t), box, name, t._data.nbytes
+        saved = t._node.saved  # type: ignore[union-attr]
+        held = saved if isinstance(saved, (tuple, list)) else (saved,)
+        self.saved = sum(x.nbytes for x in held if isinstance(x, np.ndarray))
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} B" if count < 10_000 else f"{count / 1000:,.0f} kB" if count < 10_000_000 else f"{count / 1e6:,.0f} MB"
+
+
+def short(array: np.ndarray) -> str:
+    """A gradient in a few words: its numbers, or its shape and norm."""
+    if array.size <= labels.SMALL:
+        return labels.numbers(array) + (f"  {labels.shape(array)}" if array.ndim else "")
+    return f"{labels.shape(array)}  {labels.size_of(array)[0].replace('grad', 'g')}"
+
+
+class Steps:
+    """A backward pass that has been run: a sequence of `Step`, as text, as pictures, as a page to step through."""
+
+    def __init__(self, base: Picture, steps: list[Step], root: int) -> None:
+        self.base, self.steps, self.root = base, steps, root
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, k: int) -> Step:
+        return self.steps[k]
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def text(self) -> str:
+        """A line a step, and under it a line for each input."""
+        out = []
+        for k, step in enumerate(self.steps):
+            out.append(f"{k + 1:3}. n{step.box} {step.op}: incoming {short(step.incoming)}")
+            for c in step.contributions:
+                verb = "= " if c.first else "+="
+                total = "" if c.first else f"   sum so far {short(c.total)}"
+                out.append(f"       input {c.index}, {c.name} (n{c.box}): grad {verb} {short(c.part)}{total}")
+            if step.freed:
+                out.append("       freed: " + ", ".join(step.freed))
+        return "\n".join(out)
+
+    def picture(self, k: int) -> Graph:
+        """The graph at step k (from 0), with that op bold, its shares as bold arrows, and the gradients so far in the boxes."""
+        if not -len(self.steps) <= k < len(self.steps):
+            raise IndexError(f"there are {len(self.steps)} steps, 0 to {len(self.steps) - 1}; got {k}.")
+        k %= len(self.steps)
+        picture = copy.deepcopy(self.base)
+        known = {self.root: self.steps[0].incoming}
+        for step in self.steps[:k + 1]:
+            known.update((c.box, c.total) for c in step.contributions)
+        for number, total in known.items():
+            if picture.boxes[number].kind in ("op", "parameter", "input"):
+                picture.boxes[number].lines.append(f"grad so far: {short(total)}")
+        step = self.steps[k]
+        picture.boxes[step.box].now = True
+        for i in self.arrows(step):
+            picture.arrows[i].now = True
+        return Graph(picture)
+
+    def arrows(self, step: Step) -> list[int]:
+        """The arrows along which a step's shares go, by number."""
+        along = {(c.box, c.index) for c in step.contributions}
+        sources = {c.box for c in step.contributions}
+        return [i for i, a in enumerate(self.base.arrows)
+                if a.target == step.box and ((a.source, a.index) in along or a.index is None and a.source in sources)]
+
+    def html(self) -> str:
+        """One self-contained page: the graph, a slider, and at each step its numbers; the arrow keys step."""
+        return stepper.page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write .html (the page) or .txt (the lines); raises ValueError for another suffix."""
+        suffix = os.path.splitext(os.fspath(path))[1].lower()
+        if suffix not in (".html", ".txt"):
+            raise ValueError(f"steps are saved as .html or .txt, got {os.fspath(path)!r}; one step's picture is .picture(k).save(path).")
+        write(path, self.html() if suffix == ".html" else self.text() + "\n")
+
+    def __repr__(self) -> str:
+        try:
+            return self.text()
+        except Exception as error:                   # a repr never raises
+            return f"<{len(self.steps)} steps that could not be told: {type(error).__name__}: {error}>"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return str(Page(self.html())._repr_html_())
+        except Exception:                            # a repr never raises
+            return None
+
+
+def backward_steps(loss: Any, gradient: Any = None, *, model: Any = None, retain_graph: bool = False, limit: int | None = 200) -> Steps:
+    """Run `loss.backward(gradient, retain_graph)` once and keep what happened at each op, to read and to step through.
+
+    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far, first share or added (+=), and what was
+    freed.  `.text()`, `.picture(k)`, `.html()`, `.save("steps.html")`.  The pass is a real one: leaves get their `.grad`, and the graph is
+    released unless `retain_graph`.  `model` gives parameters their dotted names; `limit` is `viz.graph`'s.
+
+    Raises TypeError for something that is no Tensor, and what `backward` raises.
+    """
+    if not isinstance(loss, Variable):
+        raise TypeError(f"backward_steps() needs the Tensor to start from, got {describe(loss)}.")
+    everything = 1_000_000                           # each op is a step, so no module is folded
+    picture = build(loss, model, everything, limit=limit)
+    observer = _Observer(picture, forward_order([loss]))
+    here = local.context
+    here.observers += (observer,)
+    try:
+        loss.backward(gradient, retain_graph=retain_graph)  # type: ignore[attr-defined]
+    finally:
+        here.observers = tuple(o for o in here.observers if o is not observer)
+    observer.settle()
+    root = picture.where[id(loss)]
+    picture.where = {}                               # the tensors go, and their ids may be used again
+    return Steps(picture, observer.steps, root)
