@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import random
+from tinygrad_attn import nn, random
 from tinygrad_attn.random import Generator
 
 torch = require("torch")
@@ -205,3 +205,14 @@ def test_default_dtype_and_gradient():
 def test_wrong_calls_are_explained(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_a_whole_encoder_layer_has_torchs_weights():
+    torch.manual_seed(42)
+    random.manual_seed(42)
+    equal("randn 3x1x4")
+    theirs = torch.nn.TransformerEncoderLayer(4, 2, 8).state_dict()
+    ours = nn.TransformerEncoderLayer(4, 2, 8).state_dict()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(np.asarray(ours[name]), value.numpy(), err_msg=name)
+    equal("rand 700")

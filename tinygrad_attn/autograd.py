@@ -76,7 +76,7 @@ def _result(g: Any, fresh: bool, create_graph: bool) -> Any:
     """A gradient as a Tensor that shares memory with nothing."""
     if create_graph:
         return clone(g)
-    return Variable._kind._of(g if fresh else np.array(g))
+    return Variable._kind._of(g if fresh or not isinstance(g, np.ndarray) else g.copy())
 
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import Path, load, load_metadata, save
+from .files import Path, load_with_metadata, save
 from .random import get_rng_state, set_rng_state
 
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
@@ -53,7 +53,7 @@ def load_checkpoint(path: Path, *, model: Any, optimizer: Any = None, schedule: 
     Raises ValueError if the file is no checkpoint, or was saved without what is to be restored; keys and shapes are
     checked by the `load_state_dict` of each.
     """
-    arrays, metadata = load(path), load_metadata(path)
+    arrays, metadata = load_with_metadata(path)
     if "step" not in metadata or not any(name.startswith("generator.") for name in arrays):
         raise ValueError(f"{str(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from .tensor import Tensor
 
-__all__ = ["load", "load_metadata", "save"]
+__all__ = ["load", "load_metadata", "load_with_metadata", "save"]
 
 Path = str | os.PathLike[str]
 
@@ -161,22 +162,30 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     bfloat16, which NumPy lacks, becomes float32 without loss. Raises ValueError for a file that is cut short, damaged
     or of another format, OSError if it cannot be read. The arrays are the caller's own, writable.
     """
+    return load_with_metadata(path)[0]
+
+
+def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The arrays and the text of one and the same file, even if another process replaces it meanwhile."""
     library = _safetensors()
     path = os.fspath(path)
-    data = _read(path)
+    _check_header(path)
+    with open(path, "rb") as file:
+        data = file.read()
     try:
         entries = library.deserialize(data)
+        metadata = json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except Exception as error:  # the library's own error class, and whatever a hostile header provokes in it
         raise _unreadable(path, str(error)) from error
     arrays = {name: _decoded(path, name, entry) for name, entry in entries}
-    return dict(sorted(arrays.items()))
+    return dict(sorted(arrays.items())), metadata
 
 
 def load_metadata(path: Path) -> dict[str, str]:
     """The text that was saved beside the arrays; empty if there was none. Raises as `load` does."""
     library = _safetensors()
     path = os.fspath(path)
-    _header_length(path)
+    _check_header(path)
     try:
         with library.safe_open(path, framework="np") as file:
             return dict(file.metadata() or {})
@@ -184,8 +193,8 @@ def load_metadata(path: Path) -> dict[str, str]:
         raise _unreadable(path, str(error)) from error
 
 
-def _header_length(path: str) -> int:
-    """How many bytes of the file are its header. Looks before anything is read into memory."""
+def _check_header(path: str) -> None:
+    """Look, before anything is read into memory, whether this is a file and as long as its first 8 bytes say."""
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, f"{path!r} is a folder, not a file; name the file in it")
     if not os.path.exists(path):
@@ -197,13 +206,6 @@ def _header_length(path: str) -> int:
         length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8:
         raise _unreadable(path, f"it has {size} bytes, and its first 8 announce a header of {length}")
-    return length
-
-
-def _read(path: str) -> bytes:
-    _header_length(path)
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _decoded(path: str, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:

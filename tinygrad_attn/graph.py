@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numpy import asarray, ndarray
+from numpy import asarray, generic, ndarray
 
 from . import guard
 from .errors import as_operand, describe, explain
@@ -64,11 +64,17 @@ class Variable:
 
     __slots__ = ("_data", "_grad", "_record", "_tracked", "name", "__weakref__")
     _kind: type[Any]              # the class ops produce; tensor.py sets it
-    _data: ndarray
+    _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
     _grad: Any
     _record: tuple | None         # the fields of a Node, bare: making a plain tuple is twice as fast
     _tracked: bool
     name: str | None
+
+    def _array(self) -> ndarray:
+        """The values as an ndarray that can be changed in place."""
+        if self._data.__class__ is not ndarray:
+            self._data = asarray(self._data)
+        return self._data
 
     @property
     def _node(self) -> Node | None:
@@ -142,7 +148,9 @@ class Op:
         if not any_tensor:
             return out
         t = _new_tensor(Variable._kind)
-        t._data = out = out if out.__class__ is ndarray else asarray(out)
+        if out.__class__ is not ndarray and not isinstance(out, generic):
+            out = asarray(out)
+        t._data = out
         t._grad = t._record = t.name = None
         here = local.context
         if tracked and here.recording and out.dtype.kind == "f":

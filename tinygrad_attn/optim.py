@@ -112,7 +112,7 @@ class Optimizer:
                 if set_to_none:
                     p.grad = None
                 elif p.grad is not None:
-                    p.grad._data[...] = 0
+                    p.grad._array()[...] = 0
                     guard.changed(p.grad._data)
 
     def step(self) -> None:

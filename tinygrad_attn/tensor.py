@@ -91,7 +91,8 @@ class Tensor(Variable):
     __array_priority__ = 1000
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
-        self._data = _as_array(data, dtype)
+        array = _as_array(data, dtype)
+        self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
         self._tracked = False
         if requires_grad:
@@ -100,8 +101,10 @@ class Tensor(Variable):
     @classmethod
     def _of(cls, array: np.ndarray, requires_grad: bool = False) -> Tensor:
         """Wrap an array without copying it."""
-        t = cls.__new__(cls)
-        t._data, t._grad, t._record, t._tracked, t.name = np.asarray(array), None, None, requires_grad, None
+        t: Tensor = object.__new__(cls)
+        t._data = array if isinstance(array, (np.ndarray, np.generic)) else np.asarray(array)
+        t._grad = t._record = t.name = None
+        t._tracked = requires_grad
         return t
 
     # ---- what it is
@@ -109,7 +112,7 @@ class Tensor(Variable):
     @property
     def data(self) -> np.ndarray:
         """The array itself, not a copy.  Changing it while a graph still needs its old values is found out at backward()."""
-        guard.hand_out(self._data)
+        guard.hand_out(self._array())
         return self._data
 
     @data.setter
@@ -188,7 +191,7 @@ class Tensor(Variable):
         return (self[i] for i in range(len(self._data)))
 
     def __repr__(self) -> str:
-        text = np.array2string(self._data, separator=", ", prefix="Tensor(", threshold=200)
+        text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
         marks = "" if self.dtype in (_default_dtype, bool, np.dtype(int)) else f", dtype={self.dtype}"
         if self._node is not None:
             marks += f", op={getattr(self._node.op, '__name__', 'released')}"
@@ -232,12 +235,12 @@ class Tensor(Variable):
 
     def detach(self) -> Tensor:
         """The same array outside the graph: shares memory, requires no gradient."""
-        guard.hand_out(self._data)
+        guard.hand_out(self._array())
         return Tensor._of(self._data)
 
     def numpy(self) -> np.ndarray:
         """The plain array, sharing memory, outside the graph."""
-        guard.hand_out(self._data)
+        guard.hand_out(self._array())
         return self._data
 
     def item(self) -> Any:
@@ -283,7 +286,7 @@ class Tensor(Variable):
         if self._tracked and local.context.recording and not whole:
             raise TypeError(f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph on purpose, "
                             "or join tensors with np.stack / np.concatenate to stay in it.")
-        guard.hand_out(self._data)
+        guard.hand_out(self._array())
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -331,7 +334,7 @@ class Tensor(Variable):
         if local.context.recording and (self._tracked or isinstance(value, Variable) and value._tracked):
             raise TypeError("t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
                             "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant.")
-        self._data[_as_index(index)] = _plain(value)
+        self._array()[_as_index(index)] = _plain(value)
         guard.changed(self._data)
 
     # ---- shape

@@ -224,7 +224,8 @@ def _axes(ndim: int, axis: int | None) -> Iterator[int]:
 
 
 def _right_for(step: Any, s: Suspect) -> bool:
-    operands = [type(x)._of(x._data.copy(), x._tracked) if isinstance(x, Variable) else x for x in step.inputs]  # type: ignore[attr-defined]
+    kind = Variable._kind
+    operands = [kind._of(x._data.copy(), x._tracked) if isinstance(x, Variable) else x for x in step.inputs]
     inputs = [x for x in operands if isinstance(x, Variable) and x._tracked]
     try:
         problem = Problem(lambda: step.op(*operands, **step.static), inputs, ["x"] * len(inputs), np.random.default_rng(2))

@@ -31,9 +31,9 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = 1e-6, ato
     """Compare d(sum of v * f)/dx by the rules with (f(x + eps) - f(x - eps)) / (2 eps), for a random weight v of every result.
 
     `f` is a function of Tensors or a Module that returns a Tensor or a tuple with some.  `inputs` is a Tensor or a sequence of
-    Tensors, arrays and whatever else f takes: the Tensors that require a gradient and the float64 arrays are checked (all floating Tensors if none
-    requires one).  `params`, further tensors f depends on, are checked as well; for a Module its parameters are.  `order=2` checks
-    the gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with atol scaled down for
+    Tensors, arrays and whatever else f takes: the Tensors that require a gradient and the float64 arrays are checked (all floating
+    Tensors if none requires one).  `params`, further tensors f depends on, are checked as well; for a Module its parameters are.
+    `order=2` checks the gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with atol scaled down for
     gradients smaller than 1.  Inputs of more than 512 elements are measured in 512 random projections, with `fast_mode` any input in two.
 
     Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs.
@@ -74,7 +74,7 @@ def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any]
     for i, a in enumerate(arguments):
         if any(a is t for t in floating) and (not wanting or id(a) in wanting) and not any(a is t for t in checked):
             checked.append(a)
-            names.append(f"input {i}" + (f" {a.name!r}" if a.name else ""))
+            names.append(f"input {i}" + (f" {name!r}" if (name := getattr(a, "name", None)) else ""))
     for name, p in _parameters(f, params):
         if not any(p is t for t in checked):
             checked.append(p)

@@ -102,10 +102,13 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
         return None
     best = min(curve, key=lambda pair: pair[1])[0]
     size = "too large: the function bends within one step" if eps > best else "too small: rounding drowns the difference"
-    lower = " So large a step: look for a part computed in lower precision than float64." if best >= 1e-3 and eps < best else ""
+    if best >= 1e-3 and eps < best:
+        return Diagnosis("precision", f"precision too low: the gradient agrees only with steps as large as eps={best:.0e}; with smaller "
+                                      "ones rounding drowns "
+                                      "the difference. Some part is computed in float32 (a cast inside an op?), or large numbers cancel.")
     return Diagnosis("eps", f"the gradient is right, but eps={eps:g} is {size}. It agrees from eps={runs[0]:.0e} to {runs[-1]:.0e}; write "
                             f"eps={best:.0e}. "
-                            f"The curve of the error against eps shows the V.{lower}")
+                            f"The curve of the error against eps shows the V.")
 
 
 def lower_precision(trace: Trace) -> tuple[Diagnosis, Step] | None:

@@ -66,7 +66,8 @@ class Entry:
         shape = self.analytic.shape
         if self.ok:
             how = f"{self.projections} random projections of " if self.projections else ""
-            return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {max(self.projected_error, np.max(self.error, initial=0)):.1e}"
+            error = max(self.projected_error, float(np.max(self.error, initial=0)))
+            return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {error:.1e}"
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
@@ -128,7 +129,8 @@ class Report:
         colour = "#009E73" if self.ok else "#D55E00"
         rows = "".join(
             f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>"
-            f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td><td>{np.nanmax(e.error, initial=0):.2e}</td><td>{escape(str(e.index))}</td></tr>" for e in self.entries)
+            f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
+            f"<td>{np.nanmax(e.error, initial=0):.2e}</td><td>{escape(str(e.index))}</td></tr>" for e in self.entries)
         parts = [f"<p><b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
                  "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
         if self.op:
@@ -196,8 +198,8 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
     """|mine - reference| <= atol + rtol |reference|, for each name of `reference`, in its order.
 
     Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a Comparison, true if all agree, which
-    prints a line for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a transposed or scaled
-    result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
+    prints a line for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a
+    transposed or scaled result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
     """
     if not isinstance(reference, dict):
         mine, reference = {"result": mine}, {"result": reference}

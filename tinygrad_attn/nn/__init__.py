@@ -1,7 +1,8 @@
 """Layers: PyTorch's names, arguments, parameters, masks and initial values, on NumPy."""
 
 from . import init
-from .attention import AdditiveAttention, KeyValueCache, MultiheadAttention, SelfAttention
+from .attention import AdditiveAttention, MultiheadAttention, SelfAttention
+from .cache import KeyValueCache
 from .containers import ModuleDict, ModuleList, Sequential
 from .layers import (
     GELU,

@@ -14,6 +14,7 @@ from .. import record
 from ..errors import describe
 from ..tensor import Tensor
 from . import init, masks
+from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
 from .module import Module, Parameter
 
@@ -30,57 +31,6 @@ def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool,
     if recording:
         record.leave(weights._data.copy())
     return F.merge_heads(out), weights if need_weights else None
-
-
-class KeyValueCache:
-    """What attention modules have projected for earlier tokens, so that generating one more token costs one token.
-
-        cache = nn.KeyValueCache()
-        with ta.no_grad():
-            y = encoder(embed(prompt), is_causal=True, cache=cache)               # (B, T, E), all of the prompt
-            y = encoder(embed(next_token), is_causal=True, cache=cache)           # (B, 1, E), the same numbers as without
-
-    One cache serves a whole model and belongs to one sequence (or batch) being generated; a module that is called twice in one forward
-    pass needs two.  Self-attention appends its keys and values.  Cross-attention keeps those of its first call, since the memory
-    stays the same.  Positions of new tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[Module, tuple[Any, Any]] = {}
-        self._first: Module | None = None
-
-    @property
-    def length(self) -> int:
-        """How many tokens are behind us."""
-        return 0 if self._first is None else self._kept[self._first][0].shape[-2]
-
-    def __contains__(self, module: Module) -> bool:
-        return module in self._kept
-
-    def past(self, module: Module) -> int:
-        """How many keys this module has in the cache."""
-        return self._kept[module][0].shape[-2] if module in self._kept else 0
-
-    def extend(self, module: Module, k: Any, v: Any) -> tuple[Any, Any]:
-        """Append k (B, H, T, D) and v (B, H, T, V) to the module's and return all of them."""
-        if self._first is None:
-            self._first = module
-        if module in self._kept:
-            old_k, old_v = self._kept[module]
-            if old_k.shape[:2] != k.shape[:2]:
-                raise ValueError(f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of {k.shape[0]}; "
-                                 "start each batch with a fresh KeyValueCache().")
-            k, v = np.concatenate([old_k, k], axis=-2), np.concatenate([old_v, v], axis=-2)
-        self._kept[module] = k, v
-        return k, v
-
-    def keep(self, module: Module, k: Any, v: Any) -> None:
-        """Store k and v for `get`."""
-        self._kept[module] = k, v
-
-    def get(self, module: Module) -> tuple[Any, Any]:
-        """The module's (k, v)."""
-        return self._kept[module]
 
 
 class MultiheadAttention(Module):
@@ -130,12 +80,12 @@ class MultiheadAttention(Module):
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)
-        if self.in_proj_bias is not None:
-            init.zeros_(self.in_proj_bias)
-            init.zeros_(self.out_proj.bias)
-        if self.bias_k is not None:
-            init.xavier_normal_(self.bias_k)
-            init.xavier_normal_(self.bias_v)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                init.zeros_(bias)
+        for token in (self.bias_k, self.bias_v):
+            if token is not None:
+                init.xavier_normal_(token)
 
     def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
                 average_attn_weights: bool = True, is_causal: bool = False, *, cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor | None]:
@@ -209,11 +159,13 @@ class MultiheadAttention(Module):
         """The learned key and value and the zero ones after the others, and how many were appended."""
         batch, extra = k.shape[0], 0
         if self.bias_k is not None:
-            more = [np.broadcast_to(self._heads(b), (batch, self.num_heads, 1, b.shape[-1] // self.num_heads)) for b in (self.bias_k, self.bias_v)]
-            k, v, extra = np.concatenate([k, more[0]], axis=2), np.concatenate([v, more[1]], axis=2), 1
+            learned = [np.broadcast_to(self._heads(b), (batch, self.num_heads, 1, x.shape[-1]))
+                       for b, x in ((self.bias_k, k), (self.bias_v, v))]
+            k, v = (np.concatenate([x, token], axis=2) for x, token in zip((k, v), learned))
+            extra += 1
         if self.add_zero_attn:
-            zero_k, zero_v = (np.zeros((batch, self.num_heads, 1, x.shape[-1]), x.dtype) for x in (k, v))
-            k, v, extra = np.concatenate([k, zero_k], axis=2), np.concatenate([v, zero_v], axis=2), extra + 1
+            k, v = (np.concatenate([x, np.zeros_like(x._data[:, :, :1])], axis=2) for x in (k, v))
+            extra += 1
         return k, v, extra
 
     def _check(self, query: Any, key: Any, value: Any) -> None:

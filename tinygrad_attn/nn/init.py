@@ -24,7 +24,7 @@ __all__ = [
 
 
 def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
-    tensor._data[...] = values
+    tensor._array()[...] = values
     guard.changed(tensor._data, depth=3)  # the line that called the initialiser
     return tensor
 

@@ -258,7 +258,7 @@ class Module:
             hint = f"\nDid you mean load_state_dict(mapping[{nested[0]!r}])?" if nested else ""
             raise ValueError(f"this mapping does not fit {type(self).__name__}; nothing was changed.\n  " + "\n  ".join(lines) + hint)
         for name, array in values.items():
-            own[name]._data[...] = array
+            own[name]._array()[...] = array
             guard.changed(own[name]._data)
         return IncompatibleKeys(missing, unexpected)
 

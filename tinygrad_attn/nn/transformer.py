@@ -16,7 +16,8 @@ from .. import functional as F
 from ..errors import describe, nearest
 from ..tensor import Tensor, get_default_dtype
 from . import init
-from .attention import KeyValueCache, MultiheadAttention
+from .attention import MultiheadAttention
+from .cache import KeyValueCache
 from .containers import ModuleList
 from .layers import Dropout, LayerNorm, Linear, floating
 from .masks import is_causal_mask
@@ -53,10 +54,20 @@ class _Layer(Module):
     """What encoder and decoder layers share."""
 
     norm_first: bool
+    self_attn: MultiheadAttention
 
     def _residual(self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]) -> Any:
         """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
+
+    def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any, is_causal: bool,
+                   cache: KeyValueCache | None) -> Any:
+        """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E)."""
+        y, _ = attention(x, memory, memory, key_padding_mask, False, mask, is_causal=is_causal, cache=cache)
+        if self.training and self.dropout.p and y.ndim == 3:
+            # Dropout draws in the order of memory, and in PyTorch this result always lies (T, B, E) there.
+            y = y.swapaxes(0, 1).clone().swapaxes(0, 1) if attention.batch_first else y.clone()
+        return y
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""
@@ -91,7 +102,7 @@ class TransformerEncoderLayer(_Layer):
         `is_causal` hides later positions; with a `cache`, src is only what is new.
         """
         def attention(x: Any) -> Any:
-            return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal, cache=cache)[0]
+            return self._attention(self.self_attn, x, x, src_key_padding_mask, src_mask, is_causal, cache)
 
         x = floating(src, self.linear1.weight)
         x = self._residual(x, self.norm1, self.dropout1, attention)
@@ -133,10 +144,10 @@ class TransformerDecoderLayer(_Layer):
         `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is projected once.
         """
         def attention(x: Any) -> Any:
-            return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal, cache=cache)[0]
+            return self._attention(self.self_attn, x, x, tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache)
 
         def look_at_memory(x: Any) -> Any:
-            return self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask, is_causal=memory_is_causal, cache=cache)[0]
+            return self._attention(self.multihead_attn, x, memory, memory_key_padding_mask, memory_mask, memory_is_causal, cache)
 
         x = floating(tgt, self.linear1.weight)
         x = self._residual(x, self.norm1, self.dropout1, attention)

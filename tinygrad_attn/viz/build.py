@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine import Variable
 from ..errors import describe
+from ..nn.module import Parameter
 from . import fold, labels
 from .fold import Unit
 from .model import Arrow, Box, Group, Picture
@@ -182,7 +183,7 @@ class _Builder:
         tensor = isinstance(x, Variable)
         array = x._data if tensor else np.asarray(x)
         named = self.names.leaf(x)
-        learned = id(x) in self.names.tensors or type(x).__name__ == "Parameter"
+        learned = isinstance(x, Parameter) or id(x) in self.names.tensors
         title = named or (tensor and x.name) or ("parameter" if learned else "input" if tensor else "constant")
         grad = labels.gradient(x) if tensor else None
         if not tensor and not isinstance(x, np.ndarray):

@@ -9,10 +9,10 @@ from .model import KINDS, Box, Picture
 
 # Okabe and Ito's palette, told apart with any colour vision; a pale fill keeps the text readable, and shape tells the kind too.
 STYLES = {
-    "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC", "style": "filled"},
+    "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC", "style": "filled", "margin": "0.12,0.1"},
     "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC", "style": "filled"},
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
-    "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA", "style": "filled"},
+    "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA", "style": "filled", "margin": "0.16,0.1"},
     "folded": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9EBF3", "style": "filled,dashed"},
 }
 ALARM = "#CC0000"
@@ -72,7 +72,7 @@ def to_dot(picture: Picture) -> str:
     for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):
         (top if group.parent is None else clusters[group.parent]).subgraph(cluster)    # inner ones first: they are complete
     for i, arrow in enumerate(picture.arrows):
-        look = {"id": f"e{i}"} | ({"label": f"<{_clean(arrow.label)}>"} if arrow.label else {})
+        look = {"id": f"e{i}"} | ({"label": f"<&#160;{_clean(arrow.label)}>"} if arrow.label else {})    # a gap beside the line
         if arrow.now:
             look |= {"color": NOW, "penwidth": "3"}
         top.edge(f"n{arrow.source}", f"n{arrow.target}", **look)

@@ -15,7 +15,9 @@ def number(x: Any) -> str:
 
 
 def numbers(array: np.ndarray) -> str:
-    return " ".join(number(x) for x in array.reshape(-1).tolist())
+    """`1 2 3`, and `1 2; 3 4` for rows."""
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 and array.size else array.reshape(1, -1)
+    return "; ".join(" ".join(map(number, row)) for row in rows.tolist())
 
 
 def shape(array: Any) -> str:

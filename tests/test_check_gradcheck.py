@@ -1,0 +1,241 @@
+"""The checker finds planted bugs and says which kind each is; what is right passes, to second order."""
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import Tensor, no_grad, op
+from tinygrad_attn.check import GradcheckError, compare, gradcheck, gradgradcheck
+
+
+def rand(*shape, seed=0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape), requires_grad=True)
+
+
+def custom(forward, *rules, **flags):
+    made = op(forward, **flags)
+    made.vjp(*rules)
+    return made
+
+
+def square(rule):
+    return custom(lambda x: x * x, rule)
+
+
+def softmax_values(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def standardised(x):
+    return (x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)
+
+
+def overwrite(g, y, x):
+    out = np.zeros_like(x)
+    out[INDEX] = g
+    return out
+
+
+def under_no_grad(x):
+    with no_grad():
+        e = np.exp(x)
+    return x * e
+
+
+def changes_its_input(x):
+    x.data[0] += 1
+    return x * 2
+
+
+def drawing(x, _generator=np.random.default_rng(0)):
+    return x * _generator.standard_normal()
+
+
+def keeps_state():
+    state = {}
+
+    def forward(x):
+        state["x"] = x
+        return x * x
+    return custom(forward, lambda g, y, x: 2 * g * state["x"])
+
+
+def at_zero():
+    return Tensor(np.array([1.0, 0.0, -2.0]), requires_grad=True)
+
+
+INDEX = np.array([0, 1, 1, 3])
+S44, S34, S5 = (4, 4), (3, 4), (5,)
+
+PLANTED = [   # name, function, shapes, kind, a word of the text
+    ("half", square(lambda g, y, x: g * x), [S34], "constant factor", "0.5 times"),
+    ("double", square(lambda g, y, x: 4 * g * x), [S34], "constant factor", "2 times"),
+    ("sign", square(lambda g, y, x: -2 * g * x), [S34], "sign", "wrong sign"),
+    ("mean without 1/N", custom(lambda x: x.mean(axis=0), lambda g, y, x: np.broadcast_to(g, x.shape)), [(5, 3)], "constant factor",
+     "multiplied by 5, which is the size of axis 0"),
+    ("sum with 1/N", custom(lambda x: x.sum(axis=0), lambda g, y, x: np.broadcast_to(g / len(x), x.shape)), [(5, 3)], "constant factor",
+     "divided by 5"),
+    ("scalar factor", square(lambda g, y, x: 1.7 * g * x), [()], "constant factor", "0.85"),
+    ("g forgotten", square(lambda g, y, x: 2 * x), [S34], "incoming gradient ignored", "multiply the op's own derivative by g"),
+    ("g squared", square(lambda g, y, x: 2 * g * g * x), [S34], "incoming gradient", "g squared"),
+    ("zero", square(lambda g, y, x: g * 0), [S34], "zero", "zero everywhere"),
+    ("constant", square(lambda g, y, x: np.full_like(x, g.sum())), [S34], "constant", "at every element"),
+    ("factor too many", square(lambda g, y, x: 2 * g * x * x), [S34], "extra factor", "factor x too many"),
+    ("tanh without its square", custom(np.tanh, lambda g, y, x: g * (1 - y)), [S5], "missing factor", "(1 + y)"),
+    ("x for y", custom(lambda x: np.exp(x), lambda g, y, x: g * x), [S5], "exchanged", "where the result y belongs"),
+    ("rules exchanged", custom(lambda a, b: a * b, lambda g, y, a, b: g * a, lambda g, y, a, b: g * b), [S5, S5], "exchanged",
+     "wrong order"),
+    ("transposed result", square(lambda g, y, x: (2 * g * x).T), [S44], "transposed", "transposed"),
+    ("product, operand not transposed", custom(lambda a, b: a @ b, lambda g, y, a, b: g @ b, lambda g, y, a, b: a.T @ g), [S44, S44],
+     "transposed",
+     "operand 1 is transposed"),
+    ("product, result transposed", custom(lambda a, b: a @ b, lambda g, y, a, b: g @ b.T, lambda g, y, a, b: g.T @ a), [S44, S44],
+     "transposed", "rule for operand 1"),
+    ("spread along the wrong axis", custom(lambda x: x.sum(axis=1), lambda g, y, x: np.broadcast_to(g, x.shape)), [S44], "wrong axis",
+     "axis 1"),
+    ("summed over the wrong axis", custom(lambda x, b: x + b, lambda g, y, x, b: g, lambda g, y, x, b: g.sum(axis=1)), [S44, (4,)],
+     "wrong axis",
+     "summed over axis 1"),
+    ("not summed", custom(lambda x, b: x + b, lambda g, y, x, b: g, lambda g, y, x, b: g[0]), [S44, (4,)], "missing sum",
+     "first element along axis 0"),
+    ("softmax, wrong axis", custom(softmax_values, lambda g, y, x: y * (g - (g * y).sum(axis=0))), [S44], "wrong axis", "sums over axis 0"),
+    ("softmax, all axes", custom(softmax_values, lambda g, y, x: y * (g - (g * y).sum())), [S44], "wrong axis", "0, 1"),
+    ("softmax, only the diagonal", custom(softmax_values, lambda g, y, x: g * y * (1 - y)), [S34], "missing sum", "axis 1"),
+    ("layer norm without the variance", custom(standardised, lambda g, y, x: (g - g.mean(axis=-1, keepdims=True)) / x.std(axis=-1,
+     keepdims=True)), [S34],
+     "missed use", "the use in std"),
+    ("half of the product rule", custom(lambda x: x ** 2 * np.exp(x), lambda g, y, x: g * y), [S5], "missed use", "1 of these uses"),
+    ("repeated index overwritten", custom(lambda x: x[INDEX], overwrite), [(5, 3)], "repeated use", "only the last"),
+    ("only the first element", square(lambda g, y, x: np.where(np.arange(5) == 0, 2 * g * x, 0)), [S5], "first element only",
+     "first element"),
+    ("one row left out", square(lambda g, y, x: np.where(np.arange(4)[:, None] == 2, 0, 2 * g * x)), [(4, 3)], "some elements",
+     "index 2 along axis 0"),
+    ("NaN in the rule", custom(lambda x: np.maximum(x, 0), lambda g, y, x: g * (y / y)), [S5], "nan", "0/0"),
+    ("wrong shape", custom(lambda x: x.sum(axis=0), lambda g, y, x: g), [S34], "backward fails", "gradient of shape (4,)"),
+    ("rule in place", custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g)), [S5], "rule changes its operands", "in place"),
+    ("state kept outside", keeps_state(), [S5], "shared state", "second call overwrites"),
+    ("one use detached", lambda x: x * x.detach(), [S34], "missed use", "operand 1 of op 'multiply'"),
+    ("one use through numpy", lambda x: x * np.exp(x.numpy()), [S34], "missed use", "constant to the graph"),
+    ("one use through item", lambda x: x.sum() * x.sum().item(), [S34], "missed use", "constant to the graph"),
+    ("under no_grad", under_no_grad, [S34], "missed use", "op 'exp'"),
+    ("all detached", lambda x: x.detach() * 2, [S5], "gradient missing", "detach()"),
+    ("a new leaf", lambda x: Tensor(x.numpy() * 2, requires_grad=True), [S5], "gradient missing", "Tensor(...)"),
+    ("not deterministic", drawing, [S5], "not deterministic", "dropout"),
+    ("changes its input", changes_its_input, [S5], "input modified", "input 0"),
+    ("float32 inside", lambda x: x.astype(np.float32) * 3.0, [S5], "precision", "precision too low"),
+    ("float32 hidden in an op", custom(lambda x: np.sin(x.astype(np.float32)).astype(np.float64), lambda g, y, x: g * np.cos(x)), [S5],
+     "precision", "float32"),
+]
+
+
+@pytest.mark.parametrize("name, f, shapes, kind, word", PLANTED, ids=[p[0] for p in PLANTED])
+def test_a_planted_bug_is_found_and_named(name, f, shapes, kind, word):
+    report = gradcheck(f, [rand(*s, seed=i) for i, s in enumerate(shapes)], raise_exception=False)
+    assert not report and not report.ok
+    assert report.diagnosis.kind == kind, report
+    assert word in str(report), report
+    assert "FAILED" in report._repr_html_()
+
+
+def test_kinks_and_steps_are_told_from_bugs():
+    assert gradcheck(lambda x: x.relu(), at_zero(), raise_exception=False).diagnosis.kind == "kink"
+    coarse = gradcheck(lambda x: np.sin(x * 30), rand(5), eps=0.1, raise_exception=False)
+    assert coarse.diagnosis.kind == "eps" and "too large" in coarse.diagnosis and len(coarse.curve) == 12
+    assert "error of the worst element against eps" in str(coarse) and "<svg" in coarse._repr_html_()
+    assert "too small" in gradcheck(np.sin, rand(5), eps=1e-14, raise_exception=False).diagnosis
+    edge = gradcheck(np.sqrt, Tensor(np.array([0.0, 1.0]), requires_grad=True), raise_exception=False)
+    assert edge.diagnosis.kind == "domain" and "index 0" in edge.diagnosis
+
+
+def test_the_report_names_input_element_numbers_op_and_line():
+    wrong = square(lambda g, y, x: np.where(np.arange(5) == 2, 3 * g * x, 2 * g * x))
+    wrong.__name__ = "my_square"
+    x = rand(5)
+    x.name = "points"
+    report = gradcheck(lambda t: np.tanh(wrong(t)), [x], raise_exception=False)
+    assert report.worst.index == (2,) and int(report.worst.wrong.sum()) == 1 and report.worst.measured == 5
+    assert "input 0 'points'" in str(report) and "1 of 5" in str(report)
+    assert report.op == "my_square" and report.culprits == ["my_square"]
+    assert report.place.file == __file__ and "np.tanh(wrong(t))" in str(report.place)
+    with pytest.raises(GradcheckError, match="my_square") as caught:
+        gradcheck(wrong, [x])
+    assert caught.value.report.worst.index == (2,)
+
+
+def test_float32_is_refused_with_the_reason():
+    with pytest.raises(TypeError, match=r"precision too low.*float64.*x\.astype\(np\.float64\)"):
+        gradcheck(np.exp, Tensor([1.0, 2.0], requires_grad=True))
+
+
+@pytest.mark.parametrize("wrong, text", [
+    (lambda: gradcheck(rand(3), [rand(3)]), "takes a function"),
+    (lambda: gradcheck(lambda: rand(3), []), "nothing to check"),
+    (lambda: gradcheck(np.exp, [rand(3)], order=3), "order must be 1"),
+    (lambda: gradcheck(lambda x: 3.0, [rand(3)]), "must return a floating-point Tensor"),
+])
+def test_wrong_calls_say_what_to_write(wrong, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        wrong()
+
+
+def test_what_is_right_passes_to_second_order():
+    assert gradcheck(lambda a, b: np.exp(a @ b).sum(axis=0), [rand(3, 4), rand(4, 2)])
+    assert gradgradcheck(lambda a, b: np.tanh(a @ b) * b.sum(axis=0), [rand(3, 4), rand(4, 2)])
+    assert gradgradcheck(lambda x: x * 2, [rand(3)])
+    assert gradgradcheck(lambda x: (np.sin(x), x ** 3), rand(4))
+    assert gradcheck(lambda i, x: x[i], [np.array([0, 0, 2]), rand(4)])
+    assert gradcheck(lambda x: x * x, np.array([1.0, 2.0]))              # an array counts as an input
+
+
+def test_second_order_finds_what_first_order_cannot_see():
+    detached = custom(lambda x: x ** 3, lambda g, y, x: 3 * g * getattr(x, "_data", x) ** 2)
+    assert gradcheck(detached, [rand(4)])
+    report = gradgradcheck(detached, [rand(4)], raise_exception=False)
+    assert not report and report.order == 2 and "order 2" in str(report)
+    two_faced = custom(lambda x: x ** 2, lambda g, y, x: 2 * g * x if isinstance(x, np.ndarray) else 3 * g * x)
+    assert gradgradcheck(two_faced, [rand(4)], raise_exception=False).diagnosis.kind == "two answers"
+
+
+def test_parameters_and_closures_are_checked_and_left_as_they_were():
+    w, x = rand(3, 2), rand(4, 3)
+    before = w.numpy().copy()
+    report = gradcheck(lambda t: t @ w, [x], params={"w": w})
+    assert [e.name for e in report.entries] == ["input 0", "parameter 'w'"]
+    assert np.array_equal(w.numpy(), before) and w.grad is None and x.grad is None
+    assert not gradcheck(lambda t: t @ (w * w.detach()), [x], params=[w], raise_exception=False)
+
+
+def test_large_inputs_are_projected_and_one_wrong_element_is_still_found():
+    right = gradcheck(lambda x: x * x, rand(60, 50))
+    assert right.entries[0].projections == 512
+    wrong = square(lambda g, y, x: 2 * g * x + g * (np.arange(x.size).reshape(x.shape) == 1234))
+    report = gradcheck(wrong, rand(60, 50), raise_exception=False)
+    assert report.worst.index == (24, 34)
+    assert gradcheck(lambda x: x * x, rand(60, 50), fast_mode=True).entries[0].projections == 2
+    assert not gradcheck(square(lambda g, y, x: 2.01 * g * x), rand(60, 50), fast_mode=True, raise_exception=False)
+
+
+def test_a_small_gradient_is_not_waved_through():
+    tiny = custom(lambda x: 1e-7 * x * x, lambda g, y, x: g * 4e-7 * x)
+    assert not gradcheck(tiny, rand(4), raise_exception=False)
+    assert gradcheck(lambda x: 1e-7 * x * x, rand(4))
+
+
+def test_the_random_weight_is_its_own():
+    """The same numbers each time, and no draw from NumPy's global generator."""
+    np.random.seed(0)
+    expected = np.random.RandomState(0).rand()
+    first, second = (gradcheck(lambda x: x ** 2, rand(4)).entries[0].analytic for _ in range(2))
+    assert np.array_equal(first, second) and np.random.rand() == expected
+    assert not np.array_equal(first, gradcheck(lambda x: x ** 2, rand(4), seed=1).entries[0].analytic)
+
+
+def test_compare_prints_a_line_for_each_intermediate():
+    a = np.arange(6.0).reshape(2, 3)
+    result = compare({"scores": a, "weights": a * 2, "out": a.T, "extra": 1}, {"scores": a, "weights": a, "out": a, "grad": a})
+    assert not result
+    assert [line.verdict for line in result.lines] == [
+        "ok", "5 of 6 off: 2 times too large", "shape (3, 2), expected (2, 3) (transposed?)", "missing", "not asked for"]
+    assert result.lines[1].index == (1, 2) and result.lines[1].max_abs == 5
+    assert "worst index" in str(result) and "weights" in result._repr_html_()
+    assert compare(Tensor(a), a) and compare({"x": a, "more": a}, {"x": a}) and not compare({}, {"x": a})
