@@ -47,8 +47,11 @@ def changes_its_input(x):
     return x * 2
 
 
-def drawing(x, _generator=np.random.default_rng(0)):
-    return x * _generator.standard_normal()
+GENERATOR = np.random.default_rng(0)
+
+
+def drawing(x):
+    return x * GENERATOR.standard_normal()
 
 
 def keeps_state():

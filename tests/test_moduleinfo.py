@@ -1,7 +1,8 @@
-"""PyTorch's own samples for its modules: outputs and every gradient of ours agree in float64, in training and evaluation.
+"""PyTorch's own samples for its modules: outputs and every gradient of ours agree in float64, in training and
+evaluation.
 
-The samples are those PyTorch tests itself with (`torch.testing._internal.common_modules`). A sample that is out of scope
-is counted by reason in OUT_OF_SCOPE and printed; none is dropped.
+The samples are those PyTorch tests itself with (`torch.testing._internal.common_modules`). A sample that is out of
+scope is counted by reason in OUT_OF_SCOPE and printed; none is dropped.
 """
 
 from collections import Counter
@@ -20,7 +21,8 @@ NAMES = ["Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "GELU", "SiLU", 
          "TransformerDecoderLayer", "Transformer"]
 INFO = {info.module_cls.__name__: info for info in common_modules.module_db if info.module_cls.__module__.startswith("torch.nn.modules")}
 TOLERANCE = 1e-6
-EXPECTED = {"Linear": 3, "Embedding": 2, "CrossEntropyLoss": 105, "MultiheadAttention": 64, "TransformerEncoderLayer": 35}
+EXPECTED = {"Linear": 3, "Embedding": 2, "CrossEntropyLoss": 105, "MultiheadAttention": 64,
+            "TransformerEncoderLayer": 35}
 RENAMED = {torch.nn.functional.gelu: "gelu", torch.nn.functional.relu: "relu"}
 
 
@@ -28,7 +30,8 @@ def samples(name, training):
     """(torch module, its own constructor arguments, forward arguments) of each sample, with known random numbers."""
     torch.manual_seed(0)
     info = INFO[name]
-    for sample in info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=True, training=training):
+    for sample in info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=True,
+                                          training=training):
         made = sample.constructor_input
         theirs = info.module_cls(*made.args, **{**made.kwargs, **dtype_for(info.module_cls)}).to(torch.float64)
         yield theirs.train(training), made, sample.forward_input
@@ -43,7 +46,8 @@ def translate(x):
     """A constructor's argument for us."""
     if isinstance(x, torch.nn.TransformerEncoderLayer):
         attention = x.self_attn
-        layer = nn.TransformerEncoderLayer(attention.embed_dim, attention.num_heads, x.linear1.out_features, x.dropout.p,
+        layer = nn.TransformerEncoderLayer(attention.embed_dim, attention.num_heads, x.linear1.out_features,
+                                           x.dropout.p,
                                            RENAMED[x.activation], x.norm1.eps, attention.batch_first, x.norm_first,
                                            x.linear1.bias is not None)
         layer.load_state_dict(x.state_dict())
@@ -54,7 +58,8 @@ def translate(x):
 
 
 def ours_for(theirs, made):
-    module = getattr(nn, type(theirs).__name__)(*map(translate, made.args), **{k: translate(v) for k, v in made.kwargs.items()})
+    module = getattr(nn, type(theirs).__name__)(*map(translate, made.args),
+                                                **{k: translate(v) for k, v in made.kwargs.items()})
     module.astype(np.float64).load_state_dict(theirs.state_dict())
     return module.train(theirs.training)
 
@@ -73,7 +78,8 @@ def close(ours, theirs, what):
         return
     ours, theirs = ours.numpy(), theirs.detach().numpy()
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, f"{what}: {ours.shape} {ours.dtype}, not {theirs.shape} {theirs.dtype}"
-    np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, err_msg=what)     # NaN where theirs is NaN, and only there
+    np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE,
+                               err_msg=what)     # NaN where theirs is NaN, and only there
 
 
 def outputs(y):

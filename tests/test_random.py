@@ -168,20 +168,23 @@ def test_threads_that_seed_draw_as_if_alone():
     np.testing.assert_array_equal(random.rand(4)._data, Generator(7).uniform(4))  # the main thread's stream is its own
 
 
-def test_threads_that_share_a_generator_lose_and_double_nothing():
-    generator, drawn = Generator(3), [[], [], [], []]
+@pytest.mark.parametrize("draw", [
+    lambda g: g.uniform(3), lambda g: g.normal(3), lambda g: g.normal(20), lambda g: g.bernoulli(3, 0.5),
+    lambda g: g.integers(0, 9, 3), lambda g: g.permutation(3),
+], ids=["uniform", "few normals", "normals", "bernoulli", "integers", "permutation"])
+def test_no_other_thread_comes_between_the_words_of_a_draw(draw, monkeypatch):
+    generator, entered = Generator(3), []
+    words = generator._words
 
-    def draw(mine):
-        for _ in range(200):
-            mine.append(generator.uniform(5))
+    def watched(count):
+        other = threading.Thread(target=lambda: entered.append(generator._lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return words(count)
 
-    workers = [threading.Thread(target=draw, args=(mine,)) for mine in drawn]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    rows = sorted(row.tolist() for mine in drawn for row in mine)
-    assert rows == sorted(Generator(3).uniform((800, 5)).tolist())
+    monkeypatch.setattr(generator, "_words", watched)
+    draw(generator)
+    assert entered and not any(entered)
 
 
 def test_default_dtype_and_gradient():

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 def _gradients(parameters: Any) -> list[Array]:
     """The arrays of all gradients there are; a parameter listed twice counts once."""
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [p.grad._data for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+    return [p.grad._array() for p in {id(p): p for p in parameters}.values() if p.grad is not None]
 
 
 def clip_grad_norm_(

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import arguments, ops, random, reference
+from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
 from .errors import describe
@@ -53,7 +53,8 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     another `approximate`.  (Hendrycks and Gimpel 2016, arXiv:1606.08415)
     """
     arguments.check_choice(approximate, ("none", "tanh"), "approximate", "gelu")
-    return reference.gelu_reference(real(x, "gelu"), approximate=approximate)
+    x = real(x, "gelu")
+    return (fused.gelu if x.ndim and fused.fits(x) else reference.gelu_reference)(x, approximate=approximate)
 
 
 # ---- softmax
@@ -66,7 +67,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """
     x = real(x, "softmax")
     arguments.check_axis(x, axis, "softmax")
-    return reference.softmax_reference(x, axis=axis)
+    return (fused.softmax if x.ndim and fused.fits(x) else reference.softmax_reference)(x, axis=axis)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
@@ -76,7 +77,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     """
     x = real(x, "log_softmax")
     arguments.check_axis(x, axis, "log_softmax")
-    return reference.log_softmax_reference(x, axis=axis)
+    return (fused.log_softmax if x.ndim and fused.fits(x) else reference.log_softmax_reference)(x, axis=axis)
 
 
 def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
@@ -101,7 +102,8 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     """
     x = real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
-    return reference.layer_norm_reference(x, weight, bias, ndim=ndim, eps=eps)
+    norm = fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference
+    return norm(x, weight, bias, ndim=ndim, eps=eps)
 
 
 def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
@@ -113,7 +115,8 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = float(np.finfo(x.dtype).eps) if eps is None else eps
-    return reference.rms_norm_reference(x, weight, ndim=ndim, eps=eps)
+    norm = fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference
+    return norm(x, weight, ndim=ndim, eps=eps)
 
 
 # ---- tables, products, dropout
@@ -127,7 +130,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     if not isinstance(x, (Variable, np.ndarray)) or x.dtype.kind in "iub":  # type: ignore[union-attr]
         x = Tensor(x, dtype=weight.dtype)
     arguments.check_linear(x, weight, bias)
-    return reference.linear_reference(x, weight, bias)
+    plain_case = weight.ndim == 2 and (bias is None or bias.ndim == 1) and fused.fits(x, weight, bias)
+    return (fused.linear if plain_case else reference.linear_reference)(x, weight, bias)
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
@@ -223,8 +227,8 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
                                                       label_smoothing=label_smoothing)
     labels = integers(target, "cross_entropy", "target")
     arguments.check_labels(x, labels, axis, ignore_index)
-    return reference.cross_entropy_reference(x, weight, target=labels, ignore_index=ignore_index, reduction=reduction,
-                                             label_smoothing=label_smoothing)
+    loss = fused.cross_entropy if fused.constant(weight) and fused.fits(x, weight) else reference.cross_entropy_reference
+    return loss(x, weight, target=labels, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
 
 
 # ---- attention
@@ -247,6 +251,13 @@ def merge_heads(x: Any) -> Any:
         raise ValueError(f"merge_heads needs (..., H, T, D), got {describe(x)}.")
     *lead, h, t, d = x.shape
     return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
+
+
+def draw_kept_weights(shape: tuple[int, ...], p: float) -> tuple[np.ndarray | None, float]:
+    """Which attention weights (..., T, S) dropout keeps (None for all), and the factor 1 / (1 - p) on those."""
+    if p == 0:
+        return None, 1.0
+    return (random.default_generator().bernoulli(shape, 1 - p), 1 / (1 - p)) if p < 1 else (np.zeros(shape, bool), 0.0)
 
 
 def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
@@ -273,14 +284,10 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
         mask = mask.astype(q.dtype)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1] or 1)
-    keep, keep_scale = None, 1.0
-    if dropout_p:
-        scores = (*q.shape[:-1], k.shape[-2])
-        shape = np.broadcast_shapes(scores, (*k.shape[:-2], 1, 1), () if mask is None else mask.shape)
-        keep = random.default_generator().bernoulli(shape, 1 - dropout_p) if dropout_p < 1 else np.zeros(shape, bool)
-        keep_scale = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
-    out = reference.scaled_dot_product_attention_reference(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep,
-                                                           keep_scale=keep_scale)
+    scores = np.broadcast_shapes((*q.shape[:-1], k.shape[-2]), (*k.shape[:-2], 1, 1), () if mask is None else mask.shape)
+    keep, keep_scale = draw_kept_weights(scores, dropout_p)
+    attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
+    out = attention(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
     if not need_weights:
         return out
     weights = reference.attention_weights_reference(q, k, mask, scale=scale, is_causal=is_causal)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numpy import asarray, generic, ndarray
+from numpy import asarray, generic, ndarray, ufunc
 
 from . import guard
 from .errors import as_operand, describe, explain
@@ -93,10 +93,8 @@ class Op:
         self.partials: tuple[Callable | None, ...] = ()
         self.joint: Callable | None = None
         self._joint_asks_needs = False
-        try:
-            parameters = inspect.signature(forward).parameters.values()
-        except (TypeError, ValueError):              # a NumPy ufunc tells no signature before 2.4
-            parameters = ()
+        # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
+        parameters = () if isinstance(forward, ufunc) else tuple(inspect.signature(forward).parameters.values())
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         self.variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}

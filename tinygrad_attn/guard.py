@@ -34,7 +34,8 @@ class Watch:
 
     def __init__(self, memory: np.ndarray) -> None:
         key = id(memory)
-        self.ref = weakref.ref(memory, lambda _: (watched.pop(key, None), handed_out.discard(key)))
+        known, reachable = watched, handed_out       # held here: at the interpreter's end module globals are gone
+        self.ref = weakref.ref(memory, lambda _: (known.pop(key, None), reachable.discard(key)))
         self.changed = 0                             # tick of the last known change
         self.checksum: int | None = None             # None: never handed out, so only the package can change it
         self.place: tuple[str, int] | None = None    # file and line that last got hold of it

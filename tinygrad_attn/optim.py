@@ -54,12 +54,12 @@ class _Bucket:
         All at once if every parameter has a gradient and the same history, else one by one. The numbers are gathered
         anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
         """
-        arrays = [p._data for p in self.params]
+        arrays = [p._array() for p in self.params]
         if [a.shape for a in arrays] != self.shapes or [a.dtype for a in arrays] != self.dtypes:
             i, a = next((i, a) for i, a in enumerate(arrays) if (a.shape, a.dtype) != (self.shapes[i], self.dtypes[i]))
             raise ValueError(f"parameter {self.indices[i]} is now {a.shape} {a.dtype}, but the optimiser has its state for "
                              f"{self.shapes[i]} {self.dtypes[i]}; make the optimiser after model.astype(...)")
-        grads = [g._data for p in self.params if (g := p.grad) is not None]
+        grads = [g._array() for p in self.params if (g := p.grad) is not None]
         if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
             np.concatenate(arrays, axis=None, out=self.values)
             np.concatenate(grads, axis=None, out=self.grads)
@@ -113,7 +113,7 @@ class Optimizer:
                     p.grad = None
                 elif p.grad is not None:
                     p.grad._array()[...] = 0
-                    guard.changed(p.grad._data)
+                    guard.changed(p.grad._array())
 
     def step(self) -> None:
         """One update of every parameter that has a gradient."""

@@ -1,6 +1,7 @@
 """Which module call are we in, what is it called, and what did its attention look at: `record_attention`.
 
-Each running module call is a `Scope` on a small stack (see nn/module.py).  Names are worked out only when somebody asks.
+Each running module call is a `Scope` on a small stack (see nn/module.py).  Names are worked out only when somebody
+asks.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Scope:
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """What the module of this call is called, seen from `root`, or else from the outermost module that was called.
 
-    `layers.0.self_attn`; the class name for the root itself.  A module that is not an attribute of the one that calls it gets
-    its class name, under the name of its caller.
+    `layers.0.self_attn`; the class name for the root itself.  A module that is not an attribute of the one that calls
+    it gets its class name, under the name of its caller.
     """
     chain: list[Any] = []                            # from the inside out
     while scope is not None:
@@ -57,16 +58,17 @@ class _Recorder:
 
 @contextmanager
 def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
-    """Collect softmax(q k^T / sqrt(D)) of every attention call inside the `with` block, by the dotted name of its module.
+    """Collect softmax(q k^T / sqrt(D)) of every attention call inside the `with` block, by the dotted name of its
+    module.
 
         with ta.record_attention() as seen:
             model(x)
         seen["layers.0.self_attn"][0]           # the first call's weights, a plain array (B, H, T, S)
 
-    Names are seen from the outermost module that is called, or from `root`.  A module called several times has several entries
-    in its list, in order.  An unbatched call counts as a batch of one.  Weights are those that were applied, after dropout if there
-    was any.  It does not matter whether the call asked for weights, and the outputs are the same numbers
-    with and without recording.  Only calls of this thread are seen.
+    Names are seen from the outermost module that is called, or from `root`.  A module called several times has
+    several entries in its list, in order.  An unbatched call counts as a batch of one.  Weights are those that were
+    applied, after dropout if there was any.  It does not matter whether the call asked for weights, and the outputs
+    are the same numbers with and without recording.  Only calls of this thread are seen.
     """
     here, recorder = local.context, _Recorder(root)
     here.observers += (recorder,)

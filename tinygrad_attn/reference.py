@@ -214,3 +214,13 @@ def scaled_dot_product_attention_reference(q: Any, k: Any, v: Any, mask: Any = N
     if keep is not None:
         weights = weights * (keep * plain(weights).dtype.type(keep_scale))
     return ops.matmul(weights, v)
+
+
+def packed_attention_reference(packed: Any, mask: Any = None, *, num_heads: int, scale: float, is_causal: bool = False,
+                               keep: np.ndarray | None = None, keep_scale: float = 1.0) -> Any:
+    """Attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
+    b, t, width = packed.shape
+    heads = packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)      # (3, B, H, T, D)
+    out = scaled_dot_product_attention_reference(heads[0], heads[1], heads[2], mask, scale=scale, is_causal=is_causal,
+                                                 keep=keep, keep_scale=keep_scale)
+    return out.swapaxes(1, 2).reshape(b, t, width // 3)

@@ -162,7 +162,10 @@ def _together(parts: list[Callable[[], Any]]) -> None:
                 blas.set(before)
             pool.owned.release()
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error               # the error's traceback holds this frame: together they would be a cycle
 
 
 def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:

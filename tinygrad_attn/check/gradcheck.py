@@ -33,8 +33,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = 1e-6, ato
     `f` is a function of Tensors or a Module that returns a Tensor or a tuple with some.  `inputs` is a Tensor or a sequence of
     Tensors, arrays and whatever else f takes: the Tensors that require a gradient and the float64 arrays are checked (all floating
     Tensors if none requires one).  `params`, further tensors f depends on, are checked as well; for a Module its parameters are.
-    `order=2` checks the gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with atol scaled down for
-    gradients smaller than 1.  Inputs of more than 512 elements are measured in 512 random projections, with `fast_mode` any input in two.
+    `order=2` checks the gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with atol scaled
+    down for gradients smaller than 1.  Inputs of more than 512 elements are measured in 512 random projections, with `fast_mode` any input in two.
 
     Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
@@ -43,7 +43,7 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = 1e-6, ato
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (also the gradient of the gradient), got {order!r}.")
     arguments, checked, names = _collect(f, inputs, params)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, 0x76])        # not default_rng(seed), which may well have made the inputs
     call = lambda: f(*arguments)
     with private_values(checked):
         report = _check(call, checked, names, eps, atol, rtol, fast_mode, rng)

@@ -68,7 +68,14 @@ def _astype(x, dtype, /, *, copy=True, device=None):
     return cast(x, dtype)
 
 
-FUNCTIONS |= {np.fix: lambda x, out=None: ops.trunc(x), np.imag: lambda val: val * 0}
+@rule(np.full_like)
+def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
+    like = np.full_like(plain(a), plain(fill_value), dtype, shape=shape)
+    return like if plain(fill_value) is fill_value else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
+
+
+FUNCTIONS |= {np.fix: lambda x, out=None: ops.trunc(x), np.imag: lambda val: val * 0,
+              np.angle: lambda z, deg=False: ops.arctan2(z * 0, z) * (180 / math.pi if deg else 1)}
 
 
 # ---- differences and running values
@@ -121,7 +128,7 @@ def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axi
 
 PLAIN_FUNCTIONS = {
     np.shape, np.ndim, np.size, np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition, np.argwhere, np.nonzero, np.flatnonzero,
-    np.count_nonzero, np.searchsorted, np.digitize, np.lexsort, np.isin, np.zeros_like, np.ones_like, np.empty_like, np.full_like,
+    np.count_nonzero, np.searchsorted, np.digitize, np.lexsort, np.isin, np.zeros_like, np.ones_like, np.empty_like,
     np.array_equal, np.array_equiv, np.allclose, np.isclose, np.any, np.all, np.iscomplex, np.iscomplexobj, np.isreal, np.isrealobj,
     np.isneginf, np.isposinf, np.array2string, np.array_repr, np.array_str, np.result_type, np.can_cast, np.min_scalar_type, np.common_type,
     np.shares_memory, np.may_share_memory, np.save, np.savez, np.savez_compressed, np.savetxt,

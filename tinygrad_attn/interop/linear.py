@@ -163,13 +163,9 @@ def slogdet(a: Any) -> SlogdetResult:
     return SlogdetResult(np.linalg.slogdet(plain(a))[0], ops.logabsdet(a))
 
 
-def _lower(a: Any, UPLO: str) -> Any:
-    return ops.swapaxes(a, a=-1, b=-2) if UPLO in "Uu" else a
-
-
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
-    pairs = ops.eigh(_lower(a, UPLO))
+    pairs = ops.eigh(a, uplo=UPLO)
     return EighResult(pairs[..., 0], ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
 
 
@@ -196,7 +192,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """The triangular factor of a symmetric positive definite matrix."""
-    factor = ops.cholesky(_lower(a, "U") if upper else a)
+    factor = ops.cholesky(ops.swapaxes(a, a=-1, b=-2) if upper else a)
     return ops.swapaxes(factor, a=-1, b=-2) if upper else factor
 
 
@@ -212,7 +208,7 @@ FUNCTIONS |= {
     np.linalg.norm: norm, np.linalg.vector_norm: vector_norm, np.linalg.matrix_norm: matrix_norm,
     np.linalg.inv: ops.inv, np.linalg.pinv: pinv, np.linalg.det: ops.det, np.linalg.slogdet: slogdet,
     np.linalg.solve: lambda a, b: ops.solve(tensor(a), tensor(b)), np.linalg.cholesky: cholesky,
-    np.linalg.eigh: eigh, np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(_lower(a, UPLO)),
+    np.linalg.eigh: eigh, np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
     np.linalg.svd: svd, np.linalg.svdvals: lambda x, /: ops.singular_values(x), np.linalg.matrix_power: matrix_power,
     np.linalg.multi_dot: lambda arrays, *, out=None: functools.reduce(dot, arrays),
     np.linalg.matmul: ops.matmul, np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),

@@ -6,6 +6,7 @@ one runs is decided here, by size.  Leading axes (batch, heads, ...) are free; q
 of one packed projection (B, T, 3, H, D), and results may be written into such views through `out`, `dq`, `dk`, `dv`.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray
         out[...] = 0
         return out, Saved(None, seen)
     scores = shape[-1] * shape[-2]
-    small = scores <= KEEP_SCORES and int(np.prod(shape)) * q.itemsize <= KEEP_BYTES
+    small = scores <= KEEP_SCORES and math.prod(shape) * q.itemsize <= KEEP_BYTES
     return out, Saved((whole if small else tiled).forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
 
 

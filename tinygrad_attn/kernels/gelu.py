@@ -20,9 +20,8 @@ TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 
 def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
-    x = np.ascontiguousarray(x)
-    y, phi = np.empty_like(x), np.empty_like(x)
-    flat, flat_y, flat_phi = x.reshape(-1), y.reshape(-1), phi.reshape(-1)
+    y, phi = np.empty((2, *x.shape), x.dtype)
+    flat, flat_y, flat_phi = np.ascontiguousarray(x).reshape(-1), y.reshape(-1), phi.reshape(-1)
 
     def run(s: slice) -> None:
         block, p = flat[s], flat_phi[s]
@@ -44,9 +43,8 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
 
 def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -> ndarray:
     """g * (Phi + x Phi'), where Phi'(x) = exp(-x^2 / 2) / sqrt(2 pi), or Phi (1 - Phi) du/dx in the tanh formula."""
-    x, g = np.ascontiguousarray(x), np.ascontiguousarray(g)
-    dx = np.empty_like(x)
-    flat, flat_g, flat_phi, flat_dx = x.reshape(-1), g.reshape(-1), phi.reshape(-1), dx.reshape(-1)
+    dx = np.empty(x.shape, x.dtype)
+    flat, flat_g, flat_phi, flat_dx = (np.ascontiguousarray(a).reshape(-1) for a in (x, g, phi, dx))
     half, log_norm = x.dtype.type(-0.5 * LOG2E), x.dtype.type(-0.5 * math.log2(2 * math.pi))
 
     def run(s: slice) -> None:

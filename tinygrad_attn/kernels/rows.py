@@ -5,6 +5,7 @@ the cache it does so once; and the blocks are shared out over threads.  With sev
 because each NumPy call then ends with a queue for Python's lock.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,4 +32,4 @@ def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
 
 def as_rows(x: ndarray) -> ndarray:
     """x as a matrix of its last axis: a view where the strides allow it."""
-    return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
+    return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

@@ -12,21 +12,19 @@ import numpy as np
 from numpy import ndarray
 
 from .rows import by_rows
-from .scores import ones, row_maximum
+from .scores import ones
 
 
 def softmax(x: ndarray) -> ndarray:
-    """Softmax of the rows of x (rows, n); a row of -inf gives zeros."""
+    """Softmax of the rows of x (rows, n); a row of -inf gives NaN."""
     y = np.empty(x.shape, x.dtype)
     one = ones(x.shape[1], x.dtype)
 
     def run(s: slice) -> None:
         block = y[s]
-        np.subtract(x[s], row_maximum(x[s]), out=block)
+        np.subtract(x[s], x[s].max(-1, keepdims=True), out=block)
         np.exp(block, out=block)
-        total = block @ one
-        total[total == 0] = 1
-        block *= np.reciprocal(total)[:, None]
+        block *= np.reciprocal(block @ one)[:, None]
 
     with np.errstate(under="ignore", invalid="ignore"):
         by_rows(run, *x.shape)
@@ -48,7 +46,7 @@ def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
 
 def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     """out <- exp(x - row maximum); returns (its row sums, logsumexp of the rows of x)."""
-    top = row_maximum(x)
+    top = x.max(-1, keepdims=True)
     np.subtract(x, top, out=out)
     np.exp(out, out=out)
     total = out @ ones(x.shape[1], x.dtype)

@@ -8,6 +8,7 @@ Backward, with p = e / sum, reads (Dao et al. 2022, appendix B)
     dv = p^T g        dp = g v^T        ds = p * (dp - rowsum(g * out))        dq = ds k scale        dk = ds^T q scale
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
 
 def _cut(q: ndarray, k: ndarray) -> tuple[list[tuple[slice, ...]], bool]:
     scores = q.shape[-2] * k.shape[-2]
-    big = scores * int(np.prod(q.shape[:-2])) >= BIG
+    big = scores * math.prod(q.shape[:-2]) >= BIG
     return blocks(q.shape[:-2], max(1, BLOCK // scores) if big else 1 << 62), big
 
 

@@ -33,7 +33,8 @@ from .transformer import (
 )
 
 __all__ = [
-    "AdditiveAttention", "Buffer", "CrossEntropyLoss", "Dropout", "Embedding", "FeedForward", "GELU", "Identity", "KeyValueCache",
+    "AdditiveAttention", "Buffer", "CrossEntropyLoss", "Dropout", "Embedding", "FeedForward", "GELU", "Identity",
+    "KeyValueCache",
     "LayerNorm", "LearnedPositionalEncoding", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleDict", "ModuleList",
     "MultiheadAttention", "Parameter", "RMSNorm", "ReLU", "SelfAttention", "Sequential", "SiLU", "Sigmoid",
     "SinusoidalPositionalEncoding", "Softmax", "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",

@@ -1,16 +1,18 @@
-"""Attention as modules: they own the projections and the heads; the equation itself is `F.scaled_dot_product_attention`.
+"""Attention as modules: they own the projections and the heads; the equation itself is
+`F.scaled_dot_product_attention`.
 
 Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of values.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
-from .. import record
+from .. import fused, record
 from ..errors import describe
 from ..tensor import Tensor
 from . import init, masks
@@ -20,9 +22,10 @@ from .module import Module, Parameter
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
-    """softmax(q k^T / sqrt(D) + mask) v for heads side by side, (B, T, H D): the core every attention module calls.
+    """softmax(q k^T / sqrt(D) + mask) v: (B, H, T, D), (B, H, S, D), (B, H, S, V) -> (B, T, H V), the heads side by
+    side.
 
-    Returns (output (B, T, H V), weights (B, H, T, S) or None).  Whoever records attention gets the weights as well, asked for or not.
+    Also the weights (B, H, T, S), or None.  Who records attention gets them as well, asked for or not.
     """
     recording = record.recording()
     if not (need_weights or recording):
@@ -33,19 +36,35 @@ def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool,
     return F.merge_heads(out), weights if need_weights else None
 
 
+def attend_packed(packed: Any, num_heads: int, mask: Any, dropout_p: float, is_causal: bool) -> Any:
+    """`attend` for queries, keys and values side by side, as one projection makes them: (B, T, 3 H D) -> (B, T, H D)
+
+    The same kernel on the same views, so the same numbers; only their gradients need not be put together again.
+    """
+    batch, length, width = packed.shape
+    keep, keep_scale = F.draw_kept_weights((batch, num_heads, length, length), dropout_p)
+    return fused.packed_attention(packed, mask, num_heads=num_heads, scale=1 / math.sqrt(width // (3 * num_heads)),
+                                  is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+
+
 class MultiheadAttention(Module):
-    """head_h = softmax(Q_h K_h^T / sqrt(D)) V_h with Q = query W_q^T, K = key W_k^T, V = value W_v^T;  y = [head_1 ... head_H] W_o^T.
+    """head_h = softmax(Q_h K_h^T / sqrt(D)) V_h with Q = query W_q^T, K = key W_k^T, V = value W_v^T;  y = [head_1
+    ... head_H] W_o^T.
 
-    Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.  Without `kdim` and `vdim`
-    the three projections are one matrix `in_proj_weight`; with them, `q_proj_weight`, `k_proj_weight` and `v_proj_weight`.
-    `add_bias_kv` appends a learned key and value, `add_zero_attn` one of zeros; every query may look at them.
+    Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.  Without `kdim` and
+    `vdim` the three projections are one matrix `in_proj_weight`; with them, `q_proj_weight`, `k_proj_weight` and
+    `v_proj_weight`. `add_bias_kv` appends a learned key and value, `add_zero_attn` one of zeros; every query may look
+    at them.
 
-    Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple of `num_heads`: queries and keys are
-    projected to num_heads * head_dim numbers, values to num_heads * value_head_dim, which `out_proj` takes back to embed_dim.
+    Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple of `num_heads`:
+    queries and keys are projected to num_heads * head_dim numbers, values to num_heads * value_head_dim, which
+    `out_proj` takes back to embed_dim.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-                 add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False, *,
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
+                 add_bias_kv: bool = False,
+                 add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None,
+                 batch_first: bool = False, *,
                  head_dim: int | None = None, value_head_dim: int | None = None, dtype: Any = None) -> None:
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(f"embed_dim and num_heads must be positive, got {embed_dim} and {num_heads}.")
@@ -61,6 +80,7 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
         self._widths = (wide, wide, value_wide)
+        self._packs = self.kdim == self.vdim == embed_dim and wide == value_wide and not (add_bias_kv or add_zero_attn)
 
         self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = self.in_proj_weight = None
         if self.kdim == self.vdim == embed_dim:
@@ -76,7 +96,8 @@ class MultiheadAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier for the projections, zero for their biases (out_proj's weight has been drawn by then, as a Linear's)."""
+        """Xavier for the projections, zero for their biases (out_proj's weight has been drawn by then, as a
+        Linear's)."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)
@@ -87,17 +108,21 @@ class MultiheadAttention(Module):
             if token is not None:
                 init.xavier_normal_(token)
 
-    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
-                average_attn_weights: bool = True, is_causal: bool = False, *, cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
+                attn_mask: Any = None,
+                average_attn_weights: bool = True, is_causal: bool = False, *,
+                cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
-        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after dropout), averaged over
-        heads, or (B, H, T, S) with average_attn_weights=False; the output is the same numbers whether they are asked for or not.
+        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after
+        dropout), averaged over heads, or (B, H, T, S) with average_attn_weights=False; the output is the same numbers
+        whether they are asked for or not.
 
-        `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or float, added to the
-        scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is blocked has zero weights, and its
-        heads are zero, so its output is the bias of out_proj; no gradient flows through it.  `cache`: see KeyValueCache.
-        Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
+        `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or
+        float, added to the scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is
+        blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
+        through it.  `cache`: see KeyValueCache. Integer input is promoted.  Raises ValueError and TypeError for
+        shapes and masks that do not fit.
         """
         own = key is query and value is query        # self-attention: one input, one projection
         one_memory = value is key
@@ -108,21 +133,18 @@ class MultiheadAttention(Module):
         batched = query.ndim == 3
         query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
 
-        if cache is not None and not own and self in cache:
-            q = self._heads(self._project(0, query))
-            k, v = cache.get(self)
-            past = 0
+        dropout_p = self.dropout if self.training else 0.0
+        if own and self._packs and cache is None and fused.fits(query, self.in_proj_weight) and not (need_weights or record.recording()):
+            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)                 # (B, T, 3 H D)
+            sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
+            mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype)
+            out, weights = attend_packed(packed, self.num_heads, mask, dropout_p, is_causal), None
         else:
-            q, k, v = (self._heads(x) for x in self._projections(query, key, value, own))          # (B, H, T, D), ...
-            past = cache.past(self) if cache is not None and own else 0
-            if cache is not None and own:
-                k, v = cache.extend(self, k, v)
-            elif cache is not None:
-                cache.keep(self, k, v)
-        sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], k.shape[2])
-        k, v, extra = self._append(k, v)
-        mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype)
-        out, weights = attend(q, k, v, mask, self.dropout if self.training else 0.0, is_causal, need_weights)
+            q, k, v, past = self._tokens(query, key, value, own, cache)
+            sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], k.shape[2])
+            k, v, extra = self._append(k, v)
+            mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype)
+            out, weights = attend(q, k, v, mask, dropout_p, is_causal, need_weights)
         out = self.out_proj(out)                                                        # (B, T, H V) -> (B, T, E)
         if weights is not None and average_attn_weights:
             weights = weights.mean(axis=1)
@@ -144,7 +166,8 @@ class MultiheadAttention(Module):
         return F.linear(x, weight, None if self.in_proj_bias is None else self.in_proj_bias[part])
 
     def _projections(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
-        """Queries (B, T, H D), keys (B, S, H D) and values (B, S, H V); in one product where all have the same input."""
+        """Queries (B, T, H D), keys (B, S, H D) and values (B, S, H V); in one product where all have the same
+        input."""
         if own and self.in_proj_weight is not None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)           # (B, T, 2 H D + H V)
             a, b = self._widths[0], 2 * self._widths[0]
@@ -154,6 +177,20 @@ class MultiheadAttention(Module):
     def _heads(self, x: Any) -> Any:
         """(B, T, H D) -> (B, H, T, D)"""
         return F.split_heads(x, self.num_heads)
+
+    def _tokens(self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None) -> tuple[Any, Any,
+                                                                                                         Any, int]:
+        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), and how many of the S come from the cache."""
+        if cache is not None and not own and self in cache:
+            return self._heads(self._project(0, query)), *cache.get(self), 0
+        q, k, v = (self._heads(x) for x in self._projections(query, key, value, own))
+        if cache is None:
+            return q, k, v, 0
+        if not own:
+            cache.keep(self, k, v)
+            return q, k, v, 0
+        past = cache.past(self)
+        return q, *cache.extend(self, k, v), past
 
     def _append(self, k: Any, v: Any) -> tuple[Any, Any, int]:
         """The learned key and value and the zero ones after the others, and how many were appended."""
@@ -169,23 +206,24 @@ class MultiheadAttention(Module):
         return k, v, extra
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
-        given = f"got query {describe(query)}, key {describe(key)}, value {describe(value)}"
-        layout = "(B, T, E) since batch_first=True" if self.batch_first else "(T, B, E) since batch_first=False"
+        """Raise ValueError unless the inputs fit the module and each other."""
+        batched = query.ndim == 3
+        batch, time = (0, 1) if self.batch_first else (1, 0)
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
-            raise ValueError(f"MultiheadAttention takes either three batched inputs {layout}, or three unbatched ones (T, E); {given}. "
-                             "x[None] adds a batch of one.")
-        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
-            if x.shape[-1] != width:
-                option = "embed_dim" if name == "query" else "kdim" if name == "key" else "vdim"
-                raise ValueError(f"MultiheadAttention was made for a {name} with last axis {width}, {given}." + (
-                    "" if name == "query" else f" For another width of {name} pass {option}={x.shape[-1]} to the constructor."))
-        time, batch = (1, 0) if self.batch_first else (0, 1)
-        if query.ndim == 3 and not (query.shape[batch] == key.shape[batch] == value.shape[batch]):
-            other = query.shape[time] == key.shape[time] == value.shape[time]
-            raise ValueError(f"the batch sizes of query, key and value differ: inputs are read as {layout}, {given}."
-                             + (f" They agree the other way round: did you mean batch_first={not self.batch_first}?" if other else ""))
-        if key.shape[time if query.ndim == 3 else 0] != value.shape[time if query.ndim == 3 else 0]:
-            raise ValueError(f"there must be one value for each key: inputs are read as {layout}, {given}.")
+            problem = "takes three batched inputs, or three unbatched ones (T, E); x[None] adds a batch of one"
+        elif (query.shape[-1], key.shape[-1], value.shape[-1]) != (self.embed_dim, self.kdim, self.vdim):
+            problem = (f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and a value with {self.vdim}; "
+                       "for keys and values of other widths than the query's pass kdim= and vdim= to the constructor")
+        elif batched and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
+            problem = "needs query, key and value of one batch size"
+            if query.shape[time] == key.shape[time] == value.shape[time]:
+                problem += f"; they agree on the other axis: did you mean batch_first={not self.batch_first}?"
+        elif key.shape[time if batched else 0] != value.shape[time if batched else 0]:
+            problem = "needs one value for each key"
+        else:
+            return
+        raise ValueError(f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, value {describe(value)}, read "
+                         f"as {'(B, T, E)' if self.batch_first else '(T, B, E)'} since batch_first={self.batch_first}.")
 
     def extra_repr(self) -> str:
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
@@ -197,10 +235,12 @@ class MultiheadAttention(Module):
 class SelfAttention(Module):
     """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x): one head, one input.
 
-    `causal` hides later positions; `dropout` drops weights in training.  (T, d_in) or (B, T, d_in) -> the same with d_out
+    `causal` hides later positions; `dropout` drops weights in training.  (T, d_in) or (B, T, d_in) -> the same with
+    d_out
     """
 
-    def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False, causal: bool = False, dropout: float = 0.0, *, dtype: Any = None) -> None:
+    def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False, causal: bool = False, dropout: float = 0.0, *,
+                 dtype: Any = None) -> None:
         self.d_out, self.causal = d_out, causal
         self.W_query = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
         self.W_key = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
@@ -221,12 +261,14 @@ class SelfAttention(Module):
 
 
 class AdditiveAttention(Module):
-    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax over the keys, y = weights V.  Bahdanau et al., 2015.
+    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax over the keys, y = weights V.  Bahdanau et al.,
+    2015.
 
     Queries and keys may have different widths; none of the projections has a bias.
     """
 
-    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0, *, dtype: Any = None) -> None:
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0, *,
+                 dtype: Any = None) -> None:
         self.W_key = Linear(key_dim, hidden_dim, bias=False, dtype=dtype)
         self.W_query = Linear(query_dim, hidden_dim, bias=False, dtype=dtype)
         self.w_score = Linear(hidden_dim, 1, bias=False, dtype=dtype)
@@ -235,7 +277,8 @@ class AdditiveAttention(Module):
     def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
-        `key_padding_mask` (B, S): True = blocked, or float, added to the scores.  With every key blocked weights and output are zero.
+        `key_padding_mask` (B, S): True = blocked, or float, added to the scores.  With every key blocked weights and
+        output are zero.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
         if not query.ndim == key.ndim == value.ndim == 3 or not (query.shape[0] == key.shape[0] == value.shape[0]) or key.shape[1] != value.shape[1]:

@@ -17,9 +17,10 @@ class KeyValueCache:
             y = encoder(embed(prompt), is_causal=True, cache=cache)               # (B, T, E), all of the prompt
             y = encoder(embed(next_token), is_causal=True, cache=cache)           # (B, 1, E), the same numbers as without
 
-    One cache serves a whole model and belongs to one sequence (or batch) being generated; a module that is called twice in one forward
-    pass needs two.  Self-attention appends its keys and values.  Cross-attention keeps those of its first call, since the memory
-    stays the same.  Positions of new tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.
+    One cache serves a whole model and belongs to one sequence (or batch) being generated; a module that is called
+    twice in one forward pass needs two.  Self-attention appends its keys and values.  Cross-attention keeps those of
+    its first call, since the memory stays the same.  Positions of new tokens start at `cache.length`.  A
+    key_padding_mask speaks of all keys, old ones first.
     """
 
     def __init__(self) -> None:

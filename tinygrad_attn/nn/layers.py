@@ -1,6 +1,7 @@
 """The layers a Transformer is made of, and the activations and losses as modules.
 
-The mathematics is in functional.py; here are the parameters, their initial values in PyTorch's drawing order, and the shapes.
+The mathematics is in functional.py; here are the parameters, their initial values in PyTorch's drawing order, and the
+shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .module import Module, Parameter
 
 
 def floating(x: Any, like: Any = None) -> Any:
-    """Integers and booleans become the dtype of `like` (a parameter; without one the default), anything floating stays as it is."""
+    """Integers and booleans become the dtype of `like` (a parameter; without one the default), anything floating
+    stays as it is."""
     if not hasattr(x, "dtype"):
         x = Tensor(x)
     elif not isinstance(x, (Tensor, np.ndarray)):
@@ -77,7 +79,8 @@ class Embedding(Module):
     Initial values: normal, with the row `padding_idx` zero; that row gets no gradient.  As torch.nn.Embedding.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
+                 dtype: Any = None) -> None:
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx={padding_idx} is not one of the {num_embeddings} rows of the table.")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
@@ -103,7 +106,8 @@ class Embedding(Module):
             self.weight._data[self.padding_idx] = 0
 
     def forward(self, input: Any) -> Tensor:
-        """Integers (...) -> (..., E).  Raises TypeError for other dtypes, ValueError for an index outside the table."""
+        """Integers (...) -> (..., E).  Raises TypeError for other dtypes, ValueError for an index outside the
+        table."""
         return F.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
@@ -115,13 +119,14 @@ def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class LayerNorm(Module):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and (biased) variance over the last axes.  (..., E) -> (..., E)
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and (biased) variance over the last axes.  (..., E) ->
+    (..., E)
 
     `weight` starts at 1, `bias` at 0, both of `normalized_shape`.  Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
     """
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True, *,
-                 dtype: Any = None) -> None:
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
         dtype = dtype or get_default_dtype()
         self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
@@ -142,10 +147,11 @@ class RMSNorm(Module):
     `eps` None is the machine epsilon of x's dtype.  Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
     """
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True, *,
-                 dtype: Any = None) -> None:
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
+                 elementwise_affine: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
-        self.weight = Parameter(np.ones(self.normalized_shape, dtype or get_default_dtype())) if elementwise_affine else None
+        self.weight = Parameter(np.ones(self.normalized_shape,
+                                        dtype or get_default_dtype())) if elementwise_affine else None
 
     def forward(self, input: Any) -> Tensor:
         """(..., *normalized_shape) -> the same shape"""
@@ -156,7 +162,8 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """In training y = x * keep / (1 - p), where keep is 1 with probability 1 - p, drawn anew at each call; in evaluation y = x.
+    """In training y = x * keep / (1 - p), where keep is 1 with probability 1 - p, drawn anew at each call; in
+    evaluation y = x.
 
     Srivastava et al., 2014; as torch.nn.Dropout.
     """
@@ -183,7 +190,8 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """y = x P(Z <= x) for a standard normal Z; or with approximate="tanh" the formula of Hendrycks and Gimpel, 2016."""
+    """y = x P(Z <= x) for a standard normal Z; or with approximate="tanh" the formula of Hendrycks and Gimpel,
+    2016."""
 
     def __init__(self, approximate: str = "none") -> None:
         if approximate not in ("none", "tanh"):
@@ -264,12 +272,14 @@ class CrossEntropyLoss(Module):
     `weight` (C,) weighs classes.  As torch.nn.CrossEntropyLoss.
     """
 
-    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
+                 label_smoothing: float = 0.0) -> None:
         self.register_buffer("weight", weight)
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
     def forward(self, input: Any, target: Any) -> Tensor:
-        """Logits (B, C, ...) with classes on axis 1 (or (C,)), class indices (B, ...) or probabilities (B, C, ...) -> ()"""
+        """Logits (B, C, ...) with classes on axis 1 (or (C,)), class indices (B, ...) or probabilities (B, C, ...) ->
+        ()"""
         return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
     def extra_repr(self) -> str:

@@ -36,7 +36,8 @@ def plain_mask(mask: Any, name: str) -> Any:
 
 
 def is_causal_mask(mask: Any) -> bool:
-    """Is this mask (T, T) the causal one, boolean or float?  Then attention can skip what is hidden instead of computing it."""
+    """Is this mask (T, T) the causal one, boolean or float?  Then attention can skip what is hidden instead of
+    computing it."""
     if mask is None or isinstance(mask, Tensor) and mask.requires_grad:
         return False
     mask = mask._data if isinstance(mask, Tensor) else np.asarray(mask)
@@ -94,11 +95,13 @@ def softmax(scores: Any) -> Any:
     return np.where(blind, 0.0, F.softmax(np.where(blind, 0.0, scores)))
 
 
-def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, batched: bool, past: int = 0, extra: int = 0,
-          dtype: Any = np.float32) -> tuple[Any, bool]:
-    """All masks of one call as (mask or None, is_causal) for `F.scaled_dot_product_attention`, where True is *may look*.
+def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, batched: bool, past: int = 0,
+          extra: int = 0, dtype: Any = np.float32) -> tuple[Any, bool]:
+    """All masks of one call as (mask or None, is_causal) for `F.scaled_dot_product_attention`, where True is *may
+    look*.
 
-    `past` keys came before the first query (from a cache); `extra` keys at the end, which are no tokens, are open to every query.
+    `past` keys came before the first query (from a cache); `extra` keys at the end, which are no tokens, are open to
+    every query.
     """
     parts = []
     if attn_mask is not None and not (is_causal and not past and is_causal_mask(attn_mask)):

@@ -1,7 +1,7 @@
 """class Module: a tree of plain attributes that knows its parameters, its names and how to copy values in and out.
 
-Nothing is registered.  Whatever attribute holds a `Parameter`, a `Buffer` or another `Module` belongs to the module, in the order in
-which the attributes were first assigned, which is the order of PyTorch's `state_dict`.
+Nothing is registered.  Whatever attribute holds a `Parameter`, a `Buffer` or another `Module` belongs to the module,
+in the order in which the attributes were first assigned, which is the order of PyTorch's `state_dict`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    `super().__init__()` may be called and need not be.  Modules in a list belong to a `ModuleList`.  As torch.nn.Module.
+    `super().__init__()` may be called and need not be.  Modules in a list belong to a `ModuleList`.  As
+    torch.nn.Module.
     """
 
     training: bool = True
@@ -121,7 +122,8 @@ class Module:
             if isinstance(value, kind):
                 yield name, value
             elif isinstance(value, (list, dict)) and any(isinstance(item, (Module, Parameter))
-                                                         for item in (value.values() if isinstance(value, dict) else value)):
+                                                         for item in (value.values() if isinstance(value,
+                                                                                                   dict) else value)):
                 raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} that holds modules or parameters, which would "
                                 "be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
 
@@ -137,7 +139,8 @@ class Module:
         """The modules directly inside, each once."""
         return (child for _, child in self.named_children())
 
-    def named_modules(self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+    def named_modules(self, memo: set[int] | None = None, prefix: str = "",
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """(dotted name, module) of this module, named `prefix`, and all inside it, parents first."""
         seen = set() if memo is None else memo
         if remove_duplicate and id(self) in seen:
@@ -159,7 +162,8 @@ class Module:
                     seen.add(id(tensor))
                     yield f"{path}.{name}" if path else name, tensor
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+    def named_parameters(self, prefix: str = "", recurse: bool = True,
+                         remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, parameter); a shared parameter comes once, under its first name."""
         return self._named(Parameter, prefix, recurse, remove_duplicate)
 
@@ -167,7 +171,8 @@ class Module:
         """The parameters, each once: what an optimiser takes."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Buffer]]:
+    def named_buffers(self, prefix: str = "", recurse: bool = True,
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, Buffer]]:
         """(dotted name, buffer), each once."""
         return self._named(Buffer, prefix, recurse, remove_duplicate)
 
@@ -201,7 +206,8 @@ class Module:
             p.grad = None if set_to_none or p.grad is None else Tensor._of(np.zeros_like(p._data))
 
     def astype(self, dtype: Any) -> Any:
-        """Change the floating parameters and buffers to float32 or float64; returns the module.  Make the optimiser afterwards."""
+        """Change the floating parameters and buffers to float32 or float64; returns the module.  Make the optimiser
+        afterwards."""
         dtype = np.dtype(dtype)
         if dtype.kind != "f":
             raise TypeError(f"a module's parameters are floating-point numbers, such as np.float32 or np.float64; got {dtype}.")
@@ -230,15 +236,17 @@ class Module:
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names, shapes and order.
 
-        The Tensors share memory with the module's and are outside every graph.  A shared parameter is listed under each of its names.
+        The Tensors share memory with the module's and are outside every graph.  A shared parameter is listed under
+        each of its names.
         """
         return {name: Tensor._of(tensor._data) for name, tensor in self._state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Copy values of the same names into the parameters and buffers, in place, each keeping its dtype.
 
-        Values may be Tensors, ndarrays or torch tensors.  Raises one ValueError that names every missing, unexpected and mis-shaped key,
-        and then changes nothing.  With `strict=False` only shapes must agree; the keys passed over are returned.
+        Values may be Tensors, ndarrays or torch tensors.  Raises one ValueError that names every missing, unexpected
+        and mis-shaped key, and then changes nothing.  With `strict=False` only shapes must agree; the keys passed
+        over are returned.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}.")

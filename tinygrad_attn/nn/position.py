@@ -28,10 +28,12 @@ def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
 class SinusoidalPositionalEncoding(Module):
     """y_t = x_t + p_t with p[t, 2i] = sin(t / 10000^(2i/E)) and p[t, 2i+1] = cos of the same; then dropout.
 
-    Not trained and not saved.  Vaswani et al., 2017.  (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or (T, E).
+    Not trained and not saved.  Vaswani et al., 2017.  (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or
+    (T, E).
     """
 
-    def __init__(self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True, dtype: Any = None) -> None:
+    def __init__(self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True,
+                 dtype: Any = None) -> None:
         self.pe = Buffer(F.sinusoidal_positions(max_len, d_model, dtype), persistent=False)
         self.dropout, self.batch_first = Dropout(dropout), batch_first
 
@@ -47,7 +49,8 @@ class SinusoidalPositionalEncoding(Module):
 
 
 class LearnedPositionalEncoding(Module):
-    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions; normal with standard deviation 0.02 at first.
+    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions; normal with standard deviation 0.02 at
+    first.
 
     (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or (T, E).
     """

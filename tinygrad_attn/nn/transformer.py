@@ -1,7 +1,8 @@
 """The Transformer of Vaswani et al., 2017, with PyTorch's arguments, parameter names, masks and initial values.
 
-Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper (post-norm), or before f (pre-norm,
-`norm_first`; Xiong et al., 2020).  Shape letters: B batch, T target positions, S source positions, E = d_model.
+Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper (post-norm), or before f
+(pre-norm, `norm_first`; Xiong et al., 2020).  Shape letters: B batch, T target positions, S source positions, E =
+d_model.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
 
 
 class FeedForward(Module):
-    """y = linear2(dropout(activation(linear1(x)))): the same two-layer network at each position.  (..., E) -> (..., E)"""
+    """y = linear2(dropout(activation(linear1(x)))): the same two-layer network at each position.  (..., E) -> (...,
+    E)"""
 
-    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu", *, dtype: Any = None) -> None:
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu", *,
+                 dtype: Any = None) -> None:
         self.linear1 = Linear(d_model, d_ff, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(d_ff, d_model, dtype=dtype)
@@ -60,8 +63,8 @@ class _Layer(Module):
         """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
-    def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any, is_causal: bool,
-                   cache: KeyValueCache | None) -> Any:
+    def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
+                   is_causal: bool, cache: KeyValueCache | None) -> Any:
         """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E)."""
         y, _ = attention(x, memory, memory, key_padding_mask, False, mask, is_causal=is_causal, cache=cache)
         if self.training and self.dropout.p and y.ndim == 3:
@@ -80,9 +83,10 @@ class TransformerEncoderLayer(_Layer):
     Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
     """
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
-                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True, *,
-                 dtype: Any = None) -> None:
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+                 activation: Activation = "relu",
+                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+                 *, dtype: Any = None) -> None:
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
@@ -98,8 +102,8 @@ class TransformerEncoderLayer(_Layer):
                 cache: KeyValueCache | None = None) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
-        Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True = blocked.
-        `is_causal` hides later positions; with a `cache`, src is only what is new.
+        Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True =
+        blocked. `is_causal` hides later positions; with a `cache`, src is only what is new.
         """
         def attention(x: Any) -> Any:
             return self._attention(self.self_attn, x, x, src_key_padding_mask, src_mask, is_causal, cache)
@@ -113,14 +117,16 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to the encoder's memory, then a feed-forward network, each a residual step with its layer norm.
+    """Self-attention, attention to the encoder's memory, then a feed-forward network, each a residual step with its
+    layer norm.
 
     Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
     """
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
-                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True, *,
-                 dtype: Any = None) -> None:
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+                 activation: Activation = "relu",
+                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+                 *, dtype: Any = None) -> None:
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
         self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
@@ -135,19 +141,23 @@ class TransformerDecoderLayer(_Layer):
         self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
-    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, tgt_key_padding_mask: Any = None,
+    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None,
+                tgt_key_padding_mask: Any = None,
                 memory_key_padding_mask: Any = None, tgt_is_causal: bool = False, memory_is_causal: bool = False, *,
                 cache: KeyValueCache | None = None) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E), unbatched (T, E), (S, E) -> the shape of tgt.
+        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E), unbatched (T, E), (S, E) -> the
+        shape of tgt.
 
         Masks as in MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
-        `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is projected once.
+        `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is
+        projected once.
         """
         def attention(x: Any) -> Any:
             return self._attention(self.self_attn, x, x, tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache)
 
         def look_at_memory(x: Any) -> Any:
-            return self._attention(self.multihead_attn, x, memory, memory_key_padding_mask, memory_mask, memory_is_causal, cache)
+            return self._attention(self.multihead_attn, x, memory, memory_key_padding_mask, memory_mask,
+                                   memory_is_causal, cache)
 
         x = floating(tgt, self.linear1.weight)
         x = self._residual(x, self.norm1, self.dropout1, attention)
@@ -165,11 +175,12 @@ def _copies(layer: Module, count: int) -> ModuleList:
 class TransformerEncoder(Module):
     """norm(layer_N(... layer_1(src))): N copies of one encoder layer, which start with equal weights, as in PyTorch.
 
-    `enable_nested_tensor` and `mask_check` are accepted for PyTorch's sake and change nothing.  As torch.nn.TransformerEncoder.
+    `enable_nested_tensor` and `mask_check` are accepted for PyTorch's sake and change nothing.  As
+    torch.nn.TransformerEncoder.
     """
 
-    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
-                 mask_check: bool = True) -> None:
+    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
+                 enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
         self.layers = _copies(encoder_layer, num_layers)
         self.num_layers = num_layers
         self.norm = norm
@@ -189,17 +200,20 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.  As torch.nn.TransformerDecoder."""
+    """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.  As
+    torch.nn.TransformerDecoder."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         self.layers = _copies(decoder_layer, num_layers)
         self.num_layers = num_layers
         self.norm = norm
 
-    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, tgt_key_padding_mask: Any = None,
-                memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False, *,
-                cache: KeyValueCache | None = None) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E) -> the shape of tgt; arguments as a layer's.
+    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None,
+                tgt_key_padding_mask: Any = None,
+                memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None,
+                memory_is_causal: bool = False, *, cache: KeyValueCache | None = None) -> Tensor:
+        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E) -> the shape of tgt; arguments as a
+        layer's.
 
         `tgt_is_causal` None means: see whether `tgt_mask` is the causal one.
         """
@@ -208,22 +222,26 @@ class TransformerDecoder(Module):
         x = tgt
         for layer in self.layers:
             x = layer(x, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
-                      memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=causal, memory_is_causal=memory_is_causal, **more)
+                      memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=causal,
+                      memory_is_causal=memory_is_causal, **more)
         return x if self.norm is None else self.norm(x)
 
 
 class Transformer(Module):
-    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.  All matrices start with Xavier's uniform values.
+    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.  All matrices start with Xavier's
+    uniform values.
 
     Arguments, parameters and initial values as torch.nn.Transformer.
     """
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
-                 dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu", custom_encoder: Module | None = None,
-                 custom_decoder: Module | None = None, layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
-                 bias: bool = True, *, dtype: Any = None) -> None:
+                 dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
+                 custom_encoder: Module | None = None,
+                 custom_decoder: Module | None = None, layer_norm_eps: float = 1e-5, batch_first: bool = False,
+                 norm_first: bool = False, bias: bool = True, *, dtype: Any = None) -> None:
         def layer(kind: Callable[..., Module]) -> Module:
-            return kind(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype=dtype)
+            return kind(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first,
+                        bias, dtype=dtype)
 
         def norm() -> LayerNorm:
             return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
@@ -243,12 +261,14 @@ class Transformer(Module):
 
     def forward(self, src: Any, tgt: Any, src_mask: Any = None, tgt_mask: Any = None, memory_mask: Any = None,
                 src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
-                src_is_causal: bool | None = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False) -> Tensor:
-        """src (S, B, E), tgt (T, B, E), with batch_first (B, S, E), (B, T, E), unbatched (S, E), (T, E) -> the shape of tgt.
+                src_is_causal: bool | None = None, tgt_is_causal: bool | None = None,
+                memory_is_causal: bool = False) -> Tensor:
+        """src (S, B, E), tgt (T, B, E), with batch_first (B, S, E), (B, T, E), unbatched (S, E), (T, E) -> the shape
+        of tgt.
 
-        Masks: `src_mask` (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding masks
-        (B, S), (B, T), (B, S); True = blocked, floats are added.  A hint `..._is_causal` None means: look at the mask.
-        Raises ValueError for widths other than d_model and batches that differ.
+        Masks: `src_mask` (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key
+        padding masks (B, S), (B, T), (B, S); True = blocked, floats are added.  A hint `..._is_causal` None means:
+        look at the mask. Raises ValueError for widths other than d_model and batches that differ.
         """
         src, tgt = floating(src), floating(tgt)
         axis = 0 if self.batch_first else 1
@@ -258,8 +278,10 @@ class Transformer(Module):
         if not src.shape[-1] == tgt.shape[-1] == self.d_model:
             raise ValueError(f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} and tgt {describe(tgt)}.")
         memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
-        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
-                            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal)
+        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
+                            tgt_key_padding_mask=tgt_key_padding_mask,
+                            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
+                            memory_is_causal=memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:

@@ -30,7 +30,7 @@ def values_of(x: Any) -> Any:
 @op
 def pad(x, *, width, value=0):
     """x with `value` around it: `width` is a pair (before, after) for each axis."""
-    return np.pad(x, width, constant_values=value)
+    return np.pad(x, width, constant_values=value) if x.ndim else x.copy()
 
 
 pad.vjp(lambda g, y, x, *, width, value: g[tuple(slice(before, before + n) for (before, _), n in zip(width, x.shape, strict=True))])

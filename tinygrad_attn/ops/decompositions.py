@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import op
-from .shapes import swapaxes, tril
+from .shapes import swapaxes, tril, triu
 
 
 def _t(a):
@@ -95,9 +95,10 @@ def _pinv_rule(g, y, a):
 pinv.vjp(_pinv_rule)
 
 
-def _lower_only(s):
-    """A gradient by a symmetric matrix, for a function that reads its lower triangle alone."""
-    return tril(s + _t(s)) - np.eye(s.shape[-1], dtype=s.dtype) * s
+def _one_triangle(s, uplo="L"):
+    """A gradient by a symmetric matrix, for a function that reads only its lower (upper) triangle."""
+    both = s + _t(s)
+    return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
 
 
 @op
@@ -110,26 +111,26 @@ def _cholesky_rule(g, y, a):
     half = tril(_t(y) @ g)
     half = half - 0.5 * np.eye(y.shape[-1], dtype=y.dtype) * half
     inner = solve(_t(y), _t(solve(_t(y), _t(half))))             # y^-T half y^-1
-    return _lower_only(0.5 * (inner + _t(inner)))
+    return _one_triangle(0.5 * (inner + _t(inner)))
 
 
 cholesky.vjp(_cholesky_rule)
 
 
 @op
-def eigh(a):
-    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising eigenvalue, from the lower triangle.
+def eigh(a, *, uplo="L"):
+    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising eigenvalue, from one triangle of a.
 
     The derivative of an eigenvector exists where its eigenvalue is single.
     """
-    values, vectors = np.linalg.eigh(a)
+    values, vectors = np.linalg.eigh(a, uplo)
     return np.concatenate([_column(values), vectors.swapaxes(-1, -2)], axis=-1)
 
 
 @op
-def eigvalsh(a):
-    """y = the eigenvalues in rising order, from the lower triangle: (..., N, N) -> (..., N)"""
-    return np.linalg.eigvalsh(a)
+def eigvalsh(a, *, uplo="L"):
+    """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N)"""
+    return np.linalg.eigvalsh(a, uplo)
 
 
 def _one_over_gaps(w):
@@ -138,17 +139,17 @@ def _one_over_gaps(w):
     return (1 - same) / (_row(w) - _column(w) + same)
 
 
-def _eigh_rule(g, y, a):
+def _eigh_rule(g, y, a, *, uplo):
     w, v = y[..., 0], _t(y[..., 1:])
     gw, gv = g[..., 0], _t(g[..., 1:])
     middle = np.eye(w.shape[-1], dtype=w.dtype) * _row(gw) + _one_over_gaps(w) * (_t(v) @ gv)
     full = v @ middle @ _t(v)
-    return _lower_only(0.5 * (full + _t(full)))
+    return _one_triangle(0.5 * (full + _t(full)), uplo)
 
 
-def _eigvalsh_rule(g, y, a):
-    v = _t(eigh(a)[..., 1:])
-    return _lower_only((v * _row(g)) @ _t(v))
+def _eigvalsh_rule(g, y, a, *, uplo):
+    v = _t(eigh(a, uplo=uplo)[..., 1:])
+    return _one_triangle((v * _row(g)) @ _t(v), uplo)
 
 
 eigh.vjp(_eigh_rule)

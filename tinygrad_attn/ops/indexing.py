@@ -50,7 +50,7 @@ def embedding_backward(g, *, indices, rows):
         order = np.argsort(flat, kind="stable")      # equal indices side by side, so that one reduceat sums each row
         sorted_indices = flat[order]
         starts = np.flatnonzero(np.r_[True, sorted_indices[1:] != sorted_indices[:-1]])
-        out[sorted_indices[starts]] = np.add.reduceat(g.reshape(-1, width)[order], starts, axis=0)
+        out[sorted_indices[starts]] = np.add.reduceat(g.reshape(flat.size, width)[order], starts, axis=0)
     return out
 
 

@@ -187,7 +187,7 @@ class _Builder:
         title = named or (tensor and x.name) or ("parameter" if learned else "input" if tensor else "constant")
         grad = labels.gradient(x) if tensor else None
         if not tensor and not isinstance(x, np.ndarray):
-            title, lines = labels.number(x), []
+            title, lines = f"{x:.8g}" if isinstance(x, float) else str(x), []
         elif learned and array.size > labels.SMALL:
             lines = [f"{labels.shape(array)} {array.dtype}", *labels.size_of(grad)]
         else:

@@ -59,8 +59,8 @@ function show(k) {
   k = Math.max(0, Math.min(steps.length - 1, k));
   slider.value = k;
   const step = steps[k];
-  slider.setAttribute("aria-valuetext", "step " + (k + 1) + " of " + steps.length + ": " + step.op);
-  document.getElementById("count").textContent = (k + 1) + " / " + steps.length;
+  slider.setAttribute("aria-valuetext", "step " + step.number + ": " + step.op);
+  document.getElementById("count").textContent = step.number + " / " + steps[steps.length - 1].number;
   document.getElementById("title").textContent = step.op + "  (n" + step.box + ")";
   document.getElementById("incoming").textContent = step.incoming;
   document.getElementById("freed").textContent = step.freed.join(", ") || "nothing";
@@ -98,6 +98,10 @@ show(0);
 """
 
 
+MOST = 1000
+"""So many steps go onto a page."""
+
+
 def _words(array: np.ndarray) -> str:
     """A gradient for the table: all numbers when few, otherwise shape, norm and the first few."""
     shape = f"{labels.shape(array)}  " if array.ndim else ""
@@ -117,9 +121,14 @@ def page(steps: Any) -> str:
         drawing = render.svg(to_dot(steps.base))
     except (ImportError, RuntimeError):
         drawing = tree.to_html(steps.base)
-    records = [{"op": s.op, "box": s.box, "incoming": _words(s.incoming), "freed": s.freed, "arrows": steps.arrows(s),
+    shown = list(enumerate(steps, 1))
+    left_out = ""
+    if len(shown) > MOST:
+        left_out = f"Steps {MOST // 2 + 1:,} to {len(shown) - MOST // 2:,} of {len(shown):,} are left out of this page; .text() has them all."
+        shown = [*shown[:MOST // 2], *shown[len(shown) - MOST // 2:]]
+    records = [{"number": number, "op": s.op, "box": s.box, "incoming": _words(s.incoming), "freed": s.freed, "arrows": steps.arrows(s),
                 "shares": [{"index": c.index, "box": c.box, "key": f"{c.box} {c.name}", "name": c.name, "part": _words(c.part),
-                            "total": _words(c.total), "first": c.first} for c in s.contributions]} for s in steps]
+                            "total": _words(c.total), "first": c.first} for c in s.contributions]} for number, s in shown]
     body = f"""<header>
 <h1>Backward, step by step</h1>
 <button id="back" type="button" aria-label="one step back">&#9664;</button>
@@ -132,6 +141,7 @@ def page(steps: Any) -> str:
 {drawing}
 </div>
 <section id="side" aria-live="polite">
+{f"<p>{left_out}</p>" if left_out else ""}
 <h2 id="title"></h2>
 <p>Incoming gradient: <span id="incoming"></span></p>
 <h2>Shares it gives</h2>

@@ -49,9 +49,9 @@ class _Observer:
         self.steps: list[Step] = []
         self.given: set[int] = set()
         self.tick = 0
-        self.alive = [_Watched(t, picture.where[id(t)], f"{picture.boxes[picture.where[id(t)]].title}") for t in tensors]
+        self.gone: list[_Watched] = []               # results that nobody holds any more, since the last look
+        self.by_id = {id(t): _Watched(t, picture.where[id(t)], picture.boxes[picture.where[id(t)]].title, self.gone) for t in tensors}
         self.current: _Watched | None = None
-        self.by_id = {id(t): watched for t, watched in zip(tensors, self.alive, strict=True)}
 
     def forward(self, *_: Any) -> None:
         """Ops computed during the pass are not part of it."""
@@ -76,20 +76,16 @@ class _Observer:
         t = self.current.ref()
         if self.current.saved and (t is None or t._record is RELEASED):
             freed.append(f"saved buffers of {self.current.name} ({_bytes(self.current.saved)})")
-        still = []
-        for watched in self.alive:
-            if watched.ref() is None:
-                freed.append(f"{watched.name} n{watched.box} ({_bytes(watched.size)})")
-            else:
-                still.append(watched)
-        self.alive = still
+        freed.extend(f"{watched.name} n{watched.box} ({_bytes(watched.size)})" for watched in self.gone)
+        self.gone.clear()
 
 
 class _Watched:
-    """A result whose end is to be noticed."""
+    """A result whose end is to be noticed: it is then put on the list `gone`."""
 
-    def __init__(self, t: Variable, box: int, name: str) -> None:
-        self.ref, self.box, self.name, self.size = weakref.ref(t), box, name, t._data.nbytes
+    def __init__(self, t: Variable, box: int, name: str, gone: list[_Watched]) -> None:
+        self.box, self.name, self.size = box, name, t._data.nbytes
+        self.ref = weakref.ref(t, lambda _: gone.append(self))
         saved = t._node.saved  # type: ignore[union-attr]
         held = saved if isinstance(saved, (tuple, list)) else (saved,)
         self.saved = sum(x.nbytes for x in held if isinstance(x, np.ndarray))

@@ -1,0 +1,172 @@
+"""compare_with_torch: the shipped layers agree; planted differences are found, at the right module, with the right explanation."""
+
+import math
+
+import numpy as np
+import pytest
+from support import require
+
+torch = require("torch")
+
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn
+from tinygrad_attn.check import compare_with_torch
+
+
+def rand(*shape):
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+X = rand(5, 3, 8)
+CAUSAL = np.triu(np.ones((5, 5), bool), 1)
+LAYER = dict(d_model=8, nhead=2, dim_feedforward=16, dropout=0.0)
+
+
+def compare(ours, theirs, *inputs, **keywords):
+    return compare_with_torch(ours, theirs, *inputs, verbose=False, **keywords)
+
+
+@pytest.mark.parametrize("make, inputs, keywords", [
+    (lambda n: n.Linear(8, 4), (X,), {}),
+    (lambda n: n.LayerNorm(8), (X,), {}),
+    (lambda n: n.Embedding(7, 4), (np.array([[1, 2], [2, 6]]),), {}),
+    (lambda n: n.Sequential(n.Linear(8, 16), n.GELU(), n.Linear(16, 2)), (X,), {}),
+    (lambda n: n.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL)),
+    (lambda n: n.TransformerEncoderLayer(**LAYER, norm_first=True, batch_first=True), (X,), {}),
+    (lambda n: n.TransformerDecoderLayer(**LAYER), (X, X), dict(tgt_mask=CAUSAL)),
+], ids=["linear", "layer norm", "embedding", "sequential", "attention", "encoder", "decoder"])
+def test_our_layers_are_torch_layers(make, inputs, keywords):
+    report = compare(make(nn), make(torch.nn), *inputs, **keywords)
+    assert report and report.explanation == "", report
+    assert max(max(row.value, row.gradient) for row in report.rows) < 1e-12
+    assert str(report).endswith("the same as torch")
+
+
+class TransposedLinear(nn.Linear):
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class UnbiasedNorm(nn.LayerNorm):
+    def forward(self, x):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, ddof=1, keepdims=True) + self.eps) * self.weight + self.bias
+
+
+class HomeMadeAttention(nn.MultiheadAttention):
+    """Scores divided by `divisor`; a boolean mask blocks where it is True, or where it is False with `inverted`."""
+
+    divisor, inverted = math.sqrt(4), False
+
+    def forward(self, query, key, value, attn_mask=None):
+        weights, biases = self.in_proj_weight.reshape(3, 8, 8), self.in_proj_bias.reshape(3, 8)
+        q, k, v = (F.split_heads(np.swapaxes(x @ w.T + b, 0, 1), 2) for x, w, b in zip((query, key, value), weights, biases))
+        scores = q @ k.mT / self.divisor
+        if attn_mask is not None:
+            blocked = attn_mask.numpy() if isinstance(attn_mask, Tensor) else attn_mask
+            scores = np.where(~blocked if self.inverted else blocked, -1e30, scores)
+        heads = np.swapaxes(F.merge_heads(F.softmax(scores) @ v), 0, 1)
+        return self.out_proj(heads), None
+
+
+class ByEmbed(HomeMadeAttention):
+    divisor = math.sqrt(8)
+
+
+class Unscaled(HomeMadeAttention):
+    divisor = 1.0
+
+
+class Inverted(HomeMadeAttention):
+    inverted = True
+
+
+def sequence(ours):
+    return nn.Sequential(nn.Linear(8, 8), ours, nn.Linear(8, 2))
+
+
+def torch_sequence(theirs):
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), theirs, torch.nn.Linear(8, 2))
+
+
+def non_trivial(module):
+    """Norms with weights that are not 1, so that nothing hides."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    return module
+
+
+DIFFERENCES = [
+    ("weight transposed", sequence(TransposedLinear(8, 8)), torch_sequence(torch.nn.Linear(8, 8)), (X,), {}, "1"),
+    ("eps", sequence(nn.LayerNorm(8, eps=1e-12)), torch_sequence(torch.nn.LayerNorm(8)), (X,), {}, "1"),
+    ("eps=0.001", sequence(nn.LayerNorm(8)), torch_sequence(torch.nn.LayerNorm(8, eps=1e-6)), (X,), {}, "1"),
+    ("biased variance", sequence(UnbiasedNorm(8)), torch_sequence(torch.nn.LayerNorm(8)), (X,), {}, "1"),
+    ("GELU variant", sequence(nn.GELU(approximate="tanh")), torch_sequence(torch.nn.GELU()), (X,), {}, "1"),
+    ("GELU variant", sequence(nn.GELU()), torch_sequence(torch.nn.GELU(approximate="tanh")), (X,), {}, "1"),
+    ("another activation: ours is relu", sequence(nn.ReLU()), torch_sequence(torch.nn.GELU()), (X,), {}, "1"),
+    ("scale by embed instead of head", ByEmbed(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
+    ("no scale", Unscaled(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
+    ("mask inverted", Inverted(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL), "(whole)"),
+    ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, "self_attn"),
+    ("dropout left on", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),
+    ("dropout left on in our module:", nn.Dropout(0.5), torch.nn.Dropout(0.5).eval(), (X,), {}, "(whole)"),
+    ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, "norm1"),
+]
+
+
+@pytest.mark.parametrize("text, ours, theirs, inputs, keywords, first", DIFFERENCES, ids=[d[0] for d in DIFFERENCES])
+def test_a_planted_difference_is_explained(text, ours, theirs, inputs, keywords, first):
+    if text == "eps=0.001":
+        ours[1].eps, text = 1e-3, "eps=0.001"
+    report = compare(ours, non_trivial(theirs), *inputs, **keywords)
+    assert not report and text in report.explanation, report
+    if "norm_first" not in text:
+        assert report.first == first, report
+
+
+def test_the_home_made_layer_without_a_mistake_agrees():
+    assert compare(HomeMadeAttention(8, 2), torch.nn.MultiheadAttention(8, 2), X, X, X, attn_mask=CAUSAL)
+
+
+def test_a_wrong_rule_shows_in_the_gradients_alone():
+    from tinygrad_attn import op
+    halved = op(lambda x: x * 1.0)
+    halved.vjp(lambda g, y, x: g * 0.5)
+
+    class Halving(nn.Linear):
+        def forward(self, x):
+            return halved(super().forward(x))
+
+    report = compare(Halving(8, 8), torch.nn.Linear(8, 8), X)
+    assert not report and "run gradcheck" in report.explanation and all(row.value < 1e-12 for row in report.rows)
+
+
+def test_weights_are_copied_and_names_and_shapes_that_differ_are_said():
+    class Mine(nn.Module):
+        def __init__(self):
+            self.w = nn.Parameter(np.zeros((8, 4), np.float32))
+            self.b = nn.Parameter(np.zeros(4, np.float32))
+
+        def forward(self, x):
+            return x @ self.w + self.b
+
+    mine, theirs = Mine(), torch.nn.Linear(8, 4)
+    report = compare(mine, theirs, X)
+    assert np.array_equal(mine.w.numpy(), theirs.weight.detach().numpy().T)
+    assert "weight transposed: 'w'" in str(report) and "'bias' was copied into 'b'" in str(report)
+    assert all(row.value < 1e-12 for row in report.rows)
+
+
+def test_what_cannot_be_compared_is_said(capsys):
+    report = compare_with_torch(nn.Linear(8, 4), torch.nn.Linear(8, 4), rand(3, 7))
+    assert not report and "torch module raised" in capsys.readouterr().out
+    with pytest.raises(TypeError, match="one of our modules and then a torch"):
+        compare(torch.nn.Linear(2, 2), nn.Linear(2, 2), X)
+
+
+def test_the_callers_modules_stay_as_they_are():
+    ours, theirs = nn.Linear(8, 4), torch.nn.Linear(8, 4)
+    compare(ours, theirs, X)
+    assert ours.weight.dtype == np.float32 and theirs.weight.dtype == torch.float32
+    assert ours.weight.grad is None and theirs.weight.grad is None
+    assert np.array_equal(ours.weight.numpy(), theirs.weight.detach().numpy())

@@ -1,0 +1,107 @@
+"""detect_anomaly names the first op that makes NaN or Inf, its index and operands, the line and the reason."""
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import Tensor, nn
+from tinygrad_attn.check import detect_anomaly
+from tinygrad_attn.engine import local
+
+
+def t(*values, dtype=np.float32):
+    return Tensor(np.array(values, dtype), requires_grad=True)
+
+
+FORWARD = [
+    (lambda: np.exp(t(1, 100)), "exp", "(1,)", "overflow in exp"),
+    (lambda: t(1, 0) / t(1, 0), "divide", "(1,)", "0/0"),
+    (lambda: t(2, 1) / t(0, 1), "divide", "(0,)", "division by zero"),
+    (lambda: np.log(t(1, 0)), "log", "(1,)", "log 0"),
+    (lambda: np.log(t(-1)), "log", "(0,)", "negative number -1"),
+    (lambda: np.sqrt(t(-4)), "sqrt", "(0,)", "sqrt of the negative number -4"),
+    (lambda: t(0.0) * np.float32(np.inf), "multiply", "(0,)", "0 x inf"),
+    (lambda: t(-8.0) ** 0.5, "power", "(0,)", "not whole"),
+    (lambda: t(0.0) ** -1.0, "power", "(0,)", "negative power"),
+    (lambda: _hand_softmax(np.where(np.array([[True, True], [True, False]]), -np.inf, Tensor(np.ones((2, 2)), requires_grad=True))),
+     "subtract", "(0, 0)", "empty softmax row"),
+    (lambda: t(1e38, 1) * 1e3, "multiply", "(0,)", "overflow"),
+    (lambda: np.arccos(t(2)), "arccos", "(0,)", "domain"),
+]
+
+
+def _hand_softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("f, op, index, reason", FORWARD, ids=[f"{op}, {reason}" for _, op, _, reason in FORWARD])
+def test_forward(f, op, index, reason):
+    with pytest.raises(FloatingPointError) as caught, detect_anomaly():
+        f()
+    text = str(caught.value)
+    assert f"op {op!r} made" in text and f"at index {index}" in text and reason in text, text
+    assert __file__ in text
+
+
+BACKWARD = [
+    (lambda: np.sqrt(t(0, 4)).sum(), "sqrt", "sqrt 0 in the backward pass"),
+    (lambda: np.where(np.array([False, True]), np.sqrt(t(0, 4)), 0).sum(), "sqrt", "0 x inf behind a mask"),
+    (lambda: np.hypot(t(0.0), t(0.0)).sum(), "hypot", "hypot 0"),
+    (lambda: (t(0.0) ** 0.5).sum(), "power", "power 0"),
+    (lambda: ((t(1e-30) ** 2.0 + 1) * 1e30).sum() * 1e30, None, "overflow"),
+]
+
+
+@pytest.mark.parametrize("f, op, reason", BACKWARD, ids=[reason for _, _, reason in BACKWARD])
+def test_backward(f, op, reason):
+    with pytest.raises(FloatingPointError) as caught, detect_anomaly():
+        f().backward()
+    text = str(caught.value)
+    assert reason in text and __file__ in text, text
+    if op:
+        assert f"in the backward pass, op {op!r} made" in text
+
+
+def test_the_line_is_that_of_the_forward_call_and_the_module_is_named():
+    class Net(nn.Module):
+        def __init__(self):
+            self.scale = Scale()
+
+        def forward(self, x):
+            return self.scale(x)
+
+    class Scale(nn.Module):
+        def forward(self, x):
+            return np.sqrt(x)                        # this line
+
+    with pytest.raises(FloatingPointError, match=r"module 'scale', called at .*np\.sqrt\(x\).*this line") as caught, detect_anomaly():
+        Net()(t(0, 1)).sum().backward()
+    assert "with 0 there" in str(caught.value)
+
+
+def test_what_comes_in_as_infinite_is_no_anomaly():
+    scores = Tensor(np.ones((2, 3)), requires_grad=True)
+    with detect_anomaly():
+        masked = np.where(np.array([[True, False, False]]), -np.inf, scores)
+        _hand_softmax(masked).sum().backward()
+    assert np.isfinite(scores.grad.numpy()).all()
+
+
+def test_a_bad_gradient_that_the_user_gives_is_said_so():
+    with pytest.raises(FloatingPointError, match=r"given to backward\(\)"), detect_anomaly():
+        (t(1, 2) * 2).backward(np.array([np.nan, 1]))
+
+
+def test_forward_outside_backward_inside_says_that_the_line_is_unknown():
+    loss = np.sqrt(t(0)).sum()
+    with pytest.raises(FloatingPointError, match="outside detect_anomaly"), detect_anomaly():
+        loss.backward()
+
+
+def test_off_it_leaves_no_trace():
+    before = local.context.observers
+    with pytest.raises(FloatingPointError), detect_anomaly():
+        assert len(local.context.observers) == len(before) + 1
+        np.log(t(0))
+    assert local.context.observers == before
+    np.log(t(1))

@@ -1,0 +1,282 @@
+"""NumPy's functions on Tensors: the same values as on arrays, derivatives to second order, and clear refusals."""
+
+import math
+
+import numpy as np
+import pytest
+from numpytable import CASES, FLAT, P, R
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor
+from tinygrad_attn.check import gradgradcheck
+from tinygrad_attn.interop import FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
+
+IDS = [f"{i}-{function.__name__}" for i, (_, function, _, _) in enumerate(CASES)]
+
+
+def floats(tree):
+    """The floating-point arrays in nested lists and tuples."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return [x for part in tree for x in floats(part)]
+    return [tree] if isinstance(tree, np.ndarray) and tree.dtype.kind == "f" else []
+
+
+def put(tree, values):
+    """The tree with the next of the values for each floating-point array."""
+    if isinstance(tree, dict):
+        return {key: put(part, values) for key, part in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(put(part, values) for part in tree)
+    return next(values) if isinstance(tree, np.ndarray) and tree.dtype.kind == "f" else tree
+
+
+def results(y):
+    return list(y) if isinstance(y, (list, tuple)) else [y]
+
+
+def call(case, values):
+    _, function, args, kwargs = case
+    values = iter(values)
+    return results(function(*put(args, values), **put(kwargs, values)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_values_shapes_and_dtypes_are_numpys(case, dtype):
+    if dtype == np.float32 and (case[0] in (np.float_power, np.full_like) or case[3].get("dtype") or case[2][-1] is np.float64):
+        dtype = np.float64                           # those convert to float64 by their nature
+    arrays = [x.astype(dtype) for x in floats([case[2], case[3]])]
+    inputs = [Tensor(x, requires_grad=True) for x in arrays]
+    mine, numpys = call(case, inputs), call(case, arrays)
+    assert len(mine) == len(numpys)
+    for a, b in zip(mine, numpys, strict=True):
+        assert np.shape(a) == np.shape(b)
+        np.testing.assert_allclose(ta.no_grad()(np.asarray)(a), b, rtol=2e-5 if dtype == np.float32 else 1e-12, atol=1e-5 if dtype == np.float32 else 1e-12)
+        if isinstance(a, Tensor):
+            assert a.dtype == dtype
+    for g in ta.grad([y.sum() for y in mine if isinstance(y, Tensor) and y.requires_grad], inputs, allow_unused=True):
+        assert g is None or g.dtype == dtype
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c[0] not in FLAT], ids=[i for i, c in zip(IDS, CASES, strict=True) if c[0] not in FLAT])
+def test_derivatives_to_second_order(case):
+    gradgradcheck(lambda *xs: tuple(y for y in call(case, xs) if isinstance(y, Tensor)), floats([case[2], case[3]]))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c[0] in FLAT], ids=lambda c: c[0].__name__)
+def test_what_is_flat_has_zero_gradient(case):
+    inputs = [Tensor(x, requires_grad=True) for x in floats([case[2], case[3]])]
+    y, = call(case, inputs)
+    assert isinstance(y, Tensor)                     # not a detached array
+    for g in ta.grad((y + inputs[0] * 0).sum(), inputs, allow_unused=True, create_graph=True):
+        assert g is None or not g.numpy().any()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if len(floats([c[2], c[3]])) > 1], ids=lambda c: c[0].__name__)
+def test_arrays_may_stand_for_any_of_the_tensors(case):
+    arrays = floats([case[2], case[3]])
+    together = [Tensor(x, requires_grad=True) for x in arrays]
+    weights = [np.arange(1.0, 1 + y.size).reshape(y.shape) for y in call(case, together)]
+
+    def gradient(inputs, wanted):
+        loss = sum(np.sum(y * w) for y, w in zip(call(case, inputs), weights, strict=True) if isinstance(y, Tensor) and y.requires_grad)
+        return ta.grad(loss, [wanted], allow_unused=True)[0]
+
+    for i, x in enumerate(arrays):
+        alone = Tensor(x, requires_grad=True)
+        expected, found = gradient(together, together[i]), gradient([*arrays[:i], alone, *arrays[i + 1:]], alone)
+        if expected is not None:
+            np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_the_table_of_cases_covers_every_rule():
+    missing = (set(UFUNCS) | set(FUNCTIONS)) - {function for function, *_ in CASES}
+    assert not missing, [f.__name__ for f in missing]
+
+
+# ---- what is not differentiated
+
+T = Tensor(R(3), requires_grad=True)
+S = Tensor(0.5, requires_grad=True)
+
+
+def every_function():
+    """All that NumPy lets a Tensor take over."""
+    for module in (np, np.linalg, np.fft):
+        for name in sorted(dir(module)):
+            f = getattr(module, name)
+            if isinstance(f, np.ufunc) or callable(f) and hasattr(f, "__wrapped__") or type(f).__name__ == "_ArrayFunctionDispatcher":
+                yield f
+
+
+@pytest.mark.parametrize("f", [f for f in dict.fromkeys(every_function())
+                               if f not in UFUNCS and f not in FUNCTIONS and f not in PLAIN_FUNCTIONS and f not in PLAIN_UFUNCS],
+                         ids=lambda f: f.__name__)
+def test_a_function_without_a_rule_is_refused_by_name(f):
+    for call in (lambda: f(T), lambda: f(T, T), lambda: f(T, T, T), lambda: f(T, 1), lambda: f([T], T)):
+        try:
+            y = call()
+        except TypeError as error:
+            if f"np.{f.__name__}" in str(error) or f".{f.__name__} has no derivative rule" in str(error):
+                assert "t.numpy()" in str(error) and "@ta.op" in str(error)
+                return
+        except Exception:                            # arguments that the function itself rejects before it asks anybody
+            continue
+        else:
+            assert isinstance(y, (bool, np.bool_, int, str, np.dtype, type(None))) or "int" in str(getattr(y, "dtype", "int")), \
+                f"{f.__name__} returned {y!r}"
+
+
+@pytest.mark.parametrize("write, message", [
+    (lambda: np.array([T, T]), "np.stack"),
+    (lambda: np.array([S, S]), "np.stack"),
+    (lambda: np.array([[S, 1.0], [2.0, S]]), "np.stack"),
+    (lambda: np.asarray(T), "requires a gradient"),
+    (lambda: np.array(S), "requires a gradient"),
+    (lambda: np.float32(T), "requires a gradient"),
+    (lambda: np.array([T, T], dtype=object), "requires a gradient"),
+    (lambda: np.mean([S, S]), "np.stack"),
+    (lambda: np.r_[T, T], "np.concatenate"),
+    (lambda: np.zeros(3).__setitem__(slice(None), T), "requires a gradient"),
+    (lambda: np.exp(T, out=np.zeros(3)), r"np.exp of a Tensor does not take out=.*write y = np.exp"),
+    (lambda: np.zeros(3).__iadd__(T), r"write a = a \+ t instead of a \+= t"),
+    (lambda: np.exp(T, where=np.array([True, False, True])), r"np.where\(mask, a, b\)"),
+    (lambda: np.sum(T, where=np.array([True, False, True])), r"np.sum .*where=.*np.where\(mask, t, 0\)"),
+    (lambda: np.sum(T, out=np.zeros(())), r"np.sum of a Tensor does not take out="),
+    (lambda: np.max(T, initial=0.0), r"np.maximum"),
+    (lambda: np.concatenate([T, T], out=np.zeros(6)), "np.concatenate of a Tensor does not take out="),
+    (lambda: np.reshape(T, (3, 1), order="F"), "transpose first"),
+    (lambda: np.add.at(np.zeros(3), [0, 1, 1], T), "np.add.at changes an array in place"),
+    (lambda: np.maximum.accumulate(T), "np.maximum.accumulate has no derivative rule"),
+    (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative rule"),
+    (lambda: np.cumprod(T), r"np.cumprod has no derivative rule.*t.numpy\(\).*@ta.op"),
+    (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
+    (lambda: np.linalg.eig(T), r"np.linalg.eig has no derivative rule.*Did you mean 'eigh'"),
+    (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
+    (lambda: np.pad(T, 1, "linear_ramp"), "np.pad of a Tensor knows the modes"),
+    (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative rule"),
+])
+def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message):
+    with pytest.raises(TypeError, match=message):
+        write()
+
+
+def test_einsum_says_which_labels_are_wrong():
+    with pytest.raises(ValueError, match="2 groups of labels in 'ij,jk->ik' for 1 operands"):
+        np.einsum("ij,jk->ik", T)
+    with pytest.raises(ValueError, match="'ij' name 2 axes of an operand that has 1"):
+        np.einsum("ij->i", T)
+
+
+def test_integers_and_booleans_come_back_as_plain_arrays():
+    t = Tensor(R(2, 3), requires_grad=True)
+    for y in (np.argmax(t, axis=1), np.argsort(t), np.isnan(t), np.greater(t, 0), t > 0, np.shape(t), np.nonzero(t)[0], np.int64(t), np.where(t > 0)[0],
+              np.isclose(t, t), np.count_nonzero(t), np.zeros_like(t), np.ones_like(t), np.full_like(t, 2.0)):
+        assert not isinstance(y, Tensor)
+    assert np.allclose(t, t) and np.array_equal(t, t) and not np.any(np.isinf(t))
+    np.testing.assert_array_equal(np.int64(t), t.numpy().astype(np.int64))
+
+
+def test_without_a_gradient_at_stake_a_tensor_is_an_array():
+    free = Tensor(R(3))
+    assert type(np.array([free, free])) is np.ndarray
+    with ta.no_grad():
+        assert type(np.asarray(T)) is np.ndarray
+
+
+def test_dtype_converts_the_operands_first():
+    for y in (np.exp(T, dtype=np.float32), np.sum(T, dtype=np.float32), np.mean(T, None, np.float32), np.concatenate([T, T], dtype=np.float32)):
+        assert y.dtype == np.float32 and ta.grad(y.sum(), T)[0].dtype == np.float64
+
+
+def test_methods_of_ufuncs():
+    a, b = R(2, 3), P(2)
+    t, u = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)
+    for mine, numpys in ((np.add.reduce(t), np.add.reduce(a)), (np.multiply.reduce(t, axis=1), np.multiply.reduce(a, axis=1)),
+                         (np.maximum.reduce(t, axis=None), np.maximum.reduce(a, axis=None)), (np.add.accumulate(t, axis=1), np.add.accumulate(a, axis=1)),
+                         (np.minimum.reduce(t, keepdims=True), np.minimum.reduce(a, keepdims=True)),
+                         (np.multiply.outer(t, u), np.multiply.outer(a, b)), (np.subtract.outer(2.0, u), np.subtract.outer(2.0, b))):
+        assert isinstance(mine, Tensor)
+        np.testing.assert_allclose(mine.numpy(), numpys)
+    gradgradcheck(lambda x, y: np.multiply.outer(x, y), [a, b])
+    gradgradcheck(lambda x: np.add.accumulate(x, axis=1) * np.maximum.reduce(x), [a])
+
+
+def test_python_scalars_and_numpy_scalars_keep_float32():
+    t = Tensor(R(3).astype(np.float32), requires_grad=True)
+    for y in (np.multiply(2.0, t), np.add(t, np.float64(2)), np.maximum(0, t), np.where([True, False, True], t, 0.0), np.stack([t[0], 1.0]),
+              np.clip(t, 0.0, 1.0), np.power(np.abs(t), 2.5), np.linalg.norm(t), np.linspace(t[0], 1.0, 3), np.einsum("i,i", t, t), np.pad(t, 1),
+              np.logaddexp2(t, 1.0), np.copysign(t, -1.0), np.heaviside(t, 0.5), np.nan_to_num(t), np.sinc(t), np.quantile(t, 0.3)):
+        assert y.dtype == np.float32, y
+
+
+# ---- kinks, ties and limits
+
+def test_ties_and_kinks_are_pytorchs():
+    from support import require
+    torch = require("torch")
+    x = np.array([1.0, 3.0, 3.0, 0.0])
+    for mine, theirs in ((np.max, torch.amax), (np.linalg.norm, torch.linalg.vector_norm), (np.abs, torch.abs), (np.sign, torch.sign),
+                         (lambda x: np.maximum(x, 3.0), lambda x: torch.maximum(x, torch.tensor(3.0, dtype=x.dtype))),
+                         (lambda x: np.fmax(x, 3.0), lambda x: torch.fmax(x, torch.tensor(3.0, dtype=x.dtype))),
+                         (lambda x: np.linalg.norm(x * 0), lambda x: torch.linalg.vector_norm(x * 0))):
+        t, u = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+        mine(t).sum().backward()
+        theirs(u).sum().backward()
+        if mine is not np.fmax:
+            np.testing.assert_allclose(t.grad.numpy(), u.grad.numpy())
+
+
+def test_fmax_gives_the_gradient_to_the_operand_that_is_a_number():
+    a, b = (Tensor(np.array(v), requires_grad=True) for v in ([np.nan, 1.0, 2.0], [5.0, np.nan, 3.0]))
+    np.fmax(a, b).sum().backward()
+    np.testing.assert_array_equal(a.grad.numpy(), [0, 1, 0])
+    np.testing.assert_array_equal(b.grad.numpy(), [1, 0, 1])
+
+
+def test_singular_values_that_coincide_still_have_a_nuclear_norm():
+    t = Tensor(np.eye(3), requires_grad=True)
+    np.linalg.norm(t, "nuc").backward()
+    np.testing.assert_allclose(t.grad.numpy(), np.eye(3), atol=1e-12)
+
+
+def test_sinc_at_zero_has_its_second_derivative():
+    slope = lambda x: ta.grad(np.sinc(x), x, create_graph=True)[0]
+    x = Tensor(np.array(0.0), requires_grad=True)
+    np.testing.assert_allclose(ta.grad(slope(x), x)[0].numpy(), -math.pi**2 / 3)
+
+
+# ---- NumPy code that learns unchanged
+
+def attention(x, w_query, w_key, w_value, w_out):
+    """Plain NumPy, with one matrix of each kind for every head."""
+    q, k, v = (np.einsum("bte,hed->bhtd", x, w) for w in (w_query, w_key, w_value))
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(k.shape[-1])
+    weights = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    weights = weights / np.sum(weights, axis=-1, keepdims=True)
+    heads = np.transpose(weights @ v, (0, 2, 1, 3))
+    return np.reshape(heads, (*x.shape[:2], -1)) @ w_out
+
+
+def test_attention_in_plain_numpy_learns():
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s) for s in ((1, 3, 4), (2, 4, 2), (2, 4, 2), (2, 4, 3), (6, 4))]
+    tensors = [Tensor(a, requires_grad=True) for a in arrays]
+    y = attention(*tensors)
+    np.testing.assert_allclose(y.numpy(), attention(*arrays), rtol=1e-12)
+    gradgradcheck(attention, arrays, fast_mode=True)
+    half = [Tensor(a.astype(np.float32), requires_grad=True) for a in arrays]
+    out = attention(*half)
+    assert out.dtype == np.float32 and all(g.dtype == np.float32 for g in ta.grad(out.sum(), half))
+
+
+def test_layer_norm_in_plain_numpy_to_third_order():
+    def normalized(x):
+        return (x - np.mean(x, axis=-1, keepdims=True)) / np.std(x, axis=-1, keepdims=True)
+    x = R(2, 4)
+    slope = lambda t: ta.grad(np.sum(np.tanh(normalized(t))[:, 0]), t, create_graph=True)[0]
+    gradgradcheck(slope, [x])
+    hvp = lambda t: ta.hvp(lambda s: np.sum(np.tanh(normalized(s))[:, 0]), t, P(2, 4), create_graph=True)
+    gradgradcheck(hvp, [x])                          # a gradient of a Hessian-vector product, and its gradient: fourth order

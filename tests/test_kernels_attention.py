@@ -1,0 +1,173 @@
+"""Both attention kernels against the equation in float64, over shapes, masks, dtypes and memory layouts."""
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import threads
+from tinygrad_attn.kernels import attention as A
+from tinygrad_attn.kernels import tiled, whole
+
+SHAPES = [((2, 3), 16, 16, 8, 8), ((), 1, 1, 4, 4), ((3,), 37, 41, 8, 5), ((2, 2), 5, 61, 7, 3), ((1, 5), 61, 17, 8, 8),
+          ((2,), 1, 33, 4, 4), ((2,), 33, 1, 4, 4)]
+MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf", "float over keys"]
+
+
+@pytest.fixture(params=["whole", "tiled"])
+def kernel(request, monkeypatch):
+    """One kernel or the other, with blocks so small that tiny inputs have many of them."""
+    monkeypatch.setattr(A, "KEEP_SCORES", 1 << 40 if request.param == "whole" else 0)
+    for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300)):
+        monkeypatch.setattr(module, name, value)
+    return request.param
+
+
+def make_mask(kind, lead, t, s, dtype, rng):
+    return {"none": lambda: None,
+            "padding": lambda: rng.random((*lead[:1], *(1,) * (len(lead) - 1), 1, s)) > 0.3,
+            "boolean": lambda: rng.random((t, s)) > 0.3,
+            "blind rows": lambda: (rng.random((*lead, t, s)) > 0.3) & (np.arange(t) % 2 == 1)[:, None],
+            "float": lambda: rng.standard_normal((*lead[-1:], t, s)).astype(dtype),
+            "float with -inf": lambda: np.where(rng.random((t, s)) > 0.5, rng.standard_normal((t, s)), -np.inf).astype(dtype),
+            "float over keys": lambda: rng.standard_normal((1, s)).astype(dtype)}[kind]()
+
+
+def composite(g, q, k, v, mask, causal, scale, keep=1.0):
+    """Output and gradients as the formulas say, in float64."""
+    g, q, k, v = (x.astype(np.float64) for x in (g, q, k, v))
+    t, s = q.shape[-2], k.shape[-2]
+    scores = q @ k.swapaxes(-1, -2) * scale
+    shape = scores.shape
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if causal:
+        scores = np.where(np.tri(t, s, dtype=bool), scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isfinite(top), top, 0))
+    total = e.sum(-1, keepdims=True)
+    p = e / np.where(total == 0, 1, total)
+    out = (p * keep) @ v
+    ds = p * ((g @ v.swapaxes(-1, -2)) * keep - (g * out).sum(-1, keepdims=True))
+    dmask = None
+    if mask is not None and mask.dtype != bool:
+        lead = len(shape) - mask.ndim
+        dmask = ds.sum(axis=tuple(range(lead)))
+        dmask = dmask.sum(axis=tuple(i for i, n in enumerate(mask.shape) if n == 1), keepdims=True)
+    return out, ds @ k * scale, ds.swapaxes(-1, -2) @ q * scale, (p * keep).swapaxes(-1, -2) @ g, dmask
+
+
+def check(found, expected, dtype, size=1.0):
+    for a, b in zip(found, expected, strict=True):
+        if b is not None:
+            assert a.dtype == dtype and a.shape == b.shape
+            assert np.isfinite(a).all()
+            np.testing.assert_allclose(a, b, rtol=0, atol=(3e-5 if dtype == np.float32 else 1e-12) * (np.abs(b).max() + size))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", MASKS)
+def test_equals_the_equation(kernel, kind, dtype):
+    rng = np.random.default_rng(MASKS.index(kind))
+    for lead, t, s, d, dv in SHAPES:
+        for causal in (False, True):
+            for size in (1, 60):                    # 60: unshifted exponentials overflow, so the row maximum is taken
+                q, k, v, g = (rng.standard_normal((*lead, *x)).astype(dtype) for x in ((t, d), (s, d), (s, dv), (t, dv)))
+                q *= size
+                mask, scale = make_mask(kind, lead, t, s, dtype, rng), d**-0.5
+                with np.errstate(all="raise"):
+                    out, saved = A.attention(q, k, v, scale=scale, mask=mask, causal=causal)
+                    shape = None if mask is None or mask.dtype == bool else mask.shape
+                    found = A.attention_backward(g, out, q, k, v, saved, scale=scale, mask_shape=shape)
+                assert isinstance(saved.state, whole.Whole if kernel == "whole" else tiled.Tiled)
+                check((out, *found), composite(g, q, k, v, mask, causal, scale), dtype, size)
+
+
+def test_dropout_keeps_what_it_is_told(kernel):
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((2, 3, 19, 8)) for _ in range(4))
+    keep = rng.random((2, 3, 19, 19)) > 0.3
+    out, saved = A.attention(q, k, v, scale=0.3, causal=True, keep=keep, keep_scale=1.4)
+    found = A.attention_backward(g, out, q, k, v, saved, scale=0.3, keep=keep, keep_scale=1.4)
+    check((out, *found), composite(g, q, k, v, None, True, 0.3, keep * 1.4), np.float64)
+
+
+def test_weights_are_the_softmax(kernel):
+    rng = np.random.default_rng(0)
+    q, k = rng.standard_normal((2, 2, 19, 8))
+    out, saved = A.attention(q, k, np.eye(19)[None].repeat(2, 0), scale=0.3, causal=True, mask=np.arange(19) > 1)
+    np.testing.assert_allclose(A.attention_weights(q, k, saved, scale=0.3), out, atol=1e-13)
+    assert (out[:, :2] == 0).all()                  # the first two rows may look only at what is masked
+
+
+def test_reads_strided_views_and_writes_into_them(kernel):
+    rng = np.random.default_rng(0)
+    b, t, h, d = 2, 21, 3, 4
+    packed, g = rng.standard_normal((b, t, 3, h, d)).astype("f"), rng.standard_normal((b, t, h, d)).astype("f").swapaxes(1, 2)
+    q, k, v = packed.transpose(2, 0, 3, 1, 4)
+    into, dpacked = np.full((b, t, h, d), np.nan, "f"), np.full_like(packed, np.nan)
+    dq, dk, dv = dpacked.transpose(2, 0, 3, 1, 4)
+    out, saved = A.attention(q, k, v, scale=0.5, out=into.swapaxes(1, 2))
+    A.attention_backward(g, out, q, k, v, saved, scale=0.5, dq=dq, dk=dk, dv=dv)
+    check((into.swapaxes(1, 2), *dpacked.transpose(2, 0, 3, 1, 4)), composite(g, q, k, v, None, False, 0.5)[:4], np.float32)
+
+
+def test_keys_shared_by_broadcasting(kernel):
+    rng = np.random.default_rng(0)
+    q, g = rng.standard_normal((2, 3, 5, 11, 4))[0], rng.standard_normal((3, 5, 11, 4))
+    k, v = (np.broadcast_to(x, (3, 5, 13, 4)) for x in rng.standard_normal((2, 3, 1, 13, 4)))
+    out, saved = A.attention(q, k, v, scale=0.5)
+    check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, None, False, 0.5), np.float64)
+
+
+@pytest.mark.parametrize("t, s, dv", [(0, 3, 4), (3, 0, 4), (3, 5, 0)])
+def test_nothing_to_compute(kernel, t, s, dv):
+    q, k, v = np.ones((2, t, 4)), np.ones((2, s, 4)), np.ones((2, s, dv))
+    out, saved = A.attention(q, k, v, scale=1.0)
+    assert out.shape == (2, t, dv) and (out == 0).all()
+    for x, dx in zip((q, k, v), A.attention_backward(out, out, q, k, v, saved, scale=1.0)):
+        assert dx.shape == x.shape and (dx == 0).all()
+
+
+def test_a_hidden_score_that_overflows_does_no_harm(kernel):
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((1, 20, 4)).astype("f") for _ in range(4))
+    k[:, 15:] *= 1e4
+    mask = np.arange(20) < 15
+    out, saved = A.attention(q, k, v, scale=0.5, mask=mask)
+    check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, mask, False, 0.5), np.float32)
+
+
+def test_threads_change_rounding_at_most_and_results_repeat(kernel):
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((1, 3, 70, 8)).astype("f") for _ in range(4))
+    before = threads.get_num_threads()
+
+    def run(n):
+        threads.set_num_threads(n)
+        out, saved = A.attention(q, k, v, scale=0.3, causal=True)
+        return out, *A.attention_backward(g, out, q, k, v, saved, scale=0.3)[:3]
+
+    try:
+        one, two, again = run(1), run(2), run(2)
+    finally:
+        threads.set_num_threads(before)
+    for a, b, c in zip(one, two, again, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+        np.testing.assert_array_equal(b, c)
+
+
+def test_the_choice_of_kernel_bounds_what_is_kept():
+    q = np.ones((1, 8, 1024, 4), "f")
+    assert isinstance(A.attention(q, q, q, scale=1.0)[1].state, tiled.Tiled)
+    assert isinstance(A.attention(q[:, :, :128], q[:, :, :128], q[:, :, :128], scale=1.0)[1].state, whole.Whole)
+    state = A.attention(q, q, q, scale=1.0)[1].state
+    assert sum(x.nbytes for x in state) < 8 * 1024 * 8
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (4, 1, 6), (7, 2)])
+@pytest.mark.parametrize("most", [1, 2, 4, 12, 1000])
+def test_blocks_cover_every_item_once(lead, most):
+    seen = np.zeros(lead, int)
+    for at in whole.blocks(lead, most):
+        assert seen[at].size <= most
+        seen[at] += 1
+    assert (seen == 1).all()

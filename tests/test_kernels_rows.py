@@ -1,0 +1,221 @@
+"""The row kernels against the equations in float64: erf, GELU, norms, softmax, cross-entropy, linear."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import threads
+from tinygrad_attn.kernels import gelu as G
+from tinygrad_attn.kernels import linear as L
+from tinygrad_attn.kernels import norm as N
+from tinygrad_attn.kernels import rows
+from tinygrad_attn.kernels import softmax as S
+from tinygrad_attn.kernels.erf import erf
+
+TOLERANCE = {"f": 2e-6, "d": 1e-13}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"], autouse=True)
+def small_blocks(request, monkeypatch):
+    """Blocks of a few rows, and several threads for anything, so that small inputs take every path."""
+    before = threads.get_num_threads()
+    threads.set_num_threads(request.param)
+    for module, name, value in ((rows, "BIG", 40), (rows, "ALONE", 24), (rows, "SHARED", 16), (L, "BIG", 40)):
+        monkeypatch.setattr(module, name, value)
+    yield
+    threads.set_num_threads(before)
+
+
+def close(found, expected, dtype, factor=1.0):
+    found = np.asarray(found)
+    assert found.dtype == dtype and found.shape == np.shape(expected)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=factor * TOLERANCE[dtype] * (1 + np.abs(expected).max(initial=0)))
+
+
+def slope(f, x, g, h=1e-6):
+    """The gradient of sum(g * f(x)) by central differences in float64."""
+    x, out = x.astype("d"), np.empty(x.shape)
+    for i in np.ndindex(x.shape):
+        step = np.zeros(x.shape)
+        step[i] = h
+        out[i] = (g * (f(x + step) - f(x - step))).sum() / (2 * h)
+    return out
+
+
+# ---- erf
+
+NUMBERS = np.concatenate([np.linspace(-7, 7, 4001), 10.0 ** np.linspace(-300, 1, 500), [0.0, -0.0, 0.46875, 1, 4, 6, 5.999999]])
+
+
+def test_erf_in_float64_is_right_to_two_units_in_the_last_place():
+    true = np.array([math.erf(x) for x in NUMBERS])
+    assert (np.abs(erf(NUMBERS) - true) <= 2 * np.spacing(np.abs(true))).all()
+
+
+def test_erf_in_float32():
+    x = NUMBERS.astype("f")
+    y = erf(x)
+    assert y.dtype == np.float32
+    assert np.abs(y - [math.erf(v) for v in x]).max() < 1.5e-7
+    assert erf(x.astype(np.float16)).dtype == np.float16
+
+
+@pytest.mark.parametrize("dtype", "fd")
+def test_erf_far_out(dtype):
+    with np.errstate(all="raise"):
+        far = erf(np.array([[np.inf, -np.inf, 1e30, -1e30, np.nan]], dtype))
+    np.testing.assert_array_equal(far, [[1, -1, 1, -1, np.nan]])
+    assert np.signbit(erf(np.array([-0.0], dtype)))[0]
+    assert erf(np.ones((0, 3), dtype)).shape == (0, 3)
+
+
+# ---- GELU
+
+def true_gelu(x, tanh):
+    if tanh:
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + np.vectorize(math.erf, otypes="d")(x / math.sqrt(2)))
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("shape", [(), (1,), (37,), (5, 3, 2), (0, 4)])
+def test_gelu(shape, dtype, tanh):
+    rng = np.random.default_rng(0)
+    x, g = (3 * rng.standard_normal((2, *shape))).astype(dtype)
+    y, phi = G.gelu(x, tanh=tanh)
+    close(y, true_gelu(x.astype("d"), tanh), dtype)
+    dx = G.gelu_backward(g, x, phi, tanh=tanh)
+    assert dx.dtype == dtype
+    np.testing.assert_allclose(dx, slope(lambda x: true_gelu(x, tanh), x, g), atol=1e-5 if dtype == "f" else 1e-8)
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("dtype", "fd")
+def test_gelu_far_out(dtype, tanh):
+    x = np.array([1e4, -1e4, 30, -30, 0], dtype)
+    with np.errstate(all="raise"):
+        y, phi = G.gelu(x, tanh=tanh)
+        dx = G.gelu_backward(np.ones_like(x), x, phi, tanh=tanh)
+    np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0])
+    np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5], atol=1e-7)
+
+
+# ---- normalisation
+
+def true_norm(x, weight, bias, center, eps=1e-5):
+    h = x - x.mean(-1, keepdims=True) if center else x
+    h = h / np.sqrt((h * h).mean(-1, keepdims=True) + eps)
+    return h * (1 if weight is None else weight) + (0 if bias is None else bias)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (13, 7), (3, 31)])
+def test_norm(shape, dtype, center):
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((2, *shape)).astype(dtype) * 3 + 2
+    for weight, bias in ((None, None), tuple(rng.standard_normal((2, shape[1])).astype(dtype))):
+        y, saved = N.norm(x, weight, bias, eps=1e-5, center=center)
+        close(y, true_norm(x.astype("d"), weight, bias, center), dtype, 5)
+        dx, dweight, dbias = N.norm_backward(g, x, weight, saved)
+        close(dx, slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g), dtype, 20 if dtype == "f" else 1e6)
+        close(dweight, (g * true_norm(x.astype("d"), None, None, center)).sum(0), dtype, 10)
+        close(dbias, g.astype("d").sum(0), dtype, 10)
+    assert N.norm_backward(g, x, weight, saved, False, False)[1:] == (None, None)
+
+
+def test_norm_of_equal_numbers_is_zero_and_keeps_its_precision_far_from_zero():
+    rng = np.random.default_rng(0)
+    assert (N.norm(np.full((2, 8), 3.0), None, None, eps=1e-5)[0] == 0).all()
+    x = (1000 + rng.standard_normal((9, 64))).astype("f")
+    np.testing.assert_allclose(N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=1e-3)
+
+
+# ---- softmax and cross-entropy
+
+def true_softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (13, 7), (3, 31), (0, 4)])
+def test_softmax_and_its_logarithm(shape, dtype):
+    rng = np.random.default_rng(0)
+    for size in (1, 300):
+        x, g = rng.standard_normal((2, *shape)).astype(dtype) * dtype_scale(dtype, size)
+        p = true_softmax(x.astype("d")) if x.size else x
+        y = S.softmax(x)
+        close(y, p, dtype)
+        close(S.softmax_backward(g, y), p * (g - (g * p).sum(-1, keepdims=True)), dtype, 5 * size)
+        with np.errstate(divide="ignore"):
+            close(S.log_softmax(x), x - x.max(-1, keepdims=True, initial=-np.inf) - np.log(
+                np.exp(x.astype("d") - x.max(-1, keepdims=True, initial=-np.inf)).sum(-1, keepdims=True)), dtype)
+        close(S.log_softmax_backward(g, S.log_softmax(x)), g - p * g.sum(-1, keepdims=True), dtype, 50 * size)
+
+
+def dtype_scale(dtype, size):
+    return np.dtype(dtype).type(size)
+
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy(dtype, smoothing, weighted):
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((11, 6)).astype(dtype) * 4, rng.standard_normal(11).astype(dtype)
+    target = rng.integers(0, 6, 11)
+    target[[0, 7]] = -1
+    weight = rng.random(6).astype(dtype) if weighted else None
+    settings = {"ignore_index": -1, "smoothing": smoothing}
+
+    def true(x):
+        minus = -np.log(true_softmax(x)) * (1 if weight is None else weight)
+        loss = (1 - smoothing) * minus[np.arange(11), target] + smoothing * minus.mean(-1)
+        return np.where(target == -1, 0, loss)
+
+    x[7] = np.inf                                   # an ignored row may hold anything
+    loss, lse = S.cross_entropy(x, target, weight, **settings)
+    dx = S.cross_entropy_backward(g, x, target, lse, weight, **settings)
+    x[7] = 0
+    close(loss, true(x.astype("d")), dtype, 10)
+    expected = slope(true, x, g)
+    assert (dx[7] == 0).all() and (expected[7] == 0).all()
+    close(dx, expected, dtype, 10 if dtype == "f" else 1e6)
+
+
+def test_cross_entropy_far_out():
+    x = np.array([[1000.0, 0, -1000], [0, -np.inf, 0]])
+    loss, lse = S.cross_entropy(x, np.array([1, 0]))
+    np.testing.assert_allclose(loss, [1000, math.log(2)])
+    np.testing.assert_allclose(S.cross_entropy_backward(np.ones(2), x, np.array([1, 0]), lse), [[1, -1, 0], [-0.5, 0, 0.5]])
+
+
+# ---- linear
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("m, i, o", [(1, 1, 1), (7, 5, 3), (3, 1, 8), (0, 4, 2)])
+def test_linear(m, i, o, dtype):
+    rng = np.random.default_rng(0)
+    x, w, b, g = (rng.standard_normal(s).astype(dtype) for s in ((m, i), (o, i), o, (m, o)))
+    close(L.linear(x, w, b), x.astype("d") @ w.T + b, dtype)
+    close(L.linear(x, w, None), x.astype("d") @ w.T, dtype)
+    dx, dw, db = L.linear_backward(g, x, w)
+    for found, expected in ((dx, g.astype("d") @ w), (dw, g.astype("d").T @ x), (db, g.astype("d").sum(0))):
+        close(found, expected, dtype)
+    assert L.linear_backward(g, x, w, False, False, False) == (None, None, None)
+    assert L.linear_backward(g, x, w, False, True, False)[1].shape == w.shape
+
+
+def test_results_repeat():
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((2, 200, 9)).astype("f")
+    runs = []
+    for _ in range(3):
+        y, saved = N.norm(x, None, None, eps=1e-5)
+        runs.append((y, *N.norm_backward(g, x, None, saved), *L.linear_backward(g, x, x[:9].copy())))
+    for again in runs[1:]:
+        for a, b in zip(runs[0], again, strict=True):
+            np.testing.assert_array_equal(a, b)

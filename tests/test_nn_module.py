@@ -1,0 +1,201 @@
+"""Module: names and order as PyTorch's, values in and out, and errors that say what to write."""
+
+import copy
+
+import numpy as np
+import pytest
+from support import require
+
+from tinygrad_attn import Tensor, nn
+from tinygrad_attn.engine import local
+
+
+class Net(nn.Module):
+    """No super().__init__(), a shared weight, a child defined before a parameter of its own."""
+
+    def __init__(self):
+        self.first = nn.Linear(3, 4)
+        self.scale = nn.Parameter(np.ones(4, np.float32))
+        self.body = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+        self.tied = nn.Linear(3, 4)
+        self.tied.weight = self.first.weight
+
+    def forward(self, x):
+        return self.tied(self.body(self.first(x) * self.scale))
+
+
+def torch_net(torch):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(3, 4)
+            self.scale = torch.nn.Parameter(torch.ones(4))
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+            self.tied = torch.nn.Linear(3, 4)
+            self.tied.weight = self.first.weight
+    return Net()
+
+
+def test_names_and_order_are_torchs():
+    theirs, ours = torch_net(require("torch")), Net()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    assert [n for n, _ in ours.named_modules()] == [n for n, _ in theirs.named_modules()]
+    assert [n for n, _ in ours.named_children()] == [n for n, _ in theirs.named_children()]
+
+
+def test_a_shared_parameter_is_one_parameter_under_two_names():
+    net = Net()
+    assert sum(p is net.first.weight for p in net.parameters()) == 1
+    assert {"first.weight", "tied.weight"} <= set(net.state_dict())
+    twin = copy.deepcopy(net)
+    assert twin.tied.weight is twin.first.weight is not net.first.weight
+    assert isinstance(twin.scale, nn.Parameter) and twin.scale.requires_grad
+
+
+def test_a_typo_names_the_nearest_attribute():
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'wieght'.*mean 'weight'"):
+        nn.Linear(2, 2).wieght
+    assert not hasattr(nn.Linear(2, 2), "nothing_like_it")
+
+
+def test_what_would_silently_not_be_trained_is_an_error():
+    net = Net()
+    net.layers = [nn.Linear(2, 2)]
+    with pytest.raises(TypeError, match="Net.layers is a plain list .* nn.ModuleList"):
+        list(net.parameters())
+    net.layers = (nn.Linear(2, 2),)                  # on purpose
+    assert len(list(net.parameters())) == 6
+    with pytest.raises(TypeError, match=r"'scale' is a Parameter of Net.*nn.Parameter\(value\)"):
+        net.scale = Tensor([1.0])
+    with pytest.raises(TypeError, match="Module defines no forward"):
+        nn.Module()(1)
+
+
+def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
+    net = Net()
+    before = {k: v.numpy().copy() for k, v in net.state_dict().items()}
+    bad = {k: np.full(v.shape, 9.0) for k, v in before.items()}
+    del bad["scale"]
+    bad["sclae"] = np.ones(4)
+    bad["body.0.weight"] = bad["body.0.weight"].T
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict(bad)
+    for part in ("nothing was changed", r"missing: 'scale' (4,)", "unexpected: 'sclae'. Did you mean 'scale'?",
+                 "shape: 'body.0.weight' is (3, 4) here but (4, 3)", "Transpose it"):
+        assert part in str(error.value)
+    assert all(np.array_equal(v.numpy(), before[k]) for k, v in net.state_dict().items())
+    with pytest.raises(ValueError, match=r"load_state_dict\(mapping\['model'\]\)"):
+        net.load_state_dict({"model": before})
+    with pytest.raises(ValueError, match="shape: 'body.0.weight'"):
+        net.load_state_dict(bad, strict=False)
+    with pytest.raises(TypeError, match="'scale' must be an array of numbers"):
+        net.load_state_dict({**before, "scale": "four ones"})
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "torch", "bfloat16"])
+def test_load_state_dict_copies_in_place(kind):
+    net, other = Net(), Net()
+    values = {k: v.numpy().copy() for k, v in other.state_dict().items()}
+    if kind == "tensor":
+        values = {k: Tensor(v) for k, v in values.items()}
+    elif kind in ("torch", "bfloat16"):
+        torch = require("torch")
+        values = {k: torch.tensor(v).to(torch.bfloat16 if kind == "bfloat16" else torch.float32) for k,
+                  v in values.items()}
+    arrays = [p._data for p in net.parameters()]
+    assert net.load_state_dict(values) == ([], [])
+    assert all(p._data is a for p, a in zip(net.parameters(), arrays))
+    tolerance = 1e-2 if kind == "bfloat16" else 0
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=tolerance, atol=tolerance)
+    partial = net.load_state_dict({"scale": np.zeros(4), "foreign": np.zeros(1)}, strict=False)
+    assert partial.unexpected_keys == ["foreign"] and "first.weight" in partial.missing_keys and not net.scale.numpy().any()
+
+
+def test_loading_between_forward_and_backward_is_found_out():
+    net = Net()
+    loss = net(Tensor(np.ones((2, 3), np.float32))).sum()
+    net.load_state_dict({k: v.numpy() * 2 for k, v in net.state_dict().items()})
+    with pytest.raises(ValueError, match="changed in place"):
+        loss.backward()
+
+
+def test_settings_reach_every_module():
+    net = Net()
+    assert net.eval() is net and not any(m.training for m in net.modules())
+    assert all(m.training for m in net.train().modules())
+    with pytest.raises(ValueError, match="True or False"):
+        net.train("yes")
+    net(Tensor(np.ones((2, 3), np.float32))).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    net.astype(np.float64)
+    assert all(p.dtype == p.grad.dtype == np.float64 for p in net.parameters())
+    net.zero_grad()
+    assert all(p.grad is None for p in net.parameters())
+    net.requires_grad_(False)
+    assert not net(np.ones((2, 3))).requires_grad
+    with pytest.raises(TypeError, match="floating-point"):
+        net.astype(int)
+    seen = []
+    net.apply(lambda m: seen.append(type(m).__name__))
+    assert seen == ["Linear", "Linear", "ReLU", "Sequential", "Linear", "Net"]
+
+
+def test_buffers_are_saved_as_torchs():
+    torch = require("torch")
+    theirs, ours = torch.nn.Module(), nn.Module()
+    for module, make in ((theirs, torch.ones), (ours, np.ones)):
+        module.register_buffer("kept", make(2))
+        module.register_buffer("left", make(3), persistent=False)
+        module.register_buffer("none", None)
+        module.inner = torch.nn.Linear(1, 1) if module is theirs else nn.Linear(1, 1)
+    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["kept", "inner.weight", "inner.bias"]
+    assert [n for n, _ in ours.named_buffers()] == [n for n, _ in theirs.named_buffers()]
+    assert not copy.deepcopy(ours).left.persistent and "kept" not in dict(ours.named_parameters())
+    ours.astype(np.float32)
+    assert ours.left.dtype == np.float32
+
+
+def test_a_call_is_a_scope_and_an_error_says_where():
+    class Look(nn.Module):
+        def forward(self, x):
+            scope = local.context.scope
+            return scope.module, scope.outer.module
+
+    look = Look()
+    row = nn.Sequential(look)
+    assert row(0) == (look, row) and local.context.scope is None
+    deep = nn.Sequential(nn.Identity(), nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 2)))
+    with pytest.raises(ValueError, match="whose last axis is not 4 long") as error:
+        deep(np.ones((1, 2)))
+    assert error.value.__notes__ == ["in the module '1.1'"] and local.context.scope is None
+
+
+def test_containers():
+    layers = nn.ModuleList(nn.Linear(i, i) for i in (1, 2, 3))
+    assert len(layers) == 3 and layers[-1].in_features == 3 and [m.in_features for m in layers[1:]] == [2, 3]
+    layers.insert(0, nn.ReLU()).append(nn.GELU()).extend([nn.SiLU()])
+    del layers[1]
+    layers[0] = nn.Tanh()
+    assert [type(m).__name__ for m in layers] == ["Tanh", "Linear", "Linear", "GELU", "SiLU"]
+    assert [n for n, _ in layers.named_children()] == list("01234")
+    named = nn.Sequential({"up": nn.Linear(2, 3), "act": nn.ReLU()})
+    assert list(named.state_dict()) == ["up.weight", "up.bias"] and isinstance(named[1], nn.ReLU)
+    table = nn.ModuleDict({"a": nn.ReLU()})
+    table["b"] = nn.GELU()
+    assert list(table) == ["a", "b"] and "a" in table and len(table) == 2 and isinstance(table["b"], nn.GELU)
+    del table["a"]
+    assert table.keys() == ["b"] and [type(m) for m in table.values()] == [nn.GELU]
+    with pytest.raises(ValueError, match="own attributes"):
+        table["forward"] = nn.ReLU()
+    with pytest.raises(TypeError, match="item 1 of a Sequential must be a Module"):
+        nn.Sequential(nn.ReLU(), np.tanh)
+    twice = nn.ReLU()
+    assert len(nn.Sequential(twice, nn.Linear(1, 1), twice)) == 3
+
+
+def test_repr_is_a_tree():
+    assert repr(nn.Sequential(nn.Linear(2, 3), nn.ReLU())) == (
+        "Sequential(\n  (0): Linear(in_features=2, out_features=3, bias=True)\n  (1): ReLU()\n)")
+    assert "(0-2): 3 x ReLU()" in repr(nn.ModuleList([nn.ReLU(), nn.ReLU(), nn.ReLU()]))

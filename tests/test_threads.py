@@ -1,0 +1,165 @@
+"""Threads: every part is done once, errors come back, and nothing is left behind."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import threads
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    before = threads.get_num_threads()
+    threads.set_num_threads(3)
+    yield
+    threads.set_num_threads(before)
+
+
+def test_split_covers_the_range_once_in_one_part_per_thread():
+    seen, where = np.zeros(10, int), set()
+
+    def part(lo, hi):
+        seen[lo:hi] += 1
+        where.add(threading.get_ident())
+        time.sleep(0.02)
+
+    threads.split(part, 10)
+    assert (seen == 1).all() and len(where) == 3
+    parts = []
+    threads.split(lambda lo, hi: parts.append((lo, hi)), 2)
+    assert sorted(parts) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("call", [threads.split, threads.tasks])
+def test_small_work_and_no_work_stay_in_this_thread(call):
+    where = []
+    call(lambda *range: where.append(threading.get_ident()), 5, big=False)
+    assert set(where) == {threading.get_ident()}
+    call(lambda *range: where.append(range), 0)
+    assert set(where[-1:]) <= {(0, 0), threading.get_ident()}
+
+
+def test_tasks_does_each_once():
+    seen = np.zeros(100, int)
+
+    def task(i):
+        seen[i] += 1
+
+    threads.tasks(task, 100)
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("bad", [0, 4])
+def test_an_error_in_any_part_reaches_the_caller_and_the_pool_still_works(bad):
+    def part(lo, hi):
+        if lo <= bad < hi:
+            raise ZeroDivisionError("here")
+
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError, match="here"):
+            threads.split(part, 5)
+    test_tasks_does_each_once()
+
+
+def test_after_an_error_no_further_task_is_begun():
+    begun = []
+
+    def task(i):
+        begun.append(i)
+        if i == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.005)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.tasks(task, 1000)
+    assert len(begun) < 100
+    test_tasks_does_each_once()
+
+
+def test_errstate_of_the_caller_holds_in_every_part():
+    states = []
+
+    def part(lo, hi):
+        states.append(np.geterr()["over"])
+        time.sleep(0.01)
+
+    with np.errstate(over="raise"):
+        threads.split(part, 3)
+    assert states == ["raise"] * 3
+
+
+def test_nested_and_concurrent_calls():
+    total = np.zeros((4, 30), int)
+
+    def nested(i):
+        threads.split(lambda lo, hi: total[i].__setitem__(slice(lo, hi), total[i, lo:hi] + 1), 30)
+
+    threads.tasks(nested, 4)
+    assert (total == 1).all()
+    users = [threading.Thread(target=lambda i=i: [nested(i) for _ in range(50)]) for i in range(4)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join(20)
+    assert (total == 51).all()
+
+
+def test_blas_is_single_threaded_meanwhile_and_as_before_afterwards():
+    blas = threads._blas()
+    before, inside = blas.get(), []
+    threads.split(lambda lo, hi: inside.append(blas.get()), 3)
+    assert blas.get() == before
+    if before > 1:
+        assert inside == [1, 1, 1]
+
+
+def test_the_number_is_checked():
+    with pytest.raises(ValueError, match="at least one thread, got 0"):
+        threads.set_num_threads(0)
+    for wrong in (2.0, True, "2"):
+        with pytest.raises(TypeError, match="takes an integer"):
+            threads.set_num_threads(wrong)
+    threads.set_num_threads(np.int64(2))
+    assert threads.get_num_threads() == 2
+
+
+def python(code, **environment):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_importing_starts_nothing_and_the_environment_says_how_many():
+    code = ("import threading, numpy, tinygrad_attn.threads as t; "
+            "print(threading.active_count(), t._found_blas, t._pool.workers, t.get_num_threads())")
+    assert python(code, OPENBLAS_NUM_THREADS="", OMP_NUM_THREADS="5") == ["1", "None", "0", "5"]
+    assert python(code, OPENBLAS_NUM_THREADS="3", OMP_NUM_THREADS="5")[-1] == "3"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_gets_threads_of_its_own():
+    code = """
+import os, tinygrad_attn.threads as t
+t.set_num_threads(2)
+seen = []
+t.split(lambda lo, hi: seen.append(lo), 2)
+child = os.fork()
+if child == 0:
+    t.split(lambda lo, hi: seen.append(lo), 2)
+    os._exit(0 if len(seen) == 4 else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert python(code) == ["0"]
+
+
+def test_reuse_memory_says_whether_it_did_and_changes_no_result():
+    code = ("import numpy as np, tinygrad_attn.threads as t; a = np.arange(1e6).sum(); done = t.reuse_memory(); "
+            "print(done, np.arange(1e6).sum() == a)")
+    done, same = python(code)
+    assert done in ("True", "False") and same == "True"

@@ -1,0 +1,303 @@
+"""`compare_with_torch`: the same weights, the same inputs, forward and backward, module by module; and where they part, why."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ..autograd import enable_grad
+from ..engine import Variable
+from ..errors import describe
+from .explanations import variations
+
+TOLERANCE = 1e-8
+"""Relative to the largest element; both sides compute in float64."""
+
+
+@dataclass
+class Row:
+    """One module's output, or one parameter or input: the largest error of value and gradient, over the largest element."""
+
+    name: str
+    kind: str
+    value: float = 0.0
+    gradient: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.value <= TOLERANCE and self.gradient <= TOLERANCE
+
+
+@dataclass
+class TorchComparison:
+    """The result of `compare_with_torch`: true if all values and gradients agree; prints a table by dotted name."""
+
+    rows: list[Row] = field(default_factory=list)
+    first: str | None = None
+    explanation: str = ""
+    notes: list[str] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.failure and bool(self.rows) and all(row.ok for row in self.rows)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        width = max([4, *(len(row.name) for row in self.rows)])
+        lines = [f"{'name':{width}}  {'what':24}  value     gradient"]
+        lines += [f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  {'ok' if row.ok else 'DIFFERS'}"
+                  for row in self.rows]
+        if self.failure:
+            lines.append(f"could not be compared: {self.failure}")
+        where = f"; the first to differ: {self.first}" if self.first else ""
+        lines.append("the same as torch" if self.ok else f"NOT the same as torch{where}")
+        if self.explanation:
+            lines.append(f"explanation: {self.explanation}")
+        return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+@dataclass
+class Run:
+    """What one side computed: outputs by module in calling order, then gradients."""
+
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    gradients: dict[str, np.ndarray] = field(default_factory=dict)     # of the module outputs
+    leaves: dict[str, np.ndarray] = field(default_factory=dict)        # of parameters and inputs
+    result: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any) -> TorchComparison:
+    """Run both modules on the same weights and inputs, forward and backward, and compare every submodule's output and every gradient.
+
+    The weights of `torch_module` are copied into `module` (by name, or where the names differ by order and shape).  `inputs` and `keywords`
+    are arrays, Tensors, torch tensors or plain values; both sides get them.  The comparison runs on float64 copies, the gradient from a
+    random cotangent.  Prints a table by dotted name unless `verbose=False`, and returns a TorchComparison, true if all agree:
+    `.rows`, `.first` (the first module to differ, in calling order), `.explanation` (the difference that would account for it, found
+    by trying).  Needs torch; raises TypeError for anything but a Module and a torch.nn.Module.
+    """
+    import torch
+    if not isinstance(torch_module, torch.nn.Module) or not hasattr(module, "named_modules"):
+        raise TypeError(f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
+                        f"{describe(module)} and {describe(torch_module)}.")
+    report = TorchComparison()
+    _copy_weights(module, torch_module, report)
+    ours = lambda: _run_ours(_ours64(module), inputs, keywords)
+    theirs = lambda change=None: _run_torch(torch_module, inputs, keywords, change)
+    try:
+        reference = theirs()
+    except Exception as failure:
+        report.failure = f"the torch module raised {type(failure).__name__}: {failure}"
+        return _finish(report, verbose)
+    try:
+        mine = ours()
+    except Exception as failure:
+        report.failure = f"ours raised {type(failure).__name__}: {failure}"
+        return _finish(report, verbose)
+    _tabulate(report, mine, reference)
+    if not report.ok:
+        report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
+        report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
+        report.explanation = (_dropout_left_on(module, torch_module, inputs, keywords, mine, reference)
+                              or _by_trying(mine, reference, theirs, torch_module))
+    return _finish(report, verbose)
+
+
+def _finish(report: TorchComparison, verbose: bool) -> TorchComparison:
+    if verbose:
+        print(report)
+    return report
+
+
+# ---- weights
+
+def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> None:
+    state = {name: t.detach().cpu().numpy() for name, t in torch_module.state_dict().items()}
+    own = {name: p._data.shape for name, p in module._state()}
+    if set(own) != set(state):
+        renamed, left = {}, dict(state)
+        for name, shape in own.items():
+            match = name if name in left else next((n for n, v in left.items() if n not in own and v.shape in (shape, shape[::-1])), None)
+            if match is not None:
+                renamed[name] = left.pop(match)
+                if match != name:
+                    report.notes.append(f"torch's {match!r} was copied into {name!r}: the names differ, the shapes agree.")
+        report.notes += [f"{name!r} has no counterpart in torch and keeps its value." for name in own if name not in renamed]
+        report.notes += [f"torch's {name!r} has no counterpart here." for name in left]
+        state = renamed
+    for name, value in state.items():
+        if value.shape != own[name] and value.shape == own[name][::-1]:
+            state[name] = value.T
+            report.notes.append(f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it was copied transposed. A "
+                                "torch Linear weight is (out, in).")
+    module.load_state_dict(state, strict=False)
+
+
+# ---- running
+
+def _ours64(module: Any) -> Any:
+    return copy.deepcopy(module).astype(np.float64)
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, Variable):
+        x = x._data
+    elif hasattr(x, "detach"):
+        x = x.detach().cpu().numpy()
+    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+
+
+def _first_of(found: Any) -> Any:
+    return _first_of(found[0]) if isinstance(found, (tuple, list)) and found else found
+
+
+def _cotangent(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng([7, 0x76]).standard_normal(shape)
+
+
+def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any]) -> Run:
+    run, held = Run(), {}
+    for name, part in module.named_modules():
+        name = name or "(whole)"
+        part.forward = _remembering(part.forward, name, type(part).__name__, run, held)
+    wrap = lambda x: Variable._kind(_plain(x), requires_grad=_plain(x).dtype.kind == "f") if isinstance(_plain(x), np.ndarray) else x
+    given, named = [wrap(x) for x in inputs], {k: wrap(v) for k, v in keywords.items()}
+    with enable_grad(), np.errstate(all="ignore"):
+        out = _first_of(module(*given, **named))
+        run.result = np.array(out._data)
+        if out._tracked:
+            out.backward(_cotangent(out.shape))
+    run.values = {name: np.array(t._data) for name, t in held.items()}
+    run.gradients = {name: np.array(t._grad._data) for name, t in held.items() if t._grad is not None}
+    run.leaves = {name: np.array(p._grad._data) for name, p in module.named_parameters() if p._grad is not None}
+    run.leaves |= {f"input {i}": np.array(x._grad._data) for i, x in enumerate(given) if isinstance(x, Variable) and x._grad is not None}
+    return run
+
+
+def _remembering(forward: Callable, name: str, kind: str, run: Run, held: dict[str, Any]) -> Callable:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        found = forward(*args, **kwargs)
+        out = _first_of(found)
+        if isinstance(out, Variable) and name not in held:
+            if out._tracked:
+                out.retain_grad()  # type: ignore[attr-defined]
+            held[name], run.kinds[name] = out, kind
+        return found
+    return wrapped
+
+
+def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], change: Callable | None = None) -> Run:
+    """The torch side, on a copy that `change` may vary first: it gets (module, inputs, keywords) and may return new inputs."""
+    import torch
+    module = copy.deepcopy(torch_module).double()
+    wrap = lambda x: torch.tensor(_plain(x), requires_grad=_plain(x).dtype.kind == "f") if isinstance(_plain(x), np.ndarray) else x
+    given, named = [wrap(x) for x in inputs], {k: wrap(v) for k, v in keywords.items()}
+    turn: Callable[[Any], Any] = lambda out: out
+    if change is not None:
+        given, named, turn = change(module, given, named)
+    run, held = Run(), {}
+
+    def hook(name: str) -> Callable:
+        def remember(part: Any, _: Any, found: Any) -> None:
+            out = _first_of(found)
+            if isinstance(out, torch.Tensor) and name not in held:
+                if out.requires_grad:
+                    out.retain_grad()
+                held[name], run.kinds[name] = out, type(part).__name__
+        return remember
+
+    for name, part in module.named_modules():
+        part.register_forward_hook(hook(name or "(whole)"))
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        out = turn(_first_of(module(*given, **named)))
+        run.result = out.detach().numpy().copy()
+        if out.requires_grad:
+            out.backward(torch.tensor(_cotangent(tuple(out.shape))))
+    run.values = {name: t.detach().numpy().copy() for name, t in held.items()}
+    run.gradients = {name: t.grad.numpy().copy() for name, t in held.items() if t.grad is not None}
+    run.leaves = {name: p.grad.numpy().copy() for name, p in module.named_parameters() if p.grad is not None}
+    run.leaves |= {f"input {i}": x.grad.numpy().copy() for i, x in enumerate(given) if isinstance(x, torch.Tensor) and x.grad is not None}
+    return run
+
+
+# ---- judging
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest error relative to the largest element; NaN on both sides agrees."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, np.abs(a - b))
+    finite = np.abs(b[np.isfinite(b)])
+    return float(np.nan_to_num(error, nan=np.inf).max() / max(1e-6, float(finite.max(initial=0))))
+
+
+def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
+    for name, value in reference.values.items():
+        if name in mine.values and name != "(whole)":
+            row = Row(name, mine.kinds[name], difference(mine.values[name], value))
+            if name in mine.gradients and name in reference.gradients:
+                row.gradient = difference(mine.gradients[name], reference.gradients[name])
+            report.rows.append(row)
+    report.rows.append(Row("(whole)", mine.kinds.get("(whole)", "result"), difference(mine.result, reference.result)))
+    for name, gradient in reference.leaves.items():
+        if name in mine.leaves:
+            report.rows.append(Row(name, "gradient", 0.0, difference(mine.leaves[name], gradient)))
+        elif np.abs(gradient).max(initial=0) > 1e-12 and (name.startswith("input") or name in dict.fromkeys(mine.leaves)):
+            report.rows.append(Row(name, "no gradient here", 0.0, float("inf")))
+
+
+def _dropout_left_on(module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any], mine: Run, reference: Run) -> str:
+    """Do both agree once dropout is off?"""
+    quiet = copy.deepcopy(torch_module).eval()
+    try:
+        calm, torch_calm = _run_ours(_ours64(module).eval(), inputs, keywords), _run_torch(quiet, inputs, keywords)
+    except Exception:
+        return ""
+    if difference(calm.result, torch_calm.result) > TOLERANCE:
+        return ""
+    pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
+    sides = [name for name, (loud, silent) in pairs.items() if difference(loud.result, silent.result) > TOLERANCE]
+    return (f"dropout left on in {' and '.join(sides)}: in evaluation mode both agree. Call .eval() on both before comparing; two random "
+            "masks never agree."
+            if sides else "")
+
+
+def _agree_where_finite(a: np.ndarray, b: np.ndarray) -> bool:
+    """Torch gives NaN for a row with every key blocked, as an inverted mask makes; the other rows decide."""
+    finite = np.isfinite(b)
+    return a.shape == b.shape and finite.mean() > 0.25 and difference(a[finite], b[finite]) <= TOLERANCE
+
+
+def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_module: Any) -> str:
+    """The variation of the torch module that makes it give our numbers."""
+    best = ""
+    for text, change in variations(torch_module):
+        try:
+            varied = theirs(change)
+        except Exception:
+            continue
+        if difference(varied.result, reference.result) <= TOLERANCE:
+            continue                                 # this changes nothing here, so it explains nothing
+        if _agree_where_finite(mine.result, varied.result):
+            return text
+        if not best:
+            first = next((n for n in reference.values if n in mine.values and difference(mine.values[n], reference.values[n]) > TOLERANCE), None)
+            if first and first in varied.values and difference(mine.values[first], varied.values[first]) <= TOLERANCE:
+                best = f"in {first!r}: {text}; something further on differs as well"
+    if not best and difference(mine.result, reference.result) <= TOLERANCE:
+        return "the values agree and the gradients do not: run gradcheck on this module, which names the op whose rule is wrong."
+    return best

@@ -1,0 +1,180 @@
+"""`detect_anomaly`: the first op that makes NaN or Inf, where it was called, and why.
+
+Nothing looks on unless it is switched on: it is one of the engine's observers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..engine import Variable, local
+from ..errors import describe
+from .trace import Place, array_of, origin, scope_name, watching
+
+
+@contextmanager
+def detect_anomaly() -> Iterator[None]:
+    """Inside, the first op whose result or gradient becomes NaN or Inf, out of finite numbers, raises FloatingPointError.
+
+        with ta.detect_anomaly():
+            loss = model(x)
+            loss.backward()
+
+    The error names the op, forward or backward, the index and the operands there, the line that called the op, its module,
+    and the reason (overflow in exp, 0/0, log 0, sqrt 0 in the backward pass, 0 x inf behind a mask, a softmax row with every key blocked ...).  Infinities that
+    come in as operands, such as the -inf of a mask, are not reported.  This thread only.  As torch.autograd.detect_anomaly.
+    """
+    with watching(_Detector()), np.errstate(all="ignore"):
+        yield
+
+
+class _Detector:
+    def __init__(self) -> None:
+        self.places: dict[int, Place | None] = {}    # by the tick of the record
+
+    def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
+        place = origin()
+        if result._record is not None:
+            self.places[result._record[0]] = place
+        value = result._data
+        if value.dtype.kind != "f" or np.isfinite(value).all():
+            return
+        operands = [array_of(x) for x in inputs if _numeric(x)]
+        given = [*operands, *(array_of(v) for v in static.values() if _numeric(v))]
+        nan = bool(np.isnan(value).any())
+        if any(np.isnan(a).any() if nan else np.isinf(a).any() or np.isnan(a).any() for a in given):
+            if not (nan and not any(np.isnan(a).any() for a in given)):
+                return
+        index = _first(np.isnan(value) if nan else np.isinf(value))
+        what = f"op {op.__name__!r} made {value[index]} at index {index} of its result {describe(value)}"
+        reason = forward_reason(op.__name__, [_at(a, index, value.shape) for a in operands], operands, value, index)
+        raise FloatingPointError(_text(what, inputs, operands, index, value.shape, place, scope_name(local.context.scope), reason))
+
+    def backward(self, t: Any, node: Any, g: Any, number: int, x: Any, part: Any, running_sum: Any) -> None:
+        g, part, total = array_of(g), array_of(part), array_of(running_sum)
+        place = self.places.get(node.tick, "unknown")
+        if not np.isfinite(g).all():
+            raise FloatingPointError(f"the gradient that reaches op {node.op.__name__!r} already holds NaN or Inf at index "
+                                     f"{_first(~np.isfinite(g))}, and no op made it: it came in as "
+                                     f"the gradient given to backward(){_called(place)}.")
+        operands = [array_of(v) for v in node.inputs if _numeric(v)]
+        scope = scope_name(node.scope)
+        if not np.isfinite(part).all():
+            index = _first(~np.isfinite(part))
+            what = (f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand {number}, "
+                    f"{describe(x)}")
+            here = [_at(a, index, part.shape) for a in operands]
+            reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index])
+            raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, reason))
+        if not np.isfinite(total).all():
+            index = _first(~np.isfinite(total))
+            what = (f"in the backward pass, adding up the gradients of {describe(x)} gave {total[index]} at index {index}, "
+                    f"at the contribution of op {node.op.__name__!r}")
+            raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, "overflow of a sum of gradients; "
+                                                                                                         "scale the loss down."))
+
+
+def _numeric(x: Any) -> bool:
+    return isinstance(x, (Variable, np.ndarray, float, int)) and array_of(x).dtype.kind in "fiub"
+
+
+def _first(mask: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+
+
+def _at(a: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> float | None:
+    """The element that an operand contributes at an index of the result, where the op works element by element."""
+    try:
+        return float(np.broadcast_to(a, shape)[index])
+    except ValueError:
+        return None
+
+
+def _called(place: Any) -> str:
+    if place == "unknown":
+        return "; its forward pass ran outside detect_anomaly(), so its line is not known"
+    return f", called at {place}" if place else ""
+
+
+def _text(what: str, inputs: tuple, operands: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...], place: Any,
+          scope: str, reason: str) -> str:
+    values = [_at(a, index, shape) for a in operands]
+    listed = ", ".join(describe(x) if v is None else f"{describe(x)} with {v:.6g} there" if np.ndim(array_of(x)) else f"{v:.6g}"
+                       for x, v in zip([x for x in inputs if _numeric(x)], values))
+    inside = f" in the module {scope!r}" if scope else ""
+    return f"detect_anomaly: {what}{inside}{_called(place)}. Operands: {listed}. Reason: {reason}"
+
+
+OVERFLOWING = {"exp", "exp2", "expm1", "sinh", "cosh", "power", "square", "cube"}
+LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
+ROW_OPS = {"softmax", "log_softmax", "logsumexp", "scaled_dot_product_attention", "attention", "cross_entropy"}
+
+
+def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray], value: np.ndarray, index: tuple[int, ...]) -> str:
+    """Why an op gives NaN or Inf, from its name and the operands at that element."""
+    a, b = (*at, None, None)[:2]
+    made = value[index]
+    opposite = name in ("subtract", "add") and a is not None and b is not None and np.isinf(a) and np.isinf(b)
+    if any(key in name for key in ROW_OPS) or opposite:
+        if any(np.isneginf(o).any() for o in operands):
+            return ("empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or "
+                    "use "
+                    "F.scaled_dot_product_attention, which gives zeros for such a row.")
+    if name == "divide" or name == "reciprocal":
+        top, bottom = (1.0, a) if name == "reciprocal" else (a, b)
+        if bottom == 0:
+            return ("0/0. Where both vanish, choose a value with np.where before dividing." if top == 0 else
+                    "division by zero. Add a small eps to the divisor, or exclude these elements before dividing.")
+        return "inf/inf." if np.isnan(made) else "overflow in a division by a very small number."
+    if name in LOGARITHMS and a is not None:
+        edge = LOGARITHMS[name]
+        return (f"{name} 0. Clip the argument away from it, or compute with log_softmax instead of log(softmax)." if a == edge else
+                f"{name} of the negative number {a:.6g}." if a < edge else "overflow.")
+    if name == "sqrt" and a is not None and a < 0:
+        return f"sqrt of the negative number {a:.6g}, which rounding makes of a small variance, say; np.maximum(x, 0) first."
+    if name == "power":
+        if a == 0:
+            return "0 to a negative power, a division by zero."
+        if a is not None and a < 0 and np.isnan(made):
+            return f"the negative number {a:.6g} to a power that is not whole."
+    if name in OVERFLOWING and np.isinf(made):
+        largest = float(np.log(np.finfo(value.dtype).max))
+        return (f"overflow in {name}: the largest {value.dtype} is {np.finfo(value.dtype).max:.3g}" + (f", reached at exp({largest:.1f}). "
+                                                                                                       "Subtract the maximum first, as "
+                                                                                                       "softmax and "
+                "logsumexp do." if name.startswith("exp") else "."))
+    if name == "multiply" and np.isnan(made):
+        return ("0 x inf. A masked (zero) factor does not undo an infinite one: replace it with np.where(mask, x, 0) instead of "
+                "multiplying by the mask.")
+    if name in ("matmul", "sum", "mean", "einsum") and np.isnan(made):
+        return ("inf - inf or 0 x inf inside a sum: an operand holds infinities." if any(np.isinf(o).any() for o in operands) else
+                "a sum over no elements.")
+    if name in ("var", "std"):
+        return "no degrees of freedom: the number of elements is not larger than ddof."
+    if name in ("arcsin", "arccos", "arctanh", "arccosh"):
+        return f"{name} of {a}, at or outside the edge of its domain."
+    if np.isinf(made):
+        return f"overflow: the result is larger than the largest {value.dtype}."
+    return "an invalid operation on finite numbers."
+
+
+def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any) -> str:
+    """Why a rule gives NaN or Inf."""
+    a, b = (*at, None, None)[:2]
+    edge = {"hypot": a == b == 0, "arctan2": a == b == 0, "divide": b == 0, "log1p": a == -1, "arcsin": a in (1, -1), "arccos": a in (1, -1)}.get(
+        name, a == 0 and name in ("sqrt", "power", "cbrt", "reciprocal", "log", "log2", "log10"))
+    if g == 0 and (edge or np.isnan(made)):
+        return ("0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the other branch), but the slope of "
+                f"{name} is infinite, and 0 x inf is NaN. "
+                "Make the argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0).")
+    if edge:
+        return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
+    if any(key in name for key in ROW_OPS) and any(np.isneginf(o).any() for o in operands):
+        return "empty softmax row: every score of the row is -inf, so there are no weights to differentiate."
+    if np.isinf(made):
+        return "overflow: the slope times the incoming gradient is too large; lower the learning rate, scale the loss, or normalise."
+    return "an invalid operation in the rule."

@@ -1,0 +1,197 @@
+"""What most often sets two implementations of one layer apart, each as a change to a torch module that makes it compute the other way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Change = Callable[[Any, list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any], Callable[[Any], Any]]]
+"""(module, inputs, keywords) -> (inputs, keywords, what to do with the output)"""
+
+
+def _as_it_is(out: Any) -> Any:
+    return out
+
+
+def _on(kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | None = None) -> Change:
+    """Do something to every submodule of a class (or to the one of this name)."""
+    kinds = (kind,) if isinstance(kind, str) else kind
+
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+        for name, part in module.named_modules():
+            if type(part).__name__ in kinds and where in (None, name):
+                act(part)
+        return inputs, keywords, _as_it_is
+    return change
+
+
+def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
+    """(what it means, the change), the simplest first."""
+    yield from _modes()
+    yield from _norms()
+    yield from _activations()
+    yield from _attention()
+    yield from _weights(torch_module)
+
+
+def _modes() -> Iterator[tuple[str, Change]]:
+    meaning = "In torch.nn True means blocked; in scaled_dot_product_attention True means allowed."
+    yield f"mask inverted: ours reads the boolean masks the other way round. {meaning}", _invert(None)
+    for k in range(3):
+        yield f"mask inverted: ours reads the boolean mask number {k} the other way round. {meaning}", _invert(k)
+    yield "batch and sequence swapped: torch has batch_first set the other way. Give both the same batch_first.", _batch_first
+    yield "batch and sequence swapped: ours takes the first two axes of the input in the other order.", _swap_inputs
+    yield "the mask is not applied: ours gives what torch gives without any mask.", _without_masks
+    layers = ("TransformerEncoderLayer", "TransformerDecoderLayer")
+    yield "norm_first differs: one is pre-norm, the other post-norm.", _on(layers, _toggle_norm_first)
+
+
+def _invert(which: int | None) -> Change:
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+        flip = lambda x: ~x if str(getattr(x, "dtype", "")) == "torch.bool" else x
+        masks = [i for i, x in enumerate(inputs) if flip(x) is not x] + [k for k, v in keywords.items() if flip(v) is not v]
+        if which is not None:
+            chosen = masks[which]
+            return ([flip(x) if i == chosen else x for i, x in enumerate(inputs)],
+                    {k: flip(v) if k == chosen else v for k, v in keywords.items()}, _as_it_is)
+        return [flip(x) for x in inputs], {k: flip(v) for k, v in keywords.items()}, _as_it_is
+    return change
+
+
+def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+    return inputs, {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"}, _as_it_is
+
+
+def _batch_first(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+    for part in module.modules():
+        if hasattr(part, "batch_first"):
+            part.batch_first = not part.batch_first
+    return inputs, keywords, _as_it_is
+
+
+def _swap_inputs(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+    swapped = [x.detach().swapaxes(0, 1).requires_grad_() if getattr(x, "ndim", 0) == 3 else x for x in inputs]
+    return swapped, keywords, lambda out: out.swapaxes(0, 1)
+
+
+def _toggle_norm_first(part: Any) -> None:
+    part.norm_first = not part.norm_first
+
+
+def _norms() -> Iterator[tuple[str, Change]]:
+    norms = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d")
+    for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 1e-7, 1e-9, 0.0, 1e-4, 1e-2):
+        yield (f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps.",
+               _on(norms, lambda part, eps=eps: setattr(part, "eps", eps)))
+    yield ("biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n (biased). Use "
+           "var(ddof=0).",
+           _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, correction=1))))
+    yield ("eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm has sqrt(var + eps).",
+           _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, outside=True))))
+    yield ("biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's LayerNorm has "
+           "sqrt(biased var + eps).",
+           _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, correction=1, outside=True))))
+    yield ("layer norm without its weight and bias: ours leaves them out.", _on("LayerNorm", _forget_affine))
+
+
+def _norm(part: Any, correction: int = 0, outside: bool = False) -> Callable:
+    """Layer norm with another variance."""
+    def forward(x: Any) -> Any:
+        axes = tuple(range(-len(part.normalized_shape), 0))
+        variance = x.var(dim=axes, keepdim=True, correction=correction)
+        scale = variance.sqrt() + part.eps if outside else (variance + part.eps).sqrt()
+        y = (x - x.mean(dim=axes, keepdim=True)) / scale
+        y = y if part.weight is None else y * part.weight
+        return y if part.bias is None else y + part.bias
+    return forward
+
+
+def _forget_affine(part: Any) -> None:
+    part.weight = part.bias = None
+
+
+def _activations() -> Iterator[tuple[str, Change]]:
+    import torch
+    gelu = torch.nn.functional.gelu
+    variants = {
+        "GELU variant: ours is the tanh approximation, torch's here the exact one (erf). Set approximate to the same.":
+            lambda x: gelu(x, approximate="tanh"),
+        "GELU variant: ours is the exact one (erf), torch's here the tanh approximation. Set approximate to the same.": gelu,
+        "GELU variant: ours is x sigmoid(1.702 x).": lambda x: x * torch.sigmoid(1.702 * x),
+        "another activation: ours is relu.": torch.relu,
+        "another activation: ours is silu.": torch.nn.functional.silu,
+        "another activation: ours is tanh.": torch.tanh,
+    }
+    for text, f in variants.items():
+        yield text, _activation(f)
+    for axis in (-1, 0, 1, 2):
+        yield (f"softmax axis: ours normalises along axis {axis}.",
+               _on(("Softmax", "LogSoftmax"), lambda part, axis=axis: setattr(part, "dim", axis)))
+
+
+def _activation(f: Callable) -> Change:
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+        for part in module.modules():
+            if type(part).__name__ in ("GELU", "ReLU", "SiLU", "Tanh"):
+                part.forward = f
+            elif type(part).__name__ in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
+                part.activation = f
+        return inputs, keywords, _as_it_is
+    return change
+
+
+def _attention() -> Iterator[tuple[str, Change]]:
+    one = "MultiheadAttention"
+    yield ("scale by embed instead of head: ours divides the scores by sqrt(embed_dim) instead of sqrt(head_dim).",
+           _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim / part.embed_dim))))
+    yield ("no scale: ours does not divide the scores by sqrt(head_dim).",
+           _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim))))
+    yield ("scale: ours divides the scores by head_dim instead of its square root (or twice by the root).",
+           _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))))
+    yield "number of heads: ours computes with one head.", _on(one, _one_head)
+
+
+def _scale_queries(part: Any, factor: float) -> None:
+    """Scaling the queries scales the scores."""
+    import torch
+    with torch.no_grad():
+        if part.in_proj_weight is not None:
+            part.in_proj_weight[:part.embed_dim] *= factor
+        else:
+            part.q_proj_weight *= factor
+        if part.in_proj_bias is not None:
+            part.in_proj_bias[:part.embed_dim] *= factor
+
+
+def _one_head(part: Any) -> None:
+    part.num_heads, part.head_dim = 1, part.embed_dim
+
+
+def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
+    matrices = [name for name, p in torch_module.named_parameters() if p.ndim == 2 and p.shape[0] == p.shape[1]]
+    for names in [[name] for name in matrices[:40]] + ([matrices] if len(matrices) > 1 else []):
+        listed = ", ".join(map(repr, names))
+        yield (f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, in): y = x @ weight.T.",
+               _edit(names, lambda p: p.T.clone()))
+    for name in [n for n, p in torch_module.named_parameters() if n.endswith("in_proj_weight")]:
+        yield f"weight transposed: ours uses the three parts of {name!r} transposed.", _edit([name], _thirds_transposed)
+    biases = [name for name, _ in torch_module.named_parameters() if name.endswith("bias")]
+    for names in [[name] for name in biases[:40]] + [biases]:
+        yield f"bias left out: ours does not add {', '.join(map(repr, names))}.", _edit(names, lambda p: p * 0)
+
+
+def _edit(names: list[str], f: Callable[[Any], Any]) -> Change:
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+        import torch
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name in names:
+                parameters[name].copy_(f(parameters[name]))
+        return inputs, keywords, _as_it_is
+    return change
+
+
+def _thirds_transposed(p: Any) -> Any:
+    import torch
+    return torch.cat([part.T for part in p.chunk(3)])

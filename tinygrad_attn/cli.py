@@ -1,0 +1,234 @@
+"""The command line: `python -m tinygrad_attn COMMAND`, or `tinygrad-attn COMMAND`.
+
+    demo        train a small Transformer on real images and write a report
+    doctor      what is installed, and does it work
+    seeds       rebuild the documents this project grew from, number for number
+    graph       draw the graph of a tensor that a file of yours computes
+    gradcheck   check the gradient of a function of yours
+    exercise    mark an exercise of the course
+
+Each command imports what it needs when it runs, so that `--help` is there at once. Exit codes: 0 all is well, 1 a check failed,
+2 the command could not be carried out, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Where examples/ and docs/ are when the source is: beside the package."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command line and return its exit code."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        return 0
+    try:
+        return arguments.run(arguments)
+    except KeyboardInterrupt as stop:
+        sys.stdout.flush()
+        print(f"\n{stop or 'Stopped.'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:                          # `... | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ImportError, OSError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if arguments.traceback:
+            raise
+        print(f"tinygrad-attn {arguments.command}: {error}\n(--traceback before the command shows where)", file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    about, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy: its command line.")
+    parser.add_argument("--version", action="version", version=f"tinygrad_attn {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    parser.set_defaults(run=None, command="")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+
+    def command(name: str, run: Callable[[Any], int], words: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".")
+        one.set_defaults(run=run)
+        return one
+
+    demo = command("demo", run_demo, "train a small Transformer on real images, check its gradients and write a report")
+    demo.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
+    demo.add_argument("--epochs", type=int, default=20, metavar="N", help="rounds through the data (default 20)")
+    demo.add_argument("--runs", type=int, default=None, metavar="N", help="how many seeds (default: up to 3, as long as 90 s last)")
+    demo.add_argument("--out", default="demo-report", metavar="DIR", help="where the report and the checkpoints go (default demo-report)")
+    demo.add_argument("--resume", action="store_true", help="go on from the checkpoints in DIR")
+
+    command("doctor", run_doctor, "say what is installed and whether it works")
+
+    seeds = command("seeds", run_seeds, "rebuild the documents this project grew from, number for number")
+    seeds.add_argument("name", nargs="?", help="one of them, such as 003 (default: all)")
+
+    graph = command("graph", run_graph, "draw the graph of the tensor that a function computes")
+    graph.add_argument("target", metavar="FILE.py[:FUNCTION] or MODULE:FUNCTION", help="a function without arguments that returns a Tensor "
+                       "(default: the only one in the file, or main)")
+    graph.add_argument("-o", "--output", metavar="PATH", help="a file in .svg .png .pdf .dot .txt or .html (default: text on the terminal)")
+    graph.add_argument("--depth", type=int, default=None, help="how many levels of modules are opened (default 1)")
+    graph.add_argument("--expand", action="append", default=[], metavar="NAME", help="a module to open, such as layers.0; may be repeated")
+
+    check = command("gradcheck", run_gradcheck, "check a function's gradient against finite differences")
+    check.add_argument("target", metavar="FILE.py[:FUNCTION] or MODULE:FUNCTION", help="a function of arrays or Tensors, or an op")
+    check.add_argument("--shape", action="append", default=[], metavar="2,3", help="the shape of an input, once for each (default: 3,4 for all)")
+    check.add_argument("--order", type=int, choices=(1, 2), default=1, help="2 checks the gradient's own gradient too")
+    check.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
+
+    exercise = command("exercise", run_exercise, "mark an exercise of the course")
+    exercise.add_argument("name", nargs="?", help="the exercise (default: list them)")
+    exercise.add_argument("file", nargs="?", help="your solution (default: the stub that comes with the course)")
+    return parser
+
+
+# ---- demo, doctor, seeds, exercise
+
+
+def run_demo(arguments: Any) -> int:
+    from .demo import run_demo as run
+
+    return run(arguments.out, seed=arguments.seed, epochs=arguments.epochs, resume=arguments.resume, runs=arguments.runs)
+
+
+def run_doctor(arguments: Any) -> int:
+    from .doctor import examine
+
+    return examine()
+
+
+def run_seeds(arguments: Any) -> int:
+    """Run the scripts examples/seed_*.py, all or the one named."""
+    scripts = sorted((ROOT / "examples").glob("seed_*.py"))
+    if not scripts:
+        raise ValueError(f"the five documents are scripts in examples/ of the source, and there are none in {ROOT / 'examples'}. "
+                         "Get the source (git clone) and run this inside it.")
+    if arguments.name:
+        wanted = arguments.name.removeprefix("seed_")
+        chosen = [path for path in scripts if path.stem.removeprefix("seed_").startswith(wanted) or path.name == arguments.name]
+        if not chosen:
+            raise ValueError(f"there is no seed {arguments.name!r}; there are {', '.join(path.stem for path in scripts)}.")
+        scripts = chosen
+    failed = []
+    for path in scripts:
+        print(f"==== {path.stem}", flush=True)
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                failed.append(path.stem)
+        except AssertionError as error:
+            print(f"FAILED: {error}")
+            failed.append(path.stem)
+        print()
+    print(f"{len(scripts) - len(failed)} of {len(scripts)} reproduced" + (f"; not {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def run_exercise(arguments: Any) -> int:
+    """Hand over to docs/course/exercises/mark.py, whose main(name, file) marks a solution and returns an exit code."""
+    marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
+    if not marker.exists():
+        raise ValueError(f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
+                         "Get the source (git clone) and run this inside it.")
+    return int(load(marker).main(arguments.name, arguments.file))
+
+
+# ---- graph, gradcheck: on functions of the user's
+
+
+def run_graph(arguments: Any) -> int:
+    from .tensor import Tensor
+    from .viz import graph
+
+    function = find(arguments.target)
+    result = function() if callable(function) else function
+    outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+    if not outputs or not all(isinstance(t, Tensor) for t in outputs):
+        raise TypeError(f"{arguments.target} must return a Tensor (or several), but it returned {type(result).__name__}.")
+    picture = graph(outputs if len(outputs) > 1 else outputs[0], depth=arguments.depth, expand=arguments.expand)
+    if arguments.output:
+        picture.save(arguments.output)
+        print(arguments.output)
+    else:
+        print(picture.text())
+    return 0
+
+
+def run_gradcheck(arguments: Any) -> int:
+    import inspect
+
+    import numpy as np
+
+    from .check import gradcheck
+    from .engine import Op
+
+    function = find(arguments.target)
+    if not callable(function):
+        raise TypeError(f"{arguments.target} is a {type(function).__name__}, not a function.")
+    signature = inspect.signature(function.forward if isinstance(function, Op) else function)
+    wanted = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY and p.default is p.empty]
+    shapes = [tuple(int(n) for n in text.replace("x", ",").split(",") if n.strip()) for text in arguments.shape] or [(3, 4)]
+    if len(shapes) == 1:
+        shapes *= max(1, len(wanted))
+    rng = np.random.default_rng(arguments.seed)
+    report = gradcheck(function, [rng.standard_normal(shape) for shape in shapes], order=arguments.order, raise_exception=False)
+    print(report)
+    return 0 if report else 1
+
+
+def load(path: Path) -> Any:
+    """A Python file as a module; its folder can be imported from, as when the file is run."""
+    import importlib.util
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {os.getcwd()!r})")
+    if str(path.resolve().parent) not in sys.path:
+        sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{str(path)!r} is no Python file; its name should end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module                  # dataclasses and pickles of the file look for themselves there
+    spec.loader.exec_module(module)
+    return module
+
+
+def find(target: str) -> Any:
+    """What `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION` names."""
+    from importlib import import_module
+
+    from .engine import Op
+    from .errors import nearest
+
+    place, colon, name = target.rpartition(":")
+    if not colon or name.endswith(".py") or os.sep in name:          # a colon may be a drive letter
+        place, name = target, ""
+    if place.endswith(".py"):
+        module = load(Path(place))
+    else:
+        sys.path.insert(0, os.getcwd())
+        module = import_module(place)
+    own = {key: value for key, value in vars(module).items() if not key.startswith("_") and (
+        isinstance(value, Op) and value.forward.__module__ == module.__name__
+        or callable(value) and not isinstance(value, type) and getattr(value, "__module__", None) == module.__name__)}
+    if not name:
+        name = next(iter(own)) if len(own) == 1 else "main"
+        if name not in own:
+            raise ValueError(f"{place} has {len(own)} functions ({', '.join(own) or 'none'}): say which, as {place}:NAME")
+    if not hasattr(module, name):
+        raise AttributeError(f"{place} has no {name!r}.{nearest(name, own)}")
+    return getattr(module, name)

@@ -1,0 +1,130 @@
+"""`python -m tinygrad_attn demo`: train a Transformer encoder on real images, check its gradients, draw what it learned.
+
+In reading order: digits.py (the data), training.py (the model and the loop), progress.py, figures.py, report.py, and here the whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..check import gradcheck
+from ..threads import reuse_memory
+from .digits import Split, baselines, load_split
+from .training import Run, Settings, loss_of, train
+
+BUDGET = 85.0
+"""Seconds in which everything should be done; further seeds are left out where they would pass it."""
+REPORT_SECONDS = 8.0
+SEEDS = 3
+
+NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "safetensors": "safetensors"}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle, with what to tell the user."""
+
+
+def require_extras() -> None:
+    """Raise one ImportError that names everything missing, before any work is done."""
+    missing = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ImportError(f"the demo needs {', '.join(missing)}: pip install 'tinygrad_attn[examples,viz]'")
+
+
+def check_gradients(run: Run, images: int = 8) -> Any:
+    """The report of gradcheck on the loss of a trained model: a float64 copy, all parameters, random directions."""
+    model = copy.deepcopy(run.model).astype(np.float64).eval()
+    some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
+    return gradcheck(lambda: loss_of(model, *some, run.settings.label_smoothing), params=dict(model.named_parameters()), fast_mode=True,
+                     raise_exception=False)
+
+
+def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20, resume: bool = False, runs: int | None = None) -> int:
+    """Everything, told in plain lines; returns 0, or 1 if a gradient is wrong.
+
+    Trains on random splits with seeds `seed`, `seed` + 1, ...: `runs` of them, or up to three while the time lasts, and then on the ordered
+    split. Checkpoints and report.html go into the folder `out`. Raises ImportError without scikit-learn or matplotlib,
+    Interrupted on Ctrl-C.
+    """
+    begun = time.perf_counter()
+    require_extras()
+    if epochs < 1 or runs is not None and runs < 1:
+        raise ValueError(f"the demo needs at least one epoch and one run, got epochs {epochs} and runs {runs}")
+    from .report import accuracy_table, write_report
+
+    folder = Path(out)
+    reuse_memory()
+    done: list[Run] = []
+    others: list[dict[str, float]] = []
+    print("Digits of 8 x 8 pixels: 1,437 to learn from, 360 to be judged by. An image is 16 tokens, its patches of 2 x 2 pixels.")
+
+    again = f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {shlex.quote(str(folder))}"
+    if resume and not any((folder / "checkpoints").glob("*.safetensors")):
+        print(f"Nothing to resume in {folder / 'checkpoints'}; beginning afresh.")
+
+    def one(split: Split, number: int) -> Run:
+        return _train_one(Settings(seed=number, split=split.name, epochs=epochs), split, folder, resume, again)
+
+    def time_for_another() -> bool:
+        return time.perf_counter() - begun + done[-1].seconds + REPORT_SECONDS < BUDGET
+
+    for k in range(SEEDS if runs is None else runs):
+        if k and runs is None and not time_for_another():
+            print(f"  (no time for seed {seed + k} within {BUDGET:.0f} s; --runs {SEEDS} trains it all the same)")
+            break
+        split = load_split(seed + k)
+        others.append(baselines(split))
+        done.append(one(split, seed + k))
+    ordered = None
+    if runs is None and time_for_another():
+        split = load_split(None)
+        ordered = one(split, seed), baselines(split)
+
+    print(f"\nRight answers on 360 unseen images, random stratified split, {_seeds(done)}:")
+    for name, values in accuracy_table(done, others):
+        each = "  ".join(f"{value:6.2f}" for value in values) + (f"   mean {np.mean(values):6.2f} %" if len(values) > 1 else " %")
+        print(f"  {name:<28}{each}")
+    if ordered:
+        listed = ", ".join(f"{name} {value:.2f} %" for name, value in ordered[1].items())
+        print(f"Ordered split (the last 360 images, by other writers): Transformer {ordered[0].accuracy:.2f} %, {listed}")
+
+    check = check_gradients(done[0])
+    entries = check.entries
+    if check:
+        worst = max(max(e.projected_error, float(np.max(e.error, initial=0))) for e in entries)
+        print(f"\nGradient check of the trained model's loss: all {len(entries)} parameter tensors "
+              f"({sum(e.analytic.size for e in entries):,} numbers) agree with finite differences, largest error {worst:.1e}")
+    else:
+        print(f"\n{check}")
+
+    page = folder / "report.html"
+    write_report(page, done, others, check, ordered=ordered)
+    print(f"\nDone in {time.perf_counter() - begun:.0f} s. The report, to open in a browser:\n  {page.resolve()}")
+    return 0 if check else 1
+
+
+def _seeds(runs: list[Run]) -> str:
+    numbers = [run.settings.seed for run in runs]
+    return f"seeds {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"one seed ({numbers[0]})"
+
+
+def _train_one(settings: Settings, split: Split, folder: Path, resume: bool, again: str) -> Run:
+    """Train, with progress shown; Ctrl-C becomes an `Interrupted` that says what is kept and how to go on."""
+    from .progress import Progress
+
+    checkpoint = folder / "checkpoints" / f"{split.name.replace(' ', '-')}.safetensors"
+    if not resume:
+        checkpoint.unlink(missing_ok=True)           # so that what an interrupted run leaves there is its own
+    try:
+        with Progress(split.name) as progress:
+            return train(settings, split, checkpoint, resume=resume, on_step=progress.on_step)
+    except KeyboardInterrupt:
+        kept = f"The last finished epoch is kept in {checkpoint}." if checkpoint.exists() else "No epoch of this run was finished yet."
+        raise Interrupted(f"Stopped in the middle of {split.name}. {kept}\nTo go on from there: {again}") from None

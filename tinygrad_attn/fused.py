@@ -1,0 +1,233 @@
+"""Ops with a derivative worked out by hand: what a Transformer spends its time in, each as one node of the graph.
+
+A composite such as softmax leaves a node, and an array as large as its input, for every step.  These ops do the same in
+one step, on the kernels in `kernels/`, which also say how.  The rules here work on arrays alone; where a derivative is to
+be differentiated again, the engine goes through the `twin`, the composite in `reference.py` that says what each op means.
+All inputs of a call have one dtype, float32 or float64: `fits` tells, and for anything else there is the composite.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from . import reference
+from .engine import Variable, op
+from .kernels import attention as attention_kernel
+from .kernels import gelu as gelu_kernel
+from .kernels import linear as linear_kernel
+from .kernels import norm as norm_kernel
+from .kernels import softmax as softmax_kernel
+from .kernels.rows import as_rows
+
+_FAST = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def fits(x: Any, *others: Any) -> bool:
+    """Can the fused ops take these operands: arrays of one fast dtype, and none of them empty?"""
+    return x.dtype in _FAST and x.size > 0 and all(o is None or o.dtype == x.dtype and o.size > 0 for o in others)
+
+
+def _matrix(x: ndarray) -> ndarray:
+    """x as a contiguous matrix of its last axis. A cotangent may be one number, broadcast; products with that are slow."""
+    return np.ascontiguousarray(as_rows(x))
+
+
+# ---- activations and softmax
+
+@op(saves=True, twin=reference.gelu_reference)
+def gelu(x, *, approximate="none"):
+    """gelu(x) = x P(n <= x), n standard normal"""
+    return gelu_kernel.gelu(x, tanh=approximate == "tanh")
+
+
+@gelu.vjp_all
+def _gelu(g, y, x, *, approximate, saved):
+    return (gelu_kernel.gelu_backward(g, x, saved, tanh=approximate == "tanh"),)
+
+
+def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
+    """A kernel on rows, applied along any axis."""
+    moved = [np.moveaxis(a, axis, -1) for a in arrays]
+    return np.moveaxis(kernel(*map(_matrix, moved)).reshape(moved[0].shape), -1, axis)
+
+
+@op(twin=reference.softmax_reference)
+def softmax(x, *, axis=-1):
+    """softmax(x)_i = e^x_i / sum_j e^x_j"""
+    return _along(softmax_kernel.softmax, axis, x)
+
+
+@softmax.vjp_all
+def _softmax(g, y, x, *, axis):
+    return (_along(softmax_kernel.softmax_backward, axis, g, y),)
+
+
+@op(twin=reference.log_softmax_reference)
+def log_softmax(x, *, axis=-1):
+    """log_softmax(x)_i = x_i - log sum_j e^x_j"""
+    return _along(softmax_kernel.log_softmax, axis, x)
+
+
+@log_softmax.vjp_all
+def _log_softmax(g, y, x, *, axis):
+    return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
+
+
+# ---- cross-entropy
+
+@op(saves=True, twin=reference.cross_entropy_reference)
+def cross_entropy(x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """-weight_t log_softmax(x)_t for class indices t. The class weights are constants: no gradient reaches them."""
+    settings = {"ignore_index": ignore_index, "smoothing": label_smoothing}
+    logits, labels = _classes_last(x), target.reshape(-1)
+    loss, lse = softmax_kernel.cross_entropy(logits, labels, weight, **settings)
+    counted = labels != ignore_index
+    total = np.asarray(counted.sum() if weight is None else weight[labels[counted]].sum(), x.dtype)
+    if reduction == "none":
+        return loss.reshape(target.shape), (lse, total)
+    y = loss.sum(dtype=x.dtype)
+    with np.errstate(invalid="ignore"):              # all ignored: 0 / 0 = NaN, as in PyTorch
+        return np.asarray(y / total if reduction == "mean" else y, x.dtype), (lse, total)
+
+
+@cross_entropy.vjp_all
+def _cross_entropy(g, y, x, weight=None, *, target, ignore_index, reduction, label_smoothing, saved):
+    lse, total = saved
+    labels, logits = target.reshape(-1), _classes_last(x)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = np.broadcast_to(g / total if reduction == "mean" else g, target.shape).reshape(-1)
+    dx = softmax_kernel.cross_entropy_backward(each, logits, labels, lse, weight, ignore_index=ignore_index, smoothing=label_smoothing)
+    axis = min(1, x.ndim - 1)
+    return np.moveaxis(dx.reshape(*x.shape[:axis], *x.shape[axis + 1:], x.shape[axis]), -1, axis), None
+
+
+def _classes_last(x: ndarray) -> ndarray:
+    """(N, C, d1, ...) -> (N d1 ..., C)"""
+    return _matrix(np.moveaxis(x, min(1, x.ndim - 1), -1))
+
+
+# ---- normalisation
+
+def _rows_of(x: ndarray, ndim: int) -> ndarray:
+    """The last `ndim` axes as one row."""
+    return np.ascontiguousarray(x).reshape(-1, math.prod(x.shape[x.ndim - ndim:]))
+
+
+def _flat(x: ndarray | None) -> ndarray | None:
+    return None if x is None else x.reshape(-1)
+
+
+@op(saves=True, twin=reference.layer_norm_reference)
+def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
+    y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), _flat(bias), eps=eps)
+    return y.reshape(x.shape), saved
+
+
+@layer_norm.vjp_all
+def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
+    wanted = (*needs, False, False)[1:3]
+    dx, dweight, dbias = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *wanted)
+    shape = x.shape[x.ndim - ndim:]
+    return dx.reshape(x.shape), *(None if d is None else d.reshape(shape) for d in (dweight, dbias))
+
+
+@op(saves=True, twin=reference.rms_norm_reference)
+def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
+    """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
+    y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), None, eps=eps, center=False)
+    return y.reshape(x.shape), saved
+
+
+@rms_norm.vjp_all
+def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
+    dx, dweight, _ = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, (*needs, False)[1], False)
+    return dx.reshape(x.shape), None if dweight is None else dweight.reshape(weight.shape)
+
+
+# ---- linear
+
+@op(twin=reference.linear_reference)
+def linear(x, weight, bias=None):
+    """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
+    return linear_kernel.linear(_matrix(x), weight, bias).reshape(*x.shape[:-1], len(weight))
+
+
+@linear.vjp_all
+def _linear(g, y, x, weight, bias=None, *, needs):
+    dx, dweight, dbias = linear_kernel.linear_backward(_matrix(g), _matrix(x), weight, *(*needs, False)[:3])
+    return None if dx is None else dx.reshape(x.shape), dweight, dbias
+
+
+# ---- attention
+
+def _heads_inside(shape: tuple[int, ...], dtype: Any) -> ndarray:
+    """An empty (..., H, T, D) that lies in memory as (..., T, H, D), so that merging the heads copies nothing."""
+    if len(shape) < 3:
+        return np.empty(shape, dtype)
+    *lead, h, t, d = shape
+    return np.empty((*lead, t, h, d), dtype).swapaxes(-2, -3)
+
+
+def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -> list[ndarray]:
+    """Views of q, k and v with equal leading axes."""
+    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and (mask is None or mask.ndim <= 2):
+        return [q, k, v]
+    lead = np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)), () if mask is None else mask.shape[:-2])
+    return [x if x.shape[:-2] == lead else np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v)]
+
+
+@op(broadcasts=True, saves=True, twin=reference.scaled_dot_product_attention_reference)
+def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
+    """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)"""
+    q, k, v = _broadcast_heads(q, k, v, mask)
+    out = _heads_inside((*q.shape[:-1], v.shape[-1]), q.dtype)
+    return attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale, out=out)
+
+
+@attention.vjp_all
+def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, saved, needs):
+    q, k, v = _broadcast_heads(q, k, v, mask)
+    dq, dk, dv = (_heads_inside(x.shape, x.dtype) for x in (q, k, v))
+    mask_shape = mask.shape if needs[3:] == (True,) else None
+    return attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale, mask_shape=mask_shape,
+                                      dq=dq, dk=dk, dv=dv)
+
+
+def _unpack(packed: ndarray, num_heads: int) -> ndarray:
+    """(B, T, 3 H D) -> q, k, v as views (3, B, H, T, D)"""
+    b, t, width = packed.shape
+    return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
+
+
+@op(saves=True, twin=reference.packed_attention_reference)
+def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0):
+    """Self-attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
+    b, t, width = packed.shape
+    packed = np.ascontiguousarray(packed)
+    q, k, v = _unpack(packed, num_heads)
+    y = np.empty((b, t, width // 3), packed.dtype)
+    out, saved = attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale,
+                                   out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2))
+    return y, saved
+
+
+@packed_attention.vjp_all
+def _packed_attention(g, y, packed, mask=None, *, num_heads, scale, is_causal, keep, keep_scale, saved, needs):
+    b, t, width = packed.shape
+    dpacked = np.empty(packed.shape, packed.dtype)
+    q, k, v = _unpack(np.ascontiguousarray(packed), num_heads)
+    dq, dk, dv = _unpack(dpacked, num_heads)
+    g, y = (np.ascontiguousarray(x).reshape(b, t, num_heads, -1).swapaxes(1, 2) for x in (g, y))
+    *_, dmask = attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale,
+                                           mask_shape=mask.shape if needs[1:] == (True,) else None, dq=dq, dk=dk, dv=dv)
+    return dpacked, dmask
+
+
+def constant(x: Any) -> bool:
+    """Is x something no derivative is asked for?"""
+    return not (isinstance(x, Variable) and x.requires_grad)
