@@ -1,7 +1,7 @@
 """One table of every op and function, from which the property tests are run.
 
-An entry draws a sample: inputs (float64 arrays inside the function's domain, of any shape, size 0 and 1 and 0-d included, broadcasting both
-ways), our function of them with its settings bound, and PyTorch's.  Adding an op means adding a line here; a test checks that none is missing.
+An entry draws a sample: inputs (float64 arrays inside the function's domain, of any shape, size 0 and 1 and 0-d included,
+broadcasting both ways), our function of them with its settings bound, and PyTorch's.  Adding an op means adding a line here; a test checks that none is missing.
 """
 
 import math
@@ -51,11 +51,11 @@ def generator(draw):
 
 DOMAINS = {
     "real": lambda n, i: n,
-    "positive": lambda n, i: 0.4 + np.abs(n),
+    "positive": lambda n, i: 0.4 + 0.13 * i + np.abs(n),
     "nonzero": lambda n, i: np.copysign(0.4 + np.abs(n), n),
     "inside": lambda n, i: 0.9 * np.tanh(n),         # -1 < x < 1
     "above one": lambda n, i: 1.3 + np.abs(n),
-    "apart": lambda n, i: 0.31 * (n.ravel().argsort().argsort().reshape(n.shape) - n.size // 2) + 0.1 + 0.07 * i,  # no ties, no kinks
+    "apart": lambda n, i: 0.3 * (n.ravel().argsort().argsort().reshape(n.shape) - n.size // 2) + 0.05 + 0.1 * i,  # no ties, no kinks
 }
 
 
@@ -90,11 +90,13 @@ def elementwise(name, ours, theirs, domain="real"):
 for name, theirs, domain in [
     ("negative", torch.neg, "real"), ("absolute", torch.abs, "nonzero"), ("exp", torch.exp, "real"), ("exp2", torch.exp2, "real"),
     ("expm1", torch.expm1, "real"), ("log", torch.log, "positive"), ("log2", torch.log2, "positive"), ("log10", torch.log10, "positive"),
-    ("log1p", torch.log1p, "positive"), ("sqrt", torch.sqrt, "positive"), ("cbrt", lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3), "nonzero"),
+    ("log1p", torch.log1p, "positive"), ("sqrt", torch.sqrt, "positive"),
+    ("cbrt", lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3), "nonzero"),
     ("square", torch.square, "real"), ("reciprocal", torch.reciprocal, "nonzero"), ("sin", torch.sin, "real"), ("cos", torch.cos, "real"),
     ("tan", torch.tan, "inside"), ("arcsin", torch.asin, "inside"), ("arccos", torch.acos, "inside"), ("arctan", torch.atan, "real"),
     ("sinh", torch.sinh, "real"), ("cosh", torch.cosh, "real"), ("tanh", torch.tanh, "real"), ("arcsinh", torch.asinh, "real"),
-    ("arccosh", torch.acosh, "above one"), ("arctanh", torch.atanh, "inside"), ("relu", torch.relu, "nonzero"), ("sigmoid", torch.sigmoid, "real"),
+    ("arccosh", torch.acosh, "above one"), ("arctanh", torch.atanh, "inside"), ("relu", torch.relu, "nonzero"),
+    ("sigmoid", torch.sigmoid, "real"),
     ("erf", torch.erf, "real"), ("floor", torch.floor, "apart"), ("ceil", torch.ceil, "apart"), ("trunc", torch.trunc, "apart"),
     ("round", torch.round, "apart"), ("sign", torch.sign, "nonzero"),
 ]:
@@ -286,9 +288,9 @@ def _(draw):
     return Sample([x], lambda x: ops.roll(x, shift=shift, axis=axis), moves(lambda a: np.roll(a, shift, axis)))
 
 
-for name, theirs in [("tril", torch.tril), ("triu", torch.triu)]:
+for name, ours, theirs in [("tril", ops.tril, torch.tril), ("triu", ops.triu, torch.triu)]:
     @entry(name)
-    def _(draw, ours=getattr(ops, name), theirs=theirs):
+    def _(draw, ours=ours, theirs=theirs):
         k = draw(st.integers(-3, 3))
         return Sample([numbers(draw, draw(shapes(min_dims=2)))], lambda x: ours(x, k=k), lambda x: theirs(x, k))
 
@@ -382,15 +384,24 @@ def _(draw):
     indices = np.asarray(indices) - generator(draw).choice([0, len(table)], size=indices.shape)
     flat = torch.from_numpy(np.array(indices).reshape(-1)) % len(table)
     return Sample([numbers(draw, (*indices.shape, table.shape[1]))], lambda g: ops.embedding_backward(g, indices=indices, rows=len(table)),
-                  lambda g: torch.zeros(table.shape, dtype=g.dtype).index_add(0, flat, g.reshape(-1, table.shape[1])))
+                  lambda g: torch.zeros(table.shape, dtype=g.dtype).index_add(0, flat, g.reshape(len(flat), table.shape[1])))
 
 
-@entry("F.embedding")
-def _(draw):
-    table, indices = a_table(draw)
-    indices = np.asarray(indices)
-    padding = draw(st.sampled_from([None, 0, -1]))
-    return Sample([table], lambda w: F.embedding(indices, w, padding), lambda w: tF.embedding(torch.from_numpy(indices), w, padding))
+def looked_up(ours, paddings):
+    def sample(draw):
+        table, indices = a_table(draw)
+        indices, padding = np.asarray(indices), draw(st.sampled_from(paddings)) % len(table) if paddings else None
+        return Sample([table], lambda w: ours(w, indices, padding), lambda w: tF.embedding(torch.from_numpy(indices), w, padding))
+    return sample
+
+
+for ending, paddings in [("", ()), (" with padding", (0, -1))]:
+    TABLE["F.embedding" + ending] = looked_up(lambda w, indices, padding: F.embedding(indices, w, padding), paddings)
+    TABLE["embedding_reference" + ending] = looked_up(
+        lambda w, indices, padding: reference.embedding_reference(w, indices=indices, padding_idx=padding), paddings)
+
+BY_CONVENTION = {name for name in TABLE if name.endswith("with padding")}
+"""The padding row gets no gradient although the result depends on it."""
 
 
 # ---- matrices
@@ -520,52 +531,101 @@ for name, ours in [("F.mse_loss", F.mse_loss), ("mse_loss_reference", reference.
                       lambda x, y: tF.mse_loss(x, y, reduction=reduction))
 
 
-@entry("F.cross_entropy of labels")
+SAMPLES = [(), (1,), (3,), (2, 2), (2, 1, 3)]
+"""Shapes of class labels; the scores have the classes on axis 1 besides, or on axis 0 for a single sample."""
+
+
+def class_weights(draw, classes):
+    """For us and for PyTorch, in the dtype of the scores; or none."""
+    weight = generator(draw).random(classes) + 0.5
+    if draw(st.booleans()):
+        return lambda x: None, lambda x: None
+    return lambda x: weight.astype(x.dtype), lambda x: torch.from_numpy(weight).to(x.dtype)
+
+
+def of_labels(ours):
+    def sample(draw):
+        classes, samples, rng = draw(st.integers(1, 4)), draw(st.sampled_from(SAMPLES)), generator(draw)
+        labels = np.asarray(rng.integers(0, classes, size=samples))
+        if samples and draw(st.booleans()):
+            labels[rng.random(samples) < 0.4] = -100
+            labels[0] = 0                            # or the mean would be NaN
+        mine, theirs = class_weights(draw, classes)
+        settings = dict(reduction=draw(st.sampled_from(["none", "mean", "sum"])), label_smoothing=draw(st.sampled_from([0.0, 0.2, 1.0])))
+        return Sample([numbers(draw, (*samples[:1], classes, *samples[1:]))], lambda x: ours(x, mine(x), target=labels, **settings),
+                      lambda x: tF.cross_entropy(x, torch.from_numpy(labels), theirs(x), **settings))
+    return sample
+
+
+def of_probabilities(ours):
+    def sample(draw):
+        classes, samples, rng = draw(st.integers(1, 4)), draw(st.sampled_from(SAMPLES)), generator(draw)
+        shape = (*samples[:1], classes, *samples[1:])
+        mine, theirs = class_weights(draw, classes)
+        settings = dict(reduction=draw(st.sampled_from(["none", "mean", "sum"])), label_smoothing=draw(st.sampled_from([0.0, 0.2])))
+        return Sample([numbers(draw, shape), rng.random(shape)], lambda x, t: ours(x, t, mine(x), **settings),
+                      lambda x, t: tF.cross_entropy(x, t, theirs(x), **settings))
+    return sample
+
+
+TABLE["F.cross_entropy of labels"] = of_labels(lambda x, weight, target, **settings: F.cross_entropy(x, target, weight, **settings))
+TABLE["cross_entropy_reference"] = of_labels(reference.cross_entropy_reference)
+TABLE["F.cross_entropy of probabilities"] = of_probabilities(F.cross_entropy)
+TABLE["soft_cross_entropy_reference"] = of_probabilities(reference.soft_cross_entropy_reference)
+
+
+def attention(ours):
+    def sample(draw):
+        rng, lead = generator(draw), draw(st.sampled_from([(), (2,), (2, 4), (1, 2)]))
+        t, s, d, v = (draw(st.integers(1, 4)) for _ in "tsdv")
+        grouped = len(lead) == 2 and draw(st.booleans())
+        key_lead = (*lead[:-1], lead[-1] // 2) if grouped else lead
+        inputs = [numbers(draw, (*lead, t, d)), numbers(draw, (*key_lead, s, d)), numbers(draw, (*key_lead, s, v))]
+        shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
+        seen = rng.random(shape) < 0.6               # rows with nothing to look at occur
+        kind = draw(st.sampled_from(["none", "boolean", "float", "causal"]))
+        if kind == "float":
+            inputs.append(np.where(seen, rng.standard_normal(shape), draw(st.sampled_from([-np.inf, 0.5]))))
+        mine, theirs = ([seen], [torch.from_numpy(seen)]) if kind == "boolean" else ([], [])
+        settings = dict(is_causal=kind == "causal", scale=draw(st.sampled_from([None, 0.3, 2.0])), enable_gqa=grouped)
+        return Sample(inputs, lambda *xs: ours(*xs, *mine, **settings),
+                      lambda *xs: tF.scaled_dot_product_attention(*xs, *theirs, **settings))
+    return sample
+
+
+def attention_in_steps(q, k, v, mask=None, *, scale, is_causal, enable_gqa, weights_too=True):
+    """The reference, and its weights times the values."""
+    if enable_gqa:
+        k, v = reference.repeat_heads(k, 2), reference.repeat_heads(v, 2)
+    settings = dict(scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, is_causal=is_causal)
+    if weights_too:
+        return reference.attention_weights_reference(q, k, mask, **settings) @ v
+    return reference.scaled_dot_product_attention_reference(q, k, v, mask, **settings)
+
+
+TABLE["F.scaled_dot_product_attention"] = attention(F.scaled_dot_product_attention)
+TABLE["scaled_dot_product_attention_reference"] = attention(lambda *xs, **settings: attention_in_steps(*xs, **settings, weights_too=False))
+TABLE["attention_weights_reference"] = attention(attention_in_steps)
+
+
+@entry("packed_attention_reference")
 def _(draw):
-    classes, rng = draw(st.integers(1, 4)), generator(draw)
-    samples = draw(st.sampled_from([(), (1,), (3,), (2, 2), (2, 1, 3)]))
-    x = numbers(draw, (*samples[:1], classes, *samples[1:]))
-    labels = rng.integers(0, classes, size=samples)
-    if samples and draw(st.booleans()):
-        labels[rng.random(samples) < 0.4] = -100
-        labels[0] = 0                                # or the mean would be NaN
-    weight = rng.random(classes) + 0.5 if draw(st.booleans()) else None
-    settings = dict(reduction=draw(st.sampled_from(["none", "mean", "sum"])), label_smoothing=draw(st.sampled_from([0.0, 0.2, 1.0])))
-    return Sample([x], lambda x: F.cross_entropy(x, labels, weight if weight is None else weight.astype(x.dtype), **settings),
-                  lambda x: tF.cross_entropy(x, torch.from_numpy(np.asarray(labels)),
-                                             weight if weight is None else torch.from_numpy(weight).to(x.dtype), **settings))
+    b, t, heads, d = (draw(st.integers(1, 3)) for _ in "bthd")
+    scale, is_causal = draw(st.sampled_from([0.3, 2.0])), draw(st.booleans())
+
+    def theirs(packed):
+        q, k, v = (part.reshape(b, t, heads, d).transpose(1, 2) for part in packed.chunk(3, -1))
+        return tF.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal).transpose(1, 2).reshape(b, t, heads * d)
+    return Sample([numbers(draw, (b, t, 3 * heads * d))],
+                  lambda x: reference.packed_attention_reference(x, num_heads=heads, scale=scale, is_causal=is_causal), theirs)
 
 
-@entry("F.cross_entropy of probabilities")
+@entry("dropout_reference")
 def _(draw):
-    classes, rng = draw(st.integers(1, 4)), generator(draw)
-    samples = draw(st.sampled_from([(), (1,), (3,), (2, 2), (2, 1, 3)]))
-    shape = (*samples[:1], classes, *samples[1:])
-    weight = rng.random(classes) + 0.5 if draw(st.booleans()) else None
-    settings = dict(reduction=draw(st.sampled_from(["none", "mean", "sum"])), label_smoothing=draw(st.sampled_from([0.0, 0.2])))
-    return Sample([numbers(draw, shape), rng.random(shape)],
-                  lambda x, t: F.cross_entropy(x, t, weight if weight is None else weight.astype(x.dtype), **settings),
-                  lambda x, t: tF.cross_entropy(x, t, weight if weight is None else torch.from_numpy(weight).to(x.dtype), **settings))
-
-
-@entry("F.scaled_dot_product_attention")
-def _(draw):
-    rng, lead = generator(draw), draw(st.sampled_from([(), (2,), (2, 4), (1, 2)]))
-    t, s, d, v = (draw(st.integers(1, 4)) for _ in "tsdv")
-    grouped = len(lead) == 2 and lead[1] % 2 == 0 and draw(st.booleans())
-    key_lead = (*lead[:-1], lead[-1] // 2) if grouped else lead
-    inputs = [numbers(draw, (*lead, t, d)), numbers(draw, (*key_lead, s, d)), numbers(draw, (*key_lead, s, v))]
-    kind = draw(st.sampled_from(["none", "boolean", "float", "causal"]))
-    shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
-    seen = rng.random(shape) < 0.6                   # rows with nothing to look at occur
-    settings = dict(is_causal=kind == "causal", scale=draw(st.sampled_from([None, 0.3, 2.0])), enable_gqa=grouped)
-    if kind == "boolean":
-        return Sample(inputs, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, seen, **settings),
-                      lambda q, k, v: tF.scaled_dot_product_attention(q, k, v, torch.from_numpy(seen), **settings))
-    if kind == "float":
-        inputs.append(np.where(seen, rng.standard_normal(shape), -np.inf if draw(st.booleans()) else 0.5))
-    return Sample(inputs, lambda q, k, v, *m: F.scaled_dot_product_attention(q, k, v, *m, **settings),
-                  lambda q, k, v, *m: tF.scaled_dot_product_attention(q, k, v, *m, **settings))
+    p, shape = draw(st.sampled_from([0.3, 0.5, 1.0])), draw(shapes())
+    keep = np.asarray(generator(draw).random(shape) > p)
+    return Sample([numbers(draw, shape)], lambda x: reference.dropout_reference(x, keep=keep, p=p),
+                  lambda x: x * torch.from_numpy(keep).to(x.dtype) / (1 - p) if p < 1 else x * 0)
 
 
 @entry("F.split_heads")

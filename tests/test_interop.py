@@ -45,22 +45,21 @@ def call(case, values):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_values_shapes_and_dtypes_are_numpys(case, dtype):
-    if dtype == np.float32 and (case[0] in (np.float_power, np.full_like) or case[3].get("dtype") or case[2][-1] is np.float64):
-        dtype = np.float64                           # those convert to float64 by their nature
     arrays = [x.astype(dtype) for x in floats([case[2], case[3]])]
     inputs = [Tensor(x, requires_grad=True) for x in arrays]
     mine, numpys = call(case, inputs), call(case, arrays)
     assert len(mine) == len(numpys)
     for a, b in zip(mine, numpys, strict=True):
         assert np.shape(a) == np.shape(b)
-        np.testing.assert_allclose(ta.no_grad()(np.asarray)(a), b, rtol=2e-5 if dtype == np.float32 else 1e-12, atol=1e-5 if dtype == np.float32 else 1e-12)
+        tolerance = 2e-5 if dtype == np.float32 else 1e-12
+        np.testing.assert_allclose(ta.no_grad()(np.asarray)(a), b, rtol=tolerance, atol=tolerance)
         if isinstance(a, Tensor):
-            assert a.dtype == dtype
+            assert a.dtype in (b.dtype, dtype)       # a float among float32 tensors does not make float64 of them
     for g in ta.grad([y.sum() for y in mine if isinstance(y, Tensor) and y.requires_grad], inputs, allow_unused=True):
         assert g is None or g.dtype == dtype
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c[0] not in FLAT], ids=[i for i, c in zip(IDS, CASES, strict=True) if c[0] not in FLAT])
+@pytest.mark.parametrize("case", [c for c in CASES if c[0] not in FLAT], ids=lambda c: c[1].__name__)
 def test_derivatives_to_second_order(case):
     gradgradcheck(lambda *xs: tuple(y for y in call(case, xs) if isinstance(y, Tensor)), floats([case[2], case[3]]))
 
@@ -74,15 +73,16 @@ def test_what_is_flat_has_zero_gradient(case):
         assert g is None or not g.numpy().any()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if len(floats([c[2], c[3]])) > 1], ids=lambda c: c[0].__name__)
+@pytest.mark.parametrize("case", [c for c in CASES if len(floats([c[2], c[3]])) > 1 and c[0] is not np.full_like],
+                         ids=lambda c: c[1].__name__)
 def test_arrays_may_stand_for_any_of_the_tensors(case):
-    arrays = floats([case[2], case[3]])
+    arrays = floats([case[2], case[3]])              # (np.full_like asks only its first argument whether it wants to take over)
     together = [Tensor(x, requires_grad=True) for x in arrays]
     weights = [np.arange(1.0, 1 + y.size).reshape(y.shape) for y in call(case, together)]
 
     def gradient(inputs, wanted):
         loss = sum(np.sum(y * w) for y, w in zip(call(case, inputs), weights, strict=True) if isinstance(y, Tensor) and y.requires_grad)
-        return ta.grad(loss, [wanted], allow_unused=True)[0]
+        return ta.grad(loss, [wanted], allow_unused=True)[0] if isinstance(loss, Tensor) else None
 
     for i, x in enumerate(arrays):
         alone = Tensor(x, requires_grad=True)
@@ -172,8 +172,8 @@ def test_einsum_says_which_labels_are_wrong():
 
 def test_integers_and_booleans_come_back_as_plain_arrays():
     t = Tensor(R(2, 3), requires_grad=True)
-    for y in (np.argmax(t, axis=1), np.argsort(t), np.isnan(t), np.greater(t, 0), t > 0, np.shape(t), np.nonzero(t)[0], np.int64(t), np.where(t > 0)[0],
-              np.isclose(t, t), np.count_nonzero(t), np.zeros_like(t), np.ones_like(t), np.full_like(t, 2.0)):
+    for y in (np.argmax(t, axis=1), np.argsort(t), np.isnan(t), np.greater(t, 0), t > 0, np.shape(t), np.nonzero(t)[0], np.int64(t),
+              np.where(t > 0)[0], np.isclose(t, t), np.count_nonzero(t), np.zeros_like(t), np.ones_like(t), np.full_like(t, 2.0)):
         assert not isinstance(y, Tensor)
     assert np.allclose(t, t) and np.array_equal(t, t) and not np.any(np.isinf(t))
     np.testing.assert_array_equal(np.int64(t), t.numpy().astype(np.int64))
@@ -187,7 +187,8 @@ def test_without_a_gradient_at_stake_a_tensor_is_an_array():
 
 
 def test_dtype_converts_the_operands_first():
-    for y in (np.exp(T, dtype=np.float32), np.sum(T, dtype=np.float32), np.mean(T, None, np.float32), np.concatenate([T, T], dtype=np.float32)):
+    for y in (np.exp(T, dtype=np.float32), np.sum(T, dtype=np.float32), np.mean(T, None, np.float32),
+              np.concatenate([T, T], dtype=np.float32)):
         assert y.dtype == np.float32 and ta.grad(y.sum(), T)[0].dtype == np.float64
 
 
@@ -195,7 +196,8 @@ def test_methods_of_ufuncs():
     a, b = R(2, 3), P(2)
     t, u = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)
     for mine, numpys in ((np.add.reduce(t), np.add.reduce(a)), (np.multiply.reduce(t, axis=1), np.multiply.reduce(a, axis=1)),
-                         (np.maximum.reduce(t, axis=None), np.maximum.reduce(a, axis=None)), (np.add.accumulate(t, axis=1), np.add.accumulate(a, axis=1)),
+                         (np.maximum.reduce(t, axis=None), np.maximum.reduce(a, axis=None)),
+                         (np.add.accumulate(t, axis=1), np.add.accumulate(a, axis=1)),
                          (np.minimum.reduce(t, keepdims=True), np.minimum.reduce(a, keepdims=True)),
                          (np.multiply.outer(t, u), np.multiply.outer(a, b)), (np.subtract.outer(2.0, u), np.subtract.outer(2.0, b))):
         assert isinstance(mine, Tensor)
@@ -207,8 +209,8 @@ def test_methods_of_ufuncs():
 def test_python_scalars_and_numpy_scalars_keep_float32():
     t = Tensor(R(3).astype(np.float32), requires_grad=True)
     for y in (np.multiply(2.0, t), np.add(t, np.float64(2)), np.maximum(0, t), np.where([True, False, True], t, 0.0), np.stack([t[0], 1.0]),
-              np.clip(t, 0.0, 1.0), np.power(np.abs(t), 2.5), np.linalg.norm(t), np.linspace(t[0], 1.0, 3), np.einsum("i,i", t, t), np.pad(t, 1),
-              np.logaddexp2(t, 1.0), np.copysign(t, -1.0), np.heaviside(t, 0.5), np.nan_to_num(t), np.sinc(t), np.quantile(t, 0.3)):
+              np.clip(t, 0.0, 1.0), np.power(np.abs(t), 2.5), np.linalg.norm(t), np.linspace(t[0], 1.0, 3), np.einsum("i,i", t, t),
+              np.pad(t, 1), np.logaddexp2(t, 1.0), np.copysign(t, -1.0), np.heaviside(t, 0.5), np.nan_to_num(t), np.sinc(t), np.quantile(t, 0.3)):
         assert y.dtype == np.float32, y
 
 
@@ -225,8 +227,7 @@ def test_ties_and_kinks_are_pytorchs():
         t, u = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
         mine(t).sum().backward()
         theirs(u).sum().backward()
-        if mine is not np.fmax:
-            np.testing.assert_allclose(t.grad.numpy(), u.grad.numpy())
+        np.testing.assert_allclose(t.grad.numpy(), u.grad.numpy())
 
 
 def test_fmax_gives_the_gradient_to_the_operand_that_is_a_number():
@@ -275,8 +276,8 @@ def test_attention_in_plain_numpy_learns():
 def test_layer_norm_in_plain_numpy_to_third_order():
     def normalized(x):
         return (x - np.mean(x, axis=-1, keepdims=True)) / np.std(x, axis=-1, keepdims=True)
-    x = R(2, 4)
-    slope = lambda t: ta.grad(np.sum(np.tanh(normalized(t))[:, 0]), t, create_graph=True)[0]
-    gradgradcheck(slope, [x])
-    hvp = lambda t: ta.hvp(lambda s: np.sum(np.tanh(normalized(s))[:, 0]), t, P(2, 4), create_graph=True)
+    x, v = R(2, 4), P(2, 4)
+    slope = lambda t: ta.value_and_grad(lambda s: np.sum(np.tanh(normalized(s))[:, 0]), create_graph=True)(t)[1]
+    gradgradcheck(slope, [x])                        # the gradient, its gradient, and that one's: third order
+    hvp = lambda t: ta.hvp(lambda s: np.sum(np.tanh(normalized(s))[:, 0]), t, v, create_graph=True)
     gradgradcheck(hvp, [x])                          # a gradient of a Hessian-vector product, and its gradient: fourth order

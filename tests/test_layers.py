@@ -42,7 +42,8 @@ LAYERS = [
     "check.*",
     "viz.*",
     "",  # the package itself, tinygrad_attn/__init__.py: it gathers everything above
-    "demo",
+    "demo.*",
+    "doctor",
     "cli",
     "__main__",
 ]

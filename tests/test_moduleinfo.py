@@ -2,9 +2,10 @@
 evaluation.
 
 The samples are those PyTorch tests itself with (`torch.testing._internal.common_modules`). A sample that is out of
-scope is counted by reason in OUT_OF_SCOPE and printed; none is dropped.
+scope is counted by reason and printed; none is dropped.
 """
 
+import inspect
 from collections import Counter
 
 import numpy as np
@@ -16,10 +17,13 @@ common_modules = pytest.importorskip("torch.testing._internal.common_modules")
 
 from tinygrad_attn import Tensor, nn
 
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+
 NAMES = ["Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "GELU", "SiLU", "Softmax", "LogSoftmax", "MSELoss",
          "CrossEntropyLoss", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
          "TransformerDecoderLayer", "Transformer"]
-INFO = {info.module_cls.__name__: info for info in common_modules.module_db if info.module_cls.__module__.startswith("torch.nn.modules")}
+INFO = {info.module_cls.__name__: info for info in common_modules.module_db
+        if info.module_cls.__module__.startswith("torch.nn.modules")}
 TOLERANCE = 1e-6
 EXPECTED = {"Linear": 3, "Embedding": 2, "CrossEntropyLoss": 105, "MultiheadAttention": 64,
             "TransformerEncoderLayer": 35}
@@ -38,7 +42,6 @@ def samples(name, training):
 
 
 def dtype_for(cls):
-    import inspect
     return {"dtype": torch.float64} if "dtype" in inspect.signature(cls.__init__).parameters else {}
 
 
@@ -77,7 +80,7 @@ def close(ours, theirs, what):
     if ours is None:
         return
     ours, theirs = ours.numpy(), theirs.detach().numpy()
-    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, f"{what}: {ours.shape} {ours.dtype}, not {theirs.shape} {theirs.dtype}"
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), what
     np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE,
                                err_msg=what)     # NaN where theirs is NaN, and only there
 
@@ -115,7 +118,8 @@ def compare(theirs, made, call):
 
 def out_of_scope(made, call):
     """Why a sample asks for something that is not ours to do, or None."""
-    tensors = [x for x in (*call.args, *call.kwargs.values(), *made.args, *made.kwargs.values()) if isinstance(x, torch.Tensor)]
+    given = (*call.args, *call.kwargs.values(), *made.args, *made.kwargs.values())
+    tensors = [x for x in given if isinstance(x, torch.Tensor)]
     if any(x.is_complex() for x in tensors):
         return "complex numbers"
     if any(x.is_nested for x in tensors):
@@ -137,8 +141,9 @@ def test_outputs_and_every_gradient_agree_with_torch(name, training):
         try:
             gradients += compare(theirs, made, call)
         except Exception as error:
-            failed.append(f"sample {i} {made.args} {made.kwargs} called with {list(call.kwargs)}: {type(error).__name__}: {error}")
-    print(f"\n{name}, {'training' if training else 'evaluation'}: {seen - len(failed)} of {seen} agree, {gradients} gradients; "
+            failed.append(f"sample {i} {made.args} {made.kwargs} called with {list(call.kwargs)}: {error!r}")
+    mode = "training" if training else "evaluation"
+    print(f"\n{name}, {mode}: {seen - len(failed)} of {seen} agree, {gradients} gradients; "
           f"out of scope: {dict(skipped) or 'none'}")
     assert not failed, f"{len(failed)} of {seen} differ\n" + "\n".join(failed[:5])
     assert seen >= EXPECTED.get(name, 1) and gradients

@@ -191,7 +191,7 @@ BATCH = np.ones((2, 3, 8))
 
 
 @pytest.mark.parametrize("arguments, named, error, text", [
-    ((BATCH, BATCH[0], BATCH[0]), {}, ValueError, r"three batched inputs, or three unbatched.*\(B, T, E\) since batch_first=True"),
+    ((BATCH, BATCH[0], BATCH[0]), {}, ValueError, r"or three unbatched.*\(B, T, E\) since batch_first=True"),
     ((BATCH[..., :4],) * 3, {}, ValueError, "made for a query with last axis 8"),
     ((BATCH, BATCH[..., :4], BATCH), {}, ValueError, "a key with 8 .*pass kdim="),
     ((BATCH, np.ones((5, 3, 8)), np.ones((5, 3, 8))), {}, ValueError, "one batch size.*did you mean batch_first=False"),

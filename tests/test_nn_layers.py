@@ -21,6 +21,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
 def test_initial_values_are_torchs_draws(maker):
     torch = require("torch")
@@ -34,7 +35,8 @@ def test_initial_values_are_torchs_draws(maker):
     assert ta_random.rand(1).item() == torch.rand(1).item()       # and the stream stands at the same place
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.LayerNorm(3), nn.RMSNorm(3), nn.GELU(), nn.SiLU(), nn.Softmax(dim=-1),
+@pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.LayerNorm(3), nn.RMSNorm(3), nn.GELU(), nn.SiLU(),
+                                   nn.Softmax(dim=-1),
                                    nn.LogSoftmax(), nn.Sigmoid(), nn.Tanh(), nn.FeedForward(3, 5),
                                    nn.SinusoidalPositionalEncoding(3), nn.LearnedPositionalEncoding(9, 3),
                                    nn.SelfAttention(3, 2)],

@@ -52,8 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    about, _, rest = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy: its command line.")
+    parser = argparse.ArgumentParser(prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy.")
     parser.add_argument("--version", action="version", version=f"tinygrad_attn {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     parser.set_defaults(run=None, command="")
@@ -85,7 +84,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     check = command("gradcheck", run_gradcheck, "check a function's gradient against finite differences")
     check.add_argument("target", metavar="FILE.py[:FUNCTION] or MODULE:FUNCTION", help="a function of arrays or Tensors, or an op")
-    check.add_argument("--shape", action="append", default=[], metavar="2,3", help="the shape of an input, once for each (default: 3,4 for all)")
+    check.add_argument("--shape", action="append", default=[], metavar="2,3",
+                       help="the shape of an input, once for each (default: 3,4 for all)")
     check.add_argument("--order", type=int, choices=(1, 2), default=1, help="2 checks the gradient's own gradient too")
     check.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
 

@@ -1,0 +1,115 @@
+"""`python -m tinygrad_attn doctor`: what this machine has, what is missing and how to get it, and whether the engine works here."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from . import __version__
+
+LIBRARIES = (
+    ("safetensors", "safetensors", "examples", "ta.save and ta.load"),
+    ("tqdm", "tqdm", "examples", "progress bars"),
+    ("matplotlib", "matplotlib", "viz", "curves and attention maps"),
+    ("graphviz", "graphviz", "viz", "pictures of the graph"),
+    ("pygraphviz", "pygraphviz", "viz", "drawing them without the dot program"),
+    ("sklearn", "scikit-learn", "examples", "the demo's images"),
+    ("torch", "torch", "torch", "comparing with PyTorch"),
+)
+"""(module, distribution, extra, what it is for)"""
+
+
+def examine() -> int:
+    """Print what was found; 0 if everything that is there works, 1 if a check fails."""
+    print(f"tinygrad_attn {__version__}")
+    print(f"Python        {platform.python_version()} on {platform.system()} {platform.machine()}")
+    print(f"NumPy         {np.__version__}, matrix products by {blas()}")
+    from .threads import get_num_threads
+
+    print(f"threads       {get_num_threads()}")
+    print("\nOptional libraries")
+    for module, name, extra, purpose in LIBRARIES:
+        if find_spec(module) is None:
+            print(f"  {name:<14}missing     {purpose}: pip install 'tinygrad_attn[{extra}]'")
+        else:
+            print(f"  {name:<14}{version(name):<12}{purpose}")
+    print(f"  pictures are drawn by {renderer()}")
+    print("\nChecks")
+    results = [one(*check) for check in checks()]
+    good = all(results)
+    print("\nEverything that is here works." if good else "\nSomething is wrong: see above.")
+    return 0 if good else 1
+
+
+def one(name: str, check: Callable[[], tuple[bool, str]]) -> bool:
+    """Run one check; whatever goes wrong in it is its result, not the end of the examination."""
+    try:
+        good, words = check()
+    except Exception as error:
+        good, words = False, f"{type(error).__name__}: {error}"
+    print(f"  {'ok    ' if good else 'FAILED'}  {name}: {words}")
+    return good
+
+
+def checks() -> list[tuple[str, Callable[[], tuple[bool, str]]]]:
+    """What can be tried here, quickest first."""
+    found = [("gradients", gradients)]
+    if find_spec("torch"):
+        found.append(("agreement with PyTorch", torch_agreement))
+    return found
+
+
+def gradients() -> tuple[bool, str]:
+    """Every gradient of a small encoder layer against finite differences."""
+    from . import nn
+    from .check import gradcheck
+
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", batch_first=True, dtype=np.float64)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8))
+    report = gradcheck(layer, [x], fast_mode=True, raise_exception=False)
+    return bool(report), f"an encoder layer's {len(report.entries)} tensors agree with finite differences" if report else str(report)
+
+
+def torch_agreement() -> tuple[bool, str]:
+    """An encoder layer with torch's weights gives torch's numbers."""
+    import torch
+
+    from . import nn
+
+    torch.manual_seed(0)
+    theirs = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double()
+    ours = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=np.float64)
+    ours.load_state_dict(theirs.state_dict())
+    x = np.random.default_rng(0).standard_normal((2, 3, 8))
+    error = float(np.abs(ours(x).numpy() - theirs(torch.from_numpy(x)).detach().numpy()).max())
+    return error < 1e-12, f"largest difference {error:.1e} with torch {torch.__version__}"
+
+
+def blas() -> str:
+    """The library behind NumPy's matrix products."""
+    config: Any = np.show_config(mode="dicts")
+    found = config.get("Build Dependencies", {}).get("blas", {})
+    return " ".join(str(found[key]) for key in ("name", "version") if found.get(key)) or "an unknown library"
+
+
+def renderer() -> str:
+    """Who turns DOT text into a picture."""
+    import shutil
+
+    if find_spec("graphviz") is None:
+        return "nobody (no graphviz package); text trees still work"
+    if shutil.which("dot"):
+        return "the dot program"
+    return "pygraphviz's own libraries" if find_spec("pygraphviz") else "nobody (no dot program, no pygraphviz); text trees still work"
+
+
+def version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "?"

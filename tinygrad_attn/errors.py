@@ -80,12 +80,12 @@ def _matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     """An operand that is neither a Tensor nor a number, as an array.
 
-    NumPy scalars count as Python numbers, so that `x / np.sqrt(8)` keeps the dtype of x.
+    Beside a Tensor a NumPy scalar counts as a Python number, so that `x / np.sqrt(8)` keeps the dtype of x.
     """
     if isinstance(x, np.ndarray):
         return x
     if isinstance(x, np.generic):
-        return x.item()
+        return x.item() if any(hasattr(t, "_data") for t in inputs) else x
     if isinstance(x, (list, tuple)):
         if any(hasattr(item, "_data") for item in x):
             raise TypeError(f"{op} got a {type(x).__name__} of Tensors; join them first with np.stack or np.concatenate.")

@@ -230,4 +230,4 @@ def _packed_attention(g, y, packed, mask=None, *, num_heads, scale, is_causal, k
 
 def constant(x: Any) -> bool:
     """Is x something no derivative is asked for?"""
-    return not (isinstance(x, Variable) and x.requires_grad)
+    return not (isinstance(x, Variable) and x._tracked)

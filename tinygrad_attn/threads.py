@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -148,8 +149,9 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         pool.grow(len(parts) - 1)
         before = blas.get()
         blas.set(1)
-        for part in parts[1:]:                           # the caller's context, because np.errstate lives there
-            pool.calls.put((lambda part=part, context=copy_context(): context.run(part), done))
+        for part in parts[1:]:
+            context = copy_context()                     # the caller's, because np.errstate lives there
+            pool.calls.put((partial(context.run, part), done))
             waiting += 1
         parts[0]()
     finally:
@@ -219,8 +221,9 @@ def reuse_memory() -> bool:
     """
     try:
         libc = ctypes.CDLL(None)
-        libc.gnu_get_libc_version           # glibc alone has this name, and these meanings of the numbers below
-    except (OSError, TypeError, AttributeError):
+    except (OSError, TypeError):
+        return False
+    if not hasattr(libc, "gnu_get_libc_version"):           # glibc alone has this name, and these meanings of the numbers
         return False
     mmap_threshold, trim_threshold, arena_max = -3, -1, -8
     done = [libc.mallopt(mmap_threshold, 32 << 20), libc.mallopt(trim_threshold, 2**31 - 1), libc.mallopt(arena_max, 1)]

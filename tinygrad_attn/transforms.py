@@ -1,7 +1,8 @@
-"""Functions that take a function and differentiate it: vjp, jvp, value_and_grad, jacobian, hessian, hvp, and checkpoint.
+"""Transforms: vjp, jvp, value_and_grad, jacobian, hessian and hvp of a function, and checkpoint.
 
-Inputs may be Tensors, arrays or numbers; results are Tensors.  A transform used inside a function that is itself being transformed records what it
-does, so `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian; elsewhere say `create_graph=True` to differentiate a result further.
+Inputs may be Tensors, arrays or numbers; results are Tensors.  A transform used inside a function that is itself
+being transformed records what it does, so `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian; elsewhere
+say `create_graph=True` to differentiate a result further.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .autograd import enable_grad, grad, no_grad
-from .engine import Variable, clone, local, op, sweep
+from .engine import Op, Variable, clone, local, sweep
 from .errors import describe
 from .random import get_rng_state, set_rng_state
 from .tensor import Tensor
@@ -31,7 +32,9 @@ _depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
-    """A tensor to differentiate by: part of the graph around it if its derivatives are to be differentiated, else a leaf of its own."""
+    """A tensor to differentiate by: part of the graph around it if its derivatives are to be differentiated, else a
+    leaf of its own.
+    """
     if not isinstance(x, Variable):
         return Tensor(x, requires_grad=True)
     if create_graph and x._tracked and local.context.recording:
@@ -50,8 +53,8 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
     finally:
         _depth.value -= 1
     if isinstance(y, (tuple, list, dict)) or y is None:
-        raise TypeError(f"the function to differentiate returned {describe(y)}; it must return one Tensor. Combine several with np.concatenate or "
-                        "a weighted sum, or differentiate one at a time.")
+        raise TypeError(f"the function to differentiate returned {describe(y)}; it must return one Tensor. Combine several with "
+                        "np.concatenate or a weighted sum, or differentiate one at a time.")
     return y if isinstance(y, Tensor) else Tensor(y)
 
 
@@ -91,9 +94,10 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
 
     `xs` and `vs` are sequences, or one Tensor, array or number each; each v has its x's shape.
 
-    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v: two backward passes and no second set of rules.  A forward
-    pass that pushes tangents op by op, with each op's J v found in the same way, was measured too: 3.3 times slower on a chain of small
-    ops, 1.2 to 1.9 times on an MLP and on attention.  It would need no memory for the graph, but every op would need a rule more to be faster.
+    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v: two backward passes and no second
+    set of rules.  A forward pass that pushes tangents op by op, with each op's J v found in the same way, was
+    measured too: 3.3 times slower on a chain of small ops, 1.2 to 1.9 times on an MLP and on attention.  It would
+    need no memory for the graph, but every op would need a rule more to be faster.
     """
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))
@@ -103,10 +107,10 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
-    tangents = [v if isinstance(v, Variable) else np.asarray(v) for v in vs]
+    tangents: list[Any] = [v if isinstance(v, Variable) else np.asarray(v) for v in vs]
     for x, v in zip(inputs, tangents, strict=True):
-        if v.shape != x.shape:
-            raise ValueError(f"a tangent has its input's shape: got {v.shape} for {describe(x)}.")
+        if np.shape(v) != x.shape:
+            raise ValueError(f"a tangent has its input's shape: got {np.shape(v)} for {describe(x)}.")
     pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), tangents, strict=True) if p._tracked]
     if not pulled:
         return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype))
@@ -114,10 +118,13 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
     return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype)) if tangent is None else tangent
 
 
-def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None) -> Callable[..., tuple[Tensor, Any]]:
-    """A function that returns `(f(*args), df/d(args[argnums]))`: one gradient, or a tuple for several argnums.  As jax.value_and_grad.
+def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
+                   ) -> Callable[..., tuple[Tensor, Any]]:
+    """A function that returns `(f(*args), df/d(args[argnums]))`: one gradient, or a tuple for several argnums.  As
+    jax.value_and_grad.
 
-    f returns a single number (ValueError otherwise).  Arguments that are not in `argnums`, and keywords, are passed on as they are.
+    f returns a single number (ValueError otherwise).  Arguments that are not in `argnums`, and keywords, are passed
+    on as they are.
     """
     several = not isinstance(argnums, int)
     chosen = tuple(argnums) if not isinstance(argnums, int) else (argnums,)
@@ -130,8 +137,8 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
             given[i] = x
         y = _call(f, given, kwargs)
         if y.size != 1:
-            raise ValueError(f"value_and_grad needs a function with a single number as its result, but this is {describe(y)}. Reduce it first, for "
-                             "example with .sum() or .mean(), or use vjp or jacobian.")
+            raise ValueError(f"value_and_grad needs a function with a single number as its result, but this is {describe(y)}. Reduce it "
+                             "first, for example with .sum() or .mean(), or use vjp or jacobian.")
         found = _gradients(y, inputs, None, recorded, False)
         return _outcome(y, recorded), found if several else found[0]
 
@@ -143,19 +150,20 @@ def jacobian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
     y = _call(f, [x])
-    rows = []
+    rows: list[Any] = []
     for i in range(y.size):
         one_hot = np.zeros(y.size, y.dtype)
         one_hot[i] = 1
         rows.append(_gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1)[0].reshape(-1))
     if not rows:
         return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
-    return np.stack(rows).reshape(*y.shape, *x.shape)
+    stacked: Any = np.stack(rows)
+    return stacked.reshape(*y.shape, *x.shape)
 
 
 def hessian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor:
     """d^2 f / (dx_i dx_j) of a function with a single number as its result: shape x.shape + x.shape."""
-    return jacobian(lambda x: value_and_grad(f, create_graph=True)(x)[1], x, create_graph=create_graph)
+    return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
 def hvp(f: Callable, x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
@@ -165,7 +173,7 @@ def hvp(f: Callable, x: Any, v: Any, *, create_graph: bool | None = None) -> Ten
     v = v if isinstance(v, Variable) else np.asarray(v, x.dtype)
     if v.shape != x.shape:
         raise ValueError(f"v has x's shape: got {v.shape} for {describe(x)}.")
-    slope = value_and_grad(f, create_graph=True)(x)[1]
+    slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
     return _gradients(slope, [x], v, recorded, False)[0]
 
 
@@ -219,8 +227,8 @@ class _Run:
         finally:
             here.observers = before
         if not isinstance(y, Variable):
-            raise TypeError(f"checkpoint() needs a function that returns one Tensor, but it returned {describe(y)}. Checkpoint each part by itself, or "
-                            "join them with np.concatenate.")
+            raise TypeError(f"checkpoint() needs a function that returns one Tensor, but it returned {describe(y)}. Checkpoint each "
+                            "part by itself, or join them with np.concatenate.")
         closure.note(y)
         self.value: Any = y._data
         self.outside = list(closure.found.values())
@@ -240,22 +248,21 @@ class _Run:
             here.observers, here.scope = observers, scope
 
 
-@op
-def recomputed(*inputs, run):
+def _value(*inputs: Any, run: _Run) -> Any:
     """The value of a checkpointed call; its derivative runs the call again."""
     value, run.value = run.value, None
     return value
 
 
-@recomputed.vjp_all
 def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...]) -> list[Any]:
     create_graph = isinstance(g, Variable)
     given = inputs[:len(run.places)]
     fresh = [clone(x) if create_graph and x._tracked else Tensor._of(getattr(x, "_data", x), needed)
              for x, needed in zip(given, needs, strict=False)]
     result = run.again(fresh)
-    if not isinstance(result, Variable) or result.shape != y.shape:
-        raise ValueError(f"a checkpointed function must do the same when it is run again, but returned {describe(result)} instead of shape {y.shape}.")
+    if not isinstance(result, Tensor) or result.shape != y.shape:
+        raise ValueError(f"a checkpointed function must do the same when it is run again, but returned {describe(result)} "
+                         f"instead of shape {y.shape}.")
     wanted = [x for x, needed in zip([*fresh, *run.outside], needs, strict=True) if needed]
     here = local.context
     observers, here.observers = here.observers, ()
@@ -266,12 +273,19 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...])
     return [found[id(x)][1] if needed and id(x) in found else None for x, needed in zip([*fresh, *run.outside], needs, strict=True)]
 
 
-def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
-    """f(*xs), remembering only its inputs: what happens inside is computed again in the backward pass.  Less memory for one forward pass more.
+recomputed = Op(_value)
+recomputed.__name__ = "checkpoint"
+recomputed.vjp_all(_run_again)
 
-    Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random numbers (dropout) come out the
-    same both times; checkpoints may be nested and differentiated further.  f returns one Tensor (TypeError otherwise).
-    As torch.utils.checkpoint.  Source: T. Chen et al., "Training deep nets with sublinear memory cost" (2016).
+
+def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
+    """f(*xs), remembering only its inputs: what happens inside is computed again in the backward pass.  Less memory
+    for one forward pass more.
+
+    Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random
+    numbers (dropout) come out the same both times; checkpoints may be nested and differentiated further.  f returns
+    one Tensor (TypeError otherwise). As torch.utils.checkpoint.  Source: T. Chen et al., "Training deep nets with
+    sublinear memory cost" (2016).
     """
     if not local.context.recording:
         return f(*xs, **keywords)

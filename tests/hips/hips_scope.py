@@ -25,7 +25,9 @@ NO_HOOK = {
     "test_r_node_and_const", "test_r_mixed", "test_r_slicing", "test_c_", "test_c_mixed", "test_mean_list_of_boxes",
     "test_std_list_of_boxes", "test_var_list_of_boxes", "test_norm_list_of_boxes",
 }
-"""In scope, but they hand a list of tensors to np.array, np.r_, np.c_, or to np.mean and the like, where NumPy asks nobody."""
+"""In scope, but they hand a list of tensors to np.array, np.r_, np.c_, or to np.mean and the like, where NumPy asks
+nobody.
+"""
 
 
 def out_of_scope(item) -> bool:

@@ -1,7 +1,9 @@
-"""A pytest plugin that lets the published tests of HIPS autograd run against this package, or against MyGrad (HIPS_BACKEND=mygrad).
+"""A pytest plugin that lets the published tests of HIPS autograd run against this package, or against MyGrad
+(HIPS_BACKEND=mygrad).
 
-It puts modules named `autograd...` in place whose `numpy` is NumPy itself and whose `grad`, `jacobian`, `check_grads` ... are written here on
-top of the backend's own backward pass.  Complex arguments are left out of the checks; what else is out of scope is listed in hips_scope.py.
+It puts modules named `autograd...` in place whose `numpy` is NumPy itself and whose `grad`, `jacobian`, `check_grads`
+... are written here on top of the backend's own backward pass.  Complex arguments are left out of the checks; what
+else is out of scope is listed in hips_scope.py.
 """
 
 import inspect
@@ -11,7 +13,6 @@ import sys
 import types
 
 import numpy as np
-
 from hips_scope import FILES, out_of_scope
 
 EPS, TOLERANCE = 1e-6, 1e-6
@@ -62,7 +63,9 @@ class Ours:
 
 
 class MyGrad:
-    """MyGrad 2: first derivatives only, and a graph that can be used once, so every pullback runs the function again."""
+    """MyGrad 2: first derivatives only, and a graph that can be used once, so every pullback runs the function
+    again.
+    """
 
     def __init__(self):
         import mygrad

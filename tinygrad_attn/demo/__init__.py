@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 import shlex
 import time
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..check import gradcheck
-from ..threads import reuse_memory
+from ..threads import get_num_threads, reuse_memory, set_num_threads
 from .digits import Split, baselines, load_split
+from .progress import Progress
 from .training import Run, Settings, loss_of, train
 
 BUDGET = 85.0
@@ -53,39 +55,59 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
     split. Checkpoints and report.html go into the folder `out`. Raises ImportError without scikit-learn or matplotlib,
     Interrupted on Ctrl-C.
     """
-    begun = time.perf_counter()
     require_extras()
     if epochs < 1 or runs is not None and runs < 1:
         raise ValueError(f"the demo needs at least one epoch and one run, got epochs {epochs} and runs {runs}")
+    checkpoints = Path(out) / "checkpoints"
+    os.makedirs(checkpoints, exist_ok=True)
+    if not resume:
+        for old in checkpoints.glob("*.safetensors"):
+            old.unlink()
+    elif not any(checkpoints.glob("*.safetensors")):
+        print(f"Nothing to resume in {checkpoints}; beginning afresh.")
+    reuse_memory()
+    threads = get_num_threads()
+    set_num_threads(1)           # matrices this small gain nothing from a second thread, and lose much where the cores are busy
+    try:
+        return _everything(Path(out), seed, epochs, resume, runs)
+    except KeyboardInterrupt:
+        newest = max(checkpoints.glob("*.safetensors"), key=os.path.getmtime, default=None)
+        kept = f"The last finished epoch is kept in {newest}." if newest else "No epoch was finished yet, so nothing is kept."
+        again = f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {shlex.quote(str(out))}"
+        again += f" --runs {runs}" if runs else ""
+        raise Interrupted(f"Stopped. {kept}\nTo go on from there: {again}") from None
+    finally:
+        set_num_threads(threads)
+
+
+def _everything(folder: Path, seed: int, epochs: int, resume: bool, runs: int | None) -> int:
     from .report import accuracy_table, write_report
 
-    folder = Path(out)
-    reuse_memory()
+    begun = time.perf_counter()
     done: list[Run] = []
     others: list[dict[str, float]] = []
-    print("Digits of 8 x 8 pixels: 1,437 to learn from, 360 to be judged by. An image is 16 tokens, its patches of 2 x 2 pixels.")
 
-    again = f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {shlex.quote(str(folder))}"
-    if resume and not any((folder / "checkpoints").glob("*.safetensors")):
-        print(f"Nothing to resume in {folder / 'checkpoints'}; beginning afresh.")
-
-    def one(split: Split, number: int) -> Run:
-        return _train_one(Settings(seed=number, split=split.name, epochs=epochs), split, folder, resume, again)
+    def train_on(split: Split, number: int) -> Run:
+        settings = Settings(seed=number, split=split.name, epochs=epochs)
+        checkpoint = folder / "checkpoints" / f"{split.name.replace(' ', '-')}.safetensors"
+        with Progress(split.name) as progress:
+            return train(settings, split, checkpoint, resume=resume, on_step=progress.on_step)
 
     def time_for_another() -> bool:
         return time.perf_counter() - begun + done[-1].seconds + REPORT_SECONDS < BUDGET
 
+    print("Digits of 8 x 8 pixels, 1,437 to learn from and 360 to be judged by; an image is 16 tokens, its patches of 2 x 2.", flush=True)
     for k in range(SEEDS if runs is None else runs):
         if k and runs is None and not time_for_another():
             print(f"  (no time for seed {seed + k} within {BUDGET:.0f} s; --runs {SEEDS} trains it all the same)")
             break
         split = load_split(seed + k)
         others.append(baselines(split))
-        done.append(one(split, seed + k))
+        done.append(train_on(split, seed + k))
     ordered = None
     if runs is None and time_for_another():
         split = load_split(None)
-        ordered = one(split, seed), baselines(split)
+        ordered = train_on(split, seed), baselines(split)
 
     print(f"\nRight answers on 360 unseen images, random stratified split, {_seeds(done)}:")
     for name, values in accuracy_table(done, others):
@@ -94,37 +116,23 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
     if ordered:
         listed = ", ".join(f"{name} {value:.2f} %" for name, value in ordered[1].items())
         print(f"Ordered split (the last 360 images, by other writers): Transformer {ordered[0].accuracy:.2f} %, {listed}")
-
     check = check_gradients(done[0])
-    entries = check.entries
-    if check:
-        worst = max(max(e.projected_error, float(np.max(e.error, initial=0))) for e in entries)
-        print(f"\nGradient check of the trained model's loss: all {len(entries)} parameter tensors "
-              f"({sum(e.analytic.size for e in entries):,} numbers) agree with finite differences, largest error {worst:.1e}")
-    else:
-        print(f"\n{check}")
-
+    print(f"\n{_verdict(check)}", flush=True)
     page = folder / "report.html"
     write_report(page, done, others, check, ordered=ordered)
     print(f"\nDone in {time.perf_counter() - begun:.0f} s. The report, to open in a browser:\n  {page.resolve()}")
     return 0 if check else 1
 
 
+def _verdict(check: Any) -> str:
+    if not check:
+        return str(check)
+    worst = max(max(e.projected_error, float(np.max(e.error, initial=0))) for e in check.entries)
+    numbers = sum(e.analytic.size for e in check.entries)
+    return (f"Gradient check of the trained model's loss: all {len(check.entries)} parameter tensors ({numbers:,} numbers) agree with "
+            f"finite differences, largest error {worst:.1e}")
+
+
 def _seeds(runs: list[Run]) -> str:
     numbers = [run.settings.seed for run in runs]
     return f"seeds {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"one seed ({numbers[0]})"
-
-
-def _train_one(settings: Settings, split: Split, folder: Path, resume: bool, again: str) -> Run:
-    """Train, with progress shown; Ctrl-C becomes an `Interrupted` that says what is kept and how to go on."""
-    from .progress import Progress
-
-    checkpoint = folder / "checkpoints" / f"{split.name.replace(' ', '-')}.safetensors"
-    if not resume:
-        checkpoint.unlink(missing_ok=True)           # so that what an interrupted run leaves there is its own
-    try:
-        with Progress(split.name) as progress:
-            return train(settings, split, checkpoint, resume=resume, on_step=progress.on_step)
-    except KeyboardInterrupt:
-        kept = f"The last finished epoch is kept in {checkpoint}." if checkpoint.exists() else "No epoch of this run was finished yet."
-        raise Interrupted(f"Stopped in the middle of {split.name}. {kept}\nTo go on from there: {again}") from None

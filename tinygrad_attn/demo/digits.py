@@ -17,7 +17,7 @@ SIDE, PATCH, CLASSES = 8, 2, 10
 TOKENS, PATCH_NUMBERS = (SIDE // PATCH) ** 2, PATCH * PATCH
 TEST_IMAGES = 360
 
-Images = NDArray[np.float32]
+Images = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
 

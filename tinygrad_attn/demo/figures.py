@@ -58,6 +58,7 @@ def learning_curves(runs: Sequence[Run], baselines: Mapping[str, float]) -> Any:
     for (name, value), style in zip(baselines.items(), (":", "--"), strict=False):
         right.axhline(value, color=GREY, linestyle=style, linewidth=1.2, label=f"{name} {value:.1f} %")
     for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False)

@@ -39,7 +39,8 @@ class Progress:
         if done > self.epochs_told and (done % max(1, epochs // LINES) == 0 or done == epochs):
             self.epochs_told = done
             recent = run.losses[-20:]
-            print(f"  {self.name}: epoch {done:2d} of {epochs}, loss {sum(recent) / len(recent):.3f}, test {tested}, {run.seconds:.0f} s", flush=True)
+            loss = sum(recent) / len(recent)
+            print(f"  {self.name}: epoch {done:2d} of {epochs}, loss {loss:.3f}, test {tested}, {run.seconds:.0f} s", flush=True)
 
 
 def _bar(steps: int, done: int, name: str) -> Any:

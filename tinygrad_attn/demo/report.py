@@ -153,8 +153,8 @@ def _ordered(ordered: tuple[Run, Mapping[str, float]] | None) -> str:
         return ""
     run, others = ordered
     listed = ", ".join(f"{name} {value:.2f} %" for name, value in others.items())
-    return (f"<p>Harder: learn from the first 1,437 images of the file and be judged by the last 360, which other people wrote. There the Transformer "
-            f"gets <b>{run.accuracy:.2f} %</b>, {html.escape(listed)} (one seed).</p>")
+    return ("<p>Harder: learn from the first 1,437 images of the file and be judged by the last 360, which other people wrote. "
+            f"There the Transformer gets <b>{run.accuracy:.2f} %</b>, {html.escape(listed)} (one seed).</p>")
 
 
 def _errors_text(wrong: int, total: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -32,7 +33,7 @@ class DigitClassifier(nn.Module):
     def __init__(self, d_model: int = 64, heads: int = 4, layers: int = 2, d_ff: int = 128) -> None:
         self.embed = nn.Linear(PATCH_NUMBERS, d_model)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, d_model)
-        nn.init.normal_(self.positions.weight, std=0.5)            # as large as the embeddings: where a stroke is matters as much as its form
+        nn.init.normal_(self.positions.weight, std=0.5)            # large, since where a stroke is matters as much as its form
         layer = nn.TransformerEncoderLayer(d_model, heads, d_ff, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(d_model))
         self.classify = nn.Linear(TOKENS * d_model, CLASSES)
@@ -129,15 +130,14 @@ def train(settings: Settings, split: Split, checkpoint: Path, *, resume: bool = 
         extra = {"settings": asdict(settings), "losses": run.losses, "accuracies": run.accuracies, "seconds": run.seconds}
         os.makedirs(checkpoint.parent, exist_ok=True)
         save_checkpoint(checkpoint, model=run.model, optimizer=optimizer, schedule=schedule, step=len(run.losses), extra=extra)
+        on_step(len(run.losses), steps, run)
     return run
 
 
 def _check_settings(settings: Settings, checkpoint: Path) -> None:
-    import json
-
     saved = (json.loads(load_metadata(checkpoint).get("extra", "null")) or {}).get("settings", {})
     other = {name: saved.get(name) for name, value in asdict(settings).items() if saved.get(name) != value}
     if other:
         listed = ", ".join(f"{name} {value}" for name, value in other.items())
-        raise ValueError(f"{str(checkpoint)!r} belongs to a run with {listed}. Give the same settings to --resume, or leave --resume out to "
-                         "begin afresh.")
+        raise ValueError(f"{str(checkpoint)!r} belongs to a run with {listed}. Give the same settings to --resume, or leave "
+                         "--resume out to begin afresh.")

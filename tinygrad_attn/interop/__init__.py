@@ -1,9 +1,10 @@
-"""NumPy's own names for our ops: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])` work on tensors and are differentiated.
+"""NumPy's own names for our ops: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])` work on tensors and are
+differentiated.
 
-NumPy asks the operands of its functions whether one of them wants to take over (`__array_ufunc__`, `__array_function__`, NEP 13 and 18).
-Tensor says yes and looks the function up: `UFUNCS` in ufuncs.py and the rules of the other modules are the whole table.  Functions whose
-results are booleans, integers or fresh constants (`PLAIN_...`) get the arrays.  Anything else is a TypeError that names it; no result ever
-loses its graph in silence.
+NumPy asks the operands of its functions whether one of them wants to take over (`__array_ufunc__`,
+`__array_function__`, NEP 13 and 18). Tensor says yes and looks the function up: `UFUNCS` in ufuncs.py and the rules
+of the other modules are the whole table.  Functions whose results are booleans, integers or fresh constants
+(`PLAIN_...`) get the arrays.  Anything else is a TypeError that names it; no result ever loses its graph in silence.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     out = kwargs.get("out")
     if out is not None:
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
-            raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t instead of a += t.")
+            raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
+                            "instead of a += t.")
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
         return ufunc(*map(plain, inputs), **kwargs)
@@ -42,8 +44,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if method == "outer":
             return outer(ufunc, *inputs, **kwargs)
         if method == "at":
-            raise TypeError(f"np.{name} changes an array in place, which cannot be differentiated. Write t[index] on the right-hand side, or add "
-                            "a one-hot matrix product, or do it under t.numpy() if no gradient is meant.")
+            raise TypeError(f"np.{name} changes an array in place, which cannot be differentiated. Write t[index] on the right-hand "
+                            "side, or add a one-hot matrix product, or do it under t.numpy() if no gradient is meant.")
     raise no_rule(name)
 
 
@@ -65,6 +67,6 @@ def _full_name(function: Any) -> str:
 def no_rule(name: str) -> TypeError:
     """The error for a function that is not in the tables."""
     known = [f.__name__ for f in (*UFUNCS, *FUNCTIONS)]
-    return TypeError(f"np.{name} has no derivative rule for Tensors.{nearest(name.rpartition('.')[2], known)} Leave the graph on purpose with "
-                     "t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its partial "
-                     "derivatives with .vjp under it.")
+    return TypeError(f"np.{name} has no derivative rule for Tensors.{nearest(name.rpartition('.')[2], known)} Leave the graph on purpose "
+                     "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
+                     "partial derivatives with .vjp under it.")

@@ -55,7 +55,9 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def together(items: Any) -> list[Any]:
-    """The parts of a join.  Python numbers and lists take the tensors' dtype, so that np.stack([1.0, t]) stays float32 with t."""
+    """The parts of a join.  Python numbers and lists take the tensors' dtype, so that np.stack([1.0, t]) stays
+    float32 with t.
+    """
     items = list(items)
     dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
     return [x if isinstance(x, (Variable, np.ndarray)) else np.asarray(x) if isinstance(x, np.generic) else

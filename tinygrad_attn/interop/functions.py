@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 
 from .. import ops
-from .common import FUNCTIONS, UNSET, cast, plain, refuse, rule, tensor
+from .common import FUNCTIONS, UNSET, cast, plain, refuse, rule, tensor, together
 from .shapes import _concatenate, _moveaxis, _slice
-
 
 # ---- elementwise functions that are not ufuncs
 
@@ -75,7 +73,7 @@ def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, 
 
 
 FUNCTIONS |= {np.fix: lambda x, out=None: ops.trunc(x), np.imag: lambda val: val * 0,
-              np.angle: lambda z, deg=False: ops.arctan2(z * 0, z) * (180 / math.pi if deg else 1)}
+              np.angle: lambda z, deg=False: ops.arctan2(abs(z) * 0, z) * (180 / math.pi if deg else 1)}
 
 
 # ---- differences and running values
@@ -85,8 +83,9 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
     a = tensor(a)
     ends = [x if x is UNSET else ops.broadcast_to(tensor(x), shape=tuple(1 if i == axis % a.ndim else s for i, s in enumerate(a.shape)))
             if np.ndim(x) == 0 else x for x in (prepend, append)]
-    if ends != [UNSET, UNSET]:
-        a = _concatenate([x for x in (ends[0], a, ends[1]) if x is not UNSET], axis)
+    parts = [x for x in (ends[0], a, ends[1]) if x is not UNSET]
+    if len(parts) > 1:
+        a = _concatenate(parts, axis)
     for _ in range(n):
         a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
     return a
@@ -101,7 +100,8 @@ def _gradient(f, *spacing, axis=None, edge_order=1):
     found = []
     for h, i in zip(steps, axes, strict=True):
         if np.ndim(h):
-            raise TypeError("np.gradient of a Tensor takes one number as the spacing along each axis; write the differences out for an uneven one.")
+            raise TypeError("np.gradient of a Tensor takes one number as the spacing along each axis; "
+                            "write the differences out for an uneven one.")
         ends = _diff(f, axis=i)
         found.append(_concatenate([_slice(ends, i, None, 1) / h, (_slice(f, i, 2, None) - _slice(f, i, None, -2)) / (2 * h),
                                    _slice(ends, i, -1, None) / h], i))
@@ -120,14 +120,15 @@ def _trapezoid(y, x=None, dx=1.0, axis=-1):
 @rule(np.linspace)
 def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0):
     refuse("linspace", retstep=retstep or None)
-    share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop), np.float32))
-    start, stop = tensor(start), tensor(stop)
+    start, stop = together([start, stop])
+    share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop)))
     share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
     return cast(_moveaxis(start * (1 - share) + stop * share, 0, axis), dtype)
 
 
 PLAIN_FUNCTIONS = {
-    np.shape, np.ndim, np.size, np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition, np.argwhere, np.nonzero, np.flatnonzero,
+    np.shape, np.ndim, np.size, np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition,
+    np.argwhere, np.nonzero, np.flatnonzero,
     np.count_nonzero, np.searchsorted, np.digitize, np.lexsort, np.isin, np.zeros_like, np.ones_like, np.empty_like,
     np.array_equal, np.array_equiv, np.allclose, np.isclose, np.any, np.all, np.iscomplex, np.iscomplexobj, np.isreal, np.isrealobj,
     np.isneginf, np.isposinf, np.array2string, np.array_repr, np.array_str, np.result_type, np.can_cast, np.min_scalar_type, np.common_type,

@@ -49,7 +49,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         left, right = range(a.ndim - axes, a.ndim), range(axes)
     left, right = ([i % x.ndim for i in ((s,) if isinstance(s, int) else s)] for s, x in ((left, a), (right, b)))
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
-        raise ValueError(f"tensordot sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; their sizes must be the same.")
+        raise ValueError(f"tensordot sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; "
+                         "their sizes must be the same.")
     keep_a, keep_b = ([i for i in range(x.ndim) if i not in s] for x, s in ((a, left), (b, right)))
     size = math.prod(a.shape[i] for i in left)
     rows = ops.transpose(a, axes=tuple(keep_a + left)).reshape(math.prod(a.shape[i] for i in keep_a), size)
@@ -114,7 +115,9 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """A norm of each matrix on the last two axes: Frobenius, nuclear, spectral (2, -2), or the largest sum of a column (1) or row (inf)."""
+    """A norm of each matrix on the last two axes: Frobenius, nuclear, spectral (2, -2), or the largest sum of a
+    column (1) or row (inf).
+    """
     if ord in ("fro", None):
         return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
     if ord == "nuc" or abs(ord) == 2:
@@ -203,8 +206,8 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
 
 
 FUNCTIONS |= {
-    np.dot: dot, np.inner: inner, np.vdot: vdot, np.outer: outer, np.tensordot: tensordot, np.einsum: einsum, np.kron: kron, np.cross: cross,
-    np.convolve: convolve,
+    np.dot: dot, np.inner: inner, np.vdot: vdot, np.outer: outer, np.tensordot: tensordot, np.einsum: einsum,
+    np.kron: kron, np.cross: cross, np.convolve: convolve,
     np.linalg.norm: norm, np.linalg.vector_norm: vector_norm, np.linalg.matrix_norm: matrix_norm,
     np.linalg.inv: ops.inv, np.linalg.pinv: pinv, np.linalg.det: ops.det, np.linalg.slogdet: slogdet,
     np.linalg.solve: lambda a, b: ops.solve(tensor(a), tensor(b)), np.linalg.cholesky: cholesky,
@@ -212,7 +215,8 @@ FUNCTIONS |= {
     np.linalg.svd: svd, np.linalg.svdvals: lambda x, /: ops.singular_values(x), np.linalg.matrix_power: matrix_power,
     np.linalg.multi_dot: lambda arrays, *, out=None: functools.reduce(dot, arrays),
     np.linalg.matmul: ops.matmul, np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),
-    np.linalg.outer: lambda x1, x2, /: outer(x1, x2), np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: ops.sum(ops.multiply(x1, x2), axis=axis),
+    np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
+    np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: ops.sum(ops.multiply(x1, x2), axis=axis),
     np.linalg.cross: lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis),
     np.linalg.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
     np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),

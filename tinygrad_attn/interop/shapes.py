@@ -155,8 +155,8 @@ def _pad(array, pad_width, mode="constant", **kwargs):
         return ops.pad(array, width=tuple((int(a), int(b)) for a, b in width), value=kwargs.get("constant_values", 0))
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         return ops.arranged(np.pad, array, pad_width, mode, **kwargs)
-    raise TypeError(f"np.pad of a Tensor knows the modes constant (one value), edge, reflect, symmetric and wrap, not {mode!r}. Join the parts "
-                    "with np.concatenate instead.")
+    raise TypeError(f"np.pad of a Tensor knows the modes constant (one value), edge, reflect, symmetric and wrap, not {mode!r}. Join "
+                    "the parts with np.concatenate instead.")
 
 
 # ---- picking and repeating elements
@@ -207,7 +207,9 @@ def _diag(v, k=0):
 
 def _copies(function: Callable) -> Callable:
     """The rule of a function that copies elements; its other arguments are plain."""
-    return lambda x, *args, **kwargs: ops.arranged(function, tensor(x), *plain(args), **{k: plain(v) for k, v in kwargs.items()})
+    def copies(x, *args, **kwargs):
+        return ops.arranged(function, tensor(x), *plain(args), **{k: plain(v) for k, v in kwargs.items()})
+    return copies
 
 
 FUNCTIONS |= {f: _copies(f) for f in (np.tile, np.repeat, np.rot90, np.resize, np.delete)}

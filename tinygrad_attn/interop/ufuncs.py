@@ -1,4 +1,6 @@
-"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce`, `accumulate` and `outer`."""
+"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce`, `accumulate` and
+`outer`.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 
 def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
-    y, phi = np.empty((2, *x.shape), x.dtype)
+    y, phi = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
     flat, flat_y, flat_phi = np.ascontiguousarray(x).reshape(-1), y.reshape(-1), phi.reshape(-1)
 
     def run(s: slice) -> None:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 
 from ..threads import get_num_threads, split

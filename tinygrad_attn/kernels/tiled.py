@@ -78,7 +78,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                     mask.multiply(tile, at, rows, columns)
                 total += tile @ one
                 add_share(rows, columns, tile, result)
-            logarithm = 0.0
+            maximum = np.zeros_like(total)
             if not in_range(total, np.maximum(unmasked, total)):
                 shifted[at][index] = True
                 queries = scaled(q[at][rows], scale)
@@ -87,17 +87,17 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                     tile = scores(rows, columns, queries)
                     mask.hide(tile, at, rows, columns)
                     np.maximum(top, tile.max(-1, keepdims=True), out=top)
-                logarithm = row_maximum(top)[:, 0]
+                maximum = row_maximum(top)[:, 0]
                 result[:], total[:] = 0, 0
                 for columns in cut:
                     tile = scores(rows, columns, queries)
                     mask.hide(tile, at, rows, columns)
-                    tile -= logarithm[:, None]
+                    tile -= maximum[:, None]
                     np.exp(tile, out=tile)
                     total += tile.sum(-1)
                     add_share(rows, columns, tile, result)
                 total[total == 0] = 1                   # a row that sees nothing: 0 / 1, and an lse of 0
-            lse[at][rows] = np.log(total) + logarithm
+            lse[at][rows] = np.log(total) + maximum
             np.multiply(result, (dtype.type(keep_scale) / total)[:, None], out=out[at][rows])
 
     with np.errstate(**QUIET):

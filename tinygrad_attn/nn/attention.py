@@ -1,5 +1,4 @@
-"""Attention as modules: they own the projections and the heads; the equation itself is
-`F.scaled_dot_product_attention`.
+"""Attention as modules: they own projections and heads; the equation itself is `F.scaled_dot_product_attention`.
 
 Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of values.
 """
@@ -22,10 +21,10 @@ from .module import Module, Parameter
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
-    """softmax(q k^T / sqrt(D) + mask) v: (B, H, T, D), (B, H, S, D), (B, H, S, V) -> (B, T, H V), the heads side by
-    side.
+    """softmax(q k^T / sqrt(D) + mask) v: (B, H, T, D), (B, H, S, D), (B, H, S, V) -> (B, T, H V)
 
-    Also the weights (B, H, T, S), or None.  Who records attention gets them as well, asked for or not.
+    The heads come out side by side, and with them the weights (B, H, T, S), or None.  Who records attention gets the
+    weights as well, asked for or not.
     """
     recording = record.recording()
     if not (need_weights or recording):
@@ -48,12 +47,11 @@ def attend_packed(packed: Any, num_heads: int, mask: Any, dropout_p: float, is_c
 
 
 class MultiheadAttention(Module):
-    """head_h = softmax(Q_h K_h^T / sqrt(D)) V_h with Q = query W_q^T, K = key W_k^T, V = value W_v^T;  y = [head_1
-    ... head_H] W_o^T.
+    """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, with Q = query W_q^T and so on.
 
     Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.  Without `kdim` and
     `vdim` the three projections are one matrix `in_proj_weight`; with them, `q_proj_weight`, `k_proj_weight` and
-    `v_proj_weight`. `add_bias_kv` appends a learned key and value, `add_zero_attn` one of zeros; every query may look
+    `v_proj_weight`.  `add_bias_kv` appends a learned key and value, `add_zero_attn` one of zeros; every query may look
     at them.
 
     Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple of `num_heads`:
@@ -62,15 +60,15 @@ class MultiheadAttention(Module):
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
-                 add_bias_kv: bool = False,
-                 add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None,
-                 batch_first: bool = False, *,
+                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+                 vdim: int | None = None, batch_first: bool = False, *,
                  head_dim: int | None = None, value_head_dim: int | None = None, dtype: Any = None) -> None:
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(f"embed_dim and num_heads must be positive, got {embed_dim} and {num_heads}.")
         if head_dim is None and embed_dim % num_heads:
-            raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. Choose another number of heads, or "
-                             f"a head size of your own: head_dim={embed_dim // num_heads + 1}.")
+            raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
+                             "Choose another number of heads, or a head size of your own: "
+                             f"head_dim={embed_dim // num_heads + 1}.")
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout needs a probability between 0 and 1, got {dropout}.")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
@@ -96,8 +94,7 @@ class MultiheadAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier for the projections, zero for their biases (out_proj's weight has been drawn by then, as a
-        Linear's)."""
+        """Xavier for the projections, zero for all biases; out_proj's weight has been drawn by then, as a Linear's."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)
@@ -109,8 +106,7 @@ class MultiheadAttention(Module):
                 init.xavier_normal_(token)
 
     def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
-                attn_mask: Any = None,
-                average_attn_weights: bool = True, is_causal: bool = False, *,
+                attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False, *,
                 cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
@@ -121,7 +117,7 @@ class MultiheadAttention(Module):
         `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or
         float, added to the scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is
         blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
-        through it.  `cache`: see KeyValueCache. Integer input is promoted.  Raises ValueError and TypeError for
+        through it.  `cache`: see KeyValueCache.  Integer input is promoted.  Raises ValueError and TypeError for
         shapes and masks that do not fit.
         """
         own = key is query and value is query        # self-attention: one input, one projection
@@ -134,7 +130,8 @@ class MultiheadAttention(Module):
         query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
 
         dropout_p = self.dropout if self.training else 0.0
-        if own and self._packs and cache is None and fused.fits(query, self.in_proj_weight) and not (need_weights or record.recording()):
+        wanted = need_weights or record.recording()
+        if own and self._packs and cache is None and not wanted and fused.fits(query, self.in_proj_weight):
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)                 # (B, T, 3 H D)
             sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
             mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype)
@@ -162,12 +159,12 @@ class MultiheadAttention(Module):
         """x W^T + b with the weight of queries (0), keys (1) or values (2)."""
         start = sum(self._widths[:which])
         part = slice(start, start + self._widths[which])
-        weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which] if self.in_proj_weight is None else self.in_proj_weight[part]
+        separate: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
+        weight = separate if self.in_proj_weight is None else self.in_proj_weight[part]
         return F.linear(x, weight, None if self.in_proj_bias is None else self.in_proj_bias[part])
 
     def _projections(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
-        """Queries (B, T, H D), keys (B, S, H D) and values (B, S, H V); in one product where all have the same
-        input."""
+        """Queries (B, T, H D), keys (B, S, H D), values (B, S, H V); one product where they have one input."""
         if own and self.in_proj_weight is not None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)           # (B, T, 2 H D + H V)
             a, b = self._widths[0], 2 * self._widths[0]
@@ -178,8 +175,8 @@ class MultiheadAttention(Module):
         """(B, T, H D) -> (B, H, T, D)"""
         return F.split_heads(x, self.num_heads)
 
-    def _tokens(self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None) -> tuple[Any, Any,
-                                                                                                         Any, int]:
+    def _tokens(self, query: Any, key: Any, value: Any, own: bool,
+                cache: KeyValueCache | None) -> tuple[Any, Any, Any, int]:
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), and how many of the S come from the cache."""
         if cache is not None and not own and self in cache:
             return self._heads(self._project(0, query)), *cache.get(self), 0
@@ -212,8 +209,8 @@ class MultiheadAttention(Module):
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
             problem = "takes three batched inputs, or three unbatched ones (T, E); x[None] adds a batch of one"
         elif (query.shape[-1], key.shape[-1], value.shape[-1]) != (self.embed_dim, self.kdim, self.vdim):
-            problem = (f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and a value with {self.vdim}; "
-                       "for keys and values of other widths than the query's pass kdim= and vdim= to the constructor")
+            problem = (f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and a value with "
+                       f"{self.vdim}; for keys and values of other widths pass kdim= and vdim= to the constructor")
         elif batched and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
             problem = "needs query, key and value of one batch size"
             if query.shape[time] == key.shape[time] == value.shape[time]:
@@ -222,21 +219,23 @@ class MultiheadAttention(Module):
             problem = "needs one value for each key"
         else:
             return
-        raise ValueError(f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, value {describe(value)}, read "
-                         f"as {'(B, T, E)' if self.batch_first else '(T, B, E)'} since batch_first={self.batch_first}.")
+        raise ValueError(f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, value "
+                         f"{describe(value)}, read as {'(B, T, E)' if self.batch_first else '(T, B, E)'} since "
+                         f"batch_first={self.batch_first}.")
 
     def extra_repr(self) -> str:
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
         if self.head_dim * self.num_heads != self.embed_dim or self.value_head_dim != self.head_dim:
             text += f", head_dim={self.head_dim}, value_head_dim={self.value_head_dim}"
-        return text + (f", dropout={self.dropout}" if self.dropout else "") + (", batch_first=True" if self.batch_first else "")
+        return (text + (f", dropout={self.dropout}" if self.dropout else "")
+                + (", batch_first=True" if self.batch_first else ""))
 
 
 class SelfAttention(Module):
     """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x): one head, one input.
 
-    `causal` hides later positions; `dropout` drops weights in training.  (T, d_in) or (B, T, d_in) -> the same with
-    d_out
+    `causal` hides later positions; `dropout` drops weights in training.
+    (T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)
     """
 
     def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False, causal: bool = False, dropout: float = 0.0, *,
@@ -252,7 +251,8 @@ class SelfAttention(Module):
         x = floating(x, self.W_query.weight)
         if x.ndim not in (2, 3):
             raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
-        q, k, v = (F.split_heads(project(x.reshape(-1, *x.shape[-2:])), 1) for project in (self.W_query, self.W_key, self.W_value))   # (B, 1, T, D)
+        batch = x.reshape(-1, *x.shape[-2:])                                            # (B, T, d_in)
+        q, k, v = (F.split_heads(W(batch), 1) for W in (self.W_query, self.W_key, self.W_value))     # (B, 1, T, d_out)
         out, _ = attend(q, k, v, None, self.dropout.p if self.training else 0.0, self.causal, need_weights=False)
         return out.reshape(*x.shape[:-1], self.d_out)
 
@@ -261,10 +261,9 @@ class SelfAttention(Module):
 
 
 class AdditiveAttention(Module):
-    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax over the keys, y = weights V.  Bahdanau et al.,
-    2015.
+    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax of the scores over the keys, y = weights V.
 
-    Queries and keys may have different widths; none of the projections has a bias.
+    Bahdanau et al., 2015.  Queries and keys may have different widths; none of the projections has a bias.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0, *,
@@ -281,14 +280,16 @@ class AdditiveAttention(Module):
         output are zero.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
-        if not query.ndim == key.ndim == value.ndim == 3 or not (query.shape[0] == key.shape[0] == value.shape[0]) or key.shape[1] != value.shape[1]:
-            raise ValueError("AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and value (B, S, V), "
-                             f"got {describe(query)}, {describe(key)} and {describe(value)}.")
+        if (not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]
+                or not query.shape[0] == key.shape[0] == value.shape[0]):
+            raise ValueError("AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and "
+                             f"value (B, S, V), got {describe(query)}, {describe(key)} and {describe(value)}.")
         q, k = self.W_query(query)[:, :, None], self.W_key(key)[:, None]            # (B, T, 1, h), (B, 1, S, h)
         scores = self.w_score(np.tanh(q + k)).squeeze(-1)                             # (B, T, S)
         if key_padding_mask is not None:
             sizes = masks.Sizes(query.shape[0], 1, query.shape[1], key.shape[1])
-            scores = scores + masks.blocking(masks.check_key_padding_mask(key_padding_mask, sizes, batched=True)[:, 0], scores.dtype)
+            mask = masks.check_key_padding_mask(key_padding_mask, sizes, batched=True)      # (B, 1, 1, S)
+            scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
         if record.recording():
             record.leave(weights._data[:, None].copy())

@@ -14,13 +14,13 @@ class KeyValueCache:
 
         cache = nn.KeyValueCache()
         with ta.no_grad():
-            y = encoder(embed(prompt), is_causal=True, cache=cache)               # (B, T, E), all of the prompt
-            y = encoder(embed(next_token), is_causal=True, cache=cache)           # (B, 1, E), the same numbers as without
+            y = encoder(embed(prompt), is_causal=True, cache=cache)         # (B, T, E), all of the prompt
+            y = encoder(embed(next_token), is_causal=True, cache=cache)     # (B, 1, E), the same numbers as without
 
-    One cache serves a whole model and belongs to one sequence (or batch) being generated; a module that is called
-    twice in one forward pass needs two.  Self-attention appends its keys and values.  Cross-attention keeps those of
-    its first call, since the memory stays the same.  Positions of new tokens start at `cache.length`.  A
-    key_padding_mask speaks of all keys, old ones first.
+    One cache serves a whole model and belongs to one sequence (or batch) being generated.  Self-attention appends its
+    keys and values.  Cross-attention keeps those of its first call, since the memory stays the same.  Positions of new
+    tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.  A model that calls one
+    attention module twice in a forward pass cannot use it.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class KeyValueCache:
         if module in self._kept:
             old_k, old_v = self._kept[module]
             if old_k.shape[:2] != k.shape[:2]:
-                raise ValueError(f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of {k.shape[0]}; "
-                                 "start each batch with a fresh KeyValueCache().")
+                raise ValueError(f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of "
+                                 f"{k.shape[0]}; start each batch with a fresh KeyValueCache().")
             k, v = np.concatenate([old_k, k], axis=-2), np.concatenate([old_v, v], axis=-2)
         self._kept[module] = k, v
         return k, v

@@ -114,7 +114,8 @@ class ModuleDict(Module):
 
     def __setitem__(self, name: str, module: Module) -> None:
         if hasattr(type(self), name):
-            raise ValueError(f"a ModuleDict cannot hold {name!r}, which is one of its own attributes; choose another name.")
+            raise ValueError(f"a ModuleDict cannot hold {name!r}, which is one of its own attributes; "
+                             "choose another name.")
         setattr(self, name, module)
 
     def __getitem__(self, name: str) -> Any:

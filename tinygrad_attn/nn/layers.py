@@ -20,8 +20,7 @@ from .module import Module, Parameter
 
 
 def floating(x: Any, like: Any = None) -> Any:
-    """Integers and booleans become the dtype of `like` (a parameter; without one the default), anything floating
-    stays as it is."""
+    """Integers and booleans become the dtype of `like` (None: the default dtype); what is floating stays as it is."""
     if not hasattr(x, "dtype"):
         x = Tensor(x)
     elif not isinstance(x, (Tensor, np.ndarray)):
@@ -65,8 +64,9 @@ class Linear(Module):
         """(..., in) -> (..., out).  Raises ValueError if the last axis of input is not `in_features` long."""
         input = floating(input, self.weight)
         if not input.ndim or input.shape[-1] != self.in_features:
-            raise ValueError(f"Linear(in_features={self.in_features}, out_features={self.out_features}) got {describe(input)}, whose last axis is "
-                             f"not {self.in_features} long." + (" Transpose input?" if input.ndim > 1 and input.shape[-2] == self.in_features else ""))
+            turned = input.ndim > 1 and input.shape[-2] == self.in_features
+            raise ValueError(f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
+                             f"{self.in_features} long." + (" Transpose input?" if turned else ""))
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -106,12 +106,12 @@ class Embedding(Module):
             self.weight._data[self.padding_idx] = 0
 
     def forward(self, input: Any) -> Tensor:
-        """Integers (...) -> (..., E).  Raises TypeError for other dtypes, ValueError for an index outside the
-        table."""
+        """Integers (...) -> (..., E).  TypeError for other dtypes, ValueError for an index outside the table."""
         return F.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}" + ("" if self.padding_idx is None else f", padding_idx={self.padding_idx}")
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -119,8 +119,7 @@ def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class LayerNorm(Module):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and (biased) variance over the last axes.  (..., E) ->
-    (..., E)
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last axes.
 
     `weight` starts at 1, `bias` at 0, both of `normalized_shape`.  Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
     """
@@ -150,8 +149,8 @@ class RMSNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
                  elementwise_affine: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
-        self.weight = Parameter(np.ones(self.normalized_shape,
-                                        dtype or get_default_dtype())) if elementwise_affine else None
+        dtype = dtype or get_default_dtype()
+        self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
 
     def forward(self, input: Any) -> Tensor:
         """(..., *normalized_shape) -> the same shape"""
@@ -162,8 +161,7 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """In training y = x * keep / (1 - p), where keep is 1 with probability 1 - p, drawn anew at each call; in
-    evaluation y = x.
+    """y = x * keep / (1 - p) in training, keep being 1 with probability 1 - p, drawn anew at each call; else y = x.
 
     Srivastava et al., 2014; as torch.nn.Dropout.
     """
@@ -190,8 +188,7 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """y = x P(Z <= x) for a standard normal Z; or with approximate="tanh" the formula of Hendrycks and Gimpel,
-    2016."""
+    """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and Gimpel, 2016."""
 
     def __init__(self, approximate: str = "none") -> None:
         if approximate not in ("none", "tanh"):
@@ -278,8 +275,7 @@ class CrossEntropyLoss(Module):
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
     def forward(self, input: Any, target: Any) -> Tensor:
-        """Logits (B, C, ...) with classes on axis 1 (or (C,)), class indices (B, ...) or probabilities (B, C, ...) ->
-        ()"""
+        """Logits (B, C, ...) or (C,), class indices (B, ...) or probabilities (B, C, ...) -> ()"""
         return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
     def extra_repr(self) -> str:

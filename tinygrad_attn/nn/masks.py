@@ -30,14 +30,13 @@ def plain_mask(mask: Any, name: str) -> Any:
     if not isinstance(mask, Tensor):
         mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
     if mask.dtype.kind not in "bf":
-        raise TypeError(f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. A mask with 1 for keys that are "
-                        "blocked is mask.astype(bool), one with 1 for keys that count is mask == 0.")
+        raise TypeError(f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. "
+                        "Where 1 means blocked write mask.astype(bool), where 1 means may look write mask == 0.")
     return mask._data if isinstance(mask, Tensor) and mask.dtype == bool else mask
 
 
 def is_causal_mask(mask: Any) -> bool:
-    """Is this mask (T, T) the causal one, boolean or float?  Then attention can skip what is hidden instead of
-    computing it."""
+    """Is this mask (T, T) the causal one?  Then attention can skip what is hidden instead of computing it."""
     if mask is None or isinstance(mask, Tensor) and mask.requires_grad:
         return False
     mask = mask._data if isinstance(mask, Tensor) else np.asarray(mask)
@@ -62,25 +61,26 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
         hint = " A mask (B, S) over keys is key_padding_mask."
     elif mask.shape == (keys, queries):
         hint = " Transposed? Rows are queries, columns are keys."
-    raise ValueError(f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = {(batch * heads, queries, keys)}, "
-                     f"got {describe(mask)}.{hint}")
+    raise ValueError(f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
+                     f"{(batch * heads, queries, keys)}, got {describe(mask)}.{hint}")
 
 
 def _warn_if_upside_down(mask: Any) -> None:
     """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake."""
     if (mask.dtype == bool and mask.shape[0] == mask.shape[1] > 1 and mask[0, 0] and not mask[0, -1]
             and np.array_equal(mask, np.tri(len(mask), dtype=bool))):
-        warnings.warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked: "
-                      "a causal mask is F.causal_mask(T), or ~mask.", UserWarning, stacklevel=2)
+        warnings.warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True "
+                      "means blocked: a causal mask is F.causal_mask(T), or ~mask.", UserWarning, stacklevel=2)
 
 
 def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
     """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S), of a good dtype."""
     mask = plain_mask(mask, "key_padding_mask")
     want = (sizes.batch, sizes.keys) if batched else (sizes.keys,)
+    kind = "(B, S) = {} for this batched" if batched else "(S,) = {} for this unbatched"
     if mask.shape != want:
-        raise ValueError(f"key_padding_mask must have the shape {'(B, S)' if batched else '(S,)'} = {want} for this {'' if batched else 'un'}batched "
-                         f"input, one entry for each key, got {describe(mask)}." + (" Transpose it." if mask.shape == want[::-1] else ""))
+        raise ValueError(f"key_padding_mask must have the shape {kind.format(want)} input, one entry for each key, got "
+                         f"{describe(mask)}." + (" Transpose it." if mask.shape == want[::-1] else ""))
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
 
@@ -97,8 +97,7 @@ def softmax(scores: Any) -> Any:
 
 def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, batched: bool, past: int = 0,
           extra: int = 0, dtype: Any = np.float32) -> tuple[Any, bool]:
-    """All masks of one call as (mask or None, is_causal) for `F.scaled_dot_product_attention`, where True is *may
-    look*.
+    """All masks of one call as (mask or None, is_causal) for F.scaled_dot_product_attention, True = may look.
 
     `past` keys came before the first query (from a cache); `extra` keys at the end, which are no tokens, are open to
     every query.
@@ -123,6 +122,7 @@ def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, 
         for part in added[1:]:
             total = total + part
     if extra:
-        open_ = np.ones((*total.shape[:-1], extra), bool) if total.dtype == bool else np.zeros((*total.shape[:-1], extra), dtype)
-        total = np.concatenate([total, open_], axis=-1)
+        shape = (*total.shape[:-1], extra)
+        may_look = np.ones(shape, bool) if total.dtype == bool else np.zeros(shape, dtype)
+        total = np.concatenate([total, may_look], axis=-1)
     return total, is_causal

@@ -99,8 +99,8 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(self.__dict__.get(name), Parameter) and not isinstance(value, Parameter) and value is not None:
-            raise TypeError(f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it would no longer be trained. "
-                            f"Write nn.Parameter(value), or copy into it with load_state_dict.")
+            raise TypeError(f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it "
+                            "would no longer be trained. Write nn.Parameter(value), or use load_state_dict.")
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -118,14 +118,16 @@ class Module:
     # ---- walking the tree
 
     def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
+        """(name, value) of the attributes of this kind, in the order in which they were first assigned."""
         for name, value in self.__dict__.items():
             if isinstance(value, kind):
                 yield name, value
-            elif isinstance(value, (list, dict)) and any(isinstance(item, (Module, Parameter))
-                                                         for item in (value.values() if isinstance(value,
-                                                                                                   dict) else value)):
-                raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} that holds modules or parameters, which would "
-                                "be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
+            elif isinstance(value, (list, dict)):
+                items = value.values() if isinstance(value, dict) else value
+                if any(isinstance(item, (Module, Parameter)) for item in items):
+                    raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules "
+                                    "or parameters, which would be neither trained nor saved. Use nn.ModuleList or "
+                                    "nn.ModuleDict; or a tuple, if they belong elsewhere.")
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
@@ -185,7 +187,7 @@ class Module:
     def train(self, mode: bool = True) -> Any:
         """Training mode, in which dropout drops, for this module and all inside it; returns the module."""
         if not isinstance(mode, bool):
-            raise ValueError(f"train() takes True or False, got {describe(mode)}; to train, call it without an argument.")
+            raise ValueError(f"train() takes True or False, got {describe(mode)}; to train, call it without argument.")
         for module in self.modules():
             module.training = mode
         return self
@@ -206,11 +208,11 @@ class Module:
             p.grad = None if set_to_none or p.grad is None else Tensor._of(np.zeros_like(p._data))
 
     def astype(self, dtype: Any) -> Any:
-        """Change the floating parameters and buffers to float32 or float64; returns the module.  Make the optimiser
-        afterwards."""
+        """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards."""
         dtype = np.dtype(dtype)
         if dtype.kind != "f":
-            raise TypeError(f"a module's parameters are floating-point numbers, such as np.float32 or np.float64; got {dtype}.")
+            raise TypeError("a module's parameters are floating-point numbers, such as np.float32 or np.float64; "
+                            f"got {dtype}.")
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
@@ -264,7 +266,8 @@ class Module:
         if lines:
             nested = [name for name in unexpected if isinstance(state_dict[name], Mapping)]
             hint = f"\nDid you mean load_state_dict(mapping[{nested[0]!r}])?" if nested else ""
-            raise ValueError(f"this mapping does not fit {type(self).__name__}; nothing was changed.\n  " + "\n  ".join(lines) + hint)
+            text = "\n  ".join([f"this mapping does not fit {type(self).__name__}; nothing was changed.", *lines])
+            raise ValueError(text + hint)
         for name, array in values.items():
             own[name]._array()[...] = array
             guard.changed(own[name]._data)
@@ -299,5 +302,6 @@ def _array(name: str, value: Any) -> np.ndarray:
     except (TypeError, ValueError):
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, got {describe(value)}.")
+        raise TypeError(f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, "
+                        f"got {describe(value)}.")
     return array

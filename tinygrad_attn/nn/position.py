@@ -15,12 +15,12 @@ from .module import Buffer, Module, Parameter
 def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
     """x + table[offset : offset + T], the same for each sequence of a batch."""
     if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
-        raise ValueError(f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with E = {table.shape[1]}, "
-                         f"got {describe(x)}.")
+        raise ValueError(f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
+                         f"E = {table.shape[1]}, got {describe(x)}.")
     length = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
     if offset < 0 or offset + length > len(table):
-        raise ValueError(f"there are max_len={len(table)} positions, but this input of length {length} needs those from {offset} to "
-                         f"{offset + length - 1}; make the layer with a larger max_len.")
+        raise ValueError(f"there are max_len={len(table)} positions, but this input of length {length} needs those "
+                         f"from {offset} to {offset + length - 1}; make the layer with a larger max_len.")
     rows = table[offset:offset + length]
     return x + (rows[:, None] if x.ndim == 3 and not batch_first else rows)
 
@@ -49,8 +49,7 @@ class SinusoidalPositionalEncoding(Module):
 
 
 class LearnedPositionalEncoding(Module):
-    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions; normal with standard deviation 0.02 at
-    first.
+    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions, at first normal with deviation 0.02.
 
     (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or (T, E).
     """

@@ -33,13 +33,13 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}.{nearest(str(activation), ACTIVATIONS)}")
+        raise ValueError(f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
+                         + nearest(str(activation), ACTIVATIONS))
     return ACTIVATIONS[activation]
 
 
 class FeedForward(Module):
-    """y = linear2(dropout(activation(linear1(x)))): the same two-layer network at each position.  (..., E) -> (...,
-    E)"""
+    """y = linear2(dropout(activation(linear1(x)))), the same network at each position.  (..., E) -> (..., E)"""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu", *,
                  dtype: Any = None) -> None:
@@ -84,9 +84,8 @@ class TransformerEncoderLayer(_Layer):
     """
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = "relu",
-                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-                 *, dtype: Any = None) -> None:
+                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
+                 norm_first: bool = False, bias: bool = True, *, dtype: Any = None) -> None:
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
@@ -117,16 +116,14 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to the encoder's memory, then a feed-forward network, each a residual step with its
-    layer norm.
+    """Self-attention, attention to memory, then a feed-forward network, each a residual step with its layer norm.
 
     Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
     """
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = "relu",
-                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-                 *, dtype: Any = None) -> None:
+                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
+                 norm_first: bool = False, bias: bool = True, *, dtype: Any = None) -> None:
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
         self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
@@ -145,8 +142,7 @@ class TransformerDecoderLayer(_Layer):
                 tgt_key_padding_mask: Any = None,
                 memory_key_padding_mask: Any = None, tgt_is_causal: bool = False, memory_is_causal: bool = False, *,
                 cache: KeyValueCache | None = None) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E), unbatched (T, E), (S, E) -> the
-        shape of tgt.
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E); with batch_first (B, T, E), (B, S, E); or (T, E), (S, E).
 
         Masks as in MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
         `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is
@@ -209,11 +205,10 @@ class TransformerDecoder(Module):
         self.norm = norm
 
     def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None,
-                tgt_key_padding_mask: Any = None,
-                memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None,
-                memory_is_causal: bool = False, *, cache: KeyValueCache | None = None) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E), with batch_first (B, T, E), (B, S, E) -> the shape of tgt; arguments as a
-        layer's.
+                tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
+                tgt_is_causal: bool | None = None, memory_is_causal: bool = False, *,
+                cache: KeyValueCache | None = None) -> Tensor:
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E), ...; arguments as a layer's.
 
         `tgt_is_causal` None means: see whether `tgt_mask` is the causal one.
         """
@@ -228,17 +223,16 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.  All matrices start with Xavier's
-    uniform values.
+    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017, all matrices drawn as Xavier's.
 
     Arguments, parameters and initial values as torch.nn.Transformer.
     """
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
                  dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
-                 custom_encoder: Module | None = None,
-                 custom_decoder: Module | None = None, layer_norm_eps: float = 1e-5, batch_first: bool = False,
-                 norm_first: bool = False, bias: bool = True, *, dtype: Any = None) -> None:
+                 custom_encoder: Module | None = None, custom_decoder: Module | None = None,
+                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+                 *, dtype: Any = None) -> None:
         def layer(kind: Callable[..., Module]) -> Module:
             return kind(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first,
                         bias, dtype=dtype)
@@ -263,8 +257,7 @@ class Transformer(Module):
                 src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
                 src_is_causal: bool | None = None, tgt_is_causal: bool | None = None,
                 memory_is_causal: bool = False) -> Tensor:
-        """src (S, B, E), tgt (T, B, E), with batch_first (B, S, E), (B, T, E), unbatched (S, E), (T, E) -> the shape
-        of tgt.
+        """src (S, B, E), tgt (T, B, E) -> (T, B, E); with batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E).
 
         Masks: `src_mask` (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key
         padding masks (B, S), (B, T), (B, S); True = blocked, floats are added.  A hint `..._is_causal` None means:
@@ -273,15 +266,16 @@ class Transformer(Module):
         src, tgt = floating(src), floating(tgt)
         axis = 0 if self.batch_first else 1
         if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
-            raise ValueError(f"src and tgt must be both unbatched or batches of one size, on axis {axis} since batch_first={self.batch_first}; "
-                             f"got src {describe(src)} and tgt {describe(tgt)}.")
+            raise ValueError(f"src and tgt must be both unbatched or batches of one size, on axis {axis} since "
+                             f"batch_first={self.batch_first}; got src {describe(src)} and tgt {describe(tgt)}.")
         if not src.shape[-1] == tgt.shape[-1] == self.d_model:
-            raise ValueError(f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} and tgt {describe(tgt)}.")
+            raise ValueError(f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} "
+                             f"and tgt {describe(tgt)}.")
         memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
         return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
                             tgt_key_padding_mask=tgt_key_padding_mask,
-                            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
-                            memory_is_causal=memory_is_causal)
+                            memory_key_padding_mask=memory_key_padding_mask,
+                            tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:

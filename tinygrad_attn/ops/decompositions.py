@@ -1,9 +1,10 @@
 """Matrix inverse, determinant and factorisations, on the last two axes: (..., N, N).
 
-An op has one result, so a factorisation of several parts packs them: each row of `eigh` is one eigenpair (eigenvalue, eigenvector), each row of
-`svd` one triplet (left vector, singular value, right vector).
-Sources for the rules: M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation" (2008);
-J. Townsend, "Differentiating the singular value decomposition" (2016); G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for the pseudo-inverse.
+An op has one result, so a factorisation of several parts packs them: each row of `eigh` is one eigenpair (eigenvalue,
+eigenvector), each row of `svd` one triplet (left vector, singular value, right vector). Sources for the rules: M.
+Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation"
+(2008); J. Townsend, "Differentiating the singular value decomposition" (2016); G. Golub and V. Pereyra, SIAM J.
+Numer. Anal. 10 (1973), for the pseudo-inverse.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def _one_triangle(s, uplo="L"):
 
 @op
 def cholesky(a):
-    """y lower triangular with y y^T = a.  As NumPy it reads the lower triangle alone, so the gradient lies there too."""
+    """y lower triangular with y y^T = a.  As NumPy it reads the lower triangle alone, so the gradient lies there
+    too.
+    """
     return np.linalg.cholesky(a)
 
 
@@ -119,7 +122,8 @@ cholesky.vjp(_cholesky_rule)
 
 @op
 def eigh(a, *, uplo="L"):
-    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising eigenvalue, from one triangle of a.
+    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising eigenvalue, from one
+    triangle of a.
 
     The derivative of an eigenvector exists where its eigenvalue is single.
     """
@@ -158,7 +162,7 @@ eigvalsh.vjp(_eigvalsh_rule)
 
 @op
 def svd(a):
-    """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., K, M + 1 + N), K = min(M, N), by falling singular value.
+    """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., min(M, N), M + 1 + N), the largest first.
 
     The derivative of a singular vector exists where its singular value is single and not zero.
     """
@@ -176,7 +180,7 @@ def _svd_rule(g, y, a):
     m, n = a.shape[-2:]
     ut, s, vt = y[..., :m], y[..., m], y[..., m + 1:]
     gut, gs, gvt = g[..., :m], g[..., m], g[..., m + 1:]
-    u, v = _t(ut), _t(vt)
+    u = _t(ut)
     gaps = _one_over_gaps(s * s)
     by_u, by_v = ut @ _t(gut), vt @ _t(gvt)
     inside = (gaps * (by_u - _t(by_u))) * _row(s) + _column(s) * (gaps * (by_v - _t(by_v)))

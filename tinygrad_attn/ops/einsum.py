@@ -1,7 +1,7 @@
 """Einstein's summation: a product of tensors, summed over the labels that the result does not carry.
 
-The derivative of an einsum is an einsum again: to find the gradient of one operand, put the gradient of the result in its place and
-exchange their labels.
+The derivative of an einsum is an einsum again: to find the gradient of one operand, put the gradient of the result in
+its place and exchange their labels.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from .indexing import scatter
 from .shapes import broadcast_to
 
 _BIG = 1 << 12
-"""From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth its 30 microseconds."""
+"""From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth its 30
+microseconds.
+"""
 
 
 @op(broadcasts=True)
 def einsum(*operands, labels, result):
-    """y[result] = sum of the product of the operands: `labels` has one string of letters for each operand, such as ("ij", "jk"), "ik"."""
+    """y[result] = sum of the product of the operands: `labels` has one string of letters for each operand, such as
+    ("ij", "jk"), "ik".
+    """
     big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
     return np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=big)
 
@@ -50,7 +54,8 @@ def _partial(g, i, operands, labels, result):
 
 
 def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
-    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as operands, their labels, and the result's.
+    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as operands, their labels,
+    and the result's.
 
     `...` and a result that is left out are spelled out.  Raises ValueError for labels that do not fit the operands.
     """

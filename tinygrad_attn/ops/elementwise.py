@@ -153,14 +153,15 @@ def fmin(a, b):
     return np.fmin(a, b)
 
 
-def _share_unless_nan(g, mine, other, wins):
-    return _share(g, mine, other, wins | np.isnan(other) & ~np.isnan(mine))
+def _first_if(chosen):
+    """All of g to the first operand where `chosen(a, b)` holds or b is NaN, else to the second; a tie is the first's, as PyTorch."""
+    first = lambda a, b: chosen(a, b) | np.isnan(b)
+    return (lambda g, y, a, b: np.where(first(a, b), g, 0),
+            lambda g, y, a, b: np.where(first(a, b), 0, g))
 
 
-fmax.vjp(lambda g, y, a, b: _share_unless_nan(g, a, b, a > b),
-         lambda g, y, a, b: _share_unless_nan(g, b, a, b > a))
-fmin.vjp(lambda g, y, a, b: _share_unless_nan(g, a, b, a < b),
-         lambda g, y, a, b: _share_unless_nan(g, b, a, b < a))
+fmax.vjp(*_first_if(lambda a, b: a >= b))
+fmin.vjp(*_first_if(lambda a, b: a <= b))
 
 
 @op(broadcasts=True)

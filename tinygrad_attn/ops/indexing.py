@@ -23,6 +23,7 @@ def getitem(x, *, index):
 @op
 def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
+    g = np.asarray(g)
     out = np.zeros(shape, g.dtype)
     if _is_basic(index):
         out[index] = g

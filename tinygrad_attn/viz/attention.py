@@ -27,7 +27,9 @@ def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
         return [str(i) for i in range(count)]
     labels = list(given)
     if len(labels) != count:
-        raise ValueError(f"there are {len(labels)} labels for the {what}, but the weights have {count} of them; give one label for each, or None.")
+        raise ValueError(
+            f"there are {len(labels)} labels for the {what}, but the weights have {count} of them; give one label for each, or None."
+        )
     return [token(label) for label in labels]
 
 
@@ -39,12 +41,16 @@ def heads_of(weights: Any) -> np.ndarray:
     if array.ndim == 2:
         array = array[None]
     if array.ndim != 3 or 0 in array.shape:
-        raise ValueError(f"attention weights are (T, S) or (H, T, S), queries by keys, and not empty; got {describe(weights)}."
-                         + (" Choose one element of the batch: weights[0]." if array.ndim == 4 else ""))
+        raise ValueError(
+            f"attention weights are (T, S) or (H, T, S), queries by keys, and not empty; got {describe(weights)}."
+            + (" Choose one element of the batch: weights[0]." if array.ndim == 4 else "")
+        )
     return array
 
 
-def attention(weights: Any, queries: Sequence[Any] | str | None = None, keys: Sequence[Any] | str | None = None, ax: Any = None) -> Any:
+def attention(
+    weights: Any, queries: Sequence[Any] | str | None = None, keys: Sequence[Any] | str | None = None, ax: Any = None
+) -> Any:
     """A heat map of softmax(q k^T / sqrt(D)) for each head: a row for each query, a column for each key.
 
     `weights` (T, S) or (H, T, S), Tensor or array; `queries` (T labels) and `keys` (S labels), numbers where left out.  `ax` is a matplotlib Axes
@@ -52,15 +58,23 @@ def attention(weights: Any, queries: Sequence[Any] | str | None = None, keys: Se
     several; their `.figure` has `savefig`.  Raises ValueError where the numbers of labels, heads and Axes do not agree, ImportError without
     matplotlib.
     """
-    heads = heads_of(weights)                        # (H, T, S)
+    heads = heads_of(weights)  # (H, T, S)
     rows = tokens(queries, heads.shape[1], "queries")
     columns = tokens(keys, heads.shape[2], "keys")
     axes = _axes(ax, heads)
     top = float(np.nanmax(heads)) if np.isfinite(heads).any() else 1.0
     for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
-        image = one.imshow(head, cmap="cividis", vmin=0.0, vmax=max(top, 1e-12), aspect="auto" if max(head.shape) > 40 else "equal")
-        one.set_xticks(range(len(columns)), [_plain(c) for c in columns], rotation=0 if max(map(len, columns)) < 3 else 60,
-                       ha="center" if max(map(len, columns)) < 3 else "right", rotation_mode="anchor", fontsize=8)
+        image = one.imshow(
+            head, cmap="cividis", vmin=0.0, vmax=max(top, 1e-12), aspect="auto" if max(head.shape) > 40 else "equal"
+        )
+        one.set_xticks(
+            range(len(columns)),
+            [_plain(c) for c in columns],
+            rotation=0 if max(map(len, columns)) < 3 else 60,
+            ha="center" if max(map(len, columns)) < 3 else "right",
+            rotation_mode="anchor",
+            fontsize=8,
+        )
         if max(map(len, columns)) < 3:
             one.tick_params(axis="x", pad=10)
         one.set_yticks(range(len(rows)), [_plain(r) for r in rows], fontsize=8)
@@ -84,7 +98,15 @@ def _plain(text: str) -> str:
 def _write_numbers(ax: Any, head: np.ndarray, top: float) -> None:
     for (i, j), weight in np.ndenumerate(head):
         if np.isfinite(weight):
-            ax.text(j, i, f"{weight:.2f}", ha="center", va="center", fontsize=7, color="white" if weight < 0.6 * top else "black")
+            ax.text(
+                j,
+                i,
+                f"{weight:.2f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if weight < 0.6 * top else "black",
+            )
 
 
 def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
@@ -93,17 +115,23 @@ def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
     if ax is not None:
         given = np.array(ax, dtype=object).reshape(-1)
         if len(given) != count:
-            raise ValueError(f"there are {count} heads and {len(given)} Axes; give one Axes for each head, or one head: weights[0].")
+            raise ValueError(
+                f"there are {count} heads and {len(given)} Axes; give one Axes for each head, or one head: weights[0]."
+            )
         return given
     try:
         import matplotlib.pyplot as plt  # lazy: an optional package
     except ImportError:
-        raise ImportError("heat maps are drawn with matplotlib, which is not installed: pip install 'tinygrad_attn[viz]'.") from None
+        raise ImportError(
+            "heat maps are drawn with matplotlib, which is not installed: pip install 'tinygrad_attn[viz]'."
+        ) from None
     across = min(count, 4)
     down = -(-count // across)
     longest = max(heads.shape[1:])
-    size = min(12.0, max(2.6, longest * (0.42 if heads[0].size <= 100 else 0.2)))    # inches a head
-    figure, grid = plt.subplots(down, across, figsize=(size * across + 1.2, size * down + 0.6), squeeze=False, layout="constrained")
+    size = min(12.0, max(2.6, longest * (0.42 if heads[0].size <= 100 else 0.2)))  # inches a head
+    figure, grid = plt.subplots(
+        down, across, figsize=(size * across + 1.2, size * down + 0.6), squeeze=False, layout="constrained"
+    )
     axes = grid.reshape(-1)
     for unused in axes[count:]:
         unused.remove()

@@ -14,89 +14,6 @@ from .attention import as_array, tokens
 from .render import Page, page
 from .stepper import as_json
 
-STYLE = """
-:root { color-scheme: light; }
-body { margin: 1.2em auto; max-width: 72em; padding: 0 1em; font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff; }
-h1 { font-size: 1.25em; } h2 { font-size: 1.05em; margin: 1.4em 0 .4em; }
-#tokens { display: flex; flex-wrap: wrap; gap: .3em; margin: .3em 0; }
-button, select { font: inherit; padding: .15em .6em; }
-button[aria-pressed=true] { background: #0072B2; color: #fff; border: 2px solid #0072B2; border-radius: 4px; }
-button:focus-visible, select:focus-visible { outline: 3px solid #E69F00; outline-offset: 2px; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { padding: .2em .7em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th { vertical-align: bottom; font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-td { font-family: ui-monospace, monospace; font-size: .92em; }
-td.bar { text-align: left; min-width: 9em; } tr.sum td.bar span { display: none; }
-.bar span { display: inline-block; height: .8em; background: #0072B2; margin-right: .5em; vertical-align: baseline; }
-tr.blocked td { color: #767676; } tr.most td { background: #FCF1DA; } tr.sum td { border-top: 2px solid #333; font-weight: 600; }
-.hint { color: #555; }
-code { font-size: 1.05em; }
-"""
-
-SCRIPT = """
-"use strict";
-const d = JSON.parse(document.getElementById("data").textContent);
-let head = 0, query = d.chosen;
-const text = (id, value) => { document.getElementById(id).textContent = value; };
-const n = x => x === null ? "-inf" : (Math.abs(x) >= 1e4 || x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : x.toFixed(4);
-const vector = xs => "[" + xs.slice(0, d.shown).map(n).join(", ") + (xs.length > d.shown ? ", ... (" + xs.length + ")" : "") + "]";
-function row(cells, name) {
-  const tr = document.createElement("tr");
-  if (name) tr.className = name;
-  for (const cell of cells) {
-    const td = document.createElement("td");
-    if (typeof cell === "object") {
-      td.className = "bar";
-      const bar = document.createElement("span");
-      bar.style.width = (6 * cell.share).toFixed(3) + "em";
-      td.append(bar, n(cell.share));
-    } else td.textContent = cell;
-    tr.append(td);
-  }
-  return tr;
-}
-function show() {
-  const q = d.q[head][query], score = d.score[head][query], weight = d.weight[head][query], mask = d.mask && d.mask[head][query];
-  document.querySelectorAll("#tokens button").forEach((b, i) => b.setAttribute("aria-pressed", i === query));
-  text("q", vector(q));
-  const added = score.map((s, j) => mask ? (mask[j] === null ? null : s * d.scale + mask[j]) : s * d.scale);
-  const open = added.filter(x => x !== null), top = open.length ? Math.max(...open) : 0;
-  const powers = added.map(x => x === null ? 0 : Math.exp(x - top)), total = powers.reduce((a, b) => a + b, 0);
-  const most = Math.max(...weight);
-  const rows = d.keys.map((key, j) => row(
-    [key, vector(d.k[head][j]), n(score[j]), n(score[j] * d.scale), ...(mask ? [mask[j] === null ? "blocked" : n(mask[j]), n(added[j])] : []),
-     n(powers[j]), { share: weight[j] }], added[j] === null ? "blocked" : weight[j] === most ? "most" : ""));
-  rows.push(row(["sum", "", "", "", ...(mask ? ["", ""] : []), n(total), { share: weight.reduce((a, b) => a + b, 0) }], "sum"));
-  document.getElementById("scores").replaceChildren(...rows);
-  const parts = d.keys.map((key, j) => row([key, n(weight[j]), vector(d.v[head][j]), vector(d.v[head][j].map(x => weight[j] * x))],
-                                           weight[j] === most && most > 0 ? "most" : added[j] === null ? "blocked" : ""));
-  parts.push(row(["output = sum", "", "", vector(d.output[head][query])], "sum"));
-  document.getElementById("sums").replaceChildren(...parts);
-  text("note", open.length ? "" : "Every key is blocked for this query: all weights are zero, and so is the output.");
-  text("said", "query " + d.queries[query] + ", head " + head);
-}
-d.queries.forEach((name, i) => {
-  const b = document.createElement("button");
-  b.type = "button"; b.textContent = name;
-  b.addEventListener("click", () => { query = i; show(); });
-  document.getElementById("tokens").append(b);
-});
-const heads = document.getElementById("heads");
-d.q.forEach((_, h) => heads.append(new Option("head " + h, h)));
-heads.addEventListener("change", () => { head = Number(heads.value); show(); });
-document.addEventListener("keydown", event => {
-  if (event.target === heads || event.altKey || event.ctrlKey || event.metaKey) return;
-  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (!step) return;
-  event.preventDefault();
-  query = (query + step + d.queries.length) % d.queries.length;
-  document.querySelectorAll("#tokens button")[query].focus();
-  show();
-});
-show();
-"""
-
 
 def _three(x: Any, what: str) -> np.ndarray:
     array = np.asarray(as_array(x), dtype=np.float64)
@@ -112,11 +29,20 @@ def _three(x: Any, what: str) -> np.ndarray:
 def _numbers(array: np.ndarray) -> Any:
     """Nested lists for JSON, which knows no infinity: -inf becomes null."""
     rounded = np.array([float(f"{x:.7g}") for x in array.reshape(-1).tolist()]).reshape(array.shape)
-    return np.where(np.isfinite(rounded), rounded, None).tolist()
+    return np.where(np.isfinite(rounded), rounded, np.array(None)).tolist()
 
 
-def attention_html(q: Any, k: Any, v: Any, mask: Any = None, *, queries: Sequence[Any] | str | None = None,
-                   keys: Sequence[Any] | str | None = None, scale: float | None = None, chosen: int = 0) -> Page:
+def attention_html(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    queries: Sequence[Any] | str | None = None,
+    keys: Sequence[Any] | str | None = None,
+    scale: float | None = None,
+    chosen: int = 0,
+) -> Page:
     """softmax(q k^T * scale + mask) v with every number on the way, for a query the reader chooses; a self-contained page.
 
     q (T, D) or (H, T, D), k (S, D), v (S, Dv) with the same heads, Tensors or arrays; `mask` broadcasts to (H, T, S): True where a query may look,
@@ -125,22 +51,39 @@ def attention_html(q: Any, k: Any, v: Any, mask: Any = None, *, queries: Sequenc
     """
     q, k, v = _three(q, "q"), _three(k, "k"), _three(v, "v")
     if len({len(q), len(k), len(v)}) > 1 or q.shape[2] != k.shape[2] or k.shape[1] != v.shape[1]:
-        raise ValueError(f"q {q.shape}, k {k.shape}, v {v.shape} do not fit: heads must agree, q and k in D (the last axis), "
-                         "k and v in the number of keys (the middle axis).")
+        raise ValueError(
+            f"q {q.shape}, k {k.shape}, v {v.shape} do not fit: heads must agree, q and k in D (the last axis), "
+            "k and v in the number of keys (the middle axis)."
+        )
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not np.isfinite(array).all():
-            raise ValueError(f"{name} holds NaN or Inf, so there is no attention to show; ta.detect_anomaly() finds where it began.")
+            raise ValueError(
+                f"{name} holds NaN or Inf, so there is no attention to show; ta.detect_anomaly() finds where it began."
+            )
     if not 0 <= chosen < q.shape[1]:
         raise ValueError(f"chosen={chosen} is no query: there are {q.shape[1]}, from 0.")
     rows, columns = tokens(queries, q.shape[1], "queries"), tokens(keys, k.shape[1], "keys")
     scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else float(scale)
-    score = q @ k.swapaxes(1, 2)                     # (H, T, S)
+    score = q @ k.swapaxes(1, 2)  # (H, T, S)
     added = None if mask is None else _added(mask, score.shape)
     weight = _softmax(score * scale + (0.0 if added is None else added))
-    data = {"q": _numbers(q), "k": _numbers(k), "v": _numbers(v), "score": _numbers(score), "scale": scale, "weight": _numbers(weight),
-            "mask": None if added is None else _numbers(added), "output": _numbers(weight @ v), "queries": rows, "keys": columns,
-            "chosen": chosen, "shown": 4 if q.shape[2] > 6 or v.shape[2] > 6 else 6}
-    return Page(page("Attention, number by number", _body(data, q.shape[2], added is not None), STYLE, SCRIPT), height=900)
+    data = {
+        "q": _numbers(q),
+        "k": _numbers(k),
+        "v": _numbers(v),
+        "score": _numbers(score),
+        "scale": scale,
+        "weight": _numbers(weight),
+        "mask": None if added is None else _numbers(added),
+        "output": _numbers(weight @ v),
+        "queries": rows,
+        "keys": columns,
+        "chosen": chosen,
+        "shown": 4 if q.shape[2] > 6 or v.shape[2] > 6 else 6,
+    }
+    return Page(
+        page("Attention, number by number", _body(data, q.shape[2], added is not None), "attention"), height=900
+    )
 
 
 def _added(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -150,11 +93,15 @@ def _added(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
         raise TypeError(f"mask= is boolean (True: may look) or floating (added to the scores), got {describe(mask)}.")
     array = np.where(array, 0.0, -np.inf) if array.dtype == bool else array.astype(np.float64)
     if np.isnan(array).any() or np.isposinf(array).any():
-        raise ValueError("mask= holds NaN or +inf; a float mask holds finite numbers, and -inf where a query may not look.")
+        raise ValueError(
+            "mask= holds NaN or +inf; a float mask holds finite numbers, and -inf where a query may not look."
+        )
     try:
         return np.broadcast_to(array, shape)
     except ValueError:
-        raise ValueError(f"mask= of shape {array.shape} does not broadcast to the scores' (H, T, S) = {shape}.") from None
+        raise ValueError(
+            f"mask= of shape {array.shape} does not broadcast to the scores' (H, T, S) = {shape}."
+        ) from None
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

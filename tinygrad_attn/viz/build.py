@@ -19,8 +19,16 @@ from .trace import Names, forward_order, key_of, operands
 RELEASED = "backward() released this graph; draw before it, or call backward(retain_graph=True)"
 
 
-def build(tensor: Any, model: Any = None, depth: int | None = None, expand: Sequence[str] = (), *, rollup: bool = False,
-          legend: bool = False, limit: int | None = 200) -> Picture:
+def build(
+    tensor: Any,
+    model: Any = None,
+    depth: int | None = None,
+    expand: Sequence[str] = (),
+    *,
+    rollup: bool = False,
+    legend: bool = False,
+    limit: int | None = 150,
+) -> Picture:
     """The picture behind one tensor or several; the arguments are `viz.graph`'s."""
     roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
     for root in roots:
@@ -37,8 +45,15 @@ def build(tensor: Any, model: Any = None, depth: int | None = None, expand: Sequ
 
 
 class _Builder:
-    def __init__(self, roots: list[Variable], model: Any, depth: int | None, expand: tuple[str, ...], rollup: bool,
-                 limit: int | None) -> None:
+    def __init__(
+        self,
+        roots: list[Variable],
+        model: Any,
+        depth: int | None,
+        expand: tuple[str, ...],
+        rollup: bool,
+        limit: int | None,
+    ) -> None:
         self.roots = roots
         self.all_ops = forward_order(roots)
         self.names = Names(model, self.all_ops)
@@ -55,7 +70,7 @@ class _Builder:
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
         for dropped, kept in twins.items():
             self.home[dropped] = self.home[id(kept)]
-        self.alarms: dict[int, str] = {}             # unit -> the first op in it whose result is not finite
+        self.alarms: dict[int, str] = {}  # unit -> the first op in it whose result is not finite
         for t in self.all_ops:
             text = labels.alarm(t._data)
             if text and id(self.home[id(t)]) not in self.alarms:
@@ -73,8 +88,10 @@ class _Builder:
                 break
             level -= 1
             if any(chain for chain in self.names.chains.values()):
-                self.result.notes.append(f"{boxes:,} boxes are more than limit={limit}: modules are folded to depth={level}. "
-                                         "limit=None draws all of them.")
+                self.result.notes.append(
+                    f"{boxes:,} boxes are more than limit={limit}: modules are folded to depth={level}. "
+                    "limit=None draws all of them."
+                )
         if limit is not None and boxes > limit:
             units, note = fold.middle(units, boxes, limit)
             self.result.notes.extend([note] if note else [])
@@ -91,8 +108,12 @@ class _Builder:
 
     def _inputs(self) -> set[Any]:
         if not hasattr(self, "_known_inputs"):
-            self._known_inputs = {id(x) for t in self.all_ops for _, x in operands(t)
-                                  if isinstance(x, Variable) and x._node is None and not self.names.leaf(x)}
+            self._known_inputs = {
+                id(x)
+                for t in self.all_ops
+                for _, x in operands(t)
+                if isinstance(x, Variable) and x._node is None and not self.names.leaf(x)
+            }
         return self._known_inputs
 
     # ---- groups
@@ -103,12 +124,16 @@ class _Builder:
         for scope in chain:
             if id(scope) not in self.groups:
                 self.groups[id(scope)] = len(self.result.groups)
-                self.result.groups.append(Group(len(self.result.groups), parent, " ".join(self._call(scope))))
+                self.result.groups.append(Group(len(self.result.groups), parent, self._heading(scope)))
             parent = self.groups[id(scope)]
         return parent
 
+    def _heading(self, scope: Any) -> str:
+        rolled = self.siblings and id(scope) in self.siblings.times
+        return " ".join(self._call(scope)) + (", the first is drawn" if rolled else "")
+
     def _call(self, scope: Any) -> list[str]:
-        """A call's title, and where it has a name its class as well."""
+        """A call's dotted name if it has one, its class, and how many alike calls it stands for."""
         kind, name = type(scope.module).__name__, self.names.module(scope)
         if self.siblings and id(scope) in self.siblings.times:
             times, last = self.siblings.times[id(scope)]
@@ -121,8 +146,8 @@ class _Builder:
     def picture(self, legend: bool) -> Picture:
         """Boxes in forward order, each after its operands."""
         self.groups: dict[int, int] = {}
-        self.numbers: dict[Any, int] = {}            # id of a unit, or key of a leaf -> number
-        self.spare: list[Any] = []                   # leaves past the limit
+        self.numbers: dict[Any, int] = {}  # id of a unit, or key of a leaf -> number
+        self.spare: list[Any] = []  # leaves past the limit
         leaves_left = None if self.limit is None else max(2, self.limit - len(self.units))
         merged: dict[tuple[int, int], tuple[Arrow, int]] = {}
         for root in self.roots:
@@ -138,7 +163,7 @@ class _Builder:
                         arrows.append((source, i if unit.kind == "op" and len(places) > 1 else None, _broadcast(t, x)))
             number = self._unit(unit)
             for source, index, text in arrows:
-                if unit.kind == "op" and self.result.boxes[source].kind != "folded":
+                if unit.kind == "op" and source != self.numbers.get("spare"):
                     self.result.arrows.append(Arrow(source, number, index, text))
                     continue
                 arrow, times = merged.get((source, number), (None, 0))
@@ -165,7 +190,10 @@ class _Builder:
             self.inside.setdefault(id(unit), {})[key] = x
             return None
         if key not in self.numbers:
-            if leaves_left is not None and sum(box.kind in ("parameter", "input") for box in self.result.boxes) >= leaves_left:
+            if (
+                leaves_left is not None
+                and sum(box.kind in ("parameter", "input") for box in self.result.boxes) >= leaves_left
+            ):
                 if not self.spare:
                     self.numbers["spare"] = self._add(Box(0, "folded", "more leaves"))
                 self.spare.append(x)
@@ -199,8 +227,15 @@ class _Builder:
         for chain in chains[1:]:
             common = tuple(a for a, b in takewhile(lambda pair: pair[0] is pair[1], zip(common, chain, strict=False)))
         self.numbers[key] = self.result.where[id(x)] = self._add(
-            Box(0, "parameter" if learned else "input", title, lines, self._group(common),
-                alarm=labels.alarm(array) or (labels.alarm(grad) and f"{labels.alarm(grad)} in the gradient")))
+            Box(
+                0,
+                "parameter" if learned else "input",
+                title,
+                lines,
+                self._group(common),
+                alarm=labels.alarm(array) or (labels.alarm(grad) and f"{labels.alarm(grad)} in the gradient"),
+            )
+        )
 
     def _unit(self, unit: Unit) -> int:
         group = self._group(unit.chain)
@@ -208,21 +243,30 @@ class _Builder:
         if unit.kind == "op":
             box = Box(0, "op", _title(last), [], group)
             box.lines = [RELEASED] if last._node.op is None else []  # type: ignore[union-attr]
-            box.lines += labels.value(last._data, labels.gradient(last)) + (self._times_used(last) if last._tracked else [])
+            box.lines += labels.value(last._data, labels.gradient(last)) + (
+                self._times_used(last) if last._tracked else []
+            )
         elif unit.kind == "module":
             title, *rest = self._call(unit.scope)
             count = sum(p._data.size for _, p in unit.scope.module.named_parameters())
             box = Box(0, "module", title, [" ".join(rest)] if rest else [], group)
-            box.lines += [f"{count:,} parameter{'s' * (count != 1)}"] * (count > 0) + [f"-> {labels.shape(last._data)}", *self._times_used(last)]
+            box.lines += [f"{count:,} parameter{'s' * (count != 1)}"] * (count > 0) + [
+                f"-> {labels.shape(last._data)}",
+                *self._times_used(last),
+            ]
         else:
-            box = Box(0, "folded", f"{len(unit.ops):,} ops", [fold.census(unit.ops), f"-> {labels.shape(last._data)}"], group)
+            box = Box(
+                0, "folded", f"{len(unit.ops):,} ops", [fold.census(unit.ops), f"-> {labels.shape(last._data)}"], group
+            )
         box.alarm = self.alarms.get(id(unit))
         number = self.numbers[id(unit)] = self._add(box)
         self.result.where.update((id(t), number) for t in unit.ops)
         leaves = getattr(self, "inside", {}).get(id(unit), {})
         for x in leaves.values():
             self.result.where[id(x)] = number
-            box.alarm = box.alarm or (labels.alarm(getattr(x, "_data", x)) and f"{labels.alarm(getattr(x, '_data', x))} in a leaf inside")
+            box.alarm = box.alarm or (
+                labels.alarm(getattr(x, "_data", x)) and f"{labels.alarm(getattr(x, '_data', x))} in a leaf inside"
+            )
         if unit.kind == "folded" and leaves:
             box.lines.insert(1, f"and {len(leaves):,} leaves only they use")
         return number
@@ -236,7 +280,9 @@ class _Builder:
             box = self.result.boxes[self.numbers["spare"]]
             box.title = f"{len(self.spare):,} more leaves"
             self.result.where.update((id(x), box.number) for x in self.spare)
-            self.result.notes.append(f"{len(self.spare):,} leaves are folded into one box to keep to limit={self.limit}.")
+            self.result.notes.append(
+                f"{len(self.spare):,} leaves are folded into one box to keep to limit={self.limit}."
+            )
 
     def _mark_outputs(self) -> None:
         for root in self.roots:
@@ -261,7 +307,7 @@ def _broadcast(t: Variable, x: Any) -> str:
     if not getattr(op, "broadcasts", False) or isinstance(x, (int, float)):
         return ""
     whole = t._data.shape
-    if op.__name__ == "matmul":                      # of a product only the axes before the last two are broadcast
+    if op.__name__ == "matmul":  # of a product only the axes before the last two are broadcast
         if len(shape) < 2 or len(whole) < len(shape):
             return ""
         whole = whole[:-2] + shape[-2:]

@@ -9,7 +9,13 @@ from .model import KINDS, Box, Picture
 
 # Okabe and Ito's palette, told apart with any colour vision; a pale fill keeps the text readable, and shape tells the kind too.
 STYLES = {
-    "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC", "style": "filled", "margin": "0.12,0.1"},
+    "parameter": {
+        "shape": "cylinder",
+        "color": "#009E73",
+        "fillcolor": "#DFF3EC",
+        "style": "filled",
+        "margin": "0.12,0.1",
+    },
     "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC", "style": "filled"},
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA", "style": "filled", "margin": "0.16,0.1"},
@@ -17,13 +23,18 @@ STYLES = {
 }
 ALARM = "#CC0000"
 NOW = "#D55E00"
+HURRY = 100
+"""With more boxes than this the layout stops refining early: a leaf with fifty arrows took it half a minute."""
 FONT = "Helvetica,Arial,sans-serif"
 
 
 def _clean(text: str) -> str:
-    """Text for an HTML-like label: markup escaped, and no character that XML has no place for."""
+    """Text for an HTML-like label: markup escaped, and no character that XML has no place for.
+
+    Graphviz would read `\\N` as the node's name even here; a space of no width keeps the two characters apart.
+    """
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return html.escape(shown).replace("\\", "&#92;")
+    return html.escape(shown).replace("\\", "&#92;&#8203;")
 
 
 def _label(title: str, lines: list[str]) -> str:
@@ -36,8 +47,10 @@ def package() -> Any:
     try:
         import graphviz  # lazy: an optional package
     except ImportError:
-        raise ImportError("DOT text is built with the graphviz package, which is not installed: pip install 'tinygrad_attn[viz]'. "
-                          "The text tree, .text(), needs nothing.") from None
+        raise ImportError(
+            "DOT text is built with the graphviz package, which is not installed: pip install 'tinygrad_attn[viz]'. "
+            "The text tree, .text(), needs nothing."
+        ) from None
     return graphviz
 
 
@@ -60,19 +73,44 @@ def to_dot(picture: Picture) -> str:
     note = "<" + "<br/>".join(map(_clean, picture.notes)) + ">" if picture.notes else ""
     top = graphviz.Digraph(
         "graph",
-        graph_attr={"bgcolor": "white", "fontname": FONT, "fontsize": "11", "nodesep": "0.25", "ranksep": "0.3",
-                    **({"label": note, "labelloc": "b"} if note else {})},
+        graph_attr={
+            "bgcolor": "white",
+            "fontname": FONT,
+            "fontsize": "11",
+            "nodesep": "0.25",
+            "ranksep": "0.3",
+            **({"nslimit": "2", "nslimit1": "2"} if len(picture.boxes) > HURRY else {}),
+            **({"label": note, "labelloc": "b"} if note else {}),
+        },
         node_attr={"fontname": FONT, "fontsize": "12", "margin": "0.12,0.06", "height": "0.3"},
-        edge_attr={"fontname": FONT, "fontsize": "9", "color": "#555555", "arrowsize": "0.7"})
-    clusters = [graphviz.Digraph(f"cluster_{g.number}", graph_attr={
-        "label": f"<{_clean(g.title)}>", "id": f"g{g.number}", "tooltip": _clean(g.title), "labeljust": "l", "color": "#999999",
-        "style": "rounded", "margin": "10"}) for g in picture.groups]
+        edge_attr={"fontname": FONT, "fontsize": "9", "color": "#555555", "arrowsize": "0.7"},
+    )
+    clusters = [
+        graphviz.Digraph(
+            f"cluster_{g.number}",
+            graph_attr={
+                "label": f"<{_clean(g.title)}>",
+                "id": f"g{g.number}",
+                "tooltip": _clean(g.title),
+                "labeljust": "l",
+                "labelloc": "t",
+                "color": "#999999",
+                "style": "rounded",
+                "margin": "10",
+            },
+        )
+        for g in picture.groups
+    ]
     for box in picture.boxes:
         (top if box.group is None else clusters[box.group]).node(f"n{box.number}", **_node(box))
     for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):
-        (top if group.parent is None else clusters[group.parent]).subgraph(cluster)    # inner ones first: they are complete
+        (top if group.parent is None else clusters[group.parent]).subgraph(
+            cluster
+        )  # inner ones first: they are complete
     for i, arrow in enumerate(picture.arrows):
-        look = {"id": f"e{i}"} | ({"label": f"<&#160;{_clean(arrow.label)}>"} if arrow.label else {})    # a gap beside the line
+        look = {"id": f"e{i}"} | (
+            {"label": f"<&#160;{_clean(arrow.label)}>"} if arrow.label else {}
+        )  # a gap beside the line
         if arrow.now:
             look |= {"color": NOW, "penwidth": "3"}
         top.edge(f"n{arrow.source}", f"n{arrow.target}", **look)
@@ -82,9 +120,14 @@ def to_dot(picture: Picture) -> str:
 
 
 def _legend(graphviz: Any) -> Any:
-    legend = graphviz.Digraph("cluster_legend", graph_attr={"label": "legend", "color": "#999999", "style": "rounded"})
+    legend = graphviz.Digraph(
+        "cluster_legend", graph_attr={"label": "legend", "labelloc": "t", "color": "#999999", "style": "rounded"}
+    )
     entries = [(Box(0, kind, text), kind) for kind, text in KINDS.items()]
-    entries += [(Box(0, "op", "the picture's result", output=True), "output"), (Box(0, "op", "NaN or Inf inside", alarm="NaN"), "alarm")]
+    entries += [
+        (Box(0, "op", "the picture's result", output=True), "output"),
+        (Box(0, "op", "NaN or Inf inside", alarm="NaN"), "alarm"),
+    ]
     for box, name in entries:
         look = _node(box) | {"id": f"legend_{name}", "label": f"<{_clean(box.title)}>"}
         legend.node(f"legend_{name}", **look)

@@ -16,7 +16,7 @@ class Unit:
     """One box to be: an op, a folded module call, or a run of folded ops."""
 
     def __init__(self, kind: str, chain: tuple[Any, ...], scope: Any = None) -> None:
-        self.kind, self.chain, self.scope = kind, chain, scope    # chain: the open calls around it, outermost first
+        self.kind, self.chain, self.scope = kind, chain, scope  # chain: the open calls around it, outermost first
         self.ops: list[Variable] = []
 
 
@@ -27,7 +27,9 @@ def by_module(ops: Sequence[Variable], names: Names, depth: int, expand: Sequenc
     for t in ops:
         chain = names.chain(t)
         lift = names.level(chain) if chain else 0
-        opened = len(tuple(takewhile(lambda place: _is_open(place[0] + lift, names.module(place[1]), depth, expand), enumerate(chain))))
+        opened = 0
+        while opened < len(chain) and _is_open(opened + lift, names.module(chain[opened]), depth, expand):
+            opened += 1
         if opened == len(chain):
             unit = Unit("op", chain)
             units.append(unit)
@@ -64,7 +66,7 @@ def middle(units: list[Unit], boxes: int, limit: int) -> tuple[list[Unit], str]:
     A run of ops in forward order has no way out of itself and in again, so what is left has no circle either.
     """
     keep = max(1, int(len(units) * limit / boxes) // 2 - 1)
-    inside = units[keep:len(units) - keep]
+    inside = units[keep : len(units) - keep]
     if len(inside) < 2:
         return units, ""
     chains = inside[0].chain, inside[-1].chain
@@ -72,15 +74,18 @@ def middle(units: list[Unit], boxes: int, limit: int) -> tuple[list[Unit], str]:
     run = Unit("folded", common)
     for unit in inside:
         run.ops.extend(unit.ops)
-    return [*units[:keep], run, *units[len(units) - keep:]], (
+    return [*units[:keep], run, *units[len(units) - keep :]], (
         f"{boxes:,} boxes are more than limit={limit}: {len(run.ops):,} ops in the middle are folded into one box. "
-        "limit=None draws all of them.")
+        "limit=None draws all of them."
+    )
 
 
 def census(ops: Sequence[Variable]) -> str:
     """`add x120, exp x7`: the most frequent ops of a run."""
     counts = Counter(t._node.op.__name__ for t in ops if t._node is not None and t._node.op is not None).most_common()
-    return ", ".join(f"{name} x{n:,}" for name, n in counts[:3]) + (f" and {len(counts) - 3} more kinds" if len(counts) > 3 else "")
+    return ", ".join(f"{name} x{n:,}" for name, n in counts[:3]) + (
+        f" and {len(counts) - 3} more kinds" if len(counts) > 3 else ""
+    )
 
 
 class Siblings:
@@ -123,7 +128,19 @@ class Siblings:
     def _signature(ops: Sequence[Variable], place: dict[int, int], start: int, end: int) -> tuple[Any, ...]:
         """The ops of a call, their settings and shapes, and which operand comes from where inside it."""
         return tuple(
-            (t._node.op, labels.settings(t._node), t._data.shape,  # type: ignore[union-attr]
-             tuple((j, place[id(x)] - start if start <= place.get(id(x), -1) <= end else labels.shape(getattr(x, "_data", x)))
-                   for j, x in operands(t)))
-            for t in ops[start:end + 1])
+            (
+                t._node.op,
+                labels.settings(t._node),
+                t._data.shape,  # type: ignore[union-attr]
+                tuple(
+                    (
+                        j,
+                        place[id(x)] - start
+                        if start <= place.get(id(x), -1) <= end
+                        else labels.shape(getattr(x, "_data", x)),
+                    )
+                    for j, x in operands(t)
+                ),
+            )
+            for t in ops[start : end + 1]
+        )

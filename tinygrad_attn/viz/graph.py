@@ -45,7 +45,7 @@ class Graph:
             body = self.svg()
         except (ImportError, RuntimeError):
             body = tree.to_html(self.picture)
-        return render.page("computation graph", body, "body { margin: 1em; }\nsvg { max-width: 100%; height: auto; }\n")
+        return render.page("computation graph", body)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture; the suffix says as what: .svg .png .pdf .dot (or .gv) .txt .html.
@@ -64,7 +64,9 @@ class Graph:
         elif suffix == ".html":
             render.write(path, self.html())
         else:
-            raise ValueError(f"cannot tell from {os.fspath(path)!r} what to write; end the name in .svg, .png, .pdf, .dot, .txt or .html.")
+            raise ValueError(
+                f"cannot tell from {os.fspath(path)!r} what to write; end the name in .svg, .png, .pdf, .dot, .txt or .html."
+            )
 
     def __str__(self) -> str:
         return self.text()
@@ -72,13 +74,13 @@ class Graph:
     def __repr__(self) -> str:
         try:
             return self.text()
-        except Exception as error:                   # a repr never raises
+        except Exception as error:  # a repr never raises
             return f"<a picture that could not be told: {type(error).__name__}: {error}>"
 
     def _repr_html_(self) -> str | None:
         try:
             return self.svg()
-        except Exception:                            # no renderer, or one that failed: the tree says the same
+        except Exception:  # no renderer, or one that failed: the tree says the same
             try:
                 return tree.to_html(self.picture)
             except Exception:
@@ -89,8 +91,16 @@ class Graph:
         return {"text/plain": repr(self)} | ({"text/html": shown} if shown else {})
 
 
-def graph(tensor: Any, model: Any = None, depth: int | None = None, expand: Sequence[str] = (), *, rollup: bool = False,
-          legend: bool = False, limit: int | None = 200) -> Graph:
+def graph(
+    tensor: Any,
+    model: Any = None,
+    depth: int | None = None,
+    expand: Sequence[str] = (),
+    *,
+    rollup: bool = False,
+    legend: bool = False,
+    limit: int | None = 150,
+) -> Graph:
     """A picture of how a tensor was computed: every op, every operand, parameters by name, modules as frames around their ops.
 
     `tensor` is a Tensor or a list of them.  `model` gives the dotted names; without it the outermost module called does.  `depth` says how

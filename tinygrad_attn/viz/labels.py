@@ -75,11 +75,15 @@ def setting(x: Any) -> str:
 
 
 def _is_default(x: Any, default: Any) -> bool:
-    return x is default or (type(x) is type(default) and isinstance(x, (bool, int, float, str, tuple)) and repr(x) == repr(default))
+    return x is default or (
+        type(x) is type(default) and isinstance(x, (bool, int, float, str, tuple)) and repr(x) == repr(default)
+    )
 
 
 def settings(node: Any) -> str:
     """The static arguments that are not the op's defaults: `axis=-1, keepdims=True`."""
     defaults = getattr(node.op, "defaults", {})
     missing = object()
-    return ", ".join(f"{name}={setting(x)}" for name, x in node.static.items() if not _is_default(x, defaults.get(name, missing)))
+    return ", ".join(
+        f"{name}={setting(x)}" for name, x in node.static.items() if not _is_default(x, defaults.get(name, missing))
+    )

@@ -23,8 +23,8 @@ class Box:
     lines: list[str] = field(default_factory=list)
     group: int | None = None
     output: bool = False
-    alarm: str | None = None                         # says what is not finite
-    now: bool = False                                # the step the reader looks at
+    alarm: str | None = None  # says what is not finite
+    now: bool = False  # the step the reader looks at
 
 
 @dataclass
@@ -60,4 +60,4 @@ class Picture:
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     legend: bool = False
-    where: dict[int, int] = field(default_factory=dict)    # id of a tensor -> number of its box, while the tensors live
+    where: dict[int, int] = field(default_factory=dict)  # id of a tensor -> number of its box, while the tensors live

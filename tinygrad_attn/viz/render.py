@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import html
 import os
+from pathlib import Path
 from typing import Any
 
 from ..files import _write_atomically
 from .dot import package
 
-NO_RENDERER = ("no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or graphviz.org), or "
-               "pip install 'tinygrad_attn[viz]', whose pygraphviz carries the libraries. Without either, .dot and .text() still work, and "
-               "so does save() with .dot, .txt or .html.")
+NO_RENDERER = (
+    "no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or graphviz.org), or "
+    "pip install 'tinygrad_attn[viz]', whose pygraphviz carries the libraries. Without either, .dot and .text() still work, and "
+    "so does save() with .dot, .txt or .html."
+)
 
 
 class NoRenderer(RuntimeError):
@@ -37,7 +40,7 @@ def render(dot: str, format: str) -> bytes:
 def svg(dot: str) -> str:
     """The SVG element alone, without the XML prologue, so that it can stand inside HTML."""
     text = render(dot, "svg").decode()
-    return text[text.index("<svg"):]
+    return text[text.index("<svg") :]
 
 
 def write(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -45,11 +48,29 @@ def write(path: str | os.PathLike[str], data: bytes | str) -> None:
     _write_atomically(data.encode() if isinstance(data, str) else data, os.fspath(path))
 
 
-def page(title: str, body: str, style: str = "", script: str = "") -> str:
-    """One self-contained HTML page: nothing in it is fetched from anywhere."""
-    return (f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{html.escape(title)}</title>\n'
-            f"<style>\n{style}</style>\n</head>\n<body>\n{body}\n" + (f"<script>\n{script}</script>\n" if script else "") + "</body>\n</html>\n")
+def page(title: str, body: str, name: str = "") -> str:
+    """One self-contained HTML page, with templates/NAME.css and NAME.js written into it; nothing is fetched from anywhere."""
+    folder = Path(__file__).with_name("templates")
+    style = (
+        (folder / f"{name}.css").read_text("utf-8")
+        if name
+        else "body { margin: 1em; }\nsvg { max-width: 100%; height: auto; }\n"
+    )
+    script = f"<script>\n{(folder / f'{name}.js').read_text('utf-8')}</script>\n" if name else ""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+{script}</body>
+</html>
+"""
 
 
 class Page:

@@ -23,12 +23,12 @@ from .trace import forward_order
 class Contribution(NamedTuple):
     """What one op gave to one of its inputs."""
 
-    index: int                 # which operand of the op
-    box: int                   # that input's box in the picture
+    place: int  # which operand of the op
+    box: int  # that input's box in the picture
     name: str
-    part: np.ndarray           # this op's share of the input's gradient
-    total: np.ndarray          # the sum of the shares so far
-    first: bool                # it was the first share; later ones are added to it
+    part: np.ndarray  # this op's share of the input's gradient
+    total: np.ndarray  # the sum of the shares so far
+    first: bool  # it was the first share; later ones are added to it
 
 
 class Step(NamedTuple):
@@ -36,9 +36,9 @@ class Step(NamedTuple):
 
     op: str
     box: int
-    incoming: np.ndarray       # the gradient of the loss by the op's result, complete by now
+    incoming: np.ndarray  # the gradient of the loss by the op's result, complete by now
     contributions: list[Contribution]
-    freed: list[str]           # what this step let go
+    freed: list[str]  # what this step let go
 
 
 class _Observer:
@@ -49,8 +49,11 @@ class _Observer:
         self.steps: list[Step] = []
         self.given: set[int] = set()
         self.tick = 0
-        self.gone: list[_Watched] = []               # results that nobody holds any more, since the last look
-        self.by_id = {id(t): _Watched(t, picture.where[id(t)], picture.boxes[picture.where[id(t)]].title, self.gone) for t in tensors}
+        self.gone: list[_Watched] = []  # results that nobody holds any more, since the last look
+        self.by_id = {
+            id(t): _Watched(t, picture.where[id(t)], picture.boxes[picture.where[id(t)]].title, self.gone)
+            for t in tensors
+        }
         self.current: _Watched | None = None
 
     def forward(self, *_: Any) -> None:
@@ -65,7 +68,9 @@ class _Observer:
             self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
         box = where[id(x)]
         name = x.name or (self.picture.boxes[box].title if x._node is None else f"{x._node.op.__name__} n{box}")
-        self.steps[-1].contributions.append(Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given))
+        self.steps[-1].contributions.append(
+            Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given)
+        )
         self.given.add(id(x))
 
     def settle(self) -> None:
@@ -92,7 +97,13 @@ class _Watched:
 
 
 def _bytes(count: int) -> str:
-    return f"{count:,} B" if count < 10_000 else f"{count / 1000:,.0f} kB" if count < 10_000_000 else f"{count / 1e6:,.0f} MB"
+    return (
+        f"{count:,} B"
+        if count < 10_000
+        else f"{count / 1000:,.0f} kB"
+        if count < 10_000_000
+        else f"{count / 1e6:,.0f} MB"
+    )
 
 
 def short(array: np.ndarray) -> str:
@@ -125,7 +136,7 @@ class Steps:
             for c in step.contributions:
                 verb = "= " if c.first else "+="
                 total = "" if c.first else f"   sum so far {short(c.total)}"
-                out.append(f"       input {c.index}, {c.name} (n{c.box}): grad {verb} {short(c.part)}{total}")
+                out.append(f"       input {c.place}, {c.name} (n{c.box}): grad {verb} {short(c.part)}{total}")
             if step.freed:
                 out.append("       freed: " + ", ".join(step.freed))
         return "\n".join(out)
@@ -137,7 +148,7 @@ class Steps:
         k %= len(self.steps)
         picture = copy.deepcopy(self.base)
         known = {self.root: self.steps[0].incoming}
-        for step in self.steps[:k + 1]:
+        for step in self.steps[: k + 1]:
             known.update((c.box, c.total) for c in step.contributions)
         for number, total in known.items():
             if picture.boxes[number].kind in ("op", "parameter", "input"):
@@ -150,10 +161,13 @@ class Steps:
 
     def arrows(self, step: Step) -> list[int]:
         """The arrows along which a step's shares go, by number."""
-        along = {(c.box, c.index) for c in step.contributions}
+        along = {(c.box, c.place) for c in step.contributions}
         sources = {c.box for c in step.contributions}
-        return [i for i, a in enumerate(self.base.arrows)
-                if a.target == step.box and ((a.source, a.index) in along or a.index is None and a.source in sources)]
+        return [
+            i
+            for i, a in enumerate(self.base.arrows)
+            if a.target == step.box and ((a.source, a.index) in along or a.index is None and a.source in sources)
+        ]
 
     def html(self) -> str:
         """One self-contained page: the graph, a slider, and at each step its numbers; the arrow keys step."""
@@ -163,23 +177,27 @@ class Steps:
         """Write .html (the page) or .txt (the lines); raises ValueError for another suffix."""
         suffix = os.path.splitext(os.fspath(path))[1].lower()
         if suffix not in (".html", ".txt"):
-            raise ValueError(f"steps are saved as .html or .txt, got {os.fspath(path)!r}; one step's picture is .picture(k).save(path).")
+            raise ValueError(
+                f"steps are saved as .html or .txt, got {os.fspath(path)!r}; one step's picture is .picture(k).save(path)."
+            )
         write(path, self.html() if suffix == ".html" else self.text() + "\n")
 
     def __repr__(self) -> str:
         try:
             return self.text()
-        except Exception as error:                   # a repr never raises
+        except Exception as error:  # a repr never raises
             return f"<{len(self.steps)} steps that could not be told: {type(error).__name__}: {error}>"
 
     def _repr_html_(self) -> str | None:
         try:
             return str(Page(self.html())._repr_html_())
-        except Exception:                            # a repr never raises
+        except Exception:  # a repr never raises
             return None
 
 
-def backward_steps(loss: Any, gradient: Any = None, *, model: Any = None, retain_graph: bool = False, limit: int | None = 200) -> Steps:
+def backward_steps(
+    loss: Any, gradient: Any = None, *, model: Any = None, retain_graph: bool = False, limit: int | None = 150
+) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` once and keep what happened at each op, to read and to step through.
 
     Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far, first share or added (+=), and what was
@@ -190,7 +208,7 @@ def backward_steps(loss: Any, gradient: Any = None, *, model: Any = None, retain
     """
     if not isinstance(loss, Variable):
         raise TypeError(f"backward_steps() needs the Tensor to start from, got {describe(loss)}.")
-    everything = 1_000_000                           # each op is a step, so no module is folded
+    everything = 1_000_000  # each op is a step, so no module is folded
     picture = build(loss, model, everything, limit=limit)
     observer = _Observer(picture, forward_order([loss]))
     here = local.context
@@ -201,5 +219,5 @@ def backward_steps(loss: Any, gradient: Any = None, *, model: Any = None, retain
         here.observers = tuple(o for o in here.observers if o is not observer)
     observer.settle()
     root = picture.where[id(loss)]
-    picture.where = {}                               # the tensors go, and their ids may be used again
+    picture.where = {}  # the tensors go, and their ids may be used again
     return Steps(picture, observer.steps, root)

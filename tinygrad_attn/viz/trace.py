@@ -29,8 +29,11 @@ def forward_order(roots: Sequence[Variable]) -> list[Variable]:
 
 def operands(t: Variable) -> list[tuple[int, Any]]:
     """The operands of the op that made t, with their places; settings that are no numbers (None, a function) are left out."""
-    return [(i, x) for i, x in enumerate(t._node.inputs)  # type: ignore[union-attr]
-            if isinstance(x, (Variable, np.ndarray, float, int))]
+    return [
+        (i, x)
+        for i, x in enumerate(t._node.inputs)  # type: ignore[union-attr]
+        if isinstance(x, (Variable, np.ndarray, float, int))
+    ]
 
 
 def key_of(t: Variable, index: int, x: Any) -> Any:
@@ -48,7 +51,7 @@ class Names:
         self.chains: dict[int, tuple[Any, ...]] = {}
         self.modules: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
-        self.memory: dict[int, str] = {}             # by the array that owns it, so that a slice of a table has the table's name
+        self.memory: dict[int, str] = {}  # by the array that owns it, so that a slice of a table has the table's name
         self._add(model)
         self.inside_model = set(self.modules)
         for t in ops:
@@ -102,6 +105,10 @@ class Names:
         called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
         for name in expand:
             if name not in called:
-                reason = "was not called on the way to this tensor" if name in self.modules.values() else "is no module here"
-                raise ValueError(f"expand={name!r}: it {reason}.{nearest(name, called)} Modules in this picture: "
-                                 f"{', '.join(sorted(called)) or 'none'}.")
+                reason = (
+                    "was not called on the way to this tensor" if name in self.modules.values() else "is no module here"
+                )
+                raise ValueError(
+                    f"expand={name!r}: it {reason}.{nearest(name, called)} Modules in this picture: "
+                    f"{', '.join(sorted(called)) or 'none'}."
+                )

@@ -18,9 +18,9 @@ class Line(NamedTuple):
     depth: int
     box: Box
     edge: str
-    last: tuple[bool, ...]     # for each ancestor below the top, and itself: is it the last of its siblings?
-    seen: bool                 # told elsewhere, or to be told further below
-    opens: bool                # operands follow
+    last: tuple[bool, ...]  # for each ancestor below the top, and itself: is it the last of its siblings?
+    seen: bool  # told elsewhere, or to be told further below
+    opens: bool  # operands follow
 
 
 def lines(picture: Picture) -> Iterator[Line]:
@@ -55,8 +55,14 @@ def words(picture: Picture, box: Box, seen: bool) -> str:
     if seen:
         return f"{box.title}  [n{box.number}, see there]"
     group = None if box.group is None else picture.groups[box.group]
-    parts = [box.title, *box.lines, *([f"NOT FINITE: {box.alarm}"] if box.alarm else []), *(["output"] if box.output else []),
-             *([f"in {group.title}"] if group and group.parent is not None else []), f"[n{box.number}]"]
+    parts = [
+        box.title,
+        *box.lines,
+        *([f"NOT FINITE: {box.alarm}"] if box.alarm else []),
+        *(["output"] if box.output else []),
+        *([f"in {group.title}"] if group and group.parent is not None else []),
+        f"[n{box.number}]",
+    ]
     return _printable("  ".join(parts)) + (" <== now" if box.now else "")
 
 

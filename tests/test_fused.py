@@ -1,0 +1,202 @@
+"""Every fused op equals its twin, the composite: value, gradients, and the gradients of those; and F hands over to it."""
+
+import numpy as np
+import pytest
+from support import require
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, fused, reference
+
+TOLERANCE = {"f": 3e-4, "d": 1e-10}
+
+
+def orders(f, arrays, seed):
+    """f's value, its gradients by the arrays, and the gradients of a random combination of those (by the cotangent too)."""
+    rng = np.random.default_rng(seed)
+    first, second = ([Tensor(x, requires_grad=True) for x in arrays] for _ in range(2))
+    y = f(*first)
+    g = rng.standard_normal(y.shape).astype(y.dtype)
+    gradients = ta.grad([y], first, [Tensor(g)])
+    cotangent = Tensor(g, requires_grad=True)
+    recorded = ta.grad([f(*second)], second, [cotangent], create_graph=True)
+    mixed = sum((d * rng.standard_normal(d.shape).astype(d.dtype)).sum() for d in recorded)
+    return [y, *gradients, *ta.grad([mixed], [*second, cotangent], allow_unused=True)]
+
+
+def same(op, *arrays, dtype, **static):
+    """The op and its twin agree to second order, in value, shape and dtype. Arrays that are None or boolean are constants."""
+    free = [i for i, x in enumerate(arrays) if x is not None and x.dtype != bool]
+
+    def call(f):
+        def run(*tensors):
+            inputs = list(arrays)
+            for i, t in zip(free, tensors, strict=True):
+                inputs[i] = t
+            return f(*inputs, **static)
+        return run
+
+    fast, slow = (orders(call(f), [arrays[i] for i in free], 7) for f in (op, op.twin))
+    for i, (a, b) in enumerate(zip(fast, slow, strict=True)):
+        if b is None or a is None:
+            assert a is b is None or not np.any((a or b).data), f"order of things: {i}"
+            continue
+        assert a.dtype == b.dtype == np.dtype(dtype) and a.shape == b.shape
+        scale = 0.1 + np.abs(b.data).max(initial=0)
+        np.testing.assert_allclose(a.data, b.data, rtol=0, atol=TOLERANCE[dtype] * scale, err_msg=f"{op.__name__}, result {i}, {static}")
+
+
+@pytest.fixture(params="fd")
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def normal(dtype):
+    rng = np.random.default_rng(3)
+    return lambda *shape: np.asarray(rng.standard_normal(shape), dtype)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 7), (2, 1, 5)])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(shape, approximate, dtype, normal):
+    same(fused.gelu, normal(*shape), dtype=dtype, approximate=approximate)
+    same(fused.gelu, normal(3, 4).T, dtype=dtype, approximate=approximate)
+
+
+@pytest.mark.parametrize("op", [fused.softmax, fused.log_softmax])
+@pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 0), ((3, 7, 5), 1), ((3, 7, 5), -1), ((2, 1), 1)])
+def test_softmax(op, shape, axis, dtype, normal):
+    same(op, normal(*shape), dtype=dtype, axis=axis)
+    same(op, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis)
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 1, 2), (7, 13)])
+def test_norms(shape, ndim, dtype, normal):
+    x, weight, bias = normal(*shape), normal(*shape[-ndim:]), normal(*shape[-ndim:])
+    for w, b in ((weight, bias), (weight, None), (None, None)):
+        same(fused.layer_norm, x, w, b, dtype=dtype, ndim=ndim)
+        same(fused.rms_norm, x, w, dtype=dtype, ndim=ndim)
+    same(fused.layer_norm, np.moveaxis(x, 0, -1), dtype=dtype, eps=0.1)
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 3)])
+def test_linear(lead, dtype, normal):
+    for bias in (normal(4), None):
+        same(fused.linear, normal(*lead, 5), normal(4, 5), bias, dtype=dtype)
+        same(fused.linear, normal(5, *lead).swapaxes(0, -1), normal(5, 5)[:, ::-1], None, dtype=dtype)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(6,), (5, 6), (4, 6, 3), (2, 6, 3, 2)])
+def test_cross_entropy(shape, reduction, dtype, normal):
+    rng = np.random.default_rng(0)
+    target = rng.integers(0, 6, (*shape[:1], *shape[2:]) if len(shape) > 1 else ())
+    if target.size > 1:
+        target.flat[1] = 99
+    for weight in (None, rng.random(6).astype(dtype)):
+        for smoothing in (0.0, 0.2):
+            settings = {"target": target, "reduction": reduction, "label_smoothing": smoothing, "ignore_index": 99}
+
+            def loss(x, weight=weight, **static):
+                return fused.cross_entropy(x, weight, **static)
+
+            loss.__name__, loss.twin = "cross_entropy", lambda x, weight=weight, **static: fused.cross_entropy.twin(x, weight, **static)
+            same(loss, 3 * normal(*shape), dtype=dtype, **settings)
+
+
+def masks(lead, t, s, normal):
+    rng = np.random.default_rng(0)
+    yield None
+    yield rng.random((t, s)) > 0.3
+    yield (rng.random((*lead, t, s)) > 0.3) & (np.arange(t) % 2 == 1)[:, None]          # some rows may look at nothing
+    yield normal(*lead[-1:], t, s)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lead, t, s", [((), 5, 5), ((1,), 1, 3), ((2, 3), 4, 7), ((2, 2), 7, 3)])
+def test_attention(lead, t, s, causal, dtype, normal):
+    keep = np.random.default_rng(1).random((*lead, t, s)) > 0.3
+    for mask in masks(lead, t, s, normal):
+        for dropout in ({}, {"keep": keep, "keep_scale": 1.4}):
+            same(fused.attention, normal(*lead, t, 4), normal(*lead, s, 4), normal(*lead, s, 3), mask, dtype=dtype,
+                 scale=0.4, is_causal=causal, **dropout)
+
+
+def test_attention_of_inputs_that_broadcast(dtype, normal):
+    same(fused.attention, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(3, 6, 2), normal(4, 6), dtype=dtype, scale=0.4)
+    same(fused.attention, normal(3, 4, 5), normal(3, 6, 5), normal(3, 6, 2), np.ones((2, 1, 1, 6), bool), dtype=dtype, scale=0.4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_attention(causal, dtype, normal):
+    for mask in masks((2, 2), 5, 5, normal):
+        same(fused.packed_attention, normal(2, 5, 24), mask, dtype=dtype, num_heads=2, scale=0.4, is_causal=causal)
+    keep = np.random.default_rng(1).random((2, 3, 5, 5)) > 0.3
+    same(fused.packed_attention, normal(5, 2, 36).swapaxes(0, 1), dtype=dtype, num_heads=3, scale=0.4, keep=keep, keep_scale=1.4)
+
+
+def test_heads_merge_without_a_copy():
+    x = np.ones((2, 3, 5, 4), "f")
+    y = fused.attention(x, x, x, scale=1.0)
+    assert np.shares_memory(y, y.swapaxes(1, 2).reshape(2, 5, 12))
+
+
+def test_a_cotangent_that_is_one_number_broadcast():
+    x, w = Tensor(np.random.default_rng(0).standard_normal((3, 4)), requires_grad=True), np.arange(8.0).reshape(2, 4)
+    for f in (lambda x: fused.linear(x, w), lambda x: fused.layer_norm(x) * w[1], fused.gelu, fused.softmax,
+              lambda x: fused.attention(x, x, x, scale=1.0)):
+        plain, broadcast = (ta.grad([f(x)], [x], [Tensor(g)])[0] for g in (np.ones(f(x).shape), np.broadcast_to(1.0, f(x).shape)))
+        np.testing.assert_array_equal(plain.data, broadcast.data)
+
+
+def cases():
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s) for s in ((3, 6), (4, 6), 6))
+    yield "gelu", lambda x: F.gelu(x), x
+    yield "softmax", lambda x: F.softmax(x, 0), x
+    yield "log_softmax", lambda x: F.log_softmax(x), x
+    yield "layer_norm", lambda x: F.layer_norm(x, 6, b.astype(x.dtype)), x
+    yield "rms_norm", lambda x: F.rms_norm(x, 6), x
+    yield "linear", lambda x: F.linear(x, w.astype(x.dtype)), x
+    yield "cross_entropy", lambda x: F.cross_entropy(x, np.array([0, 5, 2])), x
+    yield "attention", lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), x
+
+
+@pytest.mark.parametrize("name, f, x", list(cases()), ids=[name for name, _, _ in cases()])
+def test_functional_hands_over_to_the_fused_op_and_for_other_operands_to_the_composite(name, f, x, monkeypatch):
+    called = []
+    op = getattr(fused, name)
+    monkeypatch.setattr(op, "forward", lambda *a, before=op.forward, **k: called.append(name) or before(*a, **k))
+    expected = f(Tensor(x)).data
+    assert called == [name]
+    half = f(Tensor(x.astype(np.float16)))                          # float16 has no kernel
+    assert called == [name] and half.dtype == np.float16
+    np.testing.assert_allclose(half.data, expected, atol=0.02, rtol=0.02)
+
+
+def test_a_learned_class_weight_gets_its_gradient():
+    x, weight = Tensor([[1.0, 2.0, 3.0]], dtype=np.float64), Tensor([1.0, 2.0, 3.0], requires_grad=True, dtype=np.float64)
+    F.cross_entropy(x, np.array([1]), weight, reduction="sum").backward()
+    np.testing.assert_allclose(weight.grad.data, [0, 1.4076059644, 0])
+
+
+@pytest.mark.parametrize("kind", ["causal", "boolean", "float"])
+def test_attention_is_torchs(kind, dtype, normal):
+    torch = require("torch")
+    q, k, v, g = normal(2, 3, 33, 8), normal(2, 3, 33, 8), normal(2, 3, 33, 5), normal(2, 3, 33, 5)
+    mask = {"causal": None, "boolean": np.random.default_rng(0).random((2, 1, 33, 33)) > 0.4, "float": normal(33, 33)}[kind]
+    ours, theirs = [Tensor(x, requires_grad=True) for x in (q, k, v)], [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    y = F.scaled_dot_product_attention(*ours, mask, is_causal=kind == "causal")
+    t = torch.nn.functional.scaled_dot_product_attention(*theirs, None if mask is None else torch.tensor(mask), is_causal=kind == "causal")
+    y.backward(Tensor(g))
+    t.backward(torch.tensor(g))
+    for a, b in zip((y, *(x.grad for x in ours)), (t.detach(), *(x.grad for x in theirs)), strict=True):
+        np.testing.assert_allclose(a.data, b.numpy(), rtol=0, atol=1e-5 if dtype == "f" else 1e-12)
+
+
+def test_the_composites_are_the_specification_and_have_no_rules():
+    for name in ("gelu", "softmax", "log_softmax", "cross_entropy", "layer_norm", "rms_norm", "linear", "attention", "packed_attention"):
+        op = getattr(fused, name)
+        assert op.twin.__module__ == reference.__name__

@@ -1,0 +1,367 @@
+"""viz.graph: what a picture says, that its DOT text never changes, and that it copes with any graph and any machine."""
+
+import builtins
+import gc
+import sys
+import weakref
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from support import require
+
+from tinygrad_attn import Tensor, nn, no_grad, viz
+
+require("graphviz")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def leaf(data, name=None, requires_grad=True):
+    t = Tensor(np.asarray(data, np.float64), requires_grad=requires_grad)
+    t.name = name
+    return t
+
+
+class Affine(nn.Module):
+    def __init__(self, rows, columns):
+        self.weight = nn.Parameter(np.arange(rows * columns).reshape(rows, columns) / 10)
+        self.bias = nn.Parameter(np.ones(columns))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class Block(nn.Module):
+    def __init__(self, size):
+        self.inner, self.outer = Affine(size, size), Affine(size, size)
+
+    def forward(self, x):
+        return x + self.outer(np.tanh(self.inner(x)))
+
+
+class Stack(nn.Module):
+    def __init__(self, count, size):
+        self.blocks = nn.ModuleList([Block(size) for _ in range(count)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def twice():
+    a = leaf(2.0, "a")
+    return viz.graph(a + a)
+
+
+def diamond():
+    x, b = leaf(np.arange(12.0).reshape(4, 3), "x", False), leaf([0.5, 1.0, 1.5], "b")
+    shared = x * b
+    loss = (np.exp(shared / 10.0) * shared).sum(axis=-1, keepdims=True).mean()
+    loss.backward(retain_graph=True)
+    return viz.graph(loss)
+
+
+def stack(**how):
+    model = Stack(3, 3)
+    return viz.graph(model(leaf(np.ones((2, 3)), "x")), model, **how)
+
+
+PICTURES = {
+    "twice": twice,
+    "diamond": diamond,
+    "stack": stack,
+    "stack-expanded": lambda: stack(expand=["blocks.1.inner"]),
+    "stack-rollup": lambda: stack(depth=2, rollup=True, legend=True),
+    "stack-limit": lambda: stack(depth=9, limit=12),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_dot_text_is_the_golden_one(name):
+    dot = PICTURES[name]().dot
+    assert PICTURES[name]().dot == dot, "two runs, two texts"
+    assert dot == (GOLDEN / f"{name}.dot").read_text("utf-8")
+
+
+def test_every_operand_has_its_edge_and_a_reused_tensor_says_so():
+    picture = twice().picture
+    assert [(a.source, a.target, a.index) for a in picture.arrows] == [(0, 1, 0), (0, 1, 1)]
+    assert "used 2 times: grad = sum of 2" in picture.boxes[0].lines
+
+
+def test_broadcast_operands_say_to_what():
+    x, w, b, s = leaf(np.ones((2, 5, 4))), leaf(np.ones((4, 3))), leaf(np.ones(3)), leaf(2.0)
+    labels = [a.label for a in viz.graph((x @ w + b) * s * 3.0).picture.arrows]
+    assert labels == ["0", "1: (4, 3) -> (2, 4, 3)", "0", "1: (3,) -> (2, 5, 3)", "0", "1: () -> (2, 5, 3)", "0", "1"]
+
+
+def test_small_values_show_their_numbers_and_large_ones_their_statistics():
+    a = leaf([1.0, 2.0], "a")
+    big = leaf(np.arange(8.0), "big")
+    loss = (a.sum() * big).sum()
+    loss.backward(retain_graph=True)
+    boxes = {box.title: box.lines for box in viz.graph(loss).picture.boxes}
+    assert "data 1 2 | grad 28 28" in boxes["a"]
+    assert boxes["big"] == ["(8,) float64", "mean 3.5  std 2.29", "|grad| 8.49"]
+
+
+def test_parameters_have_dotted_names_and_the_norm_of_their_gradient():
+    model = Stack(2, 3)
+    loss = model(leaf(np.ones((2, 3)))).sum()
+    loss.backward(retain_graph=True)
+    boxes = {box.title: box for box in viz.graph(loss, depth=9).picture.boxes}
+    weight = boxes["blocks.1.inner.weight"]
+    norm = np.sqrt((model.blocks[1].inner.weight.grad.data ** 2).sum())
+    assert weight.kind == "parameter" and weight.lines == ["(3, 3) float64", f"|grad| {norm:.3g}"]
+    assert {title for title in boxes if title.startswith("blocks")} == {name for name, _ in model.named_parameters()}
+
+
+def test_depth_folds_modules_and_expand_opens_them():
+    def titles(**how):
+        return [box.title for box in stack(**how).picture.boxes]
+
+    assert titles(depth=0) == ["x", "Stack"]
+    assert titles() == titles(depth=1) == ["x", "blocks.0", "blocks.1", "blocks.2"]
+    assert titles(expand=["blocks.1"]) == [
+        "x",
+        "blocks.0",
+        "blocks.1.inner",
+        "tanh",
+        "blocks.1.outer",
+        "add",
+        "blocks.2",
+    ]
+    module = stack(depth=0).picture.boxes[1]
+    assert module.lines == ["72 parameters", "-> (2, 3)"] and module.kind == "module"
+    with pytest.raises(ValueError, match=r"blocks.1.iner.*no module here.*Did you mean 'blocks.1.inner'"):
+        stack(expand=["blocks.1.iner"])
+    with pytest.raises(ValueError, match="depth counts"):
+        stack(depth=-1)
+
+
+def test_without_modules_every_op_is_drawn_and_without_a_model_the_outermost_call_names():
+    model = Stack(2, 3)
+    y = model(leaf(np.ones((2, 3))))
+    assert [box.title for box in viz.graph(y).picture.boxes] == ["input", "blocks.0", "blocks.1"]
+    outside = Affine(3, 3)
+    boxes = viz.graph(outside(y), model).picture.boxes  # called outside the model: its own name, not the model's
+    assert [box.title for box in boxes] == ["input", "blocks.0", "blocks.1", "weight", "matmul", "bias", "add"]
+
+
+def test_parts_of_a_model_called_alone_have_the_names_of_the_model():
+    model = Stack(2, 3)
+    y = model.blocks[1].inner(model.blocks[0](leaf(np.ones((2, 3)))))
+    assert [box.title for box in viz.graph(y, model).picture.boxes] == ["input", "blocks.0", "blocks.1.inner"]
+
+
+def test_rollup_draws_alike_siblings_once():
+    picture = stack(depth=2, rollup=True).picture
+    assert [g.title for g in picture.groups] == ["Stack", "blocks.0 .. blocks.2 Block x3, the first is drawn"]
+    assert [box.title for box in picture.boxes] == ["x", "blocks.0.inner", "tanh", "blocks.0.outer", "add"]
+    model = Stack(2, 3)
+    model.blocks[1].inner = Affine(3, 3)
+    model.blocks[1].forward = lambda x: x * 2.0
+    assert len(viz.graph(model(leaf(np.ones((2, 3)))), model, rollup=True).picture.boxes) == 3, (
+        "these two are not alike"
+    )
+
+
+def test_a_shared_parameter_is_one_box_with_two_arrows():
+    model = Stack(2, 3)
+    model.blocks[1] = model.blocks[0]
+    picture = viz.graph(model(leaf(np.ones((2, 3)))), model).picture
+    shared = [box for box in picture.boxes if box.title == "blocks.0.inner.weight"]
+    assert len(shared) == 1 and sum(a.source == shared[0].number for a in picture.arrows) == 2
+    assert "used 2 times: grad = sum of 2" in shared[0].lines
+
+
+def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
+    with np.errstate(all="ignore"):
+        y = np.log(leaf([1.0, -1.0, 0.0]))
+    graph = viz.graph(y)
+    assert graph.picture.boxes[1].alarm == "1 NaN, 1 Inf" and "#CC0000" in graph.dot and "NOT FINITE" in graph.text()
+    model = Stack(2, 3)
+    model.blocks[1].inner.bias.data[1] = np.nan
+    boxes = viz.graph(model(leaf(np.ones((2, 3)))), model).picture.boxes
+    assert [box.alarm for box in boxes] == [None, None, "2 NaN in add"]
+    assert "#CC0000" not in twice().dot
+
+
+def test_no_tensor_is_kept_alive_and_a_released_graph_says_so():
+    a = leaf([1.0, 2.0])
+    y = np.exp(a)
+    loss = y.sum()
+    graph, gone = viz.graph(loss), weakref.ref(y)
+    gc.disable()
+    try:
+        del y
+        loss.backward()
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert "exp" in graph.dot
+    assert "backward() released this graph" in viz.graph(loss).text()
+    with no_grad():
+        assert len(viz.graph(a * 2).picture.boxes) == 1
+
+
+def test_several_outputs():
+    a = leaf(2.0, "a")
+    picture = viz.graph([a * 2.0, np.exp(a), a]).picture
+    assert [box.title for box in picture.boxes if box.output] == ["a", "multiply", "exp"]
+    with pytest.raises(TypeError, match="what lies behind a Tensor, got 3.0"):
+        viz.graph(3.0)
+    with pytest.raises(TypeError, match="model= is the Module"):
+        viz.graph(a, model="net")
+
+
+def test_a_chain_of_100_000_ops_folds():
+    x = y = leaf(1.0, "x")
+    for _ in range(100_000):
+        y = y + x
+    graph = viz.graph(y)
+    assert len(graph.picture.boxes) <= 150
+    (fold,) = (box for box in graph.picture.boxes if box.kind == "folded")
+    assert "ops in the middle are folded" in graph.picture.notes[0] and "add x" in fold.lines[0]
+    assert "folded" in graph.dot and len(graph.text().splitlines()) > 100
+    kept = sum(box.kind == "op" for box in graph.picture.boxes)
+    assert fold.title == f"{100_000 - kept:,} ops"
+    assert "used 100,001 times" in graph.text()
+    del y
+
+
+def test_a_thousand_leaves_fold_and_modules_fold_before_ops():
+    joined = np.stack([leaf([1.0]) for _ in range(1000)])
+    graph = viz.graph(joined)
+    assert len(graph.picture.boxes) <= 151 and "leaves are folded into one box" in graph.picture.notes[-1]
+    model = Stack(20, 2)
+    picture = viz.graph(model(leaf(np.ones((2, 2)))), model, limit=10).picture
+    assert [box.title for box in picture.boxes] == ["input", "Stack"] and "depth=0" in picture.notes[0]
+
+
+HOSTILE = [
+    "<b>bold</b>",
+    '"; bad [shape=star]; "',
+    "\\N \\l \\",
+    "<",
+    "a\nb\x00c\x1b[31m",
+    "&amp;",
+    "]]>",
+    "</script><script>",
+    "漢字 é 𝄞",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_only_text(name):
+    graph = viz.graph(leaf(1.0, name) * leaf(2.0, "b"))
+    svg = graph.svg()
+    words = "".join(ElementTree.fromstring(svg).itertext()).replace("\u200b", "")
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    assert shown.replace(" ", "") in words.replace("\xa0", "").replace(" ", "")
+    assert svg.count('class="node"') == 3 and svg.count('class="edge"') == 2
+    assert "\x1b" not in graph.text() and "\x00" not in graph.text()
+    assert "<script>" not in graph._repr_html_() and "<script>" not in viz.tree.to_html(graph.picture)
+
+
+def test_each_suffix_is_written_whole_or_not_at_all(tmp_path):
+    graph = twice()
+    starts = {
+        "svg": b"<?xml",
+        "png": b"\x89PNG",
+        "pdf": b"%PDF",
+        "dot": b"digraph",
+        "gv": b"digraph",
+        "txt": b"add",
+        "html": b"<!DOCTYPE html>",
+    }
+    for suffix, start in starts.items():
+        graph.save(tmp_path / f"g.{suffix}")
+        assert (tmp_path / f"g.{suffix}").read_bytes().startswith(start), suffix
+    with pytest.raises(ValueError, match="end the name in .svg"):
+        graph.save(tmp_path / "g.jpeg")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"g.{suffix}" for suffix in starts)
+
+
+def test_pygraphviz_draws_where_there_is_no_program(monkeypatch):
+    require("pygraphviz")
+    monkeypatch.setenv("PATH", "")
+    assert twice().svg().startswith("<svg")
+
+
+@pytest.fixture
+def nothing_draws(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "pygraphviz", None)
+
+
+def test_without_a_renderer_text_and_tree_remain_and_the_error_names_both_remedies(nothing_draws, tmp_path):
+    graph = twice()
+    for draw in (graph.svg, lambda: graph.save(tmp_path / "a.svg"), lambda: graph.save(tmp_path / "a.png")):
+        with pytest.raises(RuntimeError, match=r"(?s)apt install graphviz.*pip install 'tinygrad_attn\[viz\]'"):
+            draw()
+    assert list(tmp_path.iterdir()) == []
+    assert graph.dot.startswith("digraph")
+    assert "<details" in graph._repr_html_() and repr(graph) == graph.text()
+    bundle = graph._repr_mimebundle_()
+    assert "<details" in bundle["text/html"] and bundle["text/plain"].startswith("add")
+    graph.save(tmp_path / "a.html")
+    assert "<details" in (tmp_path / "a.html").read_text("utf-8")
+
+
+def test_without_the_graphviz_package_the_error_says_how_to_get_it(monkeypatch):
+    real = builtins.__import__
+    monkeypatch.setattr(
+        builtins, "__import__", lambda name, *a, **k: _missing(name) if name == "graphviz" else real(name, *a, **k)
+    )
+    graph = twice()
+    with pytest.raises(ImportError, match=r"pip install 'tinygrad_attn\[viz\]'"):
+        graph.dot
+    assert graph.text().startswith("add") and "<details" in graph._repr_html_()
+
+
+def _missing(name):
+    raise ImportError(f"No module named {name!r}")
+
+
+def test_a_repr_never_raises(monkeypatch):
+    graph = twice()
+
+    def broken(*_, **__):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(viz.render, "render", broken)
+    assert "<details" in graph._repr_html_()
+    monkeypatch.setattr(viz.tree, "lines", broken)
+    assert graph._repr_html_() is None
+    assert "the disk is gone" in repr(graph) and list(graph._repr_mimebundle_()) == ["text/plain"]
+
+
+def test_the_text_tree():
+    a, b = leaf(2.0, "a"), leaf(3.0, "b")
+    c = a * b
+    assert viz.graph(c + np.exp(c)).text() == "\n".join(
+        [
+            "add  data 409.4  output  [n4]",
+            "├─ 0: multiply  data 6  used 2 times: grad = sum of 2  [n2]",
+            "│  ├─ 0: a  data 2  [n0]",
+            "│  └─ 1: b  data 3  [n1]",
+            "└─ 1: exp  data 403.4  [n3]",
+            "   └─ multiply  [n2, see there]",
+        ]
+    )
+
+
+def test_an_encoder_layer_is_a_handful_of_boxes():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True).eval()
+    y = layer(leaf(np.ones((2, 3, 8)), "x").astype(np.float32))
+    titles = [box.title for box in viz.graph(y, layer).picture.boxes]
+    for part in ("norm1", "self_attn", "add", "norm2", "linear1", "linear2"):
+        assert part in titles
+    assert len(titles) <= 14
+    opened = viz.graph(y, layer, expand=["self_attn"]).picture
+    assert len(opened.boxes) > len(titles) and "self_attn MultiheadAttention" in [g.title for g in opened.groups]
+    assert "self_attn.in_proj_weight" in [box.title for box in opened.boxes]
