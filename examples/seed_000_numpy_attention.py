@@ -25,7 +25,7 @@ def softmax(scores):
     return e / np.sum(e, axis=-1, keepdims=True)
 
 
-def attention(x, Wq, Wk, Wv, Wo, softmax=softmax):
+def attention(x, Wq, Wk, Wv, Wo):
     """x (B, T, E); Wq, Wk (H, E, D); Wv (H, E, V); Wo (H V, E) -> output (B, T, E), weights (B, H, T, T)"""
     x = x[:, None]                                                # (B, 1, T, E): every head reads the same tokens
     q, k, v = x @ Wq, x @ Wk, x @ Wv                              # (B, H, T, D) twice, (B, H, T, V)
@@ -91,7 +91,7 @@ def train(start, target, fixed=()):
     optimizer = optim.Adam(trained, lr=0.01)
     losses = []
     for _ in range(40 if QUICK else 200):
-        output, _ = attention(Tensor(x), *trained, *fixed, safe_softmax)
+        output, _ = attention(Tensor(x), *trained, *fixed)
         loss = np.mean((output - target) ** 2)
         optimizer.zero_grad()
         loss.backward()
@@ -105,7 +105,7 @@ page.say("The same code, given Tensors, learns")
 rng = np.random.default_rng(0)
 scaled = [W / math.sqrt(E) for W in (Wq, Wk, Wv, Wo)]
 teacher = [rng.normal(0, 1 / math.sqrt(E), W.shape) for W in scaled]
-losses = train(scaled, attention(x, *teacher, safe_softmax)[0])
+losses = train(scaled, attention(x, *teacher)[0])
 page.check("the loss falls below a tenth", losses[-1] < losses[0] / 10)
 
 # ---- The second price of large scores. Softmax becomes a hard choice, and a choice has no slope: the derivative of a weight w
@@ -124,7 +124,7 @@ page.check("the document's one-hot rows let less than a thousandth of it through
 
 # So let only queries and keys learn, values and output staying as they are, from a good start and from the document's.
 keep = scaled[2:]
-target, _ = attention(x, *teacher[:2], *keep, safe_softmax)
+target, _ = attention(x, *teacher[:2], *keep)
 good, stuck = train(scaled[:2], target, keep), train((Wq, Wk), target, keep)
 page.check("from scaled weights the queries and keys learn, from the document's they are stuck",
            good[-1] < good[0] / 10 and stuck[-1] > stuck[0] / 2)

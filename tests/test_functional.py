@@ -1,7 +1,8 @@
 """Properties that hold for every op and every function of `functional`, run from the one table in optable.py.
 
 Derivatives are checked twice: against PyTorch, and, to second order, against differences of values taken here, by code
-that shares nothing with the package's own checker.  Cotangents and directions are random: softmax and layer norm would pass a test with ones.
+that shares nothing with the package's own checker.  Cotangents and directions are random: softmax and layer norm would
+pass a test with ones.
 """
 
 import inspect
@@ -206,7 +207,8 @@ def test_rows_of_minus_infinity():
 def attend(mask, s=3, **settings):
     """Output and all gradients of an attention over random numbers, with 2 queries and s keys."""
     q, k, v = (Tensor(random_like((2, n, 4), seed), requires_grad=True) for seed, n in enumerate((2, s, s)))
-    mask = Tensor(mask, requires_grad=True) if getattr(mask, "dtype", bool) != bool else mask
+    if mask is not None and mask.dtype.kind == "f":
+        mask = Tensor(mask, requires_grad=True)
     out = F.scaled_dot_product_attention(q, k, v, mask, **settings)
     out.backward(random_like(out.shape, 9))
     return out.numpy(), [x.grad.numpy() for x in (q, k, v)], mask
@@ -334,8 +336,8 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.scaled_dot_product_attention(x23, x23, x23[:1]), ValueError, "one value for each key"),
     (lambda: F.scaled_dot_product_attention(x23[0], x23, x23), ValueError, r"needs q \(..., T, D\)"),
     (lambda: F.scaled_dot_product_attention(np.ones((4, 2, 3)), *np.ones((2, 2, 2, 3))), ValueError, "equal or 1.*enable_gqa=True"),
-    (lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 2), int)), TypeError, r"True = may look.*astype\(bool\)"),
-    (lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 3), bool)), ValueError, r"does not broadcast to the scores \(2, 2\)"),
+    (lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 2), int)), TypeError, r"may look.*astype\(bool\)"),
+    (lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 3), bool)), ValueError, r"not broadcast to the scores \(2, 2\)"),
     (lambda: F.scaled_dot_product_attention(x23, x23, x23, enable_gqa=True), ValueError, "heads at axis -3"),
     (lambda: F.scaled_dot_product_attention(x23, x23, x23, dropout_p=-1), ValueError, r"dropout_p .* lies in \[0, 1\]"),
 ])
@@ -363,3 +365,12 @@ def test_a_mean_over_nothing_but_ignored_labels_is_nan():
         assert math.isnan(F.cross_entropy(Tensor(x23), [-100, -100]).item())
     assert F.cross_entropy(Tensor(x23), [-100, -100], reduction="sum").item() == 0
     assert F.cross_entropy(Tensor(x23), [0, 7], ignore_index=7).item() == pytest.approx(math.log(3))
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0)])
+def test_dropout_draws_in_the_order_of_memory_as_pytorch(order):
+    x = np.ones((3, 4, 5), np.float32).transpose(order)
+    manual_seed(0)
+    torch.manual_seed(0)
+    expected = torch.nn.functional.dropout(torch.from_numpy(x), 0.4)
+    np.testing.assert_array_equal(F.dropout(x, 0.4), expected.numpy())

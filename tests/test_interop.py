@@ -210,7 +210,8 @@ def test_python_scalars_and_numpy_scalars_keep_float32():
     t = Tensor(R(3).astype(np.float32), requires_grad=True)
     for y in (np.multiply(2.0, t), np.add(t, np.float64(2)), np.maximum(0, t), np.where([True, False, True], t, 0.0), np.stack([t[0], 1.0]),
               np.clip(t, 0.0, 1.0), np.power(np.abs(t), 2.5), np.linalg.norm(t), np.linspace(t[0], 1.0, 3), np.einsum("i,i", t, t),
-              np.pad(t, 1), np.logaddexp2(t, 1.0), np.copysign(t, -1.0), np.heaviside(t, 0.5), np.nan_to_num(t), np.sinc(t), np.quantile(t, 0.3)):
+              np.pad(t, 1), np.logaddexp2(t, 1.0), np.copysign(t, -1.0), np.heaviside(t, 0.5), np.nan_to_num(t),
+              np.sinc(t), np.quantile(t, 0.3)):
         assert y.dtype == np.float32, y
 
 

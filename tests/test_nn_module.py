@@ -117,7 +117,7 @@ def test_load_state_dict_copies_in_place(kind):
 def test_loading_between_forward_and_backward_is_found_out():
     net = Net()
     loss = net(Tensor(np.ones((2, 3), np.float32))).sum()
-    net.load_state_dict({k: v.numpy() * 2 for k, v in net.state_dict().items()})
+    net.load_state_dict(Net().state_dict())
     with pytest.raises(ValueError, match="changed in place"):
         loss.backward()
 
@@ -150,8 +150,10 @@ def test_buffers_are_saved_as_torchs():
         module.register_buffer("kept", make(2))
         module.register_buffer("left", make(3), persistent=False)
         module.register_buffer("none", None)
-        module.inner = torch.nn.Linear(1, 1) if module is theirs else nn.Linear(1, 1)
-    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["kept", "inner.weight", "inner.bias"]
+        layers = torch.nn if module is theirs else nn
+        module.inner = layers.Linear(1, 1)
+        module.own = layers.Parameter(make(1))
+    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["own", "kept", "inner.weight", "inner.bias"]
     assert [n for n, _ in ours.named_buffers()] == [n for n, _ in theirs.named_buffers()]
     assert not copy.deepcopy(ours).left.persistent and "kept" not in dict(ours.named_parameters())
     ours.astype(np.float32)

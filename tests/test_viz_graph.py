@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from support import require
+from test_viz_steps import external
 
 from tinygrad_attn import Tensor, nn, no_grad, viz
 
@@ -169,6 +170,20 @@ def test_rollup_draws_alike_siblings_once():
     )
 
 
+def test_rollup_inside_rollup():
+    def pair():
+        return nn.Sequential(Affine(3, 3), Affine(3, 3))
+
+    model = nn.Sequential(pair(), pair(), pair())
+    picture = viz.graph(model(leaf(np.ones((2, 3)), "x")), model, depth=3, rollup=True).picture
+    assert [g.title for g in picture.groups] == [
+        "Sequential",
+        "0 .. 2 Sequential x3, the first is drawn",
+        "0.0 .. 0.1 Affine x2, the first is drawn",
+    ]
+    assert [box.title for box in picture.boxes] == ["x", "0.0.weight", "matmul", "0.0.bias", "add"]
+
+
 def test_a_shared_parameter_is_one_box_with_two_arrows():
     model = Stack(2, 3)
     model.blocks[1] = model.blocks[0]
@@ -186,7 +201,12 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
     model = Stack(2, 3)
     model.blocks[1].inner.bias.data[1] = np.nan
     boxes = viz.graph(model(leaf(np.ones((2, 3)))), model).picture.boxes
-    assert [box.alarm for box in boxes] == [None, None, "2 NaN in add"]
+    assert [box.alarm for box in boxes] == [None, None, "1 NaN in blocks.1.inner.bias"]
+    model.blocks[0].outer.bias.data[:] = 0.0
+    model.blocks[1].inner.bias.data[1] = 1.0
+    with np.errstate(all="ignore"):
+        y = model.blocks[1](leaf([[1e308, 0.0, 1e308]] * 2, "x") * 10.0)
+    assert viz.graph(y, model).picture.boxes[-1].alarm.endswith("in matmul")
     assert "#CC0000" not in twice().dot
 
 
@@ -212,6 +232,15 @@ def test_several_outputs():
     a = leaf(2.0, "a")
     picture = viz.graph([a * 2.0, np.exp(a), a]).picture
     assert [box.title for box in picture.boxes if box.output] == ["a", "multiply", "exp"]
+    model = Stack(1, 3)
+    weight = model.blocks[0].inner.weight
+    picture = viz.graph([model(leaf(np.ones((2, 3)))), weight], model).picture
+    assert [(box.title, box.output) for box in picture.boxes] == [
+        ("blocks.0.inner.weight", True),
+        ("input", False),
+        ("blocks.0", True),
+    ]
+    assert (0, 2) in [(a.source, a.target) for a in picture.arrows]
     with pytest.raises(TypeError, match="what lies behind a Tensor, got 3.0"):
         viz.graph(3.0)
     with pytest.raises(TypeError, match="model= is the Module"):
@@ -283,6 +312,8 @@ def test_each_suffix_is_written_whole_or_not_at_all(tmp_path):
         assert (tmp_path / f"g.{suffix}").read_bytes().startswith(start), suffix
     with pytest.raises(ValueError, match="end the name in .svg"):
         graph.save(tmp_path / "g.jpeg")
+    page = (tmp_path / "g.html").read_text("utf-8")
+    assert "<svg" in page and external(page) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"g.{suffix}" for suffix in starts)
 
 

@@ -115,7 +115,7 @@ def test_a_picture_of_one_step_has_that_op_bold():
 
 
 EXTERNAL = re.compile(
-    r"""(?:src|href|action|data)\s*=\s*["']?(?!#)|url\(|@import|<link|<iframe|<object|<embed|fetch\(|XMLHttp|import\s*\("""
+    r"""(?:src|href|action|data)\s*=\s*["']?(?!#)|url\(|@import|<(?:link|iframe|object|embed)|fetch\(|XMLHttp"""
 )
 
 

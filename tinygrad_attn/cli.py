@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments)
     except KeyboardInterrupt as stop:
         sys.stdout.flush()
-        print(f"\n{stop or 'Stopped.'}", file=sys.stderr)
+        print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except BrokenPipeError:                          # `... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,17 +111,21 @@ def run_doctor(arguments: Any) -> int:
 
 
 def run_seeds(arguments: Any) -> int:
-    """Run the scripts examples/seed_*.py, all or the one named."""
-    scripts = sorted((ROOT / "examples").glob("seed_*.py"))
+    """Run the scripts examples/seed_*.py, all or the one named: by number (003, 3), file name or a word of it (encoder)."""
+    examples = ROOT / "examples"
+    scripts = sorted(examples.glob("seed_*.py"))
     if not scripts:
-        raise ValueError(f"the five documents are scripts in examples/ of the source, and there are none in {ROOT / 'examples'}. "
+        raise ValueError(f"the five documents are scripts in examples/ of the source, and there are none in {examples}. "
                          "Get the source (git clone) and run this inside it.")
     if arguments.name:
-        wanted = arguments.name.removeprefix("seed_")
-        chosen = [path for path in scripts if path.stem.removeprefix("seed_").startswith(wanted) or path.name == arguments.name]
+        name = arguments.name.removesuffix(".py")
+        number = name.removeprefix("seed_").partition("_")[0].zfill(3)
+        chosen = [path for path in scripts if path.stem.startswith(f"seed_{number}_") or name in path.stem]
         if not chosen:
             raise ValueError(f"there is no seed {arguments.name!r}; there are {', '.join(path.stem for path in scripts)}.")
         scripts = chosen
+    if str(examples) not in sys.path:
+        sys.path.insert(0, str(examples))                # the scripts import their _document.py, as when run themselves
     failed = []
     for path in scripts:
         print(f"==== {path.stem}", flush=True)

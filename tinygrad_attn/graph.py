@@ -20,7 +20,7 @@ from numpy import asarray, generic, ndarray, ufunc
 
 from . import guard
 from .errors import as_operand, describe, explain
-from .guard import tick, watched
+from .guard import handed_out, tick
 
 
 class Context:
@@ -152,7 +152,7 @@ class Op:
         t._grad = t._record = t.name = None
         here = local.context
         if tracked and here.recording and out.dtype.kind == "f":
-            if constants or watched:
+            if constants or handed_out:
                 inputs = self._remember(inputs, arrays)
             t._record = (tick(), self, inputs, static or _NOTHING, saved, here.scope, False)
             t._tracked = True

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .engine import Op, Variable, clone, local
+from .engine import Variable, clone, local
 from .errors import describe
-from .interop import FUNCTIONS, OPS
+from .interop import CALLS, FUNCTIONS
 
 _default_dtype = np.dtype(np.float32)
-_apply = Op.__call__                                 # as a plain function it is called a little faster than the op itself
-
 Axis = int | tuple[int, ...] | None
 
 
@@ -290,9 +288,14 @@ class Tensor(Variable):
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if kwargs or method != "__call__" or ufunc not in OPS:
-            return interop.array_ufunc(ufunc, method, inputs, kwargs)
-        return _apply(OPS[ufunc], *inputs)
+        if not kwargs and method == "__call__":
+            try:
+                call = CALLS[ufunc]
+            except KeyError:
+                pass
+            else:
+                return call(*inputs)
+        return interop.array_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         rule = FUNCTIONS.get(function)

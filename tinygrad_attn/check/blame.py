@@ -20,10 +20,10 @@ from .trace import Trace, watching
 def explain_rule(s: Suspect) -> Diagnosis:
     """What is wrong with this op's rule."""
     if s.failure is not None:
-        return Diagnosis("rule raises", f"the rule itself fails: {s.failure}")
+        return s.failure
     pattern = pattern_of(s.problem, s.which, s.analytic, s.step)
     for explanation in (_not_finite, _ignores_cotangent, _zero, _repeated_index, _constant_factor, _sums, _one_use_missed, _axis_ignored,
-                        _operand_transposed, _exchanged):
+                        _operand_transposed, _exchanged, _right_for_ones):
         if (found := explanation(s, pattern)) is not None:
             return found
     return from_pattern(pattern) or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it "
@@ -120,7 +120,8 @@ def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
 
 def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
     """Runs the forward text on Tensors, which gives the contribution of every single use of the input."""
-    inputs = [type(x)._of(x._data.copy(), True) if isinstance(x, Variable) else x for x in s.step.inputs]  # type: ignore[attr-defined]
+    copies = {id(x): Variable._kind._of(x._data.copy(), True) for x in s.step.inputs if isinstance(x, Variable)}
+    inputs = [copies.get(id(x), x) for x in s.step.inputs]
     problem = Problem.__new__(Problem)
     x = inputs[s.position]
     try:
@@ -147,6 +148,13 @@ def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
     return None
 
 
+def _turns(v: Any) -> Iterator[np.ndarray]:
+    """A matrix transposed, or a stack of them with its axes in any other order."""
+    if isinstance(v, np.ndarray) and 2 <= v.ndim <= 4:
+        orders = sorted(itertools.permutations(range(v.ndim)), key=lambda order: order != (*range(v.ndim - 2), v.ndim - 1, v.ndim - 2))
+        yield from (v.transpose(order) for order in orders if order != tuple(range(v.ndim)))
+
+
 def _turned(v: Any) -> Any:
     return v.swapaxes(-1, -2) if isinstance(v, np.ndarray) and v.ndim >= 2 else None
 
@@ -155,13 +163,8 @@ def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
     """The rule comes out right if one of the matrices it is given, or its answer, is transposed."""
     operands = original_operands(s) if s.step.op.joint is None else []
     for i, operand in enumerate(operands):
-        if (turned := _turned(operand)) is not None:
-            try:
-                y = s.step.op.forward(*operands, **s.step.static)
-            except Exception:
-                return None
-            y = y[0] if s.step.op.saves else y
-            tried = call_rule(s, y=y, operands=[turned if k == i else o for k, o in enumerate(operands)])
+        for turned in _turns(operand):
+            tried = call_rule(s, y=p.y, operands=[turned if k == i else o for k, o in enumerate(operands)])
             for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
                 if answer is not None and same(answer, p.n):
                     return Diagnosis("transposed", f"the rule is right once operand {i} is transposed{also}: a transpose (.mT) is missing "
@@ -172,6 +175,17 @@ def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
             if answer is not None and same(answer, p.n):
                 return Diagnosis("transposed", f"the rule is right once the incoming gradient is transposed{also}: a transpose (.mT) is "
                                                "missing or too many.")
+    return None
+
+
+def _right_for_ones(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """A layer norm whose rule is right for the initial weight only, say."""
+    for i, operand in enumerate(s.step.inputs):
+        if i != s.position and isinstance(operand, (Variable, np.ndarray)) and operand.dtype == np.float64:
+            ones = Variable._kind._of(np.ones(operand.shape), getattr(operand, "_tracked", False))
+            if _right_for(s.step._replace(inputs=tuple(ones if k == i else o for k, o in enumerate(s.step.inputs))), s):
+                return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} is left out of the rule, or stands outside a sum it "
+                                                      "belongs into (in a normalisation, multiply the gradient by the weight first).")
     return None
 
 
@@ -225,8 +239,9 @@ def _axes(ndim: int, axis: int | None) -> Iterator[int]:
 
 def _right_for(step: Any, s: Suspect) -> bool:
     kind = Variable._kind
-    operands = [kind._of(x._data.copy(), x._tracked) if isinstance(x, Variable) else x for x in step.inputs]
-    inputs = [x for x in operands if isinstance(x, Variable) and x._tracked]
+    copies = {id(x): kind._of(x._data.copy(), x._tracked) for x in step.inputs if isinstance(x, Variable)}
+    operands = [copies.get(id(x), x) for x in step.inputs]
+    inputs = [x for x in copies.values() if x._tracked]
     try:
         problem = Problem(lambda: step.op(*operands, **step.static), inputs, ["x"] * len(inputs), np.random.default_rng(2))
         found = problem.gradients()[s.which]

@@ -193,6 +193,8 @@ def _unreached(gradients: Sequence[np.ndarray | None]) -> Diagnosis:
 
 
 def _second_pass(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None]) -> Diagnosis | None:
+    if problem.spoiled:
+        return Diagnosis("rule changes its operands", "a rule writes into the incoming gradient g in place. Others share that array: compute a new one.")
     second = problem.gradients(outputs)
     for name, a, b in zip(problem.names, first, second):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
@@ -206,15 +208,17 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
     """Run f elsewhere between the forward and the backward pass: a rule that reads state kept outside the graph shows."""
     outputs = problem.traced()[0]
     before = [t._data for t in problem.inputs]
-    try:
-        for t in problem.inputs:
-            t._data = t._data * (1 + 0.1 * rng.uniform(-1, 1, t.shape))
-        problem.traced()
-    except (ValueError, IndexError):
-        pass                                         # f does not accept these values; nothing to learn then
-    finally:
-        for t, data in zip(problem.inputs, before):
-            t._data = data
+    plain = [t for t, name in zip(problem.inputs, problem.names) if not name.startswith("parameter")]
+    for moved in (plain, problem.inputs):            # state may be kept by parameter
+        try:
+            for t in moved:
+                t._data = t._data * rng.uniform(-1.5, 1.5, t.shape)
+            problem.traced()
+        except (ValueError, IndexError):
+            pass                                     # f does not accept these values; nothing to learn then
+        finally:
+            for t, data in zip(problem.inputs, before):
+                t._data = data
     after = problem.gradients(outputs)
     for name, a, b in zip(problem.names, first, after):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):

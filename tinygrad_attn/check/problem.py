@@ -20,6 +20,8 @@ from .trace import Trace, watching
 class Problem:
     """`y_0, y_1, ... = call()`, depending on the current values of `inputs`, and cotangents that weigh the results."""
 
+    spoiled = False                                  # did a rule write into the incoming gradient?
+
     def __init__(self, call: Callable[[], Any], inputs: Sequence[Any], names: Sequence[str], rng: np.random.Generator) -> None:
         self.call, self.inputs, self.names = call, list(inputs), list(names)
         self.cotangents = [rng.standard_normal(y.shape) for y in self.values()]
@@ -48,10 +50,12 @@ class Problem:
         """By the rules: d(sum of cotangent * output) / d(input), None where no path leads there."""
         with enable_grad(), np.errstate(all="ignore"):
             outputs = self.outputs() if outputs is None else outputs
-            pairs = [(t, c) for t, c in zip(outputs, self.cotangents if cotangents is None else cotangents) if t._tracked]
+            given = [np.array(c) for c in (self.cotangents if cotangents is None else cotangents)]
+            pairs = [(t, c, c.copy()) for t, c in zip(outputs, given) if t._tracked]
             if not pairs:
                 return [None] * len(self.inputs)
-            found = grad([t for t, _ in pairs], self.inputs, [c for _, c in pairs], retain_graph=True, allow_unused=True)
+            found = grad([t for t, _, _ in pairs], self.inputs, [c for _, c, _ in pairs], retain_graph=True, allow_unused=True)
+            self.spoiled = any(not np.array_equal(c, before) for _, c, before in pairs)
         return [None if g is None else np.array(g._data) for g in found]
 
     # ---- by moving the inputs

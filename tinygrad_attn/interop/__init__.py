@@ -18,7 +18,7 @@ from ..errors import nearest
 from . import linear, reductions, shapes
 from .common import FUNCTIONS, cast, plain, refuse
 from .functions import PLAIN_FUNCTIONS
-from .ufuncs import OPS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
+from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
 
 
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:

@@ -59,6 +59,11 @@ def together(items: Any) -> list[Any]:
     float32 with t.
     """
     items = list(items)
+    for x in items:
+        if not isinstance(x, (Variable, np.ndarray)):
+            break
+    else:
+        return items
     dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
     return [x if isinstance(x, (Variable, np.ndarray)) else np.asarray(x) if isinstance(x, np.generic) else
             np.asarray(x, dtype if np.asarray(x).dtype.kind in "if" else None) for x in items]

@@ -72,8 +72,11 @@ def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, 
     return like if plain(fill_value) is fill_value else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
 
 
-FUNCTIONS |= {np.fix: lambda x, out=None: ops.trunc(x), np.imag: lambda val: val * 0,
-              np.angle: lambda z, deg=False: ops.arctan2(abs(z) * 0, z) * (180 / math.pi if deg else 1)}
+FUNCTIONS.update({
+    np.fix: lambda x, out=None: ops.trunc(x),
+    np.imag: lambda val: val * 0,
+    np.angle: lambda z, deg=False: ops.arctan2(abs(z) * 0, z) * (180 / math.pi if deg else 1),
+})
 
 
 # ---- differences and running values

@@ -97,14 +97,18 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 
 @rule(np.concatenate)
 def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    refuse("concatenate", out=out)
-    return cast(ops.concatenate(*together(arrays), axis=axis), dtype)
+    if out is not None:
+        refuse("concatenate", out=out)
+    joined = ops.concatenate(*together(arrays), axis=axis)
+    return joined if dtype is None else cast(joined, dtype)
 
 
 @rule(np.stack)
 def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    refuse("stack", out=out)
-    return cast(ops.stack(*together(arrays), axis=axis), dtype)
+    if out is not None:
+        refuse("stack", out=out)
+    stacked = ops.stack(*together(arrays), axis=axis)
+    return stacked if dtype is None else cast(stacked, dtype)
 
 
 @rule(np.vstack)
@@ -213,8 +217,8 @@ def _copies(function: Callable) -> Callable:
 
 
 FUNCTIONS |= {f: _copies(f) for f in (np.tile, np.repeat, np.rot90, np.resize, np.delete)}
-FUNCTIONS |= {
+FUNCTIONS.update({
     np.diagflat: lambda v, k=0: _diag(_ravel(v), k),
     np.extract: lambda condition, arr: _ravel(arr)[np.nonzero(np.ravel(plain(condition)))[0]],
     np.compress: lambda condition, a, axis=None, out=None: _take(a, np.nonzero(plain(condition))[0], axis, out),
-}
+})

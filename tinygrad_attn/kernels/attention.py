@@ -26,6 +26,12 @@ class Saved(NamedTuple):
     mask: Mask
 
 
+def _whole_rows(x: ndarray) -> ndarray:
+    """x, or a copy of it where a matrix product would find its rows in pieces or on top of each other, and be slow."""
+    fits = x.strides[-1] == x.itemsize and (x.shape[-2] < 2 or x.strides[-2] >= x.shape[-1] * x.itemsize)
+    return x if fits else np.ascontiguousarray(x)
+
+
 def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray | None = None, causal: bool = False,
               keep: ndarray | None = None, keep_scale: float = 1.0, out: ndarray | None = None) -> tuple[ndarray, Saved]:
     """out = (softmax(q k^T scale + mask) * keep * keep_scale) v, of shape (..., T, Dv).
@@ -34,6 +40,7 @@ def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray
     broadcasts to (..., T, S): boolean (True = may look) or float (added to the scores); `causal` hides the keys s > t as
     well. `keep` (..., T, S) is dropout's choice of weights. A row that may look at nothing gives zeros.
     """
+    q, k, v = map(_whole_rows, (q, k, v))
     shape = (*q.shape[:-1], k.shape[-2])
     seen = Mask(mask, causal, shape, q.dtype)
     if out is None:
@@ -54,6 +61,7 @@ def attention_backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndar
 
     Where k or v was broadcast over a leading axis the caller sums dk and dv over it.
     """
+    g, q, k, v = map(_whole_rows, (g, q, k, v))
     dq, dk, dv = (np.empty(x.shape, x.dtype) if dx is None else dx for x, dx in ((q, dq), (k, dk), (v, dv)))
     dmask = None
     if mask_shape is not None:

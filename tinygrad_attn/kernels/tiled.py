@@ -111,10 +111,10 @@ def _tile(buffer: ndarray, rows: slice, columns: slice) -> ndarray:
     return buffer[:height * width].reshape(height, width)
 
 
-def _with_column(wide: ndarray, x: ndarray, factor: float, column: ndarray | float) -> ndarray:
-    """[x * factor, column], in the first rows of `wide`."""
+def _with_column(wide: ndarray, x: ndarray, column: ndarray | float) -> ndarray:
+    """[x, column], in the first rows of `wide`."""
     wide = wide[:len(x)]
-    np.multiply(x, x.dtype.type(factor), out=wide[:, :-1])
+    wide[:, :-1] = x
     wide[:, -1] = column
     return wide
 
@@ -137,13 +137,17 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         query_one, cotangent_one = (np.empty((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
         key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
         for_query, for_key, for_value = (np.empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
-        delta = np.vecdot(g[at], out[at])
+        queries, cotangents = q[at], g[at]
+        minus_lse = saved.lse[at] * dtype.type(-mask.unit)
+        minus_delta = -np.vecdot(cotangents, out[at])
         head = tuple(slice(i, i + 1) for i in at)
         for j in starts[share::shares]:
             stop = min(j + COLUMNS, width)
             keys = k[at][j:stop]
-            keys_one = transposed(_with_column(key_one, keys, 1, 1))
-            values_one = transposed(_with_column(value_one, v[at][j:stop], 1, 1))
+            kt = transposed(_with_column(key_one, scaled(keys, scale * mask.unit), 1))
+            vt = transposed(_with_column(value_one, v[at][j:stop], 1))
+            if keep is not None:
+                vt[:-1] *= dtype.type(keep_scale)
             dkeys, dvalues = dk[at][j:stop], dv[at][j:stop]
             dkeys[...], dvalues[...] = 0, 0
             for i in range(j if mask.causal else 0, length, ROWS):
@@ -152,33 +156,34 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 height, size = rows.stop - i, columns.stop - j
                 tile, ds = _tile(first, rows, columns), _tile(second, rows, columns)
 
-                plain = saved.shifted[at][i // ROWS]
-                unit = 1.0 if plain else mask.unit
-                lse = saved.lse[at][rows] * dtype.type(-unit)
-                np.matmul(_with_column(query_one, q[at][rows], scale * unit, lse), keys_one[:, :size], out=tile)
+                np.matmul(_with_column(query_one, queries[rows], minus_lse[rows]), kt[:, :size], out=tile)
                 mask.add(tile, at, rows, columns)
-                if plain:
+                if saved.shifted[at][i // ROWS]:
                     np.minimum(tile, 0, out=tile)           # weights are at most 1; a hidden score might overflow
-                (np.exp if plain else mask.exp)(tile, out=tile)
+                    tile *= dtype.type(1 / mask.unit)       # e^x copes with numbers far below 0 faster than 2^x does
+                    np.exp(tile, out=tile)
+                else:
+                    mask.exp(tile, out=tile)
                 mask.multiply(tile, at, rows, columns)
 
-                cotangents = _with_column(cotangent_one, g[at][rows], keep_scale, -delta[rows])
                 if keep is None:
-                    np.matmul(cotangents, values_one[:, :size], out=ds)
+                    np.matmul(_with_column(cotangent_one, cotangents[rows], minus_delta[rows]), vt[:, :size], out=ds)
                     kept = tile
                 else:
                     chosen = keep[(*at, rows, columns)]
                     kept = tile * chosen
-                    np.matmul(cotangents[:, :-1], values_one[:-1, :size], out=ds)
+                    np.matmul(cotangents[rows], vt[:-1, :size], out=ds)
                     ds *= chosen
-                    ds -= delta[rows, None]
+                    ds += minus_delta[rows, None]
                 ds *= tile
                 if dmask is not None:
                     accumulate(dmask, ds[(None,) * len(lead)], head, rows, columns)
-                dvalues[:size] += np.matmul(kept.T, cotangents[:, :-1], out=for_value[:size])
-                dkeys[:size] += np.matmul(ds.T, q[at][rows], out=for_key[:size])
+                dvalues[:size] += np.matmul(kept.T, cotangents[rows], out=for_value[:size])
+                dkeys[:size] += np.matmul(ds.T, queries[rows], out=for_key[:size])
                 dqs[share][at][rows] += np.matmul(ds, keys[:size], out=for_query[:height])
             dkeys *= dtype.type(scale)
+            if keep is not None:
+                dvalues *= dtype.type(keep_scale)
 
     with np.errstate(under="ignore"):
         tasks(run, len(heads) * shares, dmask is None)          # heads may add to the same entries of dmask

@@ -98,22 +98,24 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         weights = e[at]
         gn = g[at] * inverse[at][..., None]
         delta = np.vecdot(gn, out[at])[..., None]
-        if keep is None:
-            np.matmul(weights.swapaxes(-1, -2), gn, out=dv[at])
-            ds = gn @ transposed(v[at])
-        else:
+        kept = weights
+        if keep is not None:
+            kept = weights * keep[at]
             gn *= gn.dtype.type(keep_scale)
-            np.matmul((weights * keep[at]).swapaxes(-1, -2), gn, out=dv[at])
-            ds = gn @ transposed(v[at])
+        np.matmul(kept.swapaxes(-1, -2), gn, out=dv[at])
+        if dmask is None:                                   # scaling T x D numbers is cheaper than T x S
+            gn *= factor
+            delta *= factor
+        ds = gn @ transposed(v[at])
+        if keep is not None:
             ds *= keep[at]
         ds -= delta
         ds *= weights
         if dmask is not None:
             accumulate(dmask, ds, at)
-        for left, right, grad in ((ds, k, dq), (ds.swapaxes(-1, -2), q, dk)):
-            here = grad[at]
-            np.matmul(left, right[at], out=here)
-            here *= factor
+            ds *= factor
+        np.matmul(ds, k[at], out=dq[at])
+        np.matmul(ds.swapaxes(-1, -2), q[at], out=dk[at])
 
     with np.errstate(under="ignore"):
         tasks(run, len(cut), big and dmask is None)         # blocks may add to the same entries of dmask

@@ -28,7 +28,8 @@ def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
     labels = list(given)
     if len(labels) != count:
         raise ValueError(
-            f"there are {len(labels)} labels for the {what}, but the weights have {count} of them; give one label for each, or None."
+            f"there are {len(labels)} labels for the {what}, but the weights have {count} of them; "
+            "give one label for each, or None."
         )
     return [token(label) for label in labels]
 
@@ -53,10 +54,10 @@ def attention(
 ) -> Any:
     """A heat map of softmax(q k^T / sqrt(D)) for each head: a row for each query, a column for each key.
 
-    `weights` (T, S) or (H, T, S), Tensor or array; `queries` (T labels) and `keys` (S labels), numbers where left out.  `ax` is a matplotlib Axes
-    to draw on, or a sequence of H of them; without it a new figure is made.  Returns the Axes for one head, an array of H Axes for
-    several; their `.figure` has `savefig`.  Raises ValueError where the numbers of labels, heads and Axes do not agree, ImportError without
-    matplotlib.
+    `weights` (T, S) or (H, T, S), Tensor or array; `queries` (T labels) and `keys` (S labels), numbers where left out.
+    `ax` is a matplotlib Axes to draw on, or a sequence of H of them; without it a new figure is made.  Returns the Axes
+    for one head, an array of H Axes for several; their `.figure` has `savefig`.  Raises ValueError where the numbers of
+    labels, heads and Axes do not agree, ImportError without matplotlib.
     """
     heads = heads_of(weights)  # (H, T, S)
     rows = tokens(queries, heads.shape[1], "queries")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -43,11 +42,14 @@ def attention_html(
     scale: float | None = None,
     chosen: int = 0,
 ) -> Page:
-    """softmax(q k^T * scale + mask) v with every number on the way, for a query the reader chooses; a self-contained page.
+    """softmax(q k^T * scale + mask) v with every number on the way, for a query the reader chooses: a page in one file.
 
-    q (T, D) or (H, T, D), k (S, D), v (S, Dv) with the same heads, Tensors or arrays; `mask` broadcasts to (H, T, S): True where a query may look,
-    or floats that are added, as in `functional.scaled_dot_product_attention`.  `scale` is 1/sqrt(D) where left out; `queries` and
-    `keys` are token labels.  Returns a `Page`: `.save("attention.html")`, `str(page)`.  Raises ValueError where shapes or labels disagree.
+    q (T, D) or (H, T, D), k (S, D), v (S, Dv) with the same heads, Tensors or arrays; `mask` broadcasts to (H, T, S):
+    True where a query may look, or floats that are added, as in `functional.scaled_dot_product_attention`.  `scale` is
+    1/sqrt(D) where left out; `queries` and `keys` are token labels, `chosen` the query shown first.
+
+    Returns a `Page`: `.save("attention.html")`, `str(page)`.  Raises ValueError where shapes or labels disagree,
+    TypeError for a mask of integers.
     """
     q, k, v = _three(q, "q"), _three(k, "k"), _three(v, "v")
     if len({len(q), len(k), len(v)}) > 1 or q.shape[2] != k.shape[2] or k.shape[1] != v.shape[1]:
@@ -116,17 +118,20 @@ def _body(data: dict[str, Any], width: int, masked: bool) -> str:
     heading = "<th>mask</th><th>+ mask</th>" if masked else ""
     hidden = ' style="display:none"' if len(data["q"]) == 1 else ""
     return f"""<h1>Attention, number by number</h1>
-<p><code>output = softmax(q k<sup>T</sup> &times; scale{" + mask" if masked else ""}) v</code>, with scale = {data["scale"]:.6g} and D = {width}.</p>
+<p><code>output = softmax(q k<sup>T</sup> &times; scale{" + mask" if masked else ""}) v</code>,
+with scale = {data["scale"]:.6g} and D = {width}.</p>
 <p>Choose a query <span class="hint">(or the left and right arrow keys)</span>:
 <select id="heads" aria-label="head"{hidden}></select></p>
 <div id="tokens" role="group" aria-label="query"></div>
 <p id="said" class="hint" aria-live="polite"></p>
 <p>q = <code id="q"></code></p>
 <h2>1. How well does each key answer the query?</h2>
-<div class="wide"><table><thead><tr><th>key</th><th>k</th><th>score<br>q &middot; k</th><th>&times; scale</th>{heading}<th>exp(. - max)</th><th>weight<br>exp / sum</th></tr></thead>
+<div class="wide"><table><thead><tr><th>key</th><th>k</th><th>score<br>q &middot; k</th><th>&times; scale</th>{heading}
+<th>exp(. - max)</th><th class="bar">weight<br>exp / sum</th></tr></thead>
 <tbody id="scores"></tbody></table></div>
 <p id="note"></p>
 <h2>2. The output is the values, weighted and summed</h2>
-<div class="wide"><table><thead><tr><th>key</th><th>weight</th><th>v</th><th>weight &times; v</th></tr></thead><tbody id="sums"></tbody></table></div>
-<noscript><p>This page needs its own script to show the numbers: {html.escape(str(len(data["queries"])))} queries, {len(data["keys"])} keys.</p></noscript>
+<div class="wide"><table><thead><tr><th>key</th><th>weight</th><th>v</th><th>weight &times; v</th></tr></thead>
+<tbody id="sums"></tbody></table></div>
+<noscript><p>The numbers are shown by a script inside this page; please allow it.</p></noscript>
 <script type="application/json" id="data">{as_json(data)}</script>"""

@@ -7,7 +7,7 @@ from typing import Any
 
 from .model import KINDS, Box, Picture
 
-# Okabe and Ito's palette, told apart with any colour vision; a pale fill keeps the text readable, and shape tells the kind too.
+# Okabe and Ito's palette, told apart with any colour vision; pale fills keep text readable; shape tells the kind too.
 STYLES = {
     "parameter": {
         "shape": "cylinder",
@@ -123,10 +123,10 @@ def _legend(graphviz: Any) -> Any:
     legend = graphviz.Digraph(
         "cluster_legend", graph_attr={"label": "legend", "labelloc": "t", "color": "#999999", "style": "rounded"}
     )
-    entries = [(Box(0, kind, text), kind) for kind, text in KINDS.items()]
+    entries = [(Box(kind, text), kind) for kind, text in KINDS.items()]
     entries += [
-        (Box(0, "op", "the picture's result", output=True), "output"),
-        (Box(0, "op", "NaN or Inf inside", alarm="NaN"), "alarm"),
+        (Box("op", "the picture's result", output=True), "output"),
+        (Box("op", "NaN or Inf inside", alarm="NaN"), "alarm"),
     ]
     for box, name in entries:
         look = _node(box) | {"id": f"legend_{name}", "label": f"<{_clean(box.title)}>"}

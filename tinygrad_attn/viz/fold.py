@@ -61,7 +61,7 @@ def leaf_users(units: Sequence[Unit]) -> dict[Any, list[Unit]]:
 
 
 def middle(units: list[Unit], boxes: int, limit: int) -> tuple[list[Unit], str]:
-    """The first and last units as they are and all between as one, so that about `limit` boxes remain; and a sentence about it.
+    """The first and last units as they are and all between as one, so that about `limit` boxes remain; and a note.
 
     A run of ops in forward order has no way out of itself and in again, so what is left has no circle either.
     """
@@ -89,7 +89,7 @@ def census(ops: Sequence[Variable]) -> str:
 
 
 class Siblings:
-    """Neighbouring calls of alike modules that did the same: each op's twin in the first of them, and how many they are."""
+    """Neighbouring calls of alike modules that did the same: each op's twin in the first of them, and how many."""
 
     def __init__(self, ops: Sequence[Variable], names: Names) -> None:
         self.twin: dict[int, Variable] = {}
@@ -127,20 +127,10 @@ class Siblings:
     @staticmethod
     def _signature(ops: Sequence[Variable], place: dict[int, int], start: int, end: int) -> tuple[Any, ...]:
         """The ops of a call, their settings and shapes, and which operand comes from where inside it."""
-        return tuple(
-            (
-                t._node.op,
-                labels.settings(t._node),
-                t._data.shape,  # type: ignore[union-attr]
-                tuple(
-                    (
-                        j,
-                        place[id(x)] - start
-                        if start <= place.get(id(x), -1) <= end
-                        else labels.shape(getattr(x, "_data", x)),
-                    )
-                    for j, x in operands(t)
-                ),
-            )
-            for t in ops[start : end + 1]
-        )
+        signature: list[Any] = []
+        for t in ops[start : end + 1]:
+            signature.append((t._node.op, tuple(labels.settings(t._node)), t._data.shape))  # type: ignore[union-attr]
+            for j, x in operands(t):
+                inside = start <= place.get(id(x), -1) <= end
+                signature.append((j, place[id(x)] - start if inside else labels.shape(getattr(x, "_data", x))))
+        return tuple(signature)

@@ -65,7 +65,8 @@ class Graph:
             render.write(path, self.html())
         else:
             raise ValueError(
-                f"cannot tell from {os.fspath(path)!r} what to write; end the name in .svg, .png, .pdf, .dot, .txt or .html."
+                f"cannot tell from {os.fspath(path)!r} what to write; "
+                "end the name in .svg, .png, .pdf, .dot, .txt or .html."
             )
 
     def __str__(self) -> str:
@@ -101,14 +102,17 @@ def graph(
     legend: bool = False,
     limit: int | None = 150,
 ) -> Graph:
-    """A picture of how a tensor was computed: every op, every operand, parameters by name, modules as frames around their ops.
+    """A picture of how a tensor was computed: every op and operand, parameters by name, modules as frames around ops.
 
-    `tensor` is a Tensor or a list of them.  `model` gives the dotted names; without it the outermost module called does.  `depth` says how
-    many levels of modules are opened (default 1, and every op of an expression outside modules); `expand=["layers.0.self_attn"]` opens single
-    ones.  `rollup=True` draws neighbouring siblings that did the same once, as "x6"; `legend=True` explains the shapes.  Past `limit`
-    boxes modules are folded further, then the middle of the run, and the picture says so; None draws everything.
+    `tensor` is a Tensor or a list of them.  `model` gives the dotted names; without it the outermost module does.
+    `depth` says how many levels of modules are opened (default 1, and every op of an expression outside modules);
+    `expand=["layers.0.self_attn"]` opens single ones.  `rollup=True` draws neighbours that did the same once, as "x6";
+    `legend=True` explains the shapes.  Past `limit` boxes modules are folded further, then the middle of the
+    run, and the picture says so; None draws everything.
 
-    Returns a `Graph` with `.dot`, `.svg()`, `.text()` and `.save(path)`.  Raises TypeError for something that is no Tensor, ValueError for a
-    name in `expand` that no module called here has.
+    Returns a `Graph` with `.dot`, `.svg()`, `.text()` and `.save(path)`.  Raises TypeError for something that is no
+    Tensor, ValueError for a name in `expand` that no module called here has.
     """
-    return Graph(build(tensor, model, depth, expand, rollup=rollup, legend=legend, limit=limit))
+    picture = build(tensor, model, depth, expand, rollup=rollup, limit=limit)
+    picture.legend = legend
+    return Graph(picture)

@@ -80,10 +80,10 @@ def _is_default(x: Any, default: Any) -> bool:
     )
 
 
-def settings(node: Any) -> str:
-    """The static arguments that are not the op's defaults: `axis=-1, keepdims=True`."""
+def settings(node: Any) -> list[str]:
+    """The static arguments that are not the op's defaults: `axis=-1`, `keepdims=True`."""
     defaults = getattr(node.op, "defaults", {})
     missing = object()
-    return ", ".join(
+    return [
         f"{name}={setting(x)}" for name, x in node.static.items() if not _is_default(x, defaults.get(name, missing))
-    )
+    ]

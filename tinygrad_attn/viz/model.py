@@ -17,10 +17,10 @@ KINDS = {
 class Box:
     """One box.  Numbers count in forward order; the first line is the title."""
 
-    number: int
     kind: str
     title: str
     lines: list[str] = field(default_factory=list)
+    number: int = -1
     group: int | None = None
     output: bool = False
     alarm: str | None = None  # says what is not finite
@@ -29,7 +29,7 @@ class Box:
 
 @dataclass
 class Arrow:
-    """An operand: from the box that holds it to the box that uses it; `index` is its place, None where several are one arrow."""
+    """An operand: from the box that holds it to the one that uses it; `index` is its place, or None."""
 
     source: int
     target: int

@@ -1,4 +1,4 @@
-"""From DOT text to an image: the `dot` program first, then pygraphviz with the libraries inside it; and pages of HTML."""
+"""From DOT text to an image: the `dot` program first, then pygraphviz, which carries the libraries; and HTML pages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..files import _write_atomically
 from .dot import package
 
 NO_RENDERER = (
-    "no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or graphviz.org), or "
-    "pip install 'tinygrad_attn[viz]', whose pygraphviz carries the libraries. Without either, .dot and .text() still work, and "
-    "so does save() with .dot, .txt or .html."
+    "no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or from "
+    "graphviz.org), or pip install 'tinygrad_attn[viz]', whose pygraphviz carries the libraries. Without either, .dot "
+    "and .text() still work, and so does save() with .dot, .txt or .html."
 )
 
 
@@ -49,7 +49,7 @@ def write(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def page(title: str, body: str, name: str = "") -> str:
-    """One self-contained HTML page, with templates/NAME.css and NAME.js written into it; nothing is fetched from anywhere."""
+    """One self-contained HTML page with templates/NAME.css and NAME.js written into it: it fetches nothing."""
     folder = Path(__file__).with_name("templates")
     style = (
         (folder / f"{name}.css").read_text("utf-8")
@@ -74,7 +74,7 @@ def page(title: str, body: str, name: str = "") -> str:
 
 
 class Page:
-    """A self-contained HTML page: `str(page)` is its text, `save(path)` writes it, a notebook shows it in a frame of its own."""
+    """A self-contained HTML page: `str(page)` is its text, `save(path)` writes it, a notebook shows it in a frame."""
 
     def __init__(self, text: str, height: int = 640) -> None:
         self.text, self.height = text, height
@@ -90,4 +90,5 @@ class Page:
         write(path, self.text)
 
     def _repr_html_(self) -> Any:
-        return f'<iframe srcdoc="{html.escape(self.text)}" style="width:100%;height:{self.height}px;border:1px solid #ccc"></iframe>'
+        look = f"width:100%;height:{self.height}px;border:1px solid #ccc"
+        return f'<iframe srcdoc="{html.escape(self.text)}" style="{look}"></iframe>'

@@ -11,7 +11,6 @@ import numpy as np
 from . import labels, render, tree
 from .dot import to_dot
 
-
 MOST = 1000
 """So many steps go onto a page."""
 
@@ -43,7 +42,10 @@ def page(steps: Any) -> str:
     shown = list(enumerate(steps, 1))
     left_out = ""
     if len(shown) > MOST:
-        left_out = f"Steps {MOST // 2 + 1:,} to {len(shown) - MOST // 2:,} of {len(shown):,} are left out of this page; .text() has them all."
+        left_out = (
+            f"Steps {MOST // 2 + 1:,} to {len(shown) - MOST // 2:,} of {len(shown):,} are left out of this page; "
+            ".text() has them all."
+        )
         shown = [*shown[: MOST // 2], *shown[len(shown) - MOST // 2 :]]
     records = [
         {
@@ -90,6 +92,6 @@ def page(steps: Any) -> str:
 <table><thead><tr><th>of</th><th>sum of the shares</th></tr></thead><tbody id="sums"></tbody></table>
 </section>
 </main>
-<noscript><pre>{html.escape(steps.text())}</pre></noscript>
+<noscript><pre>{html.escape(left_out or steps.text())}</pre></noscript>
 <script type="application/json" id="steps">{as_json(records)}</script>"""
     return render.page("Backward, step by step", body, "steps")

@@ -142,7 +142,7 @@ class Steps:
         return "\n".join(out)
 
     def picture(self, k: int) -> Graph:
-        """The graph at step k (from 0), with that op bold, its shares as bold arrows, and the gradients so far in the boxes."""
+        """The graph at step k (from 0): that op bold, its shares as bold arrows, the gradients so far in the boxes."""
         if not -len(self.steps) <= k < len(self.steps):
             raise IndexError(f"there are {len(self.steps)} steps, 0 to {len(self.steps) - 1}; got {k}.")
         k %= len(self.steps)
@@ -178,7 +178,8 @@ class Steps:
         suffix = os.path.splitext(os.fspath(path))[1].lower()
         if suffix not in (".html", ".txt"):
             raise ValueError(
-                f"steps are saved as .html or .txt, got {os.fspath(path)!r}; one step's picture is .picture(k).save(path)."
+                f"steps are saved as .html or .txt, got {os.fspath(path)!r}; "
+                "one step's picture is .picture(k).save(path)."
             )
         write(path, self.html() if suffix == ".html" else self.text() + "\n")
 
@@ -200,9 +201,10 @@ def backward_steps(
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` once and keep what happened at each op, to read and to step through.
 
-    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far, first share or added (+=), and what was
-    freed.  `.text()`, `.picture(k)`, `.html()`, `.save("steps.html")`.  The pass is a real one: leaves get their `.grad`, and the graph is
-    released unless `retain_graph`.  `model` gives parameters their dotted names; `limit` is `viz.graph`'s.
+    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far, first share or added
+    (+=), and what was freed.  `.text()`, `.picture(k)`, `.html()`, `.save("steps.html")`.  The pass is a real one:
+    leaves get their `.grad`, and the graph is released unless `retain_graph`.  `model` gives parameters their dotted
+    names; `limit` is `viz.graph`'s.
 
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """

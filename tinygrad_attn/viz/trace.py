@@ -28,7 +28,7 @@ def forward_order(roots: Sequence[Variable]) -> list[Variable]:
 
 
 def operands(t: Variable) -> list[tuple[int, Any]]:
-    """The operands of the op that made t, with their places; settings that are no numbers (None, a function) are left out."""
+    """The operands of the op that made t, with their places; what is no number (None, a function) is left out."""
     return [
         (i, x)
         for i, x in enumerate(t._node.inputs)  # type: ignore[union-attr]
@@ -37,12 +37,12 @@ def operands(t: Variable) -> list[tuple[int, Any]]:
 
 
 def key_of(t: Variable, index: int, x: Any) -> Any:
-    """What makes an operand one box: a tensor or array is itself wherever it is used, a plain number is new at each use."""
+    """What makes an operand one box: a tensor or array is itself wherever it is used, a number is new at each use."""
     return id(x) if isinstance(x, (Variable, np.ndarray)) else (id(t), index)
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays kept on modules, seen from the model or from the outermost modules called."""
+    """Dotted names of modules, parameters and arrays kept on modules, seen from the model or the outermost calls."""
 
     def __init__(self, model: Any, ops: Iterable[Variable]) -> None:
         if model is not None and not (hasattr(model, "named_modules") and hasattr(model, "named_parameters")):
@@ -86,7 +86,7 @@ class Names:
         return known
 
     def level(self, chain: tuple[Any, ...]) -> int:
-        """How deep the outermost call of a chain lies: 1 where only parts of the model were called, never the model itself."""
+        """How deep the outermost call of a chain lies: 1 where a part of the model was called, not the model itself."""
         module = chain[0].module
         return int(self.model is not None and module is not self.model and id(module) in self.inside_model)
 

@@ -1,4 +1,4 @@
-"""A picture as a tree of text: from the output down to what it was computed from.  Needs nothing but a terminal or a browser."""
+"""A picture as a tree of text, from the output down to what it was computed from, for a terminal or a browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 
 def lines(picture: Picture) -> Iterator[Line]:
-    """The tree's lines from top to bottom.  A box with several uses is told once; a loop, not a recursion, however deep."""
+    """The tree's lines from top to bottom.  A box with several uses is told once; a loop, however deep the tree."""
     operands: dict[int, list[tuple[int, str]]] = {}
     for arrow in picture.arrows:
         operands.setdefault(arrow.target, []).append((arrow.source, arrow.label))
@@ -90,7 +90,8 @@ def to_html(picture: Picture) -> str:
             out.append("</details>")
             depth -= 1
         edge = f"{line.edge}: " if line.edge else ""
-        text = f'<span class="n{line.box.number}">{html.escape(edge + words(picture, line.box, line.seen))}</span>'
+        said = html.escape(edge + words(picture, line.box, line.seen)).replace("  ", " &#160; ")
+        text = f'<span class="n{line.box.number}">{said}</span>'
         if line.opens:
             out.append(f'<details open style="margin-left:{1.2 * bool(line.depth)}em"><summary>{text}</summary>')
             depth += 1

@@ -1,0 +1,74 @@
+"""The tokeniser of BERT: a sentence becomes numbers of word pieces, in two steps.
+
+1. Tidy up: lower case, no accents, no control characters; blanks separate words, every punctuation mark and every Chinese
+   character is a word of its own.
+2. Cut each word, from left to right, into the longest pieces that the vocabulary has. A piece that continues a word begins
+   with ##: "unaffable" is una ##ffa ##ble. A word that cannot be cut is [UNK].
+
+Devlin et al., 2019; the pieces are those of Wu et al., 2016. It gives the numbers that the `tokenizers` library gives.
+"""
+
+import re
+import unicodedata
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LONGEST_WORD = 100
+
+CHINESE = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+           (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F))
+
+
+def is_chinese(c):
+    return any(first <= ord(c) <= last for first, last in CHINESE)
+
+
+def is_punctuation(c):
+    """Unicode's punctuation, and the symbols on a keyboard, such as $ and +, which Unicode does not count among it."""
+    return "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~" or unicodedata.category(c)[0] == "P"
+
+
+def is_control(c):
+    return c == "\ufffd" or c not in "\t\n\r" and unicodedata.category(c)[0] == "C"
+
+
+def words(text):
+    """Step 1: "Où est-il?" -> ["ou", "est", "-", "il", "?"]"""
+    text = "".join(f" {c} " if is_chinese(c) else c for c in text if not is_control(c))
+    letters_and_accents = unicodedata.normalize("NFD", text)
+    text = "".join(c.lower() for c in letters_and_accents if unicodedata.category(c) != "Mn")
+    return "".join(f" {c} " if is_punctuation(c) else c for c in text).split()
+
+
+class WordPiece:
+    """Calling it with a sentence gives the numbers of its pieces, [CLS] before and [SEP] after them."""
+
+    def __init__(self, vocabulary, max_length=256):
+        """`vocabulary`: the pieces, in the order of their numbers. Longer sentences are cut off at `max_length` numbers."""
+        self.number = {piece: i for i, piece in enumerate(vocabulary)}
+        self.max_length = max_length
+
+    def __call__(self, sentence):
+        pieces = self.pieces(sentence)[:self.max_length - 2]
+        return [self.number[piece] for piece in ("[CLS]", *pieces, "[SEP]")]
+
+    def pieces(self, sentence):
+        """Both steps: "Unaffable!" -> ["una", "##ffa", "##ble", "!"]"""
+        found = []
+        for part in re.split("(" + "|".join(map(re.escape, SPECIAL)) + ")", sentence):      # special pieces are left as they are
+            found += [part] if part in SPECIAL else [piece for word in words(part) for piece in self.cut(word)]
+        return found
+
+    def cut(self, word):
+        """Step 2: "unaffable" -> ["una", "##ffa", "##ble"]"""
+        if len(word) > LONGEST_WORD:
+            return ["[UNK]"]
+        found, start = [], 0
+        while start < len(word):
+            before = "##" if start else ""
+            ends = (end for end in range(len(word), start, -1) if before + word[start:end] in self.number)
+            end = next(ends, None)
+            if end is None:
+                return ["[UNK]"]
+            found.append(before + word[start:end])
+            start = end
+        return found

@@ -1,0 +1,188 @@
+"""The command line: what each command prints, its exit code, and one clear line where it cannot do what was asked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinygrad_attn
+from tinygrad_attn import cli, doctor
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FUNCTIONS = """
+import numpy as np
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, nn
+
+def energy():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    return np.sum(x * x)
+
+def right(x, y):
+    return np.exp(-x * x) @ y.T
+
+def number():
+    return 3
+
+@ta.op
+def cube(x):
+    return x * x * x
+cube.vjp(lambda g, y, x: g * 3 * x * x)
+
+@ta.op
+def wrong(x):
+    return x * x * x
+wrong.vjp(lambda g, y, x: g * 2 * x * x)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FUNCTIONS)
+    return str(path)
+
+
+def said(capsys, *arguments, code=0):
+    """What a command prints on stdout and stderr, after checking its exit code."""
+    assert cli.main(list(arguments)) == code
+    out, errors = capsys.readouterr()
+    return out if not code else out + errors
+
+
+def test_help_and_version(capsys):
+    out = said(capsys)
+    for command in ("demo", "doctor", "seeds", "graph", "gradcheck", "exercise"):
+        assert f"\n    {command} " in out
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == f"tinygrad_attn {tinygrad_attn.__version__}\n"
+    with pytest.raises(SystemExit) as end:
+        cli.main(["dance"])
+    assert end.value.code == 2 and "invalid choice: 'dance'" in capsys.readouterr().err
+
+
+def test_python_dash_m_imports_little():
+    code = ("import sys, runpy; sys.argv = ['x', '--version']\n"
+            "try: runpy.run_module('tinygrad_attn', run_name='__main__')\n"
+            "except SystemExit as end: assert not end.code\n"
+            "print(sorted({'matplotlib', 'sklearn', 'torch', 'graphviz', 'tqdm'} & set(sys.modules)))")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert out.splitlines() == [f"tinygrad_attn {tinygrad_attn.__version__}", "[]"]
+
+
+# ---- doctor
+
+
+def test_doctor_says_that_all_is_well(capsys):
+    out = said(capsys, "doctor")
+    assert f"tinygrad_attn {tinygrad_attn.__version__}" in out and "NumPy" in out and "threads" in out
+    assert "ok      gradients" in out and "Everything that is here works." in out
+
+
+def test_doctor_names_what_is_missing_and_what_fails(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "LIBRARIES", [("no_such_module", "no-such-thing", "viz", "nothing")])
+    monkeypatch.setattr(doctor, "checks", lambda: [("sums", lambda: (True, "fine")), ("products", lambda: 1 / 0)])
+    out = said(capsys, "doctor", code=1)
+    assert "no-such-thing missing     nothing: pip install 'tinygrad_attn[viz]'" in out
+    assert "ok      sums: fine" in out and "FAILED  products: ZeroDivisionError" in out and "Something is wrong" in out
+
+
+# ---- seeds, exercises
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """A source tree with examples and a course of its own."""
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "seed_000_good.py").write_text("print('good numbers')\n")
+    (tmp_path / "examples" / "seed_001_bad.py").write_text("assert 1 + 1 == 3, 'other numbers'\n")
+    exercises = tmp_path / "docs" / "course" / "exercises"
+    exercises.mkdir(parents=True)
+    (exercises / "mark.py").write_text("def main(name, file):\n    print(name, file)\n    return 0 if file else 1\n")
+    return tmp_path
+
+
+def test_seeds_runs_all_or_the_one_named(capsys, source):
+    out = said(capsys, "seeds", code=1)
+    assert "good numbers" in out and "FAILED: other numbers" in out and "1 of 2 reproduced; not seed_001_bad" in out
+    assert "1 of 1 reproduced" in said(capsys, "seeds", "000")
+    assert "no seed '7'; there are seed_000_good, seed_001_bad" in said(capsys, "seeds", "7", code=2)
+
+
+def test_exercise_hands_over_to_the_course(capsys, source):
+    assert said(capsys, "exercise", "softmax", "mine.py") == "softmax mine.py\n"
+    assert said(capsys, "exercise", code=1) == "None None\n"
+
+
+@pytest.mark.parametrize("command, folder", [("seeds", "examples"), ("exercise", "exercises")])
+def test_what_comes_with_the_source_only_says_so(capsys, tmp_path, monkeypatch, command, folder):
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    out = said(capsys, command, code=2)
+    assert folder in out and "Get the source" in out and "Traceback" not in out
+
+
+# ---- graph
+
+
+def test_graph_as_text_and_as_a_file(capsys, file, tmp_path):
+    out = said(capsys, "graph", f"{file}:energy")
+    assert "sum" in out and "multiply" in out
+    path = tmp_path / "graph.txt"
+    assert said(capsys, "graph", f"{file}:energy", "--output", str(path)) == f"{path}\n"
+    assert path.read_text("utf-8") == out
+
+
+def test_graph_of_a_module_by_name(capsys, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "multiply" in said(capsys, "graph", "mine:energy")
+
+
+@pytest.mark.parametrize("name, expected", [
+    (":number", "must return a Tensor (or several), but it returned int"),
+    (":enrgy", "no 'enrgy'. Did you mean 'energy'?"),
+    ("", "say which, as"),
+    (":right", "missing 2 required positional arguments"),
+])
+def test_graph_of_something_else(capsys, file, name, expected):
+    assert expected in said(capsys, "graph", file + name, code=2)
+
+
+def test_a_file_that_is_not_there(capsys, tmp_path):
+    out = said(capsys, "graph", str(tmp_path / "none.py"), code=2)
+    assert "there is no file" in out and "none.py" in out
+    with pytest.raises(FileNotFoundError):
+        cli.main(["--traceback", "graph", str(tmp_path / "none.py")])
+
+
+# ---- gradcheck
+
+
+def test_gradcheck_passes_what_is_right(capsys, file):
+    assert "gradcheck: passed" in said(capsys, "gradcheck", f"{file}:right")
+    assert "(2, 5)" in said(capsys, "gradcheck", f"{file}:right", "--shape", "2,5", "--shape", "3x5")
+    assert "of order 2: passed" in said(capsys, "gradcheck", f"{file}:cube", "--order", "2")
+
+
+def test_gradcheck_fails_what_is_wrong_and_names_the_op(capsys, file):
+    out = said(capsys, "gradcheck", f"{file}:wrong", code=1)
+    assert "FAILED" in out and "wrong" in out
+
+
+# ---- ends
+
+
+def test_ctrl_c_ends_with_130_and_one_line(capsys, monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_doctor", interrupted)
+    assert said(capsys, "doctor", code=130) == "\nStopped.\n"
+
+
+def test_a_mistake_in_an_option_is_one_line(capsys, tmp_path):
+    out = said(capsys, "demo", "--epochs", "0", "--out", str(tmp_path), code=2)
+    assert out.startswith("tinygrad-attn demo: the demo needs at least one epoch") and out.count("\n") == 2

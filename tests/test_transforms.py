@@ -1,0 +1,265 @@
+"""vjp, jvp, value_and_grad, jacobian, hessian, hvp and checkpoint: against PyTorch, closed forms and each other."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+from support import require
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn
+from tinygrad_attn.check import gradgradcheck
+from tinygrad_attn.transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
+
+rng = np.random.default_rng(0)
+X, Y, V, W = (rng.standard_normal(s) for s in ((3,), (2, 3), (3,), (3, 4)))
+
+
+def f(x):
+    return np.tanh(x @ W) * np.sum(x * x)
+
+
+def scalar(x):
+    return np.sum(np.exp(x) * np.sin(x)) + np.prod(x)
+
+
+def torchs(torch, name):
+    t = torch.tensor
+    return {"f": lambda x: torch.tanh(x @ t(W)) * (x * x).sum(), "scalar": lambda x: (torch.exp(x) * torch.sin(x)).sum() + x.prod()}[name]
+
+
+def close(a, b, **tolerance):
+    np.testing.assert_allclose(a.numpy(), b.numpy() if hasattr(b, "numpy") else b, **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
+
+
+def test_everything_agrees_with_torch():
+    torch = require("torch")
+    from torch.autograd import functional as their
+    x, v, g = torch.tensor(X), torch.tensor(V), rng.standard_normal(4)
+    y, pullback = vjp(f, X)
+    close(y, torchs(torch, "f")(x))
+    close(pullback(g)[0], their.vjp(torchs(torch, "f"), x, torch.tensor(g))[1])
+    close(pullback(2 * g)[0], 2 * their.vjp(torchs(torch, "f"), x, torch.tensor(g))[1])     # it may be called again
+    close(jvp(f, X, V)[1], their.jvp(torchs(torch, "f"), x, v)[1])
+    close(jacobian(f, X), their.jacobian(torchs(torch, "f"), x))
+    close(hessian(scalar, X), their.hessian(torchs(torch, "scalar"), x))
+    close(hvp(scalar, X, V), their.hvp(torchs(torch, "scalar"), x, v)[1])
+    value, slope = value_and_grad(scalar)(X)
+    close(value, torchs(torch, "scalar")(x))
+    close(slope, their.jacobian(torchs(torch, "scalar"), x))
+
+
+def test_several_inputs_and_argnums():
+    product = lambda a, b, power=1: np.sum((a * b) ** power)
+    y, pullback = vjp(lambda a, b: a * b, X, V)
+    close(pullback(np.ones(3))[0], V)
+    close(pullback(np.ones(3))[1], X)
+    close(jvp(lambda a, b: a * b, (X, V), (V, X))[1], V * V + X * X)
+    value, (da, db) = value_and_grad(product, argnums=(0, 1))(X, V, power=2)
+    close(da, 2 * X * V * V)
+    close(db, 2 * X * X * V)
+    value, slope = value_and_grad(product, argnums=1)(X, V)
+    close(slope, X)
+    assert not value.requires_grad and not slope.requires_grad
+
+
+def test_inputs_may_be_tensors_arrays_and_numbers():
+    assert value_and_grad(lambda x: x**3)(2.0)[1].item() == 12.0
+    assert value_and_grad(lambda x: x**3)(2.0)[0].dtype == np.float32        # a Python number takes the default dtype
+    t = Tensor(X, requires_grad=True)
+    value, slope = value_and_grad(lambda x: np.sum(x**3))(t)
+    close(slope, 3 * X**2)
+    assert t.grad is None and not value.requires_grad
+    close(value_and_grad(lambda x: np.sum(x * t))(X)[1], X * 0 + t.numpy())
+    with pytest.raises(TypeError, match="only floating-point tensors can require a gradient"):
+        value_and_grad(lambda x: x * 1.0)(np.array(3))
+
+
+def test_a_function_that_ignores_its_input_has_zero_derivatives():
+    constant = lambda x: np.ones(2)
+    close(vjp(constant, X)[1](np.ones(2))[0], np.zeros(3))
+    close(jvp(constant, X, V)[1], np.zeros(2))
+    close(jacobian(constant, X), np.zeros((2, 3)))
+    close(hvp(lambda x: np.sum(x), X, V), np.zeros(3))
+    close(hessian(lambda x: np.sum(x), X), np.zeros((3, 3)))
+
+
+def test_third_derivative_has_its_closed_form():
+    slope = lambda f: lambda x: value_and_grad(f)(x)[1]
+    x = np.array(0.7)
+    close(slope(slope(slope(np.sin)))(x), -np.cos(x))
+    close(slope(slope(slope(lambda x: x**5)))(x), 60 * x**2)
+    close(slope(slope(slope(lambda x: np.exp(2 * x))))(x), 8 * np.exp(2 * x))
+    close(jacobian(lambda x: jacobian(lambda x: jacobian(np.tanh, x), x), x), -2 * (1 - np.tanh(x)**2) * (1 - 3 * np.tanh(x)**2))
+
+
+def test_third_order_tensor_of_softmax_has_its_closed_form():
+    """d^3 logsumexp: the third cumulants of a categorical distribution."""
+    p = np.exp(X) / np.exp(X).sum()
+    eye = np.eye(3)
+    centred = eye - p                                # row k: e_k - p
+    cumulants = np.einsum("k,ka,kb,kc->abc", p, centred, centred, centred)
+    close(jacobian(lambda x: hessian(lambda x: F.logsumexp(x, -1), x), X), cumulants)
+
+
+def test_third_order_through_attention_and_layer_norm():
+    q, k, v = (rng.standard_normal((1, 2, 3, 2)) for _ in range(3))
+    direction = [rng.standard_normal(a.shape) for a in (q, k, v)]
+
+    def slope(function, inputs):
+        """The gradient of the curvature along a direction: a third derivative."""
+        def along(*xs):
+            tangent = jvp(lambda *x: jvp(lambda *x: np.sum(np.sin(function(*x))), x, direction)[1], xs, direction)[1]
+            return tangent * 1.0
+        return value_and_grad(along, argnums=tuple(range(len(inputs))))(*inputs)[1]
+
+    def written_out(q, k, v):
+        scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(2.0)
+        weights = np.exp(scores)
+        return weights / np.sum(weights, axis=-1, keepdims=True) @ v
+
+    for mine, reference in zip(slope(F.scaled_dot_product_attention, (q, k, v)), slope(written_out, (q, k, v)), strict=True):
+        close(mine, reference, rtol=1e-8)
+    x, w, b = rng.standard_normal((2, 4)), rng.standard_normal(4), rng.standard_normal(4)
+    direction = [rng.standard_normal(a.shape) for a in (x, w, b)]
+    normalized = lambda x, w, b: (x - np.mean(x, -1, keepdims=True)) / np.sqrt(np.var(x, -1, keepdims=True) + 1e-5) * w + b
+    for mine, reference in zip(slope(lambda x, w, b: F.layer_norm(x, 4, w, b), (x, w, b)), slope(normalized, (x, w, b)), strict=True):
+        close(mine, reference, rtol=1e-8)
+
+
+def test_transforms_can_be_nested_and_differentiated():
+    gradgradcheck(lambda x: jvp(f, x, V, create_graph=True)[1], [X])
+    gradgradcheck(lambda x, g: vjp(f, x, create_graph=True)[1](g)[0], [X, np.ones(4)])
+    gradgradcheck(lambda x, v: hvp(scalar, x, v, create_graph=True), [X, V])
+    close(jacobian(lambda x: value_and_grad(scalar)(x)[1], X), hessian(scalar, X))
+    close(jvp(lambda x: value_and_grad(scalar)(x)[1], X, V)[1], hvp(scalar, X, V))
+    inner = lambda x: value_and_grad(lambda y: x * y * y)(3.0)[1]            # a variable of the outer function inside: 6 x
+    assert value_and_grad(lambda x: x * inner(x))(2.0)[1].item() == 24.0
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: value_and_grad(lambda x: x)(X), ValueError, r"needs a function with a single number.*Tensor \(3,\)"),
+    (lambda: vjp(lambda x: (x, x), X), TypeError, "must return one Tensor"),
+    (lambda: jvp(f, X, np.ones(2)), ValueError, r"a tangent has its input's shape: got \(2,\)"),
+    (lambda: jvp(f, (X,), (V, V)), ValueError, "1 inputs but 2 tangents"),
+    (lambda: hvp(scalar, X, np.ones(2)), ValueError, r"v has x's shape: got \(2,\)"),
+    (lambda: vjp(f, X)[1](np.ones(3)), ValueError, r"gradient has shape \(3,\) but the output has shape \(4,\)"),
+    (lambda: checkpoint(lambda x: (x, x), Tensor(X)), TypeError, "checkpoint.. needs a function that returns one Tensor"),
+])
+def test_wrong_use_says_what_to_write(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_transforms_work_under_no_grad_and_leave_it_as_it_was():
+    with ta.no_grad():
+        close(value_and_grad(scalar)(X)[1], jacobian(scalar, X))
+        close(hvp(scalar, X, V), hessian(scalar, X).numpy() @ V)
+        assert not (Tensor(X, requires_grad=True) * 2).requires_grad
+
+
+# ---- checkpoint
+
+def both_ways(function, inputs, parameters=(), order=1):
+    """Gradients with and without checkpoint, as arrays."""
+    found = []
+    for run in (function, lambda *xs: checkpoint(function, *xs)):
+        ta.manual_seed(0)
+        xs = [Tensor(x, requires_grad=True) for x in inputs]
+        y = run(*xs)
+        grads = ta.grad(np.sum(y * y), [*xs, *parameters], create_graph=order > 1)
+        if order > 1:
+            grads = ta.grad(sum(np.sum(g * g) for g in grads), [*xs, *parameters])
+        found.append([y.detach().numpy(), *(g.detach().numpy() for g in grads), np.array(ta.rand(1).item())])
+    return found
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_checkpoint_gives_the_same_gradients(order):
+    layer = nn.Linear(3, 4).astype(np.float64)
+    weight = Tensor(W, requires_grad=True) * 1.0     # not a leaf: its gradient goes on to what made it
+
+    def block(x):
+        hidden = F.dropout(np.tanh(layer(x)), 0.5, True)
+        return hidden * (x @ weight)
+
+    plain, again = both_ways(block, [Y], [*layer.parameters(), weight], order)
+    for a, b in zip(plain, again, strict=True):      # the last one: the random numbers drawn afterwards are the same too
+        np.testing.assert_allclose(a, b, rtol=0 if order == 1 else 1e-12)    # the second order adds in another sequence
+
+
+def test_checkpoints_nest():
+    inner = lambda x: np.tanh(x @ W) @ W.T
+    nested = lambda x: inner(checkpoint(inner, checkpoint(inner, x)))
+    for order in (1, 2):
+        plain, again = both_ways(nested, [Y], order=order)
+        reference, _ = both_ways(lambda x: inner(inner(inner(x))), [Y], order=order)
+        for a, b, c in zip(plain, again, reference, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0 if order == 1 else 1e-12)
+            np.testing.assert_allclose(a, c, rtol=0 if order == 1 else 1e-12)
+
+
+def test_checkpoint_details():
+    w = Tensor(W, requires_grad=True)
+    checkpoint(lambda x: w, Tensor(X)).sum().backward()                      # what it closes over, unchanged
+    close(w.grad, np.ones((3, 4)))
+    x = Tensor(X, requires_grad=True)
+    y = checkpoint(lambda a, b, scale: a * b * x * scale, x, x, scale=2.0)   # one tensor three times: twice given and once closed over
+    close(ta.grad(y.sum(), x)[0], 6 * X**2)
+    assert not checkpoint(lambda a: a * 2, Tensor(X)).requires_grad
+    mixed = checkpoint(lambda a, mask, n: np.where(mask, a, 0) * n, x, X > 0, 3)
+    close(ta.grad(mixed.sum(), x)[0], 3.0 * (X > 0))
+    with ta.no_grad():
+        assert not checkpoint(lambda a: a * 2, x).requires_grad
+    y = checkpoint(lambda a: a.detach() * a, x)
+    close(ta.grad(y.sum(), x)[0], X)
+    gradgradcheck(lambda a: checkpoint(lambda b: np.tanh(b @ W) * np.sum(b @ w), a), [X], params=[w])
+
+
+def test_checkpoint_says_when_the_function_is_not_repeatable():
+    lengths = iter([3, 2])
+    y = checkpoint(lambda x: x[:next(lengths)], Tensor(X, requires_grad=True))
+    with pytest.raises(ValueError, match="must do the same when it is run again"):
+        y.sum().backward()
+
+
+def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
+    from tinygrad_attn.engine import local
+    with pytest.raises(ZeroDivisionError):
+        checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
+    assert local.context.observers == () and local.context.recording
+
+
+def peak(function):
+    gc.collect()
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_checkpoint_needs_less_memory(capsys):
+    depth, inside, x = 8, 6, rng.standard_normal((64, 1024)).astype(np.float32)          # an array is 0.25 MB
+
+    def block(a):
+        for _ in range(inside):
+            a = np.sin(a * 1.1)
+        return a
+
+    def train(run):
+        t = Tensor(x, requires_grad=True)
+        a = t
+        for _ in range(depth):
+            a = run(a)
+        a.sum().backward()
+        return t.grad.numpy()
+
+    plain, saved = peak(lambda: train(block)), peak(lambda: train(lambda a: checkpoint(block, a)))
+    with capsys.disabled():
+        print(f"\n{depth} blocks of {2 * inside} ops: {plain:.1f} MB, with checkpoint {saved:.1f} MB")
+    np.testing.assert_array_equal(train(block), train(lambda a: checkpoint(block, a)))
+    assert saved < 0.4 * plain
