@@ -1,5 +1,6 @@
 """Sphinx settings: `make docs`. Pages are MyST Markdown; their code blocks are run by tests/test_docs.py, not here."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -22,3 +23,23 @@ myst_heading_anchors = 3
 
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
+
+
+def plain_text(app, what, name, obj, options, lines):
+    """Docstrings are written to be read in an editor: plain text, with indented blocks as code and names in `backticks`."""
+    found, inside = [], False
+    for line in lines:
+        indented = line.startswith("    ")
+        if indented and not inside:
+            found += ["", "::", ""]
+        elif inside and not indented and line.strip():
+            found.append("")
+        inside = indented or inside and not line.strip()
+        parts = line.split("`")
+        found.append(line if inside else "".join(
+            f"``{part}``" if i % 2 and part.strip() else re.sub(r"([*|\\_])", r"\\\1", part) for i, part in enumerate(parts)))
+    lines[:] = found
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", plain_text)

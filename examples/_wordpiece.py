@@ -28,7 +28,7 @@ def is_punctuation(c):
 
 
 def is_control(c):
-    return c == "\ufffd" or c not in "\t\n\r" and unicodedata.category(c)[0] == "C"
+    return c == "\ufffd" or c not in "\t\n\r" and unicodedata.category(c) in ("Cc", "Cf", "Co")
 
 
 def words(text):

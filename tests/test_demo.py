@@ -43,7 +43,7 @@ SETTINGS = training.Settings(epochs=3, batch=40)
 def test_a_split_has_every_image_once(seed):
     split = digits.load_split(seed)
     assert split.train_images.shape == (1437, 8, 8) and split.test_images.shape == (360, 8, 8)
-    assert split.train_images.dtype == np.float32 and 0 <= split.train_images.min() and split.train_images.max() == 1
+    assert split.train_images.dtype == np.float32 and split.train_images.min() >= 0 and split.train_images.max() == 1
     assert len(split.train_labels) == 1437 and len(split.test_labels) == 360
     both = np.concatenate([split.train_images, split.test_images]).reshape(-1, 64)
     whole = digits.load_split(None)

@@ -304,12 +304,13 @@ def run(seed):
     gradients = grad(loss, mine, create_graph=second)
     torch_gradients = torch.autograd.grad(torch_loss, theirs, create_graph=second)
     pairs = [("value", loss.numpy(), torch_loss.detach().numpy())]
-    pairs += [("gradient", a.numpy(), b.detach().numpy()) for a, b in zip(gradients, torch_gradients)]
+    pairs += [("gradient", a.numpy(), b.detach().numpy(force=True)) for a, b in zip(gradients, torch_gradients)]
     if second:
-        found = grad(sum((g * g).sum() for g in gradients), mine, allow_unused=True)
+        squares = sum((g * g).sum() for g in gradients)          # a linear program's gradient is a constant
+        found = grad(squares, mine, allow_unused=True) if squares.requires_grad else [None] * len(mine)
         squares = sum((g * g).sum() for g in torch_gradients)
         expected = torch.autograd.grad(squares, theirs, allow_unused=True) if squares.requires_grad else [None] * len(theirs)
-        pairs += [("second gradient", np.zeros(x.shape) if a is None else a.numpy(), np.zeros(x.shape) if b is None else b.numpy())
+        pairs += [("second gradient", np.zeros(x.shape) if a is None else a.numpy(), np.zeros(x.shape) if b is None else b.numpy(force=True))
                   for x, a, b in zip(mine, found, expected)]
     for what, a, b in pairs:
         scale = max(1.0, float(np.abs(b).max(initial=0)))

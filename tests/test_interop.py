@@ -157,6 +157,9 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
     (lambda: np.pad(T, 1, "linear_ramp"), "np.pad of a Tensor knows the modes"),
     (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative rule"),
+    (lambda: np.array([1.0, None, 2.0], dtype=object) * T, "multiply cannot take array .* object beside a Tensor"),
+    (lambda: np.add(T, np.array(1j)), "add cannot take array .* complex128 beside a Tensor"),
+    (lambda: T * 1j, "cannot take 1j"),
 ])
 def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message):
     with pytest.raises(TypeError, match=message):

@@ -207,6 +207,7 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
     with np.errstate(all="ignore"):
         y = model.blocks[1](leaf([[1e308, 0.0, 1e308]] * 2, "x") * 10.0)
     assert viz.graph(y, model).picture.boxes[-1].alarm.endswith("in matmul")
+    assert viz.graph(leaf([np.inf, 1.0]) * 2.0).picture.boxes[-1].alarm == "1 Inf"
     assert "#CC0000" not in twice().dot
 
 
@@ -269,6 +270,10 @@ def test_a_thousand_leaves_fold_and_modules_fold_before_ops():
     model = Stack(20, 2)
     picture = viz.graph(model(leaf(np.ones((2, 2)))), model, limit=10).picture
     assert [box.title for box in picture.boxes] == ["input", "Stack"] and "depth=0" in picture.notes[0]
+    picture = viz.graph(model(leaf(np.ones((2, 2)))), model, depth=1, limit=10).picture
+    (fold,) = (box for box in picture.boxes if box.kind == "folded")
+    kept = sum(box.kind == "module" for box in picture.boxes)
+    assert fold.title == f"{6 * (20 - kept)} ops", "a block is six ops: two products, three sums, one tanh"
 
 
 HOSTILE = [
@@ -384,6 +389,16 @@ def test_the_text_tree():
             "   └─ multiply  [n2, see there]",
         ]
     )
+
+
+def test_a_deep_tree_begins_again_at_the_margin():
+    y = leaf(1.0, "x")
+    for _ in range(70):
+        y = np.sin(y)
+    lines = viz.graph(y).text().splitlines()
+    assert max(map(len, lines)) < 130
+    assert [line.rpartition("  ")[2] for line in lines if line.startswith("sin")] == ["[n70]", "[n40]", "[n10]"]
+    assert {f"[n{k}]" for k in range(71)} == {line.rpartition("  ")[2] for line in lines if "see there" not in line}
 
 
 def test_an_encoder_layer_is_a_handful_of_boxes():

@@ -23,17 +23,17 @@ def real(x: Any, function: str) -> Any:
     """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
     if not isinstance(x, (Variable, np.ndarray)):
         x = Tensor(x)
-    kind = x.dtype.kind  # type: ignore[union-attr]
+    kind = x.dtype.kind
     if kind in "iub":
-        return x.astype(get_default_dtype())  # type: ignore[union-attr]
+        return x.astype(get_default_dtype())
     if kind != "f":
         raise TypeError(f"{function} needs real numbers, got {describe(x)}.")
     return x
 
 
 def integers(x: Any, function: str, what: str) -> np.ndarray:
-    """A plain array of integers."""
-    array = np.asarray(plain(x))
+    """A plain array of integers; a copy, for the caller may fill the array anew before the backward pass."""
+    array = np.array(plain(x))
     if array.size == 0 and not hasattr(x, "dtype"):
         array = array.astype(np.int64)               # an empty list is a list of no integers
     if array.dtype.kind not in "iu":

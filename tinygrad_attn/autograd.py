@@ -98,8 +98,8 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
     the results can be differentiated again.  An input the outputs do not depend on is a ValueError, or None with `allow_unused`.
     Only the partial derivatives on the way to these inputs are computed.  As torch.autograd.grad.
     """
-    outputs = [outputs] if isinstance(outputs, Variable) else list(outputs)
-    inputs = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    inputs = [inputs] if isinstance(inputs, (Variable, np.ndarray, float, int)) else list(inputs)
     if grad_outputs is None:
         grad_outputs = [None] * len(outputs)
     elif not isinstance(grad_outputs, (list, tuple)):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +25,10 @@ from . import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 """Where examples/ and docs/ are when the source is: beside the package."""
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be done; the text says why, and what to do instead."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if arguments.traceback:
             raise
-        print(f"tinygrad-attn {arguments.command}: {error}\n(--traceback before the command shows where)", file=sys.stderr)
+        where = "" if isinstance(error, UsageError) else f"\n(`tinygrad-attn --traceback {arguments.command} ...` shows where)"
+        print(f"tinygrad-attn {arguments.command}: {error}{where}", file=sys.stderr)
         return 2
 
 
@@ -115,29 +120,22 @@ def run_seeds(arguments: Any) -> int:
     examples = ROOT / "examples"
     scripts = sorted(examples.glob("seed_*.py"))
     if not scripts:
-        raise ValueError(f"the five documents are scripts in examples/ of the source, and there are none in {examples}. "
+        raise UsageError(f"the five documents are scripts in examples/ of the source, and there are none in {examples}. "
                          "Get the source (git clone) and run this inside it.")
     if arguments.name:
         name = arguments.name.removesuffix(".py")
         number = name.removeprefix("seed_").partition("_")[0].zfill(3)
         chosen = [path for path in scripts if path.stem.startswith(f"seed_{number}_") or name in path.stem]
         if not chosen:
-            raise ValueError(f"there is no seed {arguments.name!r}; there are {', '.join(path.stem for path in scripts)}.")
+            raise UsageError(f"there is no seed {arguments.name!r}; there are {', '.join(path.stem for path in scripts)}.")
         scripts = chosen
-    if str(examples) not in sys.path:
-        sys.path.insert(0, str(examples))                # the scripts import their _document.py, as when run themselves
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))          # the package of this source, installed or not
     failed = []
-    for path in scripts:
-        print(f"==== {path.stem}", flush=True)
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                failed.append(path.stem)
-        except AssertionError as error:
-            print(f"FAILED: {error}")
-            failed.append(path.stem)
-        print()
+    for script in scripts:
+        print(f"==== {script.stem}", flush=True)
+        if subprocess.run([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": path}).returncode:
+            failed.append(script.stem)
+        print(flush=True)
     print(f"{len(scripts) - len(failed)} of {len(scripts)} reproduced" + (f"; not {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
@@ -146,7 +144,7 @@ def run_exercise(arguments: Any) -> int:
     """Hand over to docs/course/exercises/mark.py, whose main(name, file) marks a solution and returns an exit code."""
     marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
     if not marker.exists():
-        raise ValueError(f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
+        raise UsageError(f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
                          "Get the source (git clone) and run this inside it.")
     return int(load(marker).main(arguments.name, arguments.file))
 
@@ -162,7 +160,7 @@ def run_graph(arguments: Any) -> int:
     result = function() if callable(function) else function
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
     if not outputs or not all(isinstance(t, Tensor) for t in outputs):
-        raise TypeError(f"{arguments.target} must return a Tensor (or several), but it returned {type(result).__name__}.")
+        raise UsageError(f"{arguments.target} must return a Tensor (or several), but it returned {type(result).__name__}.")
     picture = graph(outputs if len(outputs) > 1 else outputs[0], depth=arguments.depth, expand=arguments.expand)
     if arguments.output:
         picture.save(arguments.output)
@@ -182,7 +180,7 @@ def run_gradcheck(arguments: Any) -> int:
 
     function = find(arguments.target)
     if not callable(function):
-        raise TypeError(f"{arguments.target} is a {type(function).__name__}, not a function.")
+        raise UsageError(f"{arguments.target} is a {type(function).__name__}, not a function.")
     signature = inspect.signature(function.forward if isinstance(function, Op) else function)
     wanted = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY and p.default is p.empty]
     shapes = [tuple(int(n) for n in text.replace("x", ",").split(",") if n.strip()) for text in arguments.shape] or [(3, 4)]
@@ -199,12 +197,12 @@ def load(path: Path) -> Any:
     import importlib.util
 
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {os.getcwd()!r})")
+        raise UsageError(f"there is no file {str(path)!r} (looked in {os.getcwd()!r})")
     if str(path.resolve().parent) not in sys.path:
         sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{str(path)!r} is no Python file; its name should end in .py")
+        raise UsageError(f"{str(path)!r} is no Python file; its name should end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module                  # dataclasses and pickles of the file look for themselves there
     spec.loader.exec_module(module)
@@ -232,7 +230,8 @@ def find(target: str) -> Any:
     if not name:
         name = next(iter(own)) if len(own) == 1 else "main"
         if name not in own:
-            raise ValueError(f"{place} has {len(own)} functions ({', '.join(own) or 'none'}): say which, as {place}:NAME")
+            raise UsageError(f"{place} has several functions, {', '.join(own)}: say which, as {place}:NAME" if own else
+                             f"{place} defines no function")
     if not hasattr(module, name):
-        raise AttributeError(f"{place} has no {name!r}.{nearest(name, own)}")
+        raise UsageError(f"{place} has no {name!r}.{nearest(name, own)}")
     return getattr(module, name)

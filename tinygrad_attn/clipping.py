@@ -18,6 +18,8 @@ Array = NDArray[Any]
 
 def _gradients(parameters: Any) -> list[Array]:
     """The arrays of all gradients there are; a parameter listed twice counts once."""
+    if hasattr(parameters, "parameters"):
+        raise TypeError(f"clipping takes parameters, got {type(parameters).__name__}; write model.parameters()")
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [p.grad._array() for p in {id(p): p for p in parameters}.values() if p.grad is not None]
 
@@ -30,6 +32,8 @@ def clip_grad_norm_(
     `norm_type` may be math.inf. Raises ValueError if `error_if_nonfinite` and the norm is NaN or infinite. As
     `torch.nn.utils.clip_grad_norm_`.
     """
+    if not isinstance(max_norm, (int, float)) or not max_norm >= 0:
+        raise ValueError(f"max_norm is the largest norm allowed, a number such as 1.0; got {max_norm!r}")
     grads = _gradients(parameters)
     norms = [float(np.linalg.norm(g.reshape(-1), norm_type)) for g in grads if g.size]
     total = float(np.linalg.norm(norms, norm_type)) if norms else 0.0

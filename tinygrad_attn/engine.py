@@ -51,7 +51,7 @@ def _reaches(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 
 @op
-def clone(x):
+def clone(x: Any) -> Any:
     """y = x, in memory of its own."""
     return x.copy()
 
@@ -164,6 +164,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             before = grads.get(key)
             if before is None:                       # the first gradient is kept by reference,
                 grads[key] = part
+                if op.fresh and part.__class__ is ndarray:
+                    own.add(key)
                 if x._record is None or goal is not None and key not in leads:
                     leaves[key] = x
                 else:

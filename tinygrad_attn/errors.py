@@ -26,18 +26,56 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+ELSEWHERE = {
+    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "dim": "t.ndim", "numel": "t.size", "contiguous": "nothing: "
+    "memory order does not matter here", "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
+    "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)", "masked_fill": "np.where(mask, value, t)",
+    "softmax": "F.softmax(t, axis=-1)", "log_softmax": "F.log_softmax(t, axis=-1)", "gelu": "F.gelu(t)", "mm": "t @ other", "matmul": "t @ other",
+    "bmm": "t @ other", "expand": "np.broadcast_to(t, shape)", "cat": "np.concatenate([...], axis)", "norm": "np.linalg.norm(t)", "type": "t.dtype",
+    "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
+}
+"""What PyTorch's users look for, and what it is called here."""
+
+
+def no_attribute(t: Any, name: str, module: Any) -> AttributeError:
+    """What to write instead of a method that a Tensor does not have."""
+    if name in ELSEWHERE:
+        hint = f" Write {ELSEWHERE[name]}."
+    elif not name.startswith("_") and hasattr(module, name):
+        hint = f" Write np.{name}(t)."
+    else:
+        hint = nearest(name, dir(type(t)))
+    return AttributeError(f"{type(t).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=t)
+
+
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of error."""
     shapes = [tuple(np.shape(getattr(x, "_data", x))) for x in inputs if x is not None]
     operands = ", ".join(describe(x) for x in inputs if x is not None)
     text = str(error)
     hint = ""
-    if op == "matmul" and len(shapes) == 2:
-        hint = _matmul_hint(*shapes)
+    if any(x is None for x in inputs) and isinstance(error, TypeError):
+        hint = "An operand is None: does the function it comes from return its result?"
+    elif any(isinstance(x, str) for x in inputs):
+        hint = "Text cannot be computed with; write float(...) or look it up in a table of indices first."
+    elif op == "matmul" and len(shapes) == 2:
+        text, hint = "these shapes cannot be multiplied", _matmul_hint(*shapes)
+    elif isinstance(error, IndexError) and op in ("getitem", "scatter", "take_along_axis", "embedding"):
+        hint = (f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number in [-n, n), a slice, or an array "
+                "of integers or booleans.")
+    elif op in ("concatenate", "stack"):
+        hint = (f"The shapes are {', '.join(map(str, shapes))}: stack needs equal ones, concatenate may differ along its axis alone. Pad, "
+                "slice or reshape them first.")
+    elif op == "transpose":
+        hint = f"transpose takes each axis of the tensor once, here a permutation of {tuple(range(len(shapes[0])))}; swapaxes exchanges two."
+    elif "integer" in text and "interpreted" in text:
+        hint = "Axes and sizes are integers: write int(...), or divide with // instead of /."
     elif "broadcast" in text:
         hint = _broadcast_hint(shapes)
     elif "reshape" in text:
         hint = "The number of elements must stay the same; write -1 for one size that follows from the others."
+    elif "unknown dimension" in text:
+        hint = "Only one size can follow from the others: write -1 once."
     elif "axis" in text or "axes" in text:
         hint = f"An axis of a tensor of shape {shapes[0]} lies in [-{len(shapes[0])}, {len(shapes[0])})." if shapes else ""
     elif isinstance(error, IndexError):
@@ -83,6 +121,8 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     Beside a Tensor a NumPy scalar counts as a Python number, so that `x / np.sqrt(8)` keeps the dtype of x.
     """
     if isinstance(x, np.ndarray):
+        if x.dtype.kind not in "fiub" and any(hasattr(t, "_data") for t in inputs):
+            raise TypeError(f"{op} cannot take {describe(x)} beside a Tensor, which holds real numbers or booleans.")
         return x
     if isinstance(x, np.generic):
         return x.item() if any(hasattr(t, "_data") for t in inputs) else x

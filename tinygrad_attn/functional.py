@@ -320,6 +320,8 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
 
 def causal_mask(length: int) -> np.ndarray:
     """mask[t, s] = s > t, a boolean array (length, length) for `nn`: True where a query must not look, at later positions."""
+    if not isinstance(length, (int, np.integer)) or length < 0:
+        raise ValueError(f"causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got {describe(length)}.")
     return ~np.tri(length, dtype=bool)
 
 

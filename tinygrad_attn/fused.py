@@ -3,7 +3,8 @@
 A composite such as softmax leaves a node, and an array as large as its input, for every step.  These ops do the same in
 one step, on the kernels in `kernels/`, which also say how.  The rules here work on arrays alone; where a derivative is to
 be differentiated again, the engine goes through the `twin`, the composite in `reference.py` that says what each op means.
-All inputs of a call have one dtype, float32 or float64: `fits` tells, and for anything else there is the composite.
+Every gradient is an array of its own (`fresh`), so the engine need not copy it.  All inputs of a call have one dtype,
+float32 or float64: `fits` tells, and for anything else there is the composite.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
 def fits(x: Any, *others: Any) -> bool:
     """Can the fused ops take these operands: arrays of one fast dtype, and none of them empty?"""
-    return x.dtype in _FAST and x.size > 0 and all(o is None or o.dtype == x.dtype and o.size > 0 for o in others)
+    dtype = x.dtype
+    if dtype not in _FAST or not x.size:
+        return False
+    for other in others:
+        if other is not None and (other.dtype != dtype or not other.size):
+            return False
+    return True
 
 
 def _matrix(x: ndarray) -> ndarray:
@@ -38,7 +45,7 @@ def _matrix(x: ndarray) -> ndarray:
 
 # ---- activations and softmax
 
-@op(saves=True, twin=reference.gelu_reference)
+@op(saves=True, fresh=True, twin=reference.gelu_reference)
 def gelu(x, *, approximate="none"):
     """gelu(x) = x P(n <= x), n standard normal"""
     return gelu_kernel.gelu(x, tanh=approximate == "tanh")
@@ -55,7 +62,7 @@ def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
     return np.moveaxis(kernel(*map(_matrix, moved)).reshape(moved[0].shape), -1, axis)
 
 
-@op(twin=reference.softmax_reference)
+@op(fresh=True, twin=reference.softmax_reference)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     return _along(softmax_kernel.softmax, axis, x)
@@ -66,7 +73,7 @@ def _softmax(g, y, x, *, axis):
     return (_along(softmax_kernel.softmax_backward, axis, g, y),)
 
 
-@op(twin=reference.log_softmax_reference)
+@op(fresh=True, twin=reference.log_softmax_reference)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     return _along(softmax_kernel.log_softmax, axis, x)
@@ -79,7 +86,7 @@ def _log_softmax(g, y, x, *, axis):
 
 # ---- cross-entropy
 
-@op(saves=True, twin=reference.cross_entropy_reference)
+@op(saves=True, fresh=True, twin=reference.cross_entropy_reference)
 def cross_entropy(x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-weight_t log_softmax(x)_t for class indices t. The class weights are constants: no gradient reaches them."""
     settings = {"ignore_index": ignore_index, "smoothing": label_smoothing}
@@ -121,7 +128,7 @@ def _flat(x: ndarray | None) -> ndarray | None:
     return None if x is None else x.reshape(-1)
 
 
-@op(saves=True, twin=reference.layer_norm_reference)
+@op(saves=True, fresh=True, twin=reference.layer_norm_reference)
 def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
     y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), _flat(bias), eps=eps)
@@ -136,7 +143,7 @@ def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
     return dx.reshape(x.shape), *(None if d is None else d.reshape(shape) for d in (dweight, dbias))
 
 
-@op(saves=True, twin=reference.rms_norm_reference)
+@op(saves=True, fresh=True, twin=reference.rms_norm_reference)
 def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
     y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), None, eps=eps, center=False)
@@ -151,7 +158,7 @@ def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
 
 # ---- linear
 
-@op(twin=reference.linear_reference)
+@op(fresh=True, twin=reference.linear_reference)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
     return linear_kernel.linear(_matrix(x), weight, bias).reshape(*x.shape[:-1], len(weight))
@@ -181,7 +188,7 @@ def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -
     return [x if x.shape[:-2] == lead else np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v)]
 
 
-@op(broadcasts=True, saves=True, twin=reference.scaled_dot_product_attention_reference)
+@op(broadcasts=True, saves=True, fresh=True, twin=reference.scaled_dot_product_attention_reference)
 def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)"""
     q, k, v = _broadcast_heads(q, k, v, mask)
@@ -204,7 +211,7 @@ def _unpack(packed: ndarray, num_heads: int) -> ndarray:
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
-@op(saves=True, twin=reference.packed_attention_reference)
+@op(saves=True, fresh=True, twin=reference.packed_attention_reference)
 def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0):
     """Self-attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape

@@ -87,9 +87,10 @@ class Op:
 
     __name__: str
 
-    def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None):
+    def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None,
+                 fresh: bool = False):
         functools.update_wrapper(self, forward)
-        self.forward, self.broadcasts, self.saves, self.twin = forward, broadcasts, saves, twin
+        self.forward, self.broadcasts, self.saves, self.twin, self.fresh = forward, broadcasts, saves, twin, fresh
         self.partials: tuple[Callable | None, ...] = ()
         self.joint: Callable | None = None
         self._joint_asks_needs = False
@@ -169,6 +170,7 @@ class Op:
             if isinstance(x, Variable):
                 guard.last_change(array)
             elif isinstance(array, ndarray):
+                guard.last_change(array)
                 guard.hand_out(array)
         return tuple(x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True))
 
@@ -197,7 +199,8 @@ def op(forward: Callable | None = None, **flags: Any) -> Any:
     result `y`, then `y` and the inputs, and returns the gradient of its input, of that input's shape.  Write rules with operators,
     methods and NumPy functions and they can be differentiated again.  Flags: `broadcasts=True`, the op follows NumPy broadcasting
     and its gradients are summed back to the inputs' shapes; `saves=True`, forward returns `(y, saved)`; `twin=f`, a composite of ops
-    that computes the same and is differentiated instead under `create_graph=True`.
+    that computes the same and is differentiated instead under `create_graph=True`; `fresh=True`, each array that a rule returns is new
+    and nobody else holds it, so that it may be added to and kept without a copy.
     """
     return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)
 

@@ -13,6 +13,7 @@ memory was never handed out, which is nearly all of them, cost nothing.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 import zlib
@@ -22,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from .errors import describe
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 tick = count(1).__next__
 """The clock of the package: every recorded op and every known change takes the next number."""
@@ -35,7 +38,12 @@ class Watch:
     def __init__(self, memory: np.ndarray) -> None:
         key = id(memory)
         known, reachable = watched, handed_out       # held here: at the interpreter's end module globals are gone
-        self.ref = weakref.ref(memory, lambda _: (known.pop(key, None), reachable.discard(key)))
+
+        def forget(_: Any) -> None:
+            known.pop(key, None)
+            reachable.discard(key)
+
+        self.ref = weakref.ref(memory, forget)
         self.changed = 0                             # tick of the last known change
         self.checksum: int | None = None             # None: never handed out, so only the package can change it
         self.place: tuple[str, int] | None = None    # file and line that last got hold of it
@@ -56,7 +64,7 @@ def owner(array: np.ndarray) -> np.ndarray:
 def _checksum(array: np.ndarray) -> int:
     if array.dtype.hasobject:
         return 0
-    return zlib.crc32(array if array.flags.c_contiguous else array.ravel(order="K"))
+    return zlib.crc32((array if array.flags.c_contiguous else array.ravel(order="K")).data)
 
 
 def _watch(array: np.ndarray) -> Watch:
@@ -67,14 +75,21 @@ def _watch(array: np.ndarray) -> Watch:
     return watch
 
 
+def _place(depth: int) -> tuple[str, int]:
+    """The caller `depth` frames above the function that asks, or the first one further up that is outside this package."""
+    frame = sys._getframe(depth + 1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
 def hand_out(array: np.ndarray, depth: int = 2) -> None:
     """Note that the caller `depth` frames up can now change this memory."""
     watch = _watch(array)
     if watch.checksum is None:
         watch.checksum = _checksum(owner(array))
         handed_out.add(id(owner(array)))
-    frame = sys._getframe(depth)
-    watch.place = (frame.f_code.co_filename, frame.f_lineno)
+    watch.place = _place(depth)
 
 
 def changed(array: np.ndarray, depth: int = 2) -> None:
@@ -84,8 +99,7 @@ def changed(array: np.ndarray, depth: int = 2) -> None:
     watch.changed = _latest = tick()
     if watch.checksum is not None:
         watch.checksum = _checksum(owner(array))
-    frame = sys._getframe(depth)
-    watch.place = (frame.f_code.co_filename, frame.f_lineno)
+    watch.place = _place(depth)
 
 
 def last_change(array: Any) -> int:

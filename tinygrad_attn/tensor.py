@@ -3,78 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from . import autograd, guard, interop, ops
+from .convert import as_array, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import describe
+from .errors import describe, no_attribute
 from .interop import CALLS, FUNCTIONS
 
-_default_dtype = np.dtype(np.float32)
+__all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
+
 Axis = int | tuple[int, ...] | None
-
-
-def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64."""
-    global _default_dtype
-    dtype = np.dtype(dtype)
-    if dtype.kind != "f":
-        raise TypeError(f"the default dtype must be a floating one such as np.float32 or np.float64, got {dtype}.")
-    _default_dtype = dtype
-
-
-def get_default_dtype() -> np.dtype:
-    """The dtype that Python numbers and lists take when they become a Tensor."""
-    return _default_dtype
-
-
-def _as_array(data: Any, dtype: Any) -> np.ndarray:
-    """A fresh array from whatever the constructor was given."""
-    if isinstance(data, Variable):
-        data = data._data
-    elif isinstance(data, (list, tuple)):
-        if _holds_tensor(data):
-            raise TypeError("a list of Tensors does not make a Tensor that remembers them. Join them with np.stack or np.concatenate, "
-                            "or take .item() of each for plain numbers.")
-        if dtype is None:
-            array = np.array(data)
-            dtype = _default_dtype if array.dtype.kind in "fiu" and not _holds_array(data) else array.dtype
-    elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
-        dtype = _default_dtype
-    elif hasattr(data, "detach") and hasattr(data, "cpu"):
-        data = data.detach().cpu().numpy()
-    array = np.array(data, dtype=dtype)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
-                        + (" (a ragged list?)" if array.dtype.kind == "O" else "") + ".")
-    return array
-
-
-def _holds_tensor(data: Any) -> bool:
-    return isinstance(data, Variable) or isinstance(data, (list, tuple)) and any(map(_holds_tensor, data))
-
-
-def _holds_array(data: Any) -> bool:
-    return isinstance(data, (np.ndarray, np.generic)) or isinstance(data, (list, tuple)) and any(map(_holds_array, data))
-
-
-def _as_index(index: Any) -> Any:
-    """An index on arrays: Tensors become theirs, lists become arrays, and arrays are copied so that a later change cannot reach the rule."""
-    if isinstance(index, tuple):
-        return tuple(map(_as_index, index))
-    if isinstance(index, Variable):
-        index = index._data
-    if isinstance(index, list):
-        index = np.asarray([i._data if isinstance(i, Variable) else i for i in index])
-        return index if index.size else index.astype(int)
-    if isinstance(index, np.ndarray):
-        if index.dtype.kind not in "iub":
-            raise IndexError(f"an index must hold integers or booleans, got {describe(index)}; write index.astype(int).")
-        return index.copy()
-    return index
 
 
 class Tensor(Variable):
@@ -89,7 +31,7 @@ class Tensor(Variable):
     __array_priority__ = 1000
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
-        array = _as_array(data, dtype)
+        array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
         self._tracked = False
@@ -190,7 +132,7 @@ class Tensor(Variable):
 
     def __repr__(self) -> str:
         text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
-        marks = "" if self.dtype in (_default_dtype, bool, np.dtype(int)) else f", dtype={self.dtype}"
+        marks = "" if self.dtype in (get_default_dtype(), bool, np.dtype(int)) else f", dtype={self.dtype}"
         if self._node is not None:
             marks += f", op={getattr(self._node.op, '__name__', 'released')}"
         elif self._tracked:
@@ -200,7 +142,13 @@ class Tensor(Variable):
     def __format__(self, spec: str) -> str:
         return format(self._data.item(), spec) if spec and self._data.size == 1 else format(repr(self), spec)
 
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name, np)
+
     def __bool__(self) -> bool:
+        if self._data.size != 1:
+            raise ValueError(f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t > 0).any(); to choose "
+                             "element by element write np.where(t > 0, a, b).")
         return bool(self._data)
 
     def __float__(self) -> float:
@@ -282,8 +230,8 @@ class Tensor(Variable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         whole = dtype is not None and np.dtype(dtype).kind in "iub"    # np.int64(t): no gradient belongs to integers
         if self._tracked and local.context.recording and not whole:
-            raise TypeError(f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph on purpose, "
-                            "or join tensors with np.stack / np.concatenate to stay in it.")
+            raise TypeError(f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph "
+                            "on purpose, or join tensors with np.stack / np.concatenate to stay in it.")
         guard.hand_out(self._array())
         return np.array(self._data, dtype=dtype, copy=copy)
 
@@ -331,13 +279,13 @@ class Tensor(Variable):
     def __ge__(self, other: Any) -> Any: return self._data >= _plain(other)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return ops.getitem(self, index=_as_index(index))
+        return ops.getitem(self, index=as_index(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if local.context.recording and (self._tracked or isinstance(value, Variable) and value._tracked):
             raise TypeError("t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
                             "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant.")
-        self._array()[_as_index(index)] = _plain(value)
+        self._array()[as_index(index)] = _plain(value)
         guard.changed(self._data)
 
     # ---- shape
@@ -357,7 +305,7 @@ class Tensor(Variable):
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         if order != "C":
             raise ValueError("reshape of a Tensor knows only order='C'; transpose first for another order.")
-        return ops.reshape(self, shape=_ints(shape))
+        return ops.reshape(self, shape=as_sizes(shape))
 
     view = reshape
 
@@ -365,18 +313,20 @@ class Tensor(Variable):
     def flatten(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
 
     def transpose(self, *axes: Any) -> Tensor:
-        axes = _ints(axes) if axes and axes != (None,) else None
-        return ops.transpose(self, axes=axes)
+        return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
 
     def squeeze(self, axis: Axis = None) -> Tensor:
-        return ops.reshape(self, shape=self._data.squeeze(axis).shape)
+        try:
+            return ops.reshape(self, shape=self._data.squeeze(axis).shape)
+        except ValueError:
+            raise ValueError(f"squeeze drops axes of size 1, and axis {axis} of {describe(self)} is not; write .squeeze() for all of size 1, "
+                             "or t[:, 0] to pick one element of it.") from None
 
-    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
-        x = self.reshape(-1) if axis is None else self
-        return ops.getitem(x, index=(slice(None),) * ((axis or 0) % max(x.ndim, 1))
-                           + (np.repeat(np.arange(x.shape[axis or 0]), _plain(repeats)),))
+    def repeat(self, repeats: Any, axis: int | None = None) -> Any: return np.repeat(self, repeats, axis)
+    def take(self, indices: Any, axis: int | None = None) -> Any: return np.take(self, indices, axis)
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: return np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         return ops.astype(self, dtype=np.dtype(dtype))
@@ -407,6 +357,8 @@ class Tensor(Variable):
     def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis=axis)
     def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
     def dot(self, other: Any) -> Tensor: return np.dot(self, other)
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: return np.trace(self, offset, axis1, axis2)
+    def round(self, decimals: int = 0) -> Tensor: return ops.round(self, decimals=decimals)
     def exp(self) -> Tensor: return ops.exp(self)
     def log(self) -> Tensor: return ops.log(self)
     def sqrt(self) -> Tensor: return ops.sqrt(self)
@@ -426,13 +378,3 @@ Variable._kind = Tensor
 
 def _plain(x: Any) -> Any:
     return x._data if isinstance(x, Variable) else x
-
-
-def _ints(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes or axes given one by one or as one tuple."""
-    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
-        sizes = sizes[0]
-    try:
-        return tuple(s.__index__() for s in sizes)
-    except AttributeError:
-        raise TypeError(f"sizes and axes are integers, got {tuple(sizes)}; divide with // instead of /.") from None

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from .. import ops
-from .common import FUNCTIONS, UNSET, cast, plain, refuse, rule, tensor, together
+from .common import UNSET, cast, plain, refuse, rule, tensor, together
 from .shapes import _concatenate, _moveaxis, _slice
 
 # ---- elementwise functions that are not ufuncs
@@ -72,11 +72,20 @@ def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, 
     return like if plain(fill_value) is fill_value else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
 
 
-FUNCTIONS.update({
-    np.fix: lambda x, out=None: ops.trunc(x),
-    np.imag: lambda val: val * 0,
-    np.angle: lambda z, deg=False: ops.arctan2(abs(z) * 0, z) * (180 / math.pi if deg else 1),
-})
+@rule(np.fix)
+def _fix(x, out=None):
+    refuse("fix", out=out)
+    return ops.trunc(x)
+
+
+@rule(np.imag)
+def _imag(val):
+    return val * 0
+
+
+@rule(np.angle)
+def _angle(z, deg=False):
+    return ops.arctan2(abs(z) * 0, z) * (180 / math.pi if deg else 1)
 
 
 # ---- differences and running values

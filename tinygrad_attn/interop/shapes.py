@@ -83,7 +83,7 @@ FUNCTIONS |= {
     np.flip: lambda m, axis=None: ops.flip(m, axis=axis),
     np.flipud: lambda m: ops.flip(m, axis=0),
     np.fliplr: lambda m: ops.flip(m, axis=1),
-    np.roll: lambda a, shift, axis=None: ops.roll(a, shift=shift, axis=axis),
+    np.roll: lambda a, shift, axis=None: ops.roll(a, shift=shift if isinstance(shift, int) else tuple(np.ravel(shift).tolist()), axis=axis),
     np.tril: lambda m, k=0: ops.tril(m, k=k),
     np.triu: lambda m, k=0: ops.triu(m, k=k),
 }
@@ -176,7 +176,7 @@ def _take(a, indices, axis=None, out=None, mode="raise"):
 
 @rule(np.take_along_axis)
 def _take_along_axis(arr, indices, axis=-1):
-    return ops.take_along_axis(arr, indices=np.asarray(plain(indices)), axis=axis)
+    return ops.take_along_axis(arr, indices=np.array(plain(indices)), axis=axis)
 
 
 @rule(np.sort)
@@ -217,8 +217,18 @@ def _copies(function: Callable) -> Callable:
 
 
 FUNCTIONS |= {f: _copies(f) for f in (np.tile, np.repeat, np.rot90, np.resize, np.delete)}
-FUNCTIONS.update({
-    np.diagflat: lambda v, k=0: _diag(_ravel(v), k),
-    np.extract: lambda condition, arr: _ravel(arr)[np.nonzero(np.ravel(plain(condition)))[0]],
-    np.compress: lambda condition, a, axis=None, out=None: _take(a, np.nonzero(plain(condition))[0], axis, out),
-})
+
+
+@rule(np.diagflat)
+def _diagflat(v, k=0):
+    return _diag(_ravel(v), k)
+
+
+@rule(np.extract)
+def _extract(condition, arr):
+    return _ravel(arr)[np.nonzero(np.ravel(plain(condition)))[0]]
+
+
+@rule(np.compress)
+def _compress(condition, a, axis=None, out=None):
+    return _take(a, np.nonzero(plain(condition))[0], axis, out)

@@ -18,31 +18,42 @@ _ABOVE = (1.23033935479799725e3, 2.05107837782607147e3, 1.71204761263407058e3, 8
 _BELOW = (1.23033935480374942e3, 3.43936767414372164e3, 4.36261909014324716e3, 3.29079923573345963e3, 1.62138957456669019e3,
           5.37181101862009858e2, 1.17693950891312499e2, 1.57449261107098347e1, 1.0)
 
-# tanh(x * p(x^2)) = erf(x / sqrt(2)): the normal distribution's scale, which is what GELU asks for. Constant term first.
-NORMAL = (0.7978849414900192, 0.0363330844080274, -3.2594743744206975e-05, -5.530631713425943e-05,
-          3.96477322425023e-06, -1.3226628509424616e-07, 1.7562776300097705e-09)
-
-
-_SINGLE = tuple(c * 2 ** (n + 0.5) for n, c in enumerate(NORMAL))       # the same without the division by sqrt(2)
+# tanh(x * p(x^2)) = erf(x / sqrt(2)), with p(z) = LEAD * product of (z + a)^2 + b over the three pairs. The normal
+# distribution's scale, because GELU asks for it. As a product p takes a third less time than by Horner's rule.
+LEAD = 1.7562776300097705e-09
+FACTORS = ((-40.10962869064086, 268.80804116595243), (-10.026838367732802, 941.520499352228), (12.481177588704067, 76.41600965714157))
 
 
 def erf(x: ndarray) -> ndarray:
     """erf of a float array: within 2 ulp in float64, within 1.5e-7 in float32 (and for float16, computed in float32)."""
     if x.dtype == np.float64:
         return _double(x)
-    z = x.astype(np.float32, copy=False)
+    scaled = np.asarray(x, np.float32) * np.float32(2**0.5)
     with np.errstate(over="ignore"):                # far out p overflows to +inf, and tanh of that is 1
-        return np.tanh(z * polynomial(_SINGLE, z * z)).astype(x.dtype, copy=False)
+        p = from_factors(np.square(scaled))
+        return np.tanh(scaled * p * np.float32(LEAD)).astype(x.dtype, copy=False)
 
 
-def polynomial(coefficients: tuple[float, ...], z: ndarray, out: ndarray | None = None) -> ndarray:
-    """c0 + z (c1 + z (c2 + ...)), Horner's rule in one buffer."""
-    *rest, last = (z.dtype.type(c) for c in coefficients)
-    result = np.multiply(z, last, out=out)
-    for c in rest[:0:-1]:
-        result += c
+def from_factors(z: ndarray, out: ndarray | None = None) -> ndarray:
+    """p(z) / LEAD."""
+    result = out = np.empty_like(z) if out is None else out
+    for a, b in FACTORS:
+        factor = np.add(z, z.dtype.type(a), out=out)
+        factor *= factor
+        factor += z.dtype.type(b)
+        if out is None:
+            result *= factor
+        out = None
+    return result
+
+
+def _polynomial(coefficients: tuple[float, ...], z: ndarray) -> ndarray:
+    """c0 + z (c1 + z (c2 + ...)): Horner's rule, in one buffer."""
+    *rest, last = coefficients
+    result = np.full_like(z, last)
+    for c in reversed(rest):
         result *= z
-    result += rest[0]
+        result += c
     return result
 
 
@@ -52,11 +63,11 @@ def _double(x: ndarray) -> ndarray:
     size = np.abs(flat)
     near = size <= 1
     z = flat[near]
-    y[near] = z * polynomial(_SERIES, z * z)
+    y[near] = z * _polynomial(_SERIES, z * z)
     far = (size > 1) & (size < 6)
     z = size[far]
     # exp(-z^2) to full precision: z^2 = c^2 + (z - c)(z + c) with c so short that its square is exact
     c = np.trunc(z * 16) / 16
-    complement = np.exp(-c * c) * np.exp(-(z - c) * (z + c)) * (polynomial(_ABOVE, z) / polynomial(_BELOW, z))
+    complement = np.exp(-c * c) * np.exp(-(z - c) * (z + c)) * (_polynomial(_ABOVE, z) / _polynomial(_BELOW, z))
     y[far] = np.copysign(1 - complement, flat[far])
     return y.reshape(x.shape)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy import ndarray
 
-from .erf import NORMAL, erf, polynomial
+from .erf import LEAD, erf, from_factors
 from .rows import by_rows
 from .scores import LOG2E
 
@@ -22,19 +22,25 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
     y, phi = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
     flat, flat_y, flat_phi = np.ascontiguousarray(x).reshape(-1), y.reshape(-1), phi.reshape(-1)
+    lead = x.dtype.type(-2 * LOG2E * (TANH[1] if tanh else LEAD))
 
     def run(s: slice) -> None:
-        block, p = flat[s], flat_phi[s]
+        block, p, result = flat[s], flat_phi[s], flat_y[s]
         if x.dtype == np.float64 and not tanh:
             np.multiply(erf(block * math.sqrt(0.5)), 0.5, out=p)
             p += 0.5
         else:
-            polynomial(tuple(-2 * LOG2E * c for c in (TANH if tanh else NORMAL)), np.square(block), out=p)
+            z = np.square(block, out=result)
+            if tanh:
+                np.add(z, x.dtype.type(TANH[0] / TANH[1]), out=p)
+            else:
+                from_factors(z, out=p)
             p *= block
+            p *= lead
             np.exp2(p, out=p)
             p += 1
             np.reciprocal(p, out=p)
-        np.multiply(block, p, out=flat_y[s])
+        np.multiply(block, p, out=result)
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         by_rows(run, x.size, 1)

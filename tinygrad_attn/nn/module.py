@@ -29,6 +29,8 @@ class Parameter(Tensor):
     @classmethod
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
         """A parameter for an initialiser to fill."""
+        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+            raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
         return cls._of(np.empty(shape, dtype or get_default_dtype()), True)  # type: ignore[return-value]
 
 

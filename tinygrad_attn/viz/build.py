@@ -63,10 +63,7 @@ class _Builder:
         self.units = self._units([t for t in self.ops if id(t) not in twins], depth, expand)
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
         for t in self.ops:
-            drawn = t
-            while id(drawn) in twins:
-                drawn = twins[id(drawn)]
-            self.home[id(t)] = self.home[id(drawn)]
+            self.home[id(t)] = self.home[id(twins.get(id(t), t))]  # a twin is older, so its home is known
         self.groups: dict[int, int] = {}  # id of a call -> number
         self.numbers: dict[Any, int] = {}  # id of a unit, or key of a leaf -> number of its box
         self.room = None if limit is None else max(2, limit - len(self.units))  # for so many leaves

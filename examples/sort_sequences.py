@@ -1,0 +1,144 @@
+"""An encoder-decoder that learns to sort: it reads eight digits, and writes them one after another in ascending order.
+
+    python examples/sort_sequences.py                               # under a minute
+    python examples/sort_sequences.py --task reverse --length 10 --seed 1
+    python examples/sort_sequences.py --out sort.png                # where it looks while it writes, as a picture
+
+Nobody tells it what sorting is: it sees unsorted and sorted sequences, and is judged by sequences that it has never seen.
+Only a sequence that is right in every place counts as right.
+
+Letters: B sequences, S digits read, T digits written, E embedding, V symbols.
+"""
+
+import argparse
+import importlib.util
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import nn, optim
+
+QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
+DIGITS = 10
+START = 10
+"""What the decoder is given before its first digit."""
+UNSEEN = 1000
+
+TASKS = {"sort": np.sort, "reverse": np.fliplr, "copy": np.copy}
+
+
+# ---- The data: any sequence of digits, except those kept for the test
+
+
+class Data:
+    """Training batches and a fixed test set that have no sequence in common."""
+
+    def __init__(self, task, length, seed):
+        self.answer, self.length = TASKS[task], length
+        self.rng = np.random.default_rng(seed)
+        self.unseen = np.unique(self.rng.integers(0, DIGITS, (UNSEEN, length)), axis=0)       # (about 1000, S)
+        self.kept = self.name(self.unseen)
+
+    def name(self, sequences):
+        """Each sequence as one integer: 3 1 4 is 314."""
+        return sequences @ DIGITS ** np.arange(self.length)[::-1]
+
+    def batch(self, size):
+        """(B, S) to read and (B, T) to write, none of them from the test set."""
+        sequences = self.rng.integers(0, DIGITS, (size, self.length))
+        sequences = sequences[~np.isin(self.name(sequences), self.kept)]
+        return sequences, self.answer(sequences)
+
+
+# ---- The model
+
+
+class Seq2Seq(nn.Module):
+    """Scores of the next symbol, given all that is read and what is written so far. (B, S), (B, T) -> (B, T, V)"""
+
+    def __init__(self, length, d_model=64, heads=4, layers=2):
+        self.embed = nn.Embedding(DIGITS + 1, d_model)
+        self.positions = nn.LearnedPositionalEncoding(length, d_model)
+        self.transformer = nn.Transformer(d_model, heads, layers, layers, 2 * d_model, dropout=0.0, batch_first=True, norm_first=True)
+        self.scores = nn.Linear(d_model, DIGITS)
+
+    def read(self, digits):
+        """The memory that the decoder looks at, (B, S) -> (B, S, E)"""
+        return self.transformer.encoder(self.positions(self.embed(digits)))
+
+    def write(self, symbols, memory, cache=None):
+        """With a cache, `symbols` are those that it has not seen yet. (B, T), (B, S, E) -> (B, T, V)"""
+        x = self.positions(self.embed(symbols), offset=0 if cache is None else cache.length)
+        return self.scores(self.transformer.decoder(x, memory, tgt_is_causal=True, cache=cache))
+
+    def forward(self, digits, symbols):
+        return self.write(symbols, self.read(digits))
+
+
+def shifted(answers):
+    """What the decoder has written before each digit of the answer: START, then all but the last. (B, T) -> (B, T)"""
+    return np.insert(answers[:, :-1], 0, START, axis=1)
+
+
+def solve(model, digits):
+    """Write the likeliest digit, read it back, write the next. (B, S) -> (B, S)"""
+    with ta.no_grad():
+        memory, cache = model.read(digits), nn.KeyValueCache()
+        written = [np.full((len(digits), 1), START)]
+        for _ in range(digits.shape[1]):
+            scores = model.write(written[-1], memory, cache)                                  # (B, 1, V)
+            written.append(scores.numpy().argmax(axis=-1))
+    return np.concatenate(written[1:], axis=1)
+
+
+def right(model, data):
+    """The share of unseen sequences that it answers without any mistake, in per cent."""
+    return 100 * float(np.mean(np.all(solve(model, data.unseen) == data.answer(data.unseen), axis=1)))
+
+
+def train(data, steps, seed, batch=128, lr=3e-3):
+    """A model after so many updates; tells how it comes along."""
+    ta.manual_seed(seed)
+    model = Seq2Seq(data.length)
+    optimizer = optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10, total_steps=steps)
+    begun = time.perf_counter()
+    for step in range(1, steps + 1):
+        digits, answers = data.batch(batch)
+        loss = F.cross_entropy(model(digits, shifted(answers)).mT, answers)
+        optimizer.zero_grad()
+        loss.backward()
+        optim.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % (steps // 4) == 0:
+            print(f"  step {step:4d} of {steps}, loss {loss.item():.4f}, {right(model, data):6.2f} % of the unseen sequences right, "
+                  f"{time.perf_counter() - begun:.0f} s", flush=True)
+    return model
+
+
+# ---- The picture
+
+
+def draw(model, digits, path):
+    """Where each head of the last decoder layer looks in `digits` (S,) while it writes the answer; saved to `path`."""
+    answer = solve(model, digits[None])
+    with ta.no_grad(), ta.record_attention(model) as seen:
+        model(digits[None], shifted(answer))
+    last = max(name for name in seen if name.endswith("multihead_attn"))
+    axes = ta.viz.attention(seen[last][0][0], queries=list(answer[0]), keys=list(digits))
+    for ax in axes:
+        ax.set(xlabel="read", ylabel="written")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")                            # all or nothing
+    try:
+        axes[0].figure.savefig(part, dpi=110)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

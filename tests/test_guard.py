@@ -1,0 +1,273 @@
+"""A value that the backward pass needs and that was changed in place is found out: by every way of changing it."""
+
+import numpy as np
+import pytest
+
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, grad, guard, nn, no_grad, optim
+
+
+def rand(*shape, seed=0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape), requires_grad=True)
+
+
+def through_data(x):
+    x.data += 1
+
+
+def through_an_element(x):
+    x.data[0] = 5
+
+
+def through_numpy(x):
+    x.numpy()[:] = 0
+
+
+def through_detach(x):
+    with no_grad():
+        x.detach()[0] = 3.0
+
+
+def through_a_view(x):
+    x.data[1:][:1] = 9
+
+
+def through_a_transposed_view(x):
+    x.data.T[0] = 9
+
+
+def through_out(x):
+    np.add(x.data, 1, out=x.data)
+
+
+def through_a_new_array(x):
+    x.data = np.zeros(x.shape)
+
+
+def through_setitem(x):
+    with no_grad():
+        x[0] = 7.0
+
+
+def through_an_optimiser(x):
+    x.grad = np.ones(x.shape)
+    optim.SGD([x], lr=0.1).step()
+
+
+def through_fill(x):
+    x.data.fill(3)
+
+
+def through_sort(x):
+    x.data[::-1].sort()
+    x.data[0] += 1
+
+
+def through_asarray(x):
+    with no_grad():
+        np.asarray(x)[0] = 5
+
+
+WAYS = [through_data, through_an_element, through_numpy, through_detach, through_a_view, through_a_transposed_view, through_out, through_a_new_array,
+        through_setitem, through_an_optimiser, through_fill, through_sort, through_asarray]
+
+
+@pytest.mark.parametrize("change", WAYS, ids=lambda f: f.__name__)
+def test_an_operand_changed_after_use(change):
+    x, w = rand(4), rand(4, seed=1)
+    x.name = "my_input"
+    loss = (x * w).sum()
+    change(x)
+    with pytest.raises(ValueError, match=r"multiply needs its input 0, .*my_input.*changed in place after it was used.*Compute a new tensor instead"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("change", WAYS, ids=lambda f: f.__name__)
+def test_a_change_before_use_is_fine(change):
+    x, w = rand(4), rand(4, seed=1)
+    change(x)
+    (x * w).sum().backward()
+    assert np.array_equal(w.grad.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("change", WAYS, ids=lambda f: f.__name__)
+def test_a_change_after_backward_is_fine(change):
+    x, w = rand(4), rand(4, seed=1)
+    (x * w).sum().backward()
+    before = x.numpy().copy()
+    change(x)
+    assert np.array_equal(w.grad.numpy(), before)
+
+
+def test_the_message_names_the_line_that_reached_the_memory():
+    x = rand(3)
+    y = np.exp(x)
+    y.data[0] = 2.0                                   # here
+    with pytest.raises(ValueError, match=r"exp needs its own result.*test_guard\.py:\d+"):
+        y.sum().backward()
+
+
+def test_memory_handed_out_before_the_op_is_watched():
+    x, w = rand(3), rand(3, seed=1)
+    array = x.numpy()
+    loss = (x * w).sum()
+    array *= 2
+    with pytest.raises(ValueError, match="changed in place"):
+        loss.backward()
+
+
+def test_a_view_made_by_an_op_shares_its_memory_with_its_source():
+    x, w = rand(4), rand(2, seed=1)
+    loss = (x[1:3] * w).sum()
+    x.data[1] = 5.0
+    with pytest.raises(ValueError, match="changed in place"):
+        loss.backward()
+    x = rand(2, 3)
+    loss = (x.reshape(6) ** 2).sum()
+    x.data[0, 0] = 5.0
+    with pytest.raises(ValueError, match="power needs its input 0"):
+        loss.backward()
+
+
+def test_a_constant_array_that_changes():
+    x, scale = rand(3), np.array([1.0, 2.0, 3.0])
+    loss = (x * scale).sum()
+    scale *= 0
+    with pytest.raises(ValueError, match=r"multiply needs its input 1, array \(3,\) float64"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("f", [
+    lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: np.take_along_axis(w, i[:, None], 0), lambda w, i: np.take(w, i, axis=0),
+    lambda w, i: F.cross_entropy(w, i, reduction="sum"), lambda w, i: np.where(i[:, None] == 1, w, 0.0),
+    lambda w, i: F.scaled_dot_product_attention(w, w, w, attn_mask=i[:, None] >= 0), lambda w, i: w.repeat(i, axis=0), lambda w, i: np.roll(w, i[:1], axis=0),
+], ids=["embedding", "getitem", "take_along_axis", "take", "cross_entropy", "where", "attention", "repeat", "roll"])
+def test_indices_that_change_are_found_out_or_do_not_matter(f):
+    w, index = rand(4, 4), np.array([1, 2, 0, 1])
+    expected, = grad((f(w, index.copy()) ** 2).sum(), w)
+    loss = (f(w, index) ** 2).sum()
+    index[:] = 3
+    try:
+        found, = grad(loss, w)
+    except ValueError as error:
+        assert "changed in place" in str(error)
+    else:
+        assert np.allclose(found.numpy(), expected.numpy())
+
+
+def test_a_mask_of_attention_that_changes():
+    x, mask = rand(4, 4), np.tri(4).astype(bool)
+    expected, = grad((F.scaled_dot_product_attention(x, x, x, attn_mask=mask.copy()) ** 2).sum(), x)
+    loss = (F.scaled_dot_product_attention(x, x, x, attn_mask=mask) ** 2).sum()
+    mask[:] = True
+    with pytest.raises(ValueError, match="changed in place"):
+        grad(loss, x)
+    assert np.isfinite(expected.numpy()).all()
+
+
+def test_a_mask_that_changes():
+    x, mask = rand(3), np.array([True, False, True])
+    loss = np.where(mask, x, 0.0).sum()
+    mask[:] = False
+    with pytest.raises(ValueError, match="where needs its input 0"):
+        loss.backward()
+
+
+def test_a_constant_used_before_and_changed_between_two_uses():
+    x, scale = rand(3), np.ones(3)
+    first = (x * scale).sum()
+    first.backward()
+    scale *= 2                                        # nobody needs the old values any more
+    x.grad = None
+    (x * scale).sum().backward()
+    assert np.array_equal(x.grad.numpy(), [2, 2, 2])
+
+
+def test_what_no_rule_reads_may_change():
+    x = rand(3)
+    loss = (x + 1.0).sum()                            # add's rule reads nothing
+    x.data[:] = 0
+    loss.backward()
+    assert np.array_equal(x.grad.numpy(), [1, 1, 1])
+
+
+def test_an_optimiser_step_between_forward_and_backward():
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), Tensor(np.ones((2, 3), np.float32))
+    step = optim.Adam(model.parameters(), lr=0.1)
+    model(x).sum().backward()
+    loss = model(x).sum()
+    step.step()
+    with pytest.raises(ValueError, match="linear needs its input 1.*weight|linear needs its input 1"):
+        loss.backward()
+
+
+def test_a_training_loop_in_the_right_order_raises_nothing():
+    model, x = nn.TransformerEncoderLayer(8, 2, 16, 0.1), np.ones((4, 2, 8), np.float32)
+    step = optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        step.zero_grad()
+        loss = (model(Tensor(x)) ** 2).mean()
+        loss.item(), loss.numpy(), model.state_dict()["linear1.weight"].numpy()
+        loss.backward()
+        step.step()
+
+
+def test_the_result_of_an_op_that_keeps_its_result():
+    for f in (np.exp, np.tanh, np.sqrt, F.sigmoid, F.softmax):
+        x = Tensor(np.array([[0.5, 1.0]]), requires_grad=True)
+        y = f(x)
+        y.data *= 2
+        with pytest.raises(ValueError, match="its own result"):
+            y.sum().backward()
+
+
+def test_a_fused_layer_whose_weight_changes():
+    x, weight, bias = rand(2, 4), rand(4, seed=1), rand(4, seed=2)
+    loss = (F.layer_norm(x, 4, weight, bias) ** 2).sum()
+    weight.data[0] += 1
+    with pytest.raises(ValueError, match="layer_norm needs its input 1"):
+        loss.backward()
+
+
+def test_loading_weights_between_forward_and_backward():
+    layer, x = nn.Linear(3, 3), Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    loss = (layer(x) ** 2).sum()
+    layer.load_state_dict({"weight": np.ones((3, 3), np.float32), "bias": np.zeros(3, np.float32)})
+    with pytest.raises(ValueError, match="linear needs its input 1"):
+        loss.backward()
+
+
+def test_second_order_is_guarded_too():
+    x = rand(3)
+    first, = grad((x ** 3).sum(), x, create_graph=True)
+    x.data[0] = 9.0
+    with pytest.raises(ValueError, match="changed in place"):
+        first.sum().backward()
+
+
+def test_setitem_that_would_need_a_gradient_is_refused():
+    x = rand(3)
+    with pytest.raises(TypeError, match="np.where"):
+        x[0] = 1.0
+    y = Tensor(np.zeros(3))
+    with pytest.raises(TypeError, match="np.where"):
+        y[0] = x[0]
+    y[0] = 1.0
+    assert y.numpy()[0] == 1
+
+
+def test_watching_costs_nothing_once_the_memory_is_gone():
+    count = len(guard.watched)
+    x = rand(100)
+    x.numpy()
+    assert len(guard.watched) == count + 1
+    del x
+    assert len(guard.watched) == count
+
+
+def test_a_tensor_nobody_reached_into_is_not_watched():
+    count = len(guard.watched)
+    x, w = rand(3), rand(3, seed=1)
+    loss = (x * w).sum()
+    assert len(guard.watched) == count
+    loss.backward()

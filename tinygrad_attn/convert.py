@@ -1,0 +1,92 @@
+"""What Tensors are made from: the default dtype, an array from anything, and sizes and indices as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .engine import Variable
+from .errors import describe
+
+_default_dtype = np.dtype(np.float32)
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64."""
+    global _default_dtype
+    dtype = np.dtype(dtype)
+    if dtype.kind != "f":
+        raise TypeError(f"the default dtype must be a floating one such as np.float32 or np.float64, got {dtype}.")
+    _default_dtype = dtype
+
+
+def get_default_dtype() -> np.dtype:
+    """The dtype that Python numbers and lists take when they become a Tensor."""
+    return _default_dtype
+
+
+def as_array(data: Any, dtype: Any) -> np.ndarray:
+    """A fresh array from whatever the constructor was given."""
+    if isinstance(data, Variable):
+        data = data._data
+    elif isinstance(data, (list, tuple)):
+        if _holds_tensor(data):
+            raise TypeError("a list of Tensors does not make a Tensor that remembers them. Join them with np.stack or np.concatenate, "
+                            "or take .item() of each for plain numbers.")
+        if dtype is None:
+            try:
+                array = np.array(data)
+            except ValueError as error:
+                raise ValueError("the rows of this list differ in length, so it is no array. Pad them to one length (and hide the padding with "
+                                 f"F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
+            dtype = _default_dtype if array.dtype.kind in "fiu" and not _holds_array(data) else array.dtype
+    elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
+        dtype = _default_dtype
+    elif hasattr(data, "detach") and hasattr(data, "cpu"):
+        data = data.detach().cpu().numpy()
+    try:
+        array = np.array(data, dtype=dtype)
+    except TypeError as error:
+        if dtype is None:
+            raise
+        raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
+                        + (". Did a function forget to return its result?" if data is None else "."))
+    return array
+
+
+def _holds_tensor(data: Any) -> bool:
+    return isinstance(data, Variable) or isinstance(data, (list, tuple)) and any(map(_holds_tensor, data))
+
+
+def _holds_array(data: Any) -> bool:
+    return isinstance(data, (np.ndarray, np.generic)) or isinstance(data, (list, tuple)) and any(map(_holds_array, data))
+
+
+def as_index(index: Any) -> Any:
+    """An index on arrays: Tensors and lists become arrays, which are copied so that a later change cannot reach the rule."""
+    if isinstance(index, tuple):
+        return tuple(map(as_index, index))
+    if isinstance(index, Variable):
+        index = index._data
+    if isinstance(index, list):
+        index = np.asarray([i._data if isinstance(i, Variable) else i for i in index])
+        return index if index.size else index.astype(int)
+    if isinstance(index, np.ndarray):
+        if index.dtype.kind not in "iub":
+            raise IndexError(f"an index must hold integers or booleans, got {describe(index)}; write index.astype(int).")
+        return index.copy()
+    return index
+
+
+def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes or axes given one by one or as one tuple."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = sizes[0]
+    try:
+        return tuple(s.__index__() for s in sizes)
+    except AttributeError:
+        raise TypeError(f"sizes and axes are integers, got {tuple(sizes)}; divide with // instead of /.") from None
