@@ -107,10 +107,12 @@ DIFFERENCES = [
     ("scale by embed instead of head", ByEmbed(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
     ("no scale", Unscaled(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
     ("mask inverted", Inverted(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL), "(whole)"),
-    ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, "self_attn"),
+    ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,),
+     {}, "self_attn"),
     ("dropout left on", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),
     ("dropout left on in our module:", nn.Dropout(0.5), torch.nn.Dropout(0.5).eval(), (X,), {}, "(whole)"),
-    ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, "norm1"),
+    ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {},
+     "norm1"),
 ]
 
 

@@ -189,7 +189,8 @@ def norm(r, a, b):
     n, eps = a.shape[-1], 0.1
     w, v = r.standard_normal((2, n))
     if r.integers(2):
-        return ((lambda x, y: F.rms_norm(x, n, y.mean() * w, eps=eps)), (lambda x, y: TF.rms_norm(x, (n,), y.mean() * torch.tensor(w), eps)))
+        return ((lambda x, y: F.rms_norm(x, n, y.mean() * w, eps=eps)), (lambda x, y: TF.rms_norm(x, (n,), y.mean() * torch.tensor(w),
+                                                                                                  eps)))
     return ((lambda x, y: F.layer_norm(x, n, y.mean() * w, y.sum() * v, eps=eps)),
             (lambda x, y: TF.layer_norm(x, (n,), y.mean() * torch.tensor(w), y.sum() * torch.tensor(v), eps)))
 
@@ -198,14 +199,16 @@ def triangle(r, a, b):
     if a.ndim < 2:
         return (lambda x, y: -x), (lambda x, y: -x)
     k = int(r.integers(-1, 2))
-    return ((lambda x, y: np.tril(x, k)), (lambda x, y: x.tril(k))) if r.integers(2) else ((lambda x, y: np.triu(x, k)), (lambda x, y: x.triu(k)))
+    return ((lambda x, y: np.tril(x, k)), (lambda x, y: x.tril(k))) if r.integers(2) else ((lambda x, y: np.triu(x, k)),
+                                                                                           (lambda x, y: x.triu(k)))
 
 
 def layer(r, a, b):
     if not a.ndim:
         return (lambda x, y: x), (lambda x, y: x)
     w, v = r.standard_normal((3, a.shape[-1])), r.standard_normal(3)
-    return (lambda x, y: F.linear(x, w * y.mean(), v * y.sum())), (lambda x, y: TF.linear(x, torch.tensor(w) * y.mean(), torch.tensor(v) * y.sum()))
+    return (lambda x, y: F.linear(x, w * y.mean(), v * y.sum())), (lambda x, y: TF.linear(x, torch.tensor(w) * y.mean(),
+                                                                                          torch.tensor(v) * y.sum()))
 
 
 def attention(r, a, b):
@@ -247,19 +250,26 @@ OPS = {
     "hypot": binary(lambda x, y: np.hypot(x, y * y + 0.5), lambda x, y: torch.hypot(x, y * y + 0.5)),
     "logaddexp": binary(np.logaddexp, torch.logaddexp),
     "power of": binary(lambda x, y: (x * x + 0.5) ** np.tanh(y), lambda x, y: (x * x + 0.5) ** y.tanh()),
-    "exp": unary(lambda x: np.exp(np.tanh(x)), lambda x: x.tanh().exp()), "log": unary(lambda x: np.log(x * x + 0.5), lambda x: (x * x + 0.5).log()),
+    "exp": unary(lambda x: np.exp(np.tanh(x)), lambda x: x.tanh().exp()), "log": unary(lambda x: np.log(x * x + 0.5),
+                                                                                       lambda x: (x * x + 0.5).log()),
     "sqrt": unary(lambda x: np.sqrt(x * x + 0.5), lambda x: (x * x + 0.5).sqrt()), "square": unary(np.square, torch.square),
     "reciprocal": unary(lambda x: 1.0 / (x * x + 1.0), lambda x: 1.0 / (x * x + 1.0)), "rsub": unary(lambda x: 2.0 - x, lambda x: 2.0 - x),
-    "sin": unary(np.sin, torch.sin), "cos": unary(np.cos, torch.cos), "tanh": unary(np.tanh, torch.tanh), "arctan": unary(np.arctan, torch.atan),
-    "log1p": unary(lambda x: np.log1p(x * x), lambda x: (x * x).log1p()), "expm1": unary(lambda x: np.expm1(np.sin(x)), lambda x: x.sin().expm1()),
+    "sin": unary(np.sin, torch.sin), "cos": unary(np.cos, torch.cos), "tanh": unary(np.tanh, torch.tanh), "arctan": unary(np.arctan,
+                                                                                                                          torch.atan),
+    "log1p": unary(lambda x: np.log1p(x * x), lambda x: (x * x).log1p()), "expm1": unary(lambda x: np.expm1(np.sin(x)),
+                                                                                         lambda x: x.sin().expm1()),
     "arcsinh": unary(np.arcsinh, torch.asinh), "sinh": unary(lambda x: np.sinh(np.sin(x)), lambda x: x.sin().sinh()),
-    "abs": unary(abs, abs), "negative": unary(lambda x: -x, lambda x: -x), "relu": unary(F.relu, torch.relu), "sigmoid": unary(F.sigmoid, torch.sigmoid),
+    "abs": unary(abs, abs), "negative": unary(lambda x: -x, lambda x: -x), "relu": unary(F.relu, torch.relu), "sigmoid": unary(F.sigmoid,
+                                                                                                                               torch.sigmoid),
     "gelu": unary(F.gelu, TF.gelu), "gelu tanh": unary(lambda x: F.gelu(x, "tanh"), lambda x: TF.gelu(x, approximate="tanh")),
     "silu": unary(F.silu, TF.silu), "detach": unary(lambda x: x * x.detach(), lambda x: x * x.detach()),
-    "sum": reduction(np.sum, torch.sum), "mean": reduction(np.mean, torch.mean), "max": reduction(np.max, torch.amax), "min": reduction(np.min, torch.amin),
+    "sum": reduction(np.sum, torch.sum), "mean": reduction(np.mean, torch.mean), "max": reduction(np.max, torch.amax),
+    "min": reduction(np.min, torch.amin),
     "var": reduction(np.var, lambda x, dim, keepdim: x.var(dim=dim, keepdim=keepdim, correction=0)),
-    "logsumexp": reduction(lambda x, axis, keepdims: F.logsumexp(x, axis=tuple(range(x.ndim)) if axis is None else axis, keepdims=keepdims), torch.logsumexp),
-    "prod": product, "cumsum": cumulate, "where": choose, "clip": clamp, "power": power, "reshape": reshape, "transpose": permute, "swapaxes": swap,
+    "logsumexp": reduction(lambda x, axis, keepdims: F.logsumexp(x, axis=tuple(range(x.ndim)) if axis is None else axis,
+                                                                 keepdims=keepdims), torch.logsumexp),
+    "prod": product, "cumsum": cumulate, "where": choose, "clip": clamp, "power": power, "reshape": reshape, "transpose": permute,
+    "swapaxes": swap,
     "broadcast": grow, "flip or roll": turn, "join": join, "index": index, "along": along, "matmul": multiply_matrices, "gram": gram,
     "softmax": rows(lambda x, axis: F.softmax(x, axis=axis), lambda x, axis: x.softmax(axis)),
     "log_softmax": rows(lambda x, axis: F.log_softmax(x, axis=axis), lambda x, axis: x.log_softmax(axis)),
@@ -310,7 +320,8 @@ def run(seed):
         found = grad(squares, mine, allow_unused=True) if squares.requires_grad else [None] * len(mine)
         squares = sum((g * g).sum() for g in torch_gradients)
         expected = torch.autograd.grad(squares, theirs, allow_unused=True) if squares.requires_grad else [None] * len(theirs)
-        pairs += [("second gradient", np.zeros(x.shape) if a is None else a.numpy(), np.zeros(x.shape) if b is None else b.numpy(force=True))
+        pairs += [("second gradient", np.zeros(x.shape) if a is None else a.numpy(), np.zeros(x.shape) if b is None
+                   else b.numpy(force=True))
                   for x, a, b in zip(mine, found, expected)]
     for what, a, b in pairs:
         scale = max(1.0, float(np.abs(b).max(initial=0)))

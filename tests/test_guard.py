@@ -68,7 +68,8 @@ def through_asarray(x):
         np.asarray(x)[0] = 5
 
 
-WAYS = [through_data, through_an_element, through_numpy, through_detach, through_a_view, through_a_transposed_view, through_out, through_a_new_array,
+WAYS = [through_data, through_an_element, through_numpy, through_detach, through_a_view, through_a_transposed_view, through_out,
+        through_a_new_array,
         through_setitem, through_an_optimiser, through_fill, through_sort, through_asarray]
 
 
@@ -78,7 +79,8 @@ def test_an_operand_changed_after_use(change):
     x.name = "my_input"
     loss = (x * w).sum()
     change(x)
-    with pytest.raises(ValueError, match=r"multiply needs its input 0, .*my_input.*changed in place after it was used.*Compute a new tensor instead"):
+    with pytest.raises(ValueError, match=r"multiply needs its input 0, .*my_input.*changed in place after it was used.*Compute a new "
+                                         r"tensor instead"):
         loss.backward()
 
 
@@ -138,9 +140,11 @@ def test_a_constant_array_that_changes():
 
 
 @pytest.mark.parametrize("f", [
-    lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: np.take_along_axis(w, i[:, None], 0), lambda w, i: np.take(w, i, axis=0),
+    lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: np.take_along_axis(w, i[:, None], 0), lambda w,
+    i: np.take(w, i, axis=0),
     lambda w, i: F.cross_entropy(w, i, reduction="sum"), lambda w, i: np.where(i[:, None] == 1, w, 0.0),
-    lambda w, i: F.scaled_dot_product_attention(w, w, w, attn_mask=i[:, None] >= 0), lambda w, i: w.repeat(i, axis=0), lambda w, i: np.roll(w, i[:1], axis=0),
+    lambda w, i: F.scaled_dot_product_attention(w, w, w, attn_mask=i[:, None] >= 0), lambda w, i: w.repeat(i, axis=0), lambda w,
+    i: np.roll(w, i[:1], axis=0),
 ], ids=["embedding", "getitem", "take_along_axis", "take", "cross_entropy", "where", "attention", "repeat", "roll"])
 def test_indices_that_change_are_found_out_or_do_not_matter(f):
     w, index = rand(4, 4), np.array([1, 2, 0, 1])

@@ -190,6 +190,17 @@ def test_checkpoint_gives_the_same_gradients(order):
         np.testing.assert_allclose(a, b, rtol=0 if order == 1 else 1e-12)    # the second order adds in another sequence
 
 
+def test_checkpoint_of_a_whole_layer_with_dropout():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True)
+    inputs = rng.standard_normal((2, 5, 8)).astype(np.float32)
+    plain, again = both_ways(layer, [inputs], list(layer.parameters()))
+    for a, b in zip(plain, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with ta.record_attention() as seen:
+        checkpoint(layer, Tensor(inputs, requires_grad=True)).sum().backward()
+    assert [len(calls) for calls in seen.values()] == [1]                    # what is run again has been seen before
+
+
 def test_checkpoints_nest():
     inner = lambda x: np.tanh(x @ W) @ W.T
     nested = lambda x: inner(checkpoint(inner, checkpoint(inner, x)))

@@ -219,10 +219,14 @@ def test_no_drift_between_float32_and_float64(dtype):
     x = rand(2, 4, dtype=dtype)
     w, b = Tensor(np.ones((3, 4), dtype), requires_grad=True), Tensor(np.zeros(3, dtype), requires_grad=True)
     q = rand(1, 2, 4, dtype=dtype)
-    results = [x / np.sqrt(8), x * np.float64(2), np.float64(2) * x, 2 * x, x + 1, x ** 2, np.pi * x, x.mean(), x.var(axis=0), x.std(), x.sum(), np.exp(x),
-               np.log(x * x + 1), np.where(x.numpy() > 0, x, 0.0), np.maximum(x, 0), F.softmax(x), F.log_softmax(x), F.gelu(x), F.silu(x), F.sigmoid(x), F.relu(x),
-               F.linear(x, w, b), F.layer_norm(x, 4), F.rms_norm(x, 4), F.cross_entropy(x, np.array([0, 1])), F.scaled_dot_product_attention(q, q, q),
-               F.dropout(x, 0.5, True), F.logsumexp(x, axis=-1), F.mse_loss(x, x.numpy()), x @ x.T, np.concatenate([x, x]), x.max(axis=0), x[0], x.cumsum(axis=1)]
+    results = [x / np.sqrt(8), x * np.float64(2), np.float64(2) * x, 2 * x, x + 1, x ** 2, np.pi * x, x.mean(), x.var(axis=0), x.std(),
+               x.sum(), np.exp(x),
+               np.log(x * x + 1), np.where(x.numpy() > 0, x, 0.0), np.maximum(x, 0), F.softmax(x), F.log_softmax(x), F.gelu(x), F.silu(x),
+               F.sigmoid(x), F.relu(x),
+               F.linear(x, w, b), F.layer_norm(x, 4), F.rms_norm(x, 4), F.cross_entropy(x, np.array([0, 1])),
+               F.scaled_dot_product_attention(q, q, q),
+               F.dropout(x, 0.5, True), F.logsumexp(x, axis=-1), F.mse_loss(x, x.numpy()), x @ x.T, np.concatenate([x, x]), x.max(axis=0),
+               x[0], x.cumsum(axis=1)]
     for k, y in enumerate(results):
         assert y.dtype == dtype, k
         for t in (x, w, b, q):
@@ -240,7 +244,8 @@ def test_a_float64_operand_promotes_and_the_gradient_comes_back_in_its_own_dtype
 
 def test_an_array_on_the_left_of_a_tensor():
     x, a = rand(3), np.array([1.0, 2.0, 3.0])
-    for f in (lambda x: a + x, lambda x: a - x, lambda x: a * x, lambda x: a / (x * x + 1), lambda x: a ** x, lambda x: np.ones((2, 3)) @ x):
+    for f in (lambda x: a + x, lambda x: a - x, lambda x: a * x, lambda x: a / (x * x + 1), lambda x: a ** x,
+              lambda x: np.ones((2, 3)) @ x):
         y = f(x)
         assert isinstance(y, Tensor) and y.requires_grad
         assert gradcheck(f, x)
@@ -308,7 +313,8 @@ def test_no_hidden_eps():
 
 def test_slopes_at_kinks_are_those_of_pytorch():
     zero = Tensor(np.array([0.0]), requires_grad=True)
-    for f, slope in ((F.relu, 0), (abs, 0), (lambda x: np.maximum(x, 0.0), 0.5), (lambda x: x.clip(0.0, 1.0), 1), (lambda x: x ** 2, 0), (lambda x: x ** 1.0, 1)):
+    for f, slope in ((F.relu, 0), (abs, 0), (lambda x: np.maximum(x, 0.0), 0.5), (lambda x: x.clip(0.0, 1.0), 1), (lambda x: x ** 2, 0),
+                     (lambda x: x ** 1.0, 1)):
         assert grad(f(zero).sum(), zero)[0].item() == slope
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def describe(x: Any) -> str:
@@ -26,12 +29,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def numpy_names(function: Function) -> Function:
+    """A function that says so when it is called with PyTorch's `dim` or `keepdim` instead of NumPy's `axis` or `keepdims`."""
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and ("dim" in kwargs or "keepdim" in kwargs):
+            raise TypeError(f"{function.__name__}() speaks NumPy here: write axis= for dim=, and keepdims= for keepdim=.")
+        return function(*args, **kwargs)
+    return cast(Function, call)
+
+
 ELSEWHERE = {
-    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "dim": "t.ndim", "numel": "t.size", "contiguous": "nothing: "
-    "memory order does not matter here", "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
-    "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)", "masked_fill": "np.where(mask, value, t)",
-    "softmax": "F.softmax(t, axis=-1)", "log_softmax": "F.log_softmax(t, axis=-1)", "gelu": "F.gelu(t)", "mm": "t @ other", "matmul": "t @ other",
-    "bmm": "t @ other", "expand": "np.broadcast_to(t, shape)", "cat": "np.concatenate([...], axis)", "norm": "np.linalg.norm(t)", "type": "t.dtype",
+    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "dim": "t.ndim", "numel": "t.size",
+    "contiguous": "nothing: "
+    "memory order does not matter here", "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU",
+    "to": "t.astype(dtype)",
+    "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)", "masked_fill": "np.where(mask, "
+                                                                                                                    "value, t)",
+    "softmax": "F.softmax(t, axis=-1)", "log_softmax": "F.log_softmax(t, axis=-1)", "gelu": "F.gelu(t)", "mm": "t @ other",
+    "matmul": "t @ other",
+    "bmm": "t @ other", "expand": "np.broadcast_to(t, shape)", "cat": "np.concatenate([...], axis)", "norm": "np.linalg.norm(t)",
+    "type": "t.dtype",
     "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
 }
 """What PyTorch's users look for, and what it is called here."""
@@ -54,10 +72,10 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     operands = ", ".join(describe(x) for x in inputs if x is not None)
     text = str(error)
     hint = ""
-    if any(x is None for x in inputs) and isinstance(error, TypeError):
-        hint = "An operand is None: does the function it comes from return its result?"
-    elif any(isinstance(x, str) for x in inputs):
+    if any(isinstance(x, str) for x in inputs):
         hint = "Text cannot be computed with; write float(...) or look it up in a table of indices first."
+    elif any(x is None for x in inputs) and isinstance(error, TypeError):
+        hint = "An operand is None: does the function it comes from return its result?"
     elif op == "matmul" and len(shapes) == 2:
         text, hint = "these shapes cannot be multiplied", _matmul_hint(*shapes)
     elif isinstance(error, IndexError) and op in ("getitem", "scatter", "take_along_axis", "embedding"):

@@ -20,7 +20,7 @@ import numpy as np
 from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
-from .errors import describe
+from .errors import describe, numpy_names
 from .tensor import Tensor, get_default_dtype
 
 # ---- activations
@@ -28,7 +28,8 @@ from .tensor import Tensor, get_default_dtype
 
 def relu(x: Any) -> Any:
     """relu(x) = max(x, 0), with slope 0 at 0.  Any shape."""
-    return ops.relu(x if isinstance(x, (Variable, np.ndarray)) else Tensor(x))
+    x = x if isinstance(x, (Variable, np.ndarray)) else Tensor(x)
+    return (fused.relu if fused.large(x) and fused.fits(x) else ops.relu)(x)
 
 
 def sigmoid(x: Any) -> Any:
@@ -60,6 +61,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 # ---- softmax
 
 
+@numpy_names
 def softmax(x: Any, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.  A row that is all -inf gives NaN, as in PyTorch.
 
@@ -70,6 +72,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     return (fused.softmax if x.ndim and fused.fits(x) else reference.softmax_reference)(x, axis=axis)
 
 
+@numpy_names
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same shape.
 
@@ -80,6 +83,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return (fused.log_softmax if x.ndim and fused.fits(x) else reference.log_softmax_reference)(x, axis=axis)
 
 
+@numpy_names
 def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow.
 

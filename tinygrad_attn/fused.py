@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from . import reference
+from . import ops, reference
 from .engine import Variable, op
 from .kernels import attention as attention_kernel
 from .kernels import gelu as gelu_kernel
 from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
+from .kernels import relu as relu_kernel
 from .kernels import softmax as softmax_kernel
-from .kernels.rows import as_rows
+from .kernels.rows import BIG, as_rows
 
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -30,12 +31,12 @@ _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 def fits(x: Any, *others: Any) -> bool:
     """Can the fused ops take these operands: arrays of one fast dtype, and none of them empty?"""
     dtype = x.dtype
-    if dtype not in _FAST or not x.size:
-        return False
-    for other in others:
-        if other is not None and (other.dtype != dtype or not other.size):
-            return False
-    return True
+    return dtype in _FAST and x.size > 0 and all([other is None or other.dtype == dtype and other.size > 0 for other in others])
+
+
+def large(x: Any) -> bool:
+    """Is there work for several threads in each element of x?"""
+    return x.size >= BIG
 
 
 def _matrix(x: ndarray) -> ndarray:
@@ -44,6 +45,17 @@ def _matrix(x: ndarray) -> ndarray:
 
 
 # ---- activations and softmax
+
+@op(fresh=True, twin=ops.relu)
+def relu(x):
+    """y = max(x, 0), with slope 0 at 0, for arrays so large that several threads pay"""
+    return relu_kernel.relu(x)
+
+
+@relu.vjp_all
+def _relu(g, y, x):
+    return (relu_kernel.relu_backward(g, y),)
+
 
 @op(saves=True, fresh=True, twin=reference.gelu_reference)
 def gelu(x, *, approximate="none"):

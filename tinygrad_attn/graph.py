@@ -154,7 +154,7 @@ class Op:
         here = local.context
         if tracked and here.recording and out.dtype.kind == "f":
             if constants or handed_out:
-                inputs = self._remember(inputs, arrays)
+                inputs = self._remember(inputs, arrays, constants)
             t._record = (tick(), self, inputs, static or _NOTHING, saved, here.scope, False)
             t._tracked = True
         else:
@@ -164,13 +164,14 @@ class Op:
                 observer.forward(self, inputs, static, t)
         return t
 
-    def _remember(self, inputs: tuple, arrays: list[Any]) -> tuple:
-        """Constants as they were used, and a look at memory that users can reach: changes up to here are older than the node."""
+    def _remember(self, inputs: tuple, arrays: list[Any], constants: bool) -> tuple:
+        """Look at memory that users can reach, so that changes up to here count as older; constants as they were used."""
+        for array in arrays:
+            guard.last_change(array)
+        if not constants:
+            return inputs
         for x, array in zip(inputs, arrays, strict=True):
-            if isinstance(x, Variable):
-                guard.last_change(array)
-            elif isinstance(array, ndarray):
-                guard.last_change(array)
+            if isinstance(array, ndarray) and not isinstance(x, Variable):
                 guard.hand_out(array)
         return tuple(x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True))
 

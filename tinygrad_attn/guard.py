@@ -107,12 +107,11 @@ def last_change(array: Any) -> int:
     global _latest
     if not isinstance(array, np.ndarray):
         return 0
-    memory = owner(array)
-    watch = watched.get(id(memory))
+    watch = watched.get(id(array) if array.base is None else id(owner(array)))
     if watch is None:
         return 0
     if watch.checksum is not None:
-        now = _checksum(memory)
+        now = _checksum(owner(array))
         if now != watch.checksum:
             watch.checksum = now
             watch.changed = _latest = tick()
@@ -127,14 +126,16 @@ def place(array: np.ndarray) -> str:
 
 def check(t: Any, g: Any) -> None:
     """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
-    since = t._record[0]
+    since, _, inputs, *_ = t._record
     if not handed_out and _latest <= since:
         return
-    node = t._node
-    values = [t._data, *(getattr(x, "_data", x) for x in node.inputs)]
-    for i, value in enumerate(values):
-        if last_change(value) > since and _reads(node, getattr(g, "_data", g), values, i):
-            holder = t if i == 0 else node.inputs[i - 1]
+    for i, holder in enumerate((t, *inputs)):
+        value = getattr(holder, "_data", holder)
+        if last_change(value) <= since:
+            continue
+        node = t._node
+        values = [t._data, *(getattr(x, "_data", x) for x in inputs)]
+        if _reads(node, getattr(g, "_data", g), values, i):
             role = "its own result" if i == 0 else f"its input {i - 1}"
             raise ValueError(f"{node.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but that was changed in "
                              f"place after it was used{place(value)}. Compute a new tensor instead (x = x + 1, not x.data += 1), "

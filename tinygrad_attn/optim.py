@@ -178,7 +178,8 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names or shapes differ."""
         if not isinstance(state_dict, Mapping) or "param_groups" not in state_dict:
-            raise ValueError("this is no optimiser's state: it has no 'param_groups'. Give it what optimiser.state_dict() returned; a model's "
+            raise ValueError("this is no optimiser's state: it has no 'param_groups'. Give it what optimiser.state_dict() returned; a "
+                             "model's "
                              "weights go to model.load_state_dict")
         groups = state_dict["param_groups"]
         ours = [len(g["params"]) for g in self.param_groups]

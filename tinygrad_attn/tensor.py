@@ -11,7 +11,7 @@ import numpy as np
 from . import autograd, guard, interop, ops
 from .convert import as_array, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import describe, no_attribute
+from .errors import describe, no_attribute, numpy_names
 from .interop import CALLS, FUNCTIONS
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
@@ -68,7 +68,8 @@ class Tensor(Variable):
     def grad(self) -> Tensor | None:
         """The gradient that backward() has added up here, or None."""
         if self._grad is None and self._node is not None and not self._node.retain:
-            warnings.warn("the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use ta.grad().",
+            warnings.warn("the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
+                          "ta.grad().",
                           UserWarning, stacklevel=2)
         return self._grad
 
@@ -321,7 +322,8 @@ class Tensor(Variable):
         try:
             return ops.reshape(self, shape=self._data.squeeze(axis).shape)
         except ValueError:
-            raise ValueError(f"squeeze drops axes of size 1, and axis {axis} of {describe(self)} is not; write .squeeze() for all of size 1, "
+            raise ValueError(f"squeeze drops axes of size 1, and axis {axis} of {describe(self)} is not; write .squeeze() for all of "
+                             "size 1, "
                              "or t[:, 0] to pick one element of it.") from None
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Any: return np.repeat(self, repeats, axis)
@@ -333,27 +335,35 @@ class Tensor(Variable):
 
     # ---- reductions and the rest of NumPy's methods
 
+    @numpy_names
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.sum(self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.mean(self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def var(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
         return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
+    @numpy_names
     def std(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
+    @numpy_names
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.max(self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.min(self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.prod(self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis=axis)
     def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
     def dot(self, other: Any) -> Tensor: return np.dot(self, other)
@@ -366,6 +376,7 @@ class Tensor(Variable):
     def relu(self) -> Tensor: return ops.relu(self)
     def sigmoid(self) -> Tensor: return ops.sigmoid(self)
     def abs(self) -> Tensor: return ops.absolute(self)
+    @numpy_names
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmax(axis, keepdims=keepdims)
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmin(axis, keepdims=keepdims)
     def argsort(self, axis: int = -1) -> np.ndarray: return self._data.argsort(axis)

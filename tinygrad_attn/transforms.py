@@ -288,7 +288,8 @@ def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
     sublinear memory cost" (2016).
     """
     if not callable(f):
-        raise TypeError(f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write checkpoint(layer, x), not checkpoint(layer(x)).")
+        raise TypeError(f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write checkpoint(layer, x), not "
+                        "checkpoint(layer(x)).")
     if not local.context.recording:
         return f(*xs, **keywords)
     run = _Run(f, xs, keywords)

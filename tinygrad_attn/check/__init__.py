@@ -5,4 +5,5 @@ from .anomaly import detect_anomaly
 from .gradcheck import GradcheckError, gradcheck, gradgradcheck
 from .report import Comparison, Diagnosis, Report, compare
 
-__all__ = ["Comparison", "Diagnosis", "GradcheckError", "Report", "TorchComparison", "compare", "compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"]
+__all__ = ["Comparison", "Diagnosis", "GradcheckError", "Report", "TorchComparison", "compare", "compare_with_torch", "detect_anomaly",
+           "gradcheck", "gradgradcheck"]

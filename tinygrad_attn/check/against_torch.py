@@ -295,7 +295,8 @@ def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_modu
         if _agree_where_finite(mine.result, varied.result):
             return text
         if not best:
-            first = next((n for n in reference.values if n in mine.values and difference(mine.values[n], reference.values[n]) > TOLERANCE), None)
+            first = next((n for n in reference.values if n in mine.values and difference(mine.values[n],
+                                                                                         reference.values[n]) > TOLERANCE), None)
             if first and first in varied.values and difference(mine.values[first], varied.values[first]) <= TOLERANCE:
                 best = f"in {first!r}: {text}; something further on differs as well"
     if not best and difference(mine.result, reference.result) <= TOLERANCE:

@@ -65,7 +65,8 @@ class _Detector:
         scope = scope_name(node.scope)
         if not np.isfinite(part).all():
             index = _first(~np.isfinite(part))
-            what = (f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand {number}, "
+            what = (f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand "
+                    f"{number}, "
                     f"{describe(x)}")
             here = [_at(a, index, part.shape) for a in operands]
             reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index])
@@ -165,7 +166,8 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
 def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any) -> str:
     """Why a rule gives NaN or Inf."""
     a, b = (*at, None, None)[:2]
-    edge = {"hypot": a == b == 0, "arctan2": a == b == 0, "divide": b == 0, "log1p": a == -1, "arcsin": a in (1, -1), "arccos": a in (1, -1)}.get(
+    edge = {"hypot": a == b == 0, "arctan2": a == b == 0, "divide": b == 0, "log1p": a == -1, "arcsin": a in (1, -1),
+            "arccos": a in (1, -1)}.get(
         name, a == 0 and name in ("sqrt", "power", "cbrt", "reciprocal", "log", "log2", "log10"))
     if g == 0 and (edge or np.isnan(made)):
         return ("0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the other branch), but the slope of "

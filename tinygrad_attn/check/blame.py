@@ -184,7 +184,8 @@ def _right_for_ones(s: Suspect, p: Pattern) -> Diagnosis | None:
         if i != s.position and isinstance(operand, (Variable, np.ndarray)) and operand.dtype == np.float64:
             ones = Variable._kind._of(np.ones(operand.shape), getattr(operand, "_tracked", False))
             if _right_for(s.step._replace(inputs=tuple(ones if k == i else o for k, o in enumerate(s.step.inputs))), s):
-                return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} is left out of the rule, or stands outside a sum it "
+                return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} "
+                                                      "is left out of the rule, or stands outside a sum it "
                                                       "belongs into (in a normalisation, multiply the gradient by the weight first).")
     return None
 

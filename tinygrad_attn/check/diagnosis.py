@@ -235,7 +235,8 @@ def missing_factor(p: Pattern) -> Diagnosis | None:
             if np.isfinite(q).all() and np.ptp(q) > 0:
                 hidden = (p.n / p.a - 1) * q
                 if np.ptp(hidden) <= 1e-2 * np.abs(hidden).max() and 0 < abs(hidden.flat[0]) < 0.1 * np.abs(q).max() + 1e-2:
-                    return Diagnosis("hidden eps", f"the rule divides by {text} + {hidden.mean():.3g} instead of {text} ({_is(name)}): a hidden eps.")
+                    return Diagnosis("hidden eps", f"the rule divides by {text} + {hidden.mean():.3g} instead of {text} ({_is(name)}): a "
+                                                   "hidden eps.")
                 if fit_or_same(p.a, p.n * q):
                     return Diagnosis("extra factor", f"the gradient has a factor {text} too many ({_is(name)}).")
                 if fit_or_same(p.a * q, p.n):

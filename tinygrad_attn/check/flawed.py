@@ -21,7 +21,8 @@ class Flaw(NamedTuple):
 
 
 FLAWS = (
-    Flaw("gradient-overwritten", "a gradient is assigned where it must be added", "micrograd's lecture, as its first version, before += is put in",
+    Flaw("gradient-overwritten", "a gradient is assigned where it must be added", "micrograd's lecture, as its first version, before += "
+                                                                                  "is put in",
          "a + a has slope 1"),
     Flaw("depth-first", "a tensor passes its gradient on as soon as it is first reached", "minigrad (kennysong; its source tells of it)",
          "right for chains; a tensor used at two depths passes on half of its gradient"),
@@ -29,7 +30,8 @@ FLAWS = (
          "right, but 2^n steps for n doublings: sixty of them never end"),
     Flaw("recursive", "the order is found by recursion", "micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort)",
          "RecursionError on a chain of a thousand ops"),
-    Flaw("gradient-aliased", "the first gradient is kept by reference and the second added to it in place", "neunet (autograd.py; its source marks the repair)",
+    Flaw("gradient-aliased", "the first gradient is kept by reference and the second added to it in place", "neunet (autograd.py; its "
+                                                                                                            "source marks the repair)",
          "a + b shares one gradient array, and what is added for a reaches b"),
     Flaw("second-backward-stale", "gradients between the leaves are kept from one backward pass to the next", "micrograd (issue 53)",
          "two passes over one graph give three times the gradient instead of two"),

@@ -194,7 +194,8 @@ def _unreached(gradients: Sequence[np.ndarray | None]) -> Diagnosis:
 
 def _second_pass(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None]) -> Diagnosis | None:
     if problem.spoiled:
-        return Diagnosis("rule changes its operands", "a rule writes into the incoming gradient g in place. Others share that array: compute a new one.")
+        return Diagnosis("rule changes its operands", "a rule writes into the incoming gradient g in place. Others share that array: "
+                                                      "compute a new one.")
     second = problem.gradients(outputs)
     for name, a, b in zip(problem.names, first, second):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):

@@ -78,7 +78,8 @@ def examine(step: Step, rng: np.random.Generator) -> Suspect | None:
         return Suspect(step, problem, 0, positions[0], np.zeros(()), np.inf, Diagnosis("rule raises", f"the rule itself fails: {failure}"))
     if problem.spoiled:
         return Suspect(step, problem, 0, positions[0], np.zeros(()), np.inf, Diagnosis(
-            "rule changes its operands", "the rule writes into the incoming gradient g in place. Others share that array: compute a new one."))
+            "rule changes its operands", "the rule writes into the incoming gradient g in place. Others share that array: compute a "
+                                         "new one."))
     worst: Suspect | None = None
     for which, x in enumerate(problem.inputs):
         found = gradients[which]

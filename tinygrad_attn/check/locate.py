@@ -181,6 +181,8 @@ def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry, report
         return None
     used = max(uses.values(), key=len)
     listed = ", ".join(uses[id(x)])
-    return Diagnosis("missed use", f"{entry.name} is used {len(uses[id(x)])} times ({listed}), some tensor up to {len(used)} times, and adding up what the ops' own rules say gives "
-                                   "the right gradient: the sweep missed a use, counted one twice, or went on before all were in. It must add, not overwrite, "
+    return Diagnosis("missed use", f"{entry.name} is used {len(uses[id(x)])} times ({listed}), some tensor up to {len(used)} times, and "
+                                   "adding up what the ops' own rules say gives "
+                                   "the right gradient: the sweep missed a use, counted one twice, or went on before all were in. It must "
+                                   "add, not overwrite, "
                                    "into memory of its own, and visit a tensor only when all its uses are done.")

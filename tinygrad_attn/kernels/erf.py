@@ -25,7 +25,7 @@ FACTORS = ((-40.10962869064086, 268.80804116595243), (-10.026838367732802, 941.5
 
 
 def erf(x: ndarray) -> ndarray:
-    """erf of a float array: within 2 ulp in float64, within 1.5e-7 in float32 (and for float16, computed in float32)."""
+    """erf of a float array: within 2 ulp in float64, within 2e-7 in float32 (and for float16, computed in float32)."""
     if x.dtype == np.float64:
         return _double(x)
     scaled = np.asarray(x, np.float32) * np.float32(2**0.5)

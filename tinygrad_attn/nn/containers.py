@@ -20,11 +20,13 @@ class _Numbered(Module):
         modules = list(modules)
         for i, module in enumerate(modules):
             if not isinstance(module, Module):
-                hint = ("unpack the list: Sequential(*layers)." if isinstance(module, (list, tuple)) and type(self).__name__ == "Sequential" else
+                hint = ("unpack the list: Sequential(*layers)." if isinstance(module, (list, tuple))
+                        and type(self).__name__ == "Sequential" else
                         "make an object of the class first, with brackets." if isinstance(module, type) else
                         "that is PyTorch's; use the one in tinygrad_attn.nn." if type(module).__module__.startswith("torch.") else
                         "for a function write a Module whose forward calls it, or nn.ReLU(), nn.GELU() ..." if callable(module) else "")
-                raise TypeError(f"item {i} of a {type(self).__name__} must be a Module, got {describe(module)}" + (f": {hint}" if hint else "."))
+                raise TypeError(f"item {i} of a {type(self).__name__} must be a Module, got {describe(module)}" + (f": {hint}" if hint
+                                                                                                                   else "."))
         for name, _ in list(self._own(Module)):
             delattr(self, name)
         for i, module in enumerate(modules):
@@ -88,10 +90,10 @@ class ModuleList(_Numbered):
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         self._replace(modules)
 
-
     def forward(self, *_: Any) -> Any:
         """A list of modules is not called as one: TypeError."""
-        raise TypeError("a ModuleList does not know in which way to call its modules: loop over it (for layer in self.layers: x = layer(x)), or use "
+        raise TypeError("a ModuleList does not know in which way to call its modules: loop over it (for layer in self.layers: x = "
+                        "layer(x)), or use "
                         "nn.Sequential, which calls one after the other.")
 
 

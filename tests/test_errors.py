@@ -1,0 +1,278 @@
+"""Wrong calls that users make, and the words that tell them what to write instead.
+
+A table: the call, the kind of error, and a pattern that its text matches.  Each text says what happened and what to do.
+"""
+
+import copy
+import math
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, grad, nn, op, optim
+
+V, T, I, A, R = ValueError, TypeError, IndexError, AttributeError, RuntimeError
+
+
+def t(*shape, rg=True, dtype=np.float32):
+    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(dtype), requires_grad=rg)
+
+
+class NoForward(nn.Module):
+    pass
+
+
+class PlainList(nn.Module):
+    def __init__(self):
+        self.layers = [nn.Linear(2, 2)]
+
+    def forward(self, x):
+        return x
+
+
+class Typo(nn.Module):
+    def __init__(self):
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.liner(x)
+
+
+def backward_twice():
+    loss = (t(3) * 2).sum()
+    loss.backward()
+    loss.backward()
+
+
+def grad_of_a_non_leaf():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = t(3) * 2
+        y.grad
+
+
+def unused_input():
+    a, b = t(3), t(3)
+    grad((a * 2).sum(), [a, b])
+
+
+def changed_in_place():
+    y = np.exp(t(3))
+    y.data[0] = 1
+    y.sum().backward()
+
+
+def used_up_generator():
+    parameters = nn.Linear(2, 2).parameters()
+    list(parameters)
+    optim.SGD(parameters, lr=0.1)
+
+
+def twice_in_two_groups():
+    p = t(3)
+    optim.SGD([{"params": [p]}, {"params": [p]}], lr=0.1)
+
+
+def attention(batch_first=True, **keywords):
+    x = t(2, 5, 8)
+    return nn.MultiheadAttention(8, 2, batch_first=batch_first)(x, x, x, **keywords)
+
+
+def setitem():
+    t(3)[0] = 1.0
+
+
+def with_file(content):
+    def call(tmp_path):
+        path = tmp_path / "weights.safetensors"
+        path.write_bytes(content)
+        return ta.load(path)
+    return call
+
+
+CALLS = [
+    # ---- shapes
+    (lambda: t(2, 3) @ t(2, 3), V, r"matmul of Tensor \(2, 3\).*Did you mean a @ b\.mT"),
+    (lambda: t(4, 3) @ t(4, 5), V, r"Did you mean a\.mT @ b"),
+    (lambda: t(2, 3) @ 2.0, V, r"multiply with \* instead of @"),
+    (lambda: t(2, 3, 4) @ t(5, 4, 6), V, r"axes before the last two must broadcast"),
+    (lambda: t(2, 3) + t(2, 4), V, r"add of Tensor \(2, 3\).*axis -1 the sizes 3 and 4 differ"),
+    (lambda: t(3, 2) * t(3), V, r"x\[:, None\]"),
+    (lambda: t(2, 3).reshape(4, 2), V, r"number of elements must stay the same"),
+    (lambda: t(2, 4).reshape(-1, -1), V, r"write -1 once"),
+    (lambda: t(2, 4).reshape(2, 4 / 2), T, r"divide with // instead of /"),
+    (lambda: t(2, 3).transpose(0, 1, 2), V, r"permutation of \(0, 1\)"),
+    (lambda: t(2, 3).transpose(0, 0), V, r"each axis of the tensor once"),
+    (lambda: t(2, 3).swapaxes(0, 5), I, r"lies in \[-2, 2\)"),
+    (lambda: t(2, 3).squeeze(0), V, r"squeeze drops axes of size 1"),
+    (lambda: t(3).mT, V, r"mT exchanges the last two axes"),
+    (lambda: np.concatenate([t(2, 3), t(2, 4)]), V, r"concatenate may differ along its axis alone"),
+    (lambda: np.stack([t(2, 3), t(2, 4)]), V, r"The shapes are \(2, 3\), \(2, 4\)"),
+    (lambda: t(2, 3).sum(axis=2), I, r"An axis of a tensor of shape \(2, 3\) lies in \[-2, 2\)"),
+    (lambda: t(2, 3).sum(axis=1.0), T, r"write int\(\.\.\.\)"),
+    (lambda: t(2, 3).sum(dim=1), T, r"write axis= for dim="),
+    (lambda: t(2, 3).mean(axis=1, keepdim=True), T, r"keepdims= for keepdim="),
+    (lambda: F.softmax(t(2, 3), dim=-1), T, r"softmax\(\) speaks NumPy here: write axis="),
+    (lambda: F.softmax(t(2, 3), axis=2), V, r"axis 2 does not exist in Tensor \(2, 3\)"),
+    # ---- indexing
+    (lambda: t(3)[5], I, r"index 5 is out of bounds.*\[-n, n\)"),
+    (lambda: t(3)[1.0], I, r"a slice, or an array of integers or booleans"),
+    (lambda: t(3)[np.array([0.0, 1.0])], I, r"write index\.astype\(int\)"),
+    (lambda: t(3)[0, 0], I, r"too many indices.*shape \(3,\)"),
+    (lambda: t(3)[np.array([True, False])], I, r"boolean index did not match"),
+    (setitem, T, r"np\.where\(mask, value, t\)"),
+    (lambda: len(t()), T, r"0-d tensor has no length"),
+    (lambda: list(t()), T, r"use \.item\(\)"),
+    # ---- numbers and types
+    (lambda: bool(t(3)), V, r"\.all\(\) or .*\.any\(\).*np\.where"),
+    (lambda: float(t(3)), V, r"use \.tolist\(\), or reduce it first"),
+    (lambda: math.exp(t(3)), V, r"exactly one element"),
+    (lambda: np.array(t(3)), T, r"requires a gradient, which a plain array would lose.*t\.numpy\(\)"),
+    (lambda: np.array([t(3), t(3)]), T, r"np\.stack / np\.concatenate"),
+    (lambda: Tensor([t(3), t(3)]), T, r"Join them with np\.stack or np\.concatenate"),
+    (lambda: t(2) * [t(2), t(2)], T, r"list of Tensors; join them first"),
+    (lambda: Tensor([[1, 2], [3]]), V, r"rows of this list differ in length.*padding_mask"),
+    (lambda: Tensor("abc"), T, r"holds real numbers or booleans"),
+    (lambda: Tensor(None), T, r"forget to return its result"),
+    (lambda: Tensor([1.0], dtype="floaty"), T, r"no NumPy dtype.*write np\.float32"),
+    (lambda: Tensor(np.arange(3), requires_grad=True), T, r"only floating-point tensors can require a gradient.*dtype=np\.float64"),
+    (lambda: t(3) + "a", T, r"Text cannot be computed with"),
+    (lambda: t(3) + None, T, r"An operand is None: does the function it comes from return"),
+    (lambda: t(3) + {1: 2}, T, r"Operands are Tensors, NumPy arrays and numbers"),
+    (lambda: t(3).unsqueeze(0), A, r"Write np\.expand_dims"),
+    (lambda: t(3).permute(0), A, r"Write t\.transpose"),
+    (lambda: t(3).masked_fill(1, 2), A, r"Write np\.where\(mask, value, t\)"),
+    (lambda: t(3).softmax(-1), A, r"Write F\.softmax\(t, axis=-1\)"),
+    (lambda: t(3).arctan(), A, r"Write np\.arctan\(t\)"),
+    (lambda: t(3).detatch(), A, r"Did you mean 'detach'"),
+    (lambda: ta.gradchek, A, r"Did you mean 'gradcheck'"),
+    (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),
+    (lambda: np.fft.fft(t(3)), T, r"np\.fft\.fft has no derivative rule.*@ta\.op"),
+    (lambda: np.add(np.ones(3), t(3), out=np.ones(3)), T, r"does not take out="),
+    (lambda: np.ones(3).__iadd__(t(3)), T, r"write a = a \+ t instead of a \+= t"),
+    # ---- differentiating
+    (lambda: (t(3) * 2).backward(), V, r"Reduce it first.*\.sum\(\) or \.mean\(\).*gradient= of shape \(3,\)"),
+    (backward_twice, R, r"Pass retain_graph=True"),
+    (lambda: (t(3, rg=False) * 2).sum().backward(), V, r"requires_grad=True.*no_grad\(\), detach\(\)"),
+    (lambda: (t(3) * 2).backward(np.ones(4)), V, r"gradient has shape \(4,\) but the output has shape \(3,\)"),
+    (grad_of_a_non_leaf, UserWarning, r"retain_grad\(\)"),
+    (unused_input, V, r"input 1 of grad\(\).*allow_unused=True"),
+    (lambda: grad((t(3) * 2).sum(), np.ones(3)), V, r"array \(3,\) float64, does not require a gradient"),
+    (lambda: grad(3.0, t(3)), T, r"only a Tensor can be differentiated, got 3\.0"),
+    (lambda: setattr(t(3) * 2, "requires_grad", False), V, r"use detach\(\)"),
+    (lambda: setattr(t(3), "grad", np.ones(4)), V, r"a gradient has its tensor's shape"),
+    (lambda: t(3, rg=False).retain_grad(), V, r"does not require a gradient"),
+    (lambda: copy.deepcopy(t(3) * 2), T, r"use \.clone\(\) or \.detach\(\)"),
+    (changed_in_place, V, r"changed in place.*x = x \+ 1, not x\.data \+= 1"),
+    (lambda: op(lambda a, b: a).vjp(lambda g, y, a, b: g), V, r"2 positional inputs.*1 rules.*keyword-only"),
+    (lambda: op(lambda a: a * 1)(t(3)).sum().backward(), T, r"has no derivative: give it one"),
+    (lambda: F.layer_norm(t(2, 3), 3, eps=t()), T, r"'eps' is a keyword argument, which no derivative reaches"),
+    (lambda: ta.checkpoint(t(3)), T, r"Write checkpoint\(layer, x\), not checkpoint\(layer\(x\)\)"),
+    (lambda: ta.jvp(lambda x: x * 2, [t(3)], [t(4)]), V, r"a tangent has its input's shape"),
+    (lambda: ta.hessian(lambda x: x * 2, t(3)), V, r"single number"),
+    (lambda: ta.gradcheck(np.exp, t(3)), T, r"precision too low.*x\.astype\(np\.float64\)"),
+    (lambda: ta.gradcheck(t(3), t(3)), T, r"gradcheck\(lambda x: \.\.\., \[x\]\)"),
+    # ---- losses and tables
+    (lambda: F.cross_entropy(t(2, 3), np.array([0.0, 1.0])), T, r"write target\.astype\(np\.int64\)"),
+    (lambda: F.cross_entropy(t(2, 3), np.array([0, 3])), V, r"class 3 at position \(1,\).*Labels start at 0.*ignore_index"),
+    (lambda: F.cross_entropy(t(2, 3), np.eye(3, dtype=int)[:2]), V, r"One-hot targets are probabilities"),
+    (lambda: F.cross_entropy(t(2, 5, 7), np.zeros((2, 5), int)), V, r"classes on axis 1.*labels of shape \(2, 7\), got \(2, 5\)"),
+    (lambda: F.cross_entropy(t(2, 3), np.array([0, 1]), reduction="avg"), V, r"one of 'none', 'mean', 'sum'"),
+    (lambda: F.mse_loss(t(4), t(4, 1)), V, r"shapes differ.*broadcasting would compare"),
+    (lambda: F.embedding(np.array([0, 3]), t(3, 2)), V, r"index 3 at position \(1,\).*numbered 0 to 2"),
+    (lambda: F.embedding(t(3, 2), np.array([0, 1])), T, r"needs integers as indices"),
+    (lambda: F.dropout(t(3), 1.5, True), V, r"lies in \[0, 1\], got 1\.5"),
+    # ---- layers
+    (lambda: nn.Linear(8, 4)(t(2, 5)), V, r"Linear\(in_features=8.*last axis is not 8 long"),
+    (lambda: F.linear(t(2, 8), t(8, 4)), V, r"pass weight\.T"),
+    (lambda: nn.Linear(8.5, 4), V, r"whole numbers"),
+    (lambda: nn.LayerNorm(8)(t(2, 3)), V, r"Write normalized_shape=3"),
+    (lambda: nn.MultiheadAttention(10, 3), V, r"embed_dim=10 does not divide into num_heads=3.*head_dim=4"),
+    (lambda: F.split_heads(t(2, 5, 8), 3), V, r"cannot be cut into 3 equal heads"),
+    (lambda: nn.MultiheadAttention(8, 2)(t(2, 5, 7), t(2, 5, 7), t(2, 5, 7)), V, r"last axis 8"),
+    (lambda: nn.MultiheadAttention(8, 2, batch_first=True)(t(2, 5, 8), t(3, 5, 8), t(3, 5, 8)), V, r"did you mean batch_first=False"),
+    (lambda: attention(attn_mask=np.zeros((4, 4), bool)), V, r"\(T, S\) = \(5, 5\)"),
+    (lambda: attention(attn_mask=np.zeros((5, 5), int)), T, r"True = blocked.*mask\.astype\(bool\)"),
+    (lambda: attention(key_padding_mask=np.zeros((5, 2), bool)), V, r"\(B, S\) = \(2, 5\).*Transpose it"),
+    (lambda: F.scaled_dot_product_attention(t(2, 5, 8), t(2, 5, 8), t(2, 5, 8), attn_mask=np.ones((5, 5), int)), T, r"True = may look"),
+    (lambda: F.scaled_dot_product_attention(t(1, 4, 5, 8), t(1, 2, 5, 8), t(1, 2, 5, 8)), V, r"enable_gqa=True"),
+    (lambda: F.padding_mask([3, 7], 5), V, r"lengths lie in \[0, max_length\] = \[0, 5\], got \[3, 7\]"),
+    (lambda: F.padding_mask([3.0, 5.0], 5), T, r"needs integers as lengths"),
+    (lambda: F.causal_mask(-1), V, r"whole number such as x\.shape\[1\]"),
+    (lambda: nn.SinusoidalPositionalEncoding(8, max_len=3)(t(2, 5, 8)), V, r"max_len=3.*larger max_len"),
+    (lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="swish"), V, r"'relu', 'gelu' or a function"),
+    (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer, 2), T, r"make an object of the class first"),
+    (lambda: nn.Transformer(8, 2, 1, 1, 16)(t(5, 2, 8), t(5, 3, 8)), V, r"batches of one size"),
+    (lambda: nn.Sequential([nn.Linear(2, 2)]), T, r"Sequential\(\*layers\)"),
+    (lambda: nn.Sequential(nn.Linear(2, 2), np.tanh), T, r"item 1 of a Sequential.*for a function write a Module"),
+    (lambda: nn.ModuleList([nn.Linear(2, 2)])(t(2, 2)), T, r"loop over it"),
+    (lambda: NoForward()(t(3)), T, r"defines no forward"),
+    (lambda: list(PlainList().parameters()), T, r"Use nn\.ModuleList"),
+    (lambda: Typo()(t(2, 2)), A, r"Did you mean 'linear'"),
+    (lambda: setattr(nn.Linear(8, 4), "weight", t(4, 8)), T, r"nn\.Parameter\(value\)"),
+    (lambda: nn.Linear(8, 4).load_state_dict({"weigth": 0}), V, r"(?s)missing: 'weight'.*missing: 'bias'.*unexpected: 'weigth'\. Did you "
+                                                                r"mean 'weight'"),
+    (lambda: nn.Linear(8, 4).load_state_dict({"weight": np.zeros((8, 4)), "bias": np.zeros(4)}), V, r"Transpose it: a Linear weight is "
+                                                                                                    r"\(out, in\)"),
+    (lambda: nn.Linear(8, 4).load_state_dict({"model": {"weight": 0}}), V, r"mapping\['model'\]"),
+    (lambda: nn.Linear(8, 4).load_state_dict("weights.safetensors"), T, r"takes a mapping"),
+    (lambda: nn.Linear(8, 4).astype(int), T, r"np\.float32 or np\.float64"),
+    # ---- optimisers
+    (used_up_generator, V, r"list\(model\.parameters\(\)\)"),
+    (lambda: optim.SGD(nn.Linear(2, 2), lr=0.1), T, r"SGD\(model\.parameters\(\)\)"),
+    (lambda: optim.SGD(t(3), lr=0.1), T, r"SGD\(\[p\]\) for one tensor"),
+    (lambda: optim.Adam([np.ones(3)]), T, r"trains Tensors"),
+    (lambda: optim.Adam(nn.Linear(2, 2).named_parameters()), T, r"write parameters\(\)"),
+    (lambda: optim.Adam([t(3) * 2]), V, r"not a leaf"),
+    (lambda: optim.SGD([t(3, rg=False)], lr=0.1), V, r"requires_grad = True"),
+    (twice_in_two_groups, V, r"in two parameter groups"),
+    (lambda: optim.Adam([t(3)], lr=-1), V, r"lr must be 0 or more"),
+    (lambda: optim.Adam([t(3)], betas=(1.0, 0.9)), V, r"\[0, 1\)"),
+    (lambda: optim.SGD([t(3)], lr=0.1).load_state_dict({"weight": 1}), V, r"no 'param_groups'.*model\.load_state_dict"),
+    (lambda: optim.clip_grad_norm_(nn.Linear(2, 2), 1.0), T, r"model\.parameters\(\)"),
+    (lambda: optim.clip_grad_norm_([t(3)], "big"), V, r"a number such as 1\.0"),
+    # ---- random numbers, threads, files
+    (lambda: ta.manual_seed("a"), T, r"takes an integer"),
+    (lambda: ta.randn(2.5), T, r"integers >= 0"),
+    (lambda: ta.set_num_threads(0), V, r"at least one thread"),
+    (lambda: ta.save([t(3)], "x.safetensors"), T, r"model\.state_dict\(\)"),
+    (lambda: ta.save(nn.Linear(2, 2), "x.safetensors"), T, r"ta\.save\(model\.state_dict\(\), path\)"),
+    (lambda: ta.load(os.path.join("nowhere", "no.safetensors")), FileNotFoundError, r"there is no file"),
+]
+
+NAMES = [f"{i}: {pattern[:40]}" for i, (_, _, pattern) in enumerate(CALLS)]
+
+
+@pytest.mark.parametrize("call, kind, pattern", CALLS, ids=NAMES)
+def test_a_wrong_call_says_what_to_write(call, kind, pattern):
+    with pytest.raises(kind, match=pattern) as caught:
+        call()
+    text = str(caught.value)
+    assert type(caught.value) is kind
+    assert len(text) > 25 and text[0] != " " and "  " not in text.replace("\n  ", ""), text
+
+
+@pytest.mark.parametrize("content, pattern", [(b"hello", "cut short, damaged or no safetensors file"), (b"PK\x03\x04abcdefghij",
+                                                                                                        "PyTorch .pt file")])
+def test_a_wrong_file_is_said_to_be_one(tmp_path, content, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        with_file(content)(tmp_path)
+
+
+def test_there_are_many():
+    assert len(CALLS) >= 120
+
+
+def test_no_bare_assert_is_an_error_message():
+    """An assert vanishes with python -O, and says nothing."""
+    import ast
+    from pathlib import Path
+    root = Path(ta.__file__).parent
+    allowed = {"locate.py"}                           # a fact that mypy cannot see
+    for path in root.rglob("*.py"):
+        found = [node.lineno for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Assert)]
+        assert not found or path.name in allowed, (path, found)
