@@ -26,6 +26,7 @@ LAYERS = [
     "kernels.*",
     "ops.*",
     "interop.*",
+    "convert",
     "tensor",
     "random",
     "arguments",

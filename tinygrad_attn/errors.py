@@ -85,7 +85,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         hint = (f"The shapes are {', '.join(map(str, shapes))}: stack needs equal ones, concatenate may differ along its axis alone. Pad, "
                 "slice or reshape them first.")
     elif op == "transpose":
-        hint = f"transpose takes each axis of the tensor once, here a permutation of {tuple(range(len(shapes[0])))}; swapaxes exchanges two."
+        hint = f"transpose takes each axis of the tensor once, a permutation of {tuple(range(len(shapes[0])))}; swapaxes exchanges two."
     elif "integer" in text and "interpreted" in text:
         hint = "Axes and sizes are integers: write int(...), or divide with // instead of /."
     elif "broadcast" in text:

@@ -2,7 +2,7 @@
 
 from .against_torch import TorchComparison, compare_with_torch
 from .anomaly import detect_anomaly
-from .gradcheck import GradcheckError, gradcheck, gradgradcheck
+from .gradients import GradcheckError, gradcheck, gradgradcheck
 from .report import Comparison, Diagnosis, Report, compare
 
 __all__ = ["Comparison", "Diagnosis", "GradcheckError", "Report", "TorchComparison", "compare", "compare_with_torch", "detect_anomaly",

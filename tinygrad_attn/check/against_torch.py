@@ -13,6 +13,7 @@ import numpy as np
 from ..autograd import enable_grad
 from ..engine import Variable
 from ..errors import describe
+from ..random import get_rng_state, set_rng_state
 from .explanations import variations
 
 TOLERANCE = 1e-8
@@ -92,6 +93,17 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
         raise TypeError(f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
                         f"{describe(module)} and {describe(torch_module)}.")
     report = TorchComparison()
+    state = get_rng_state()
+    try:
+        _compare(report, module, torch_module, inputs, keywords)
+    finally:
+        set_rng_state(state)                         # a dropout that was left on must not shift the caller's random numbers
+    if verbose:
+        print(report)
+    return report
+
+
+def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any]) -> None:
     _copy_weights(module, torch_module, report)
     ours = lambda: _run_ours(_ours64(module), inputs, keywords)
     theirs = lambda change=None: _run_torch(torch_module, inputs, keywords, change)
@@ -99,25 +111,18 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
         reference = theirs()
     except Exception as failure:
         report.failure = f"the torch module raised {type(failure).__name__}: {failure}"
-        return _finish(report, verbose)
+        return
     try:
         mine = ours()
     except Exception as failure:
         report.failure = f"ours raised {type(failure).__name__}: {failure}"
-        return _finish(report, verbose)
+        return
     _tabulate(report, mine, reference)
     if not report.ok:
         report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
         report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
         report.explanation = (_dropout_left_on(module, torch_module, inputs, keywords, mine, reference)
                               or _by_trying(mine, reference, theirs, torch_module))
-    return _finish(report, verbose)
-
-
-def _finish(report: TorchComparison, verbose: bool) -> TorchComparison:
-    if verbose:
-        print(report)
-    return report
 
 
 # ---- weights
@@ -167,7 +172,7 @@ def _cotangent(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any]) -> Run:
-    run, held = Run(), {}
+    run, held = Run(), dict[str, Any]()
     for name, part in module.named_modules():
         name = name or "(whole)"
         part.forward = _remembering(part.forward, name, type(part).__name__, run, held)
@@ -206,7 +211,7 @@ def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], chang
     turn: Callable[[Any], Any] = lambda out: out
     if change is not None:
         given, named, turn = change(module, given, named)
-    run, held = Run(), {}
+    run, held = Run(), dict[str, Any]()
 
     def hook(name: str) -> Callable:
         def remember(part: Any, _: Any, found: Any) -> None:

@@ -25,7 +25,8 @@ def detect_anomaly() -> Iterator[None]:
             loss.backward()
 
     The error names the op, forward or backward, the index and the operands there, the line that called the op, its module,
-    and the reason (overflow in exp, 0/0, log 0, sqrt 0 in the backward pass, 0 x inf behind a mask, a softmax row with every key blocked ...).  Infinities that
+    and the reason (overflow in exp, 0/0, log 0, sqrt 0 in the backward pass, 0 x inf behind a mask, a softmax row with every
+    key blocked ...).  Infinities that
     come in as operands, such as the -inf of a mask, are not reported.  This thread only.  As torch.autograd.detect_anomaly.
     """
     with watching(_Detector()), np.errstate(all="ignore"):
@@ -46,9 +47,8 @@ class _Detector:
         operands = [array_of(x) for x in inputs if _numeric(x)]
         given = [*operands, *(array_of(v) for v in static.values() if _numeric(v))]
         nan = bool(np.isnan(value).any())
-        if any(np.isnan(a).any() if nan else np.isinf(a).any() or np.isnan(a).any() for a in given):
-            if not (nan and not any(np.isnan(a).any() for a in given)):
-                return
+        if any(np.isnan(a).any() if nan else not np.isfinite(a).all() for a in given):
+            return                                   # it came in, and somebody else made it
         index = _first(np.isnan(value) if nan else np.isinf(value))
         what = f"op {op.__name__!r} made {value[index]} at index {index} of its result {describe(value)}"
         reason = forward_reason(op.__name__, [_at(a, index, value.shape) for a in operands], operands, value, index)
@@ -120,11 +120,9 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     a, b = (*at, None, None)[:2]
     made = value[index]
     opposite = name in ("subtract", "add") and a is not None and b is not None and np.isinf(a) and np.isinf(b)
-    if any(key in name for key in ROW_OPS) or opposite:
-        if any(np.isneginf(o).any() for o in operands):
-            return ("empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or "
-                    "use "
-                    "F.scaled_dot_product_attention, which gives zeros for such a row.")
+    if (opposite or any(key in name for key in ROW_OPS)) and any(np.isneginf(o).any() for o in operands):
+        return ("empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or use "
+                "F.scaled_dot_product_attention, which gives zeros for such a row.")
     if name == "divide" or name == "reciprocal":
         top, bottom = (1.0, a) if name == "reciprocal" else (a, b)
         if bottom == 0:

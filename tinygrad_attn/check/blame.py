@@ -22,11 +22,11 @@ def explain_rule(s: Suspect) -> Diagnosis:
     if s.failure is not None:
         return s.failure
     pattern = pattern_of(s.problem, s.which, s.analytic, s.step)
-    for explanation in (_not_finite, _ignores_cotangent, _zero, _repeated_index, _constant_factor, _sums, _one_use_missed, _axis_ignored,
-                        _operand_transposed, _exchanged, _right_for_ones):
+    for explanation in (_not_finite, _ignores_cotangent, _zero, _constant_factor, _repeated_index, _sums, _one_use_missed, _axis_ignored,
+                        _operand_transposed, _exchanged):
         if (found := explanation(s, pattern)) is not None:
             return found
-    return from_pattern(pattern) or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it "
+    return from_pattern(pattern) or _right_for_ones(s) or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it "
                                                       "again.")
 
 
@@ -108,7 +108,10 @@ def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
     indices = [v for v in [*s.step.static.values(), *original_operands(s)] for v in (v if isinstance(v, tuple) else (v,))
                if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
     off = np.abs(p.a - p.n) > FIT * np.abs(p.n).max(initial=0) + p.tolerance
-    if off.all() or not any(len(np.unique(v)) < v.size for v in indices):
+    if not any(len(np.unique(v)) < v.size for v in indices) or (matrices := p.jacobians()) is None:
+        return None
+    picked = (matrices[1] != 0).sum(axis=0).reshape(off.shape)
+    if (off & (picked < 2)).any():
         return None
     repeated = next(v for v in indices if len(np.unique(v)) < v.size)
     found, counts = np.unique(repeated, return_counts=True)
@@ -178,11 +181,12 @@ def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
     return None
 
 
-def _right_for_ones(s: Suspect, p: Pattern) -> Diagnosis | None:
+def _right_for_ones(s: Suspect) -> Diagnosis | None:
     """A layer norm whose rule is right for the initial weight only, say."""
     for i, operand in enumerate(s.step.inputs):
-        if i != s.position and isinstance(operand, (Variable, np.ndarray)) and operand.dtype == np.float64:
-            ones = Variable._kind._of(np.ones(operand.shape), getattr(operand, "_tracked", False))
+        array = getattr(operand, "_data", operand)
+        if i != s.position and isinstance(array, np.ndarray) and array.dtype == np.float64:
+            ones = Variable._kind._of(np.ones(array.shape), getattr(operand, "_tracked", False))
             if _right_for(s.step._replace(inputs=tuple(ones if k == i else o for k, o in enumerate(s.step.inputs))), s):
                 return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} "
                                                       "is left out of the rule, or stands outside a sum it "

@@ -26,6 +26,10 @@ def _on(kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | No
     return change
 
 
+def _setting(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda part: setattr(part, name, value)
+
+
 def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
     """(what it means, the change), the simplest first."""
     yield from _modes()
@@ -83,7 +87,7 @@ def _norms() -> Iterator[tuple[str, Change]]:
     norms = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d")
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 1e-7, 1e-9, 0.0, 1e-4, 1e-2):
         yield (f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps.",
-               _on(norms, lambda part, eps=eps: setattr(part, "eps", eps)))
+               _on(norms, _setting("eps", eps)))
     yield ("biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n (biased). Use "
            "var(ddof=0).",
            _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, correction=1))))
@@ -127,7 +131,7 @@ def _activations() -> Iterator[tuple[str, Change]]:
         yield text, _activation(f)
     for axis in (-1, 0, 1, 2):
         yield (f"softmax axis: ours normalises along axis {axis}.",
-               _on(("Softmax", "LogSoftmax"), lambda part, axis=axis: setattr(part, "dim", axis)))
+               _on(("Softmax", "LogSoftmax"), _setting("dim", axis)))
 
 
 def _activation(f: Callable) -> Change:

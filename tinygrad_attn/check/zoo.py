@@ -12,7 +12,7 @@ Sources were read in their public repositories; later versions may have mended t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +24,13 @@ from .bug import Bug, Patches, bugs, keep
 from .flawed import FLAWS, flawed_sweep
 from .problem import Problem
 
+
+def _swept_wrongly(name: str) -> Callable[[], Patches]:
+    return lambda: [(autograd, "sweep", flawed_sweep(name))]
+
+
 for _flaw in FLAWS:
-    keep(*_flaw)(lambda name=_flaw.name: [(autograd, "sweep", flawed_sweep(name))])
+    keep(*_flaw)(_swept_wrongly(_flaw.name))
 
 
 @keep("checker-all-ones", "the gradient check weighs all results with 1", "most small checkers; SmallPebble sums the output, for one",

@@ -99,7 +99,7 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if out is not None:
         refuse("concatenate", out=out)
-    joined = ops.concatenate(*together(arrays), axis=axis)
+    joined = ops.concatenate(*(together(arrays) if axis is None else arrays), axis=axis)
     return joined if dtype is None else cast(joined, dtype)
 
 
