@@ -102,7 +102,7 @@ def right(model, data):
     return 100 * float(np.mean(np.all(solve(model, data.unseen) == data.answer(data.unseen), axis=1)))
 
 
-def train(data, steps, seed, batch=128, lr=3e-3):
+def train(data, steps, seed, batch=64, lr=3e-3):
     """A model after so many updates; tells how it comes along."""
     ta.manual_seed(seed)
     model = Seq2Seq(data.length)
@@ -142,3 +142,41 @@ def draw(model, digits, path):
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def main():
+    options = argparse.ArgumentParser(description="An encoder-decoder learns to sort, reverse or copy digits.")
+    options.add_argument("--task", choices=TASKS, default="sort")
+    options.add_argument("--length", type=int, default=5 if QUICK else 8, help="digits in a sequence, 4 to 18 (8)")
+    options.add_argument("--steps", type=int, default=200 if QUICK else 800, help="updates of the weights (800)")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--out", type=Path, metavar="PICTURE", help="a .png or .svg of the cross-attention; needs matplotlib")
+    chosen = options.parse_args()
+    if not 4 <= chosen.length <= 18 or chosen.steps < 4:
+        options.error("--length is 4 to 18, and --steps at least 4")
+    if chosen.out and importlib.util.find_spec("matplotlib") is None:
+        print("skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out")
+        return
+
+    ta.reuse_memory()
+    ta.set_num_threads(1)                            # matrices this small gain nothing from a second thread
+    data = Data(chosen.task, chosen.length, chosen.seed)
+    print(f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are kept out of the training.")
+    model = train(data, chosen.steps, chosen.seed)
+
+    print("\nSome of the unseen ones:")
+    for digits, answer in zip(data.unseen[::300], solve(model, data.unseen[::300])):
+        print(f"  {' '.join(map(str, digits))}  ->  {' '.join(map(str, answer))}")
+    if chosen.out:
+        draw(model, data.unseen[len(data.unseen) // 2], chosen.out)
+        print(f"Where it looked while it wrote: {chosen.out}")
+
+    reached, goal = right(model, data), 90.0 if QUICK else 100.0
+    print(f"\n{'true      ' if reached >= goal else 'false     '} {reached:.2f} % of the unseen sequences are right in every place "
+          f"(the goal is {goal:.0f} %)")
+    if reached < goal:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

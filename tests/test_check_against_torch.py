@@ -56,15 +56,18 @@ class HomeMadeAttention(nn.MultiheadAttention):
     """Scores divided by `divisor`; a boolean mask blocks where it is True, or where it is False with `inverted`."""
 
     divisor, inverted = math.sqrt(4), False
+    split, merge = staticmethod(lambda x: F.split_heads(x, 2)), staticmethod(F.merge_heads)
 
-    def forward(self, query, key, value, attn_mask=None):
+    def forward(self, query, key, value, attn_mask=None, added=None):
         weights, biases = self.in_proj_weight.reshape(3, 8, 8), self.in_proj_bias.reshape(3, 8)
-        q, k, v = (F.split_heads(np.swapaxes(x @ w.T + b, 0, 1), 2) for x, w, b in zip((query, key, value), weights, biases))
+        q, k, v = (self.split(np.swapaxes(x @ w.T + b, 0, 1)) for x, w, b in zip((query, key, value), weights, biases))
         scores = q @ k.mT / self.divisor
+        if added is not None:
+            scores = scores + added.astype(np.float64)
         if attn_mask is not None:
             blocked = attn_mask.numpy() if isinstance(attn_mask, Tensor) else attn_mask
             scores = np.where(~blocked if self.inverted else blocked, -1e30, scores)
-        heads = np.swapaxes(F.merge_heads(F.softmax(scores) @ v), 0, 1)
+        heads = np.swapaxes(self.merge(F.softmax(scores) @ v), 0, 1)
         return self.out_proj(heads), None
 
 
@@ -78,6 +81,21 @@ class Unscaled(HomeMadeAttention):
 
 class Inverted(HomeMadeAttention):
     inverted = True
+
+
+class Unmasked(HomeMadeAttention):
+    def forward(self, query, key, value, attn_mask=None):
+        return super().forward(query, key, value)
+
+
+class MaskAdded(HomeMadeAttention):
+    def forward(self, query, key, value, attn_mask=None):
+        return super().forward(query, key, value, added=attn_mask)
+
+
+class InsideOut(HomeMadeAttention):
+    split = staticmethod(lambda x: np.transpose(x.reshape(*x.shape[:2], 4, 2), (0, 3, 1, 2)))
+    merge = staticmethod(lambda x: np.transpose(x, (0, 2, 3, 1)).reshape(x.shape[0], x.shape[2], 8))
 
 
 def sequence(ours):
@@ -107,6 +125,10 @@ DIFFERENCES = [
     ("scale by embed instead of head", ByEmbed(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
     ("no scale", Unscaled(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
     ("mask inverted", Inverted(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL), "(whole)"),
+    ("mask is not applied", Unmasked(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL), "(whole)"),
+    ("mask is added to the scores as 0 and 1", MaskAdded(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL),
+     "(whole)"),
+    ("heads split in the other order", InsideOut(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
     ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,),
      {}, "self_attn"),
     ("dropout left on", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),

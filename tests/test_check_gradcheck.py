@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad_attn import Tensor, no_grad, op
+from tinygrad_attn import Tensor, nn, no_grad, op
 from tinygrad_attn.check import GradcheckError, compare, gradcheck, gradgradcheck
 
 
@@ -114,7 +114,7 @@ PLANTED = [   # name, function, shapes, kind, a word of the text
     ("one row left out", square(lambda g, y, x: np.where(np.arange(4)[:, None] == 2, 0, 2 * g * x)), [(4, 3)], "some elements",
      "index 2 along axis 0"),
     ("NaN in the rule", custom(lambda x: np.maximum(x, 0), lambda g, y, x: g * (y / y)), [S5], "nan", "0/0"),
-    ("wrong shape", custom(lambda x: x.sum(axis=0), lambda g, y, x: g), [S34], "backward fails", "gradient of shape (4,)"),
+    ("wrong shape", custom(lambda x: x.sum(axis=0), lambda g, y, x: g), [S34], "wrong shape", "gradient of shape (4,)"),
     ("rule in place", custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g)), [S5], "rule changes its operands", "in place"),
     ("state kept outside", keeps_state(), [S5], "shared state", "second call overwrites"),
     ("one use detached", lambda x: x * x.detach(), [S34], "missed use", "operand 1 of op 'multiply'"),
@@ -163,6 +163,36 @@ def test_the_report_names_input_element_numbers_op_and_line():
     with pytest.raises(GradcheckError, match="my_square") as caught:
         gradcheck(wrong, [x])
     assert caught.value.report.worst.index == (2,)
+
+
+def test_the_op_is_named_also_where_no_number_is_wrong():
+    in_place = custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g))
+    unsummed = custom(lambda x, b: x + b, lambda g, y, x, b: g, lambda g, y, x, b: g)
+    for made, name in ((in_place, "in_place"), (unsummed, "unsummed")):
+        made.__name__ = name
+    assert gradcheck(lambda x: np.exp(in_place(x)), rand(4), raise_exception=False).op == "in_place"
+    report = gradcheck(unsummed, [rand(3, 4), rand(4)], raise_exception=False)
+    assert report.op == "unsummed" and "sum over a broadcast axis missing" in report.diagnosis
+    report = gradcheck(lambda x: np.tanh(drawing(x)), rand(4), raise_exception=False)
+    assert report.op == "multiply" and "GENERATOR" in str(report.place)
+
+
+def test_a_bug_inside_a_model_is_found_in_its_module():
+    my_tanh = custom(lambda x: np.tanh(x), lambda g, y, x: g * (1 - y))
+    my_tanh.__name__ = "my_tanh"
+
+    class Activation(nn.Module):
+        def forward(self, x):
+            return my_tanh(x)                         # this line
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 3), Activation()), nn.Linear(3, 2)).astype(np.float64)
+    report = gradcheck(model, rand(2, 4), raise_exception=False)
+    assert report.op == "my_tanh" and report.scope == "1.1" and "this line" in str(report.place)
+    assert [e.name for e in report.entries if e.ok] == ["parameter '2.weight'", "parameter '2.bias'"]
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation="gelu").astype(np.float64)
+    assert gradcheck(layer, rand(3, 2, 4)) and gradcheck(nn.Linear(2, 2).astype(np.float64), rand(3, 2), order=2)
+    assert gradcheck(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5).astype(np.float64), rand(3, 2, 4),
+                     raise_exception=False).diagnosis.kind == "not deterministic"
 
 
 def test_float32_is_refused_with_the_reason():

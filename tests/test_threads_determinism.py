@@ -130,7 +130,8 @@ def test_a_new_thread_starts_recording_whatever_its_parent_does():
 
 def test_gradcheck_in_two_threads():
     def job(seed):
-        return lambda: str(gradcheck(lambda x: np.tanh(x) ** 2, Tensor(np.random.default_rng(seed).standard_normal((3, 3)), requires_grad=True)))
+        return lambda: str(gradcheck(lambda x: np.tanh(x) ** 2, Tensor(np.random.default_rng(seed).standard_normal((3, 3)),
+                                                                       requires_grad=True)))
     assert in_threads(job(1), job(2)) == [job(1)(), job(2)()]
 
 

@@ -247,7 +247,7 @@ class Tensor(Variable):
         return interop.array_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        rule = FUNCTIONS.get(function)
+        rule = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
         return interop.array_function(function, args, kwargs) if rule is None else rule(*args, **kwargs)
 
     # ---- operators

@@ -22,6 +22,11 @@ def machine() -> str:
     return f"{model}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
 
 
+def peak(row: dict[str, Any]) -> str:
+    """Our peak memory above the inputs and PyTorch's, in MB."""
+    return " / ".join(f"{row['libraries'][n]['peak_bytes'] / 2 ** 20:.0f}" for n in ("ours", "torch"))
+
+
 def line(row: dict[str, Any], threads: int) -> str:
     """One workload: our time, and our time over each rival's."""
     ours = row["libraries"].get("ours", {})
@@ -29,8 +34,7 @@ def line(row: dict[str, Any], threads: int) -> str:
         return f"{row['name']:32s} {threads} thr   not measured: {row['libraries'] or 'no library ran it'}"
     ratios = "  ".join(f"{LABELS[n]} {r['ratio']:.2f}" for n, r in row["libraries"].items() if n != "ours" and "ratio" in r)
     goal = f"   goal {row['goal']}, must {row['must']}" if row["must"] else ""
-    memory = f"   peak {ours['peak_bytes'] / 2 ** 20:.0f} MB (torch {row['libraries']['torch']['peak_bytes'] / 2 ** 20:.0f})" \
-        if row["group"] == "attention" else ""
+    memory = f"   peak {peak(row)} MB" if "peak_bytes" in ours else ""
     return f"{row['name']:32s} {threads} thr {ours['seconds'] * 1e3:10.3f} ms   ours / {ratios}{goal}{memory}"
 
 
@@ -45,8 +49,8 @@ def markdown(result: dict[str, Any]) -> str:
             if "seconds" not in libraries.get("ours", {}):
                 continue
             ratio = lambda n, libraries=libraries: f"{libraries[n]['ratio']:.2f}" if "ratio" in libraries.get(n, {}) else ""
-            peak = " / ".join(f"{libraries[n]['peak_bytes'] / 2 ** 20:.0f}" for n in ("ours", "torch")) if row["group"] == "attention" else ""
-            lines.append("| " + " | ".join([row["name"], threads, f"{libraries['ours']['seconds'] * 1e3:.3f}", *map(ratio, names), peak]) + " |")
+            lines.append("| " + " | ".join([row["name"], threads, f"{libraries['ours']['seconds'] * 1e3:.3f}", *map(ratio, names),
+                                            peak(row) if "peak_bytes" in libraries["ours"] else ""]) + " |")
     return "\n".join(lines) + "\n"
 
 

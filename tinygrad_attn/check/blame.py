@@ -26,7 +26,8 @@ def explain_rule(s: Suspect) -> Diagnosis:
                         _operand_transposed, _exchanged):
         if (found := explanation(s, pattern)) is not None:
             return found
-    return from_pattern(pattern) or _right_for_ones(s) or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it "
+    return from_pattern(pattern) or _right_for_ones(s) or Diagnosis("rule", "this op's rule disagrees with central differences in no "
+                                                                            "simple pattern; derive it "
                                                       "again.")
 
 

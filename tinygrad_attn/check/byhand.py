@@ -6,7 +6,7 @@ It shares the ops' rules with engine.py and nothing else, keeps every gradient, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,14 +37,26 @@ def newest_first(roots: Iterable[Any]) -> list[Any]:
     return sorted(found.values(), key=lambda t: -t._node.tick)
 
 
-def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> tuple[dict[int, np.ndarray], dict[int, list[str]]]:
-    """By id of tensor: its gradient, and the ops that use it."""
-    grads: dict[int, np.ndarray] = {}
-    uses: dict[int, list[str]] = {}
+class Opinion(NamedTuple):
+    """What a sweep by hand found, by id of tensor."""
+
+    grads: dict[int, np.ndarray]
+    uses: dict[int, list[str]]    # the ops that use it
+    spoiled: list[Any]            # results of ops whose rule wrote into g, into the result or into an operand
+
+
+def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion:
+    """Sweep the graph of the roots by hand."""
+    found = Opinion({}, {}, [])
     for t, seed in zip(roots, seeds):
-        grads[id(t)] = grads.get(id(t), 0) + seed
+        found.grads[id(t)] = found.grads.get(id(t), 0) + seed
     for t in newest_first(roots):
-        for x, part in contributions(t, np.array(grads[id(t)])):
-            grads[id(x)] = grads.get(id(x), 0) + part
-            uses.setdefault(id(x), []).append(t._node.op.__name__)
-    return grads, uses
+        g = np.array(found.grads[id(t)])
+        given = [g, t._data, *(x._data if isinstance(x, Variable) else x for x in t._node.inputs)]
+        before = [np.array(a) if isinstance(a, np.ndarray) else a for a in given]
+        for x, part in list(contributions(t, g)):
+            found.grads[id(x)] = found.grads.get(id(x), 0) + part
+            found.uses.setdefault(id(x), []).append(t._node.op.__name__)
+        if any(isinstance(a, np.ndarray) and a.tobytes() != b.tobytes() for a, b in zip(given, before)):
+            found.spoiled.append(t)
+    return found

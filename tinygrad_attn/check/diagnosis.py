@@ -154,6 +154,12 @@ def transposed(p: Pattern) -> Diagnosis | None:
 
 def sums_over_axes(p: Pattern) -> Diagnosis | None:
     """An operand that was broadcast: its gradient sums over the axes it was repeated along, and over no other."""
+    for axis in range(p.n.ndim):
+        for total, how in ((p.n.sum(axis, keepdims=True), "summed"), (p.n.mean(axis, keepdims=True), "averaged")):
+            if p.n.shape[axis] > 1 and same(p.a, np.broadcast_to(total, p.a.shape)):
+                return Diagnosis("wrong axis", f"the gradient is {how} over axis {axis} of the input and spread out again: a sum too "
+                                               "many, over an axis "
+                                               "along which it should vary.")
     if p.g is None or p.g.size <= p.x.size or (matrices := p.jacobians()) is None:
         return None
     per_result = (matrices[1] * p.g.reshape(-1, 1)).sum(axis=1).reshape(p.g.shape)     # what each element of the result contributes

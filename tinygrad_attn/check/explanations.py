@@ -47,6 +47,7 @@ def _modes() -> Iterator[tuple[str, Change]]:
     yield "batch and sequence swapped: torch has batch_first set the other way. Give both the same batch_first.", _batch_first
     yield "batch and sequence swapped: ours takes the first two axes of the input in the other order.", _swap_inputs
     yield "the mask is not applied: ours gives what torch gives without any mask.", _without_masks
+    yield "the boolean mask is added to the scores as 0 and 1; blocked scores must become -inf.", _masks_as_numbers
     layers = ("TransformerEncoderLayer", "TransformerDecoderLayer")
     yield "norm_first differs: one is pre-norm, the other post-norm.", _on(layers, _toggle_norm_first)
 
@@ -64,7 +65,13 @@ def _invert(which: int | None) -> Change:
 
 
 def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    return inputs, {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"}, _as_it_is
+    kept = [None if str(getattr(x, "dtype", "")) == "torch.bool" else x for x in inputs]
+    return kept, {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"}, _as_it_is
+
+
+def _masks_as_numbers(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+    number = lambda x: x.double() if str(getattr(x, "dtype", "")) == "torch.bool" else x
+    return [number(x) for x in inputs], {k: number(v) for k, v in keywords.items()}, _as_it_is
 
 
 def _batch_first(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
@@ -153,6 +160,8 @@ def _attention() -> Iterator[tuple[str, Change]]:
            _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim))))
     yield ("scale: ours divides the scores by head_dim instead of its square root (or twice by the root).",
            _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))))
+    yield ("heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead of (num_heads, head_dim).",
+           _on(one, _heads_inside_out))
     yield "number of heads: ours computes with one head.", _on(one, _one_head)
 
 
@@ -166,6 +175,17 @@ def _scale_queries(part: Any, factor: float) -> None:
             part.q_proj_weight *= factor
         if part.in_proj_bias is not None:
             part.in_proj_bias[:part.embed_dim] *= factor
+
+
+def _heads_inside_out(part: Any) -> None:
+    """Feature d H + h in the place of h D + d."""
+    import torch
+    order = torch.arange(part.embed_dim).reshape(part.head_dim, part.num_heads).T.reshape(-1)
+    with torch.no_grad():
+        part.in_proj_weight.copy_(torch.cat([w[order] for w in part.in_proj_weight.chunk(3)]))
+        if part.in_proj_bias is not None:
+            part.in_proj_bias.copy_(torch.cat([b[order] for b in part.in_proj_bias.chunk(3)]))
+        part.out_proj.weight.copy_(part.out_proj.weight[:, order])
 
 
 def _one_head(part: Any) -> None:

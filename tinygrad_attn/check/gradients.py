@@ -10,9 +10,11 @@ import numpy as np
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
-from .locate import explain
+from .byhand import second_opinion
+from .locate import blame_a_failing_rule, explain, first_difference, name_op
 from .problem import Problem, private_values
 from .report import Diagnosis, Entry, Report
+from .trace import Trace
 
 SMALL = 512
 """Inputs up to this size are measured element by element; larger ones in this many groups, a random projection of each."""
@@ -111,16 +113,19 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
     problem = Problem(call, checked, names, rng)
     report = Report()
     outputs, trace = problem.traced()
-    report.diagnosis = _modified(problem, before, "f") or _unrepeatable(problem, outputs) or Diagnosis("", "")
+    report.diagnosis = _modified(problem, before, "f") or _unrepeatable(problem, outputs, trace, report) or Diagnosis("", "")
     if report.diagnosis:
         return report
     try:
         gradients = problem.gradients(outputs)
     except Exception as failure:
-        report.diagnosis = Diagnosis("backward fails", str(failure))
+        shape = "gave a gradient of shape" in str(failure)
+        hint = " Is a sum over a broadcast axis missing, or one too many?" if shape else ""
+        report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{failure}{hint}")
+        blame_a_failing_rule(report, trace, rng)
         return report
     report.diagnosis = (_unreached(gradients) or _modified(problem, before, "the backward pass")
-                        or _second_pass(problem, outputs, gradients)
+                        or _spoiled(problem, outputs, gradients, trace, report)
                         or _shared_state(problem, gradients, rng) or Diagnosis("", ""))
     if report.diagnosis:
         return report
@@ -167,13 +172,15 @@ def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequ
 
 # ---- faults that no slope shows
 
-def _unrepeatable(problem: Problem, outputs: list[Any]) -> Diagnosis | None:
-    again, trace = problem.traced()
-    if len(again) != len(outputs) or any(not np.array_equal(a._data, b._data, equal_nan=True) for a, b in zip(again, outputs)):
-        return Diagnosis("not deterministic", "f gives different results for the same inputs, so it has no slope. Switch dropout off "
-                                              "(module.eval()), draw random numbers "
-                                              "outside f, and keep no state between calls.")
-    return None
+def _unrepeatable(problem: Problem, outputs: list[Any], trace: Trace, report: Report) -> Diagnosis | None:
+    again, second = problem.traced()
+    if len(again) == len(outputs) and all(np.array_equal(a._data, b._data, equal_nan=True) for a, b in zip(again, outputs)):
+        return None
+    step = first_difference(trace, second)
+    if step is not None:
+        name_op(report, step)
+    return Diagnosis("not deterministic", "f gives different results for the same inputs, so it has no slope. Switch dropout off "
+                                          "(module.eval()), draw random numbers outside f, and keep no state between calls.")
 
 
 def _modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis:
@@ -193,16 +200,21 @@ def _unreached(gradients: Sequence[np.ndarray | None]) -> Diagnosis:
                                          ".numpy(), .item(), Tensor(...) of a result, or no_grad() inside f; or f does not use its inputs.")
 
 
-def _second_pass(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None]) -> Diagnosis | None:
-    if problem.spoiled:
-        return Diagnosis("rule changes its operands", "a rule writes into the incoming gradient g in place. Others share that array: "
-                                                      "compute a new one.")
-    second = problem.gradients(outputs)
-    for name, a, b in zip(problem.names, first, second):
+def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None], trace: Trace, report: Report) -> Diagnosis | None:
+    """Rules compute new arrays: what they are given belongs to others as well."""
+    tracked = [(t, c) for t, c in zip(outputs, problem.cotangents) if t._tracked]
+    spoiled = second_opinion([t for t, _ in tracked], [c for _, c in tracked]).spoiled
+    for step in trace.steps:
+        if any(step.result is t for t in spoiled):
+            name_op(report, step)
+            return Diagnosis("rule changes its operands", f"the rule of op {step.op.__name__!r} writes into the incoming gradient g, its "
+                                                          "result or an "
+                                                          "operand in place. Others share these arrays: compute a new one.")
+    for name, a, b in zip(problem.names, first, problem.gradients(outputs)):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
             return Diagnosis("rule changes its operands", f"{name}: a second backward pass over the same graph gives another gradient. "
-                                                          "Some rule works in place on g, on y or on an "
-                                                          "operand, or keeps state between calls.")
+                                                          "Some rule "
+                                                          "keeps state between calls.")
     return None
 
 

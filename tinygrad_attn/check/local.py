@@ -92,7 +92,7 @@ def examine(step: Step, rng: np.random.Generator) -> Suspect | None:
 
 def _rules_are_right(problem: Problem, which: int, rng: np.random.Generator) -> bool:
     """Would the rules alone, summed by hand, be right?  Then the op is innocent and the sweep is not."""
-    by_hand = second_opinion(problem.traced()[0], problem.cotangents)[0].get(id(problem.inputs[which]))
+    by_hand = second_opinion(problem.traced()[0], problem.cotangents).grads.get(id(problem.inputs[which]))
     return by_hand is not None and _relative_error(problem, which, by_hand, rng) <= 1e-4
 
 

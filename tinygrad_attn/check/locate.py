@@ -16,7 +16,7 @@ from .problem import Problem
 from .report import Diagnosis, Entry, Report
 from .trace import Step, Trace, array_of, scope_name
 
-EPSILONS = tuple(10.0 ** -k for k in np.arange(1, 12.5, 0.5))
+EPSILONS = tuple(10.0 ** -(k / 2) for k in range(2, 25))
 
 
 def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], gradients: Sequence[np.ndarray | None], eps: float,
@@ -28,7 +28,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
     report.curve = error_curve(problem, which, entry)
     if (found := lower_precision(trace)) is not None:
         report.diagnosis, step = found
-        report.op, report.place, report.scope = step.op.__name__, step.place, scope_name(step.scope)
+        name_op(report, step)
         return
     kind = kinks(problem, which, entry, eps)
     if kind == "all":
@@ -46,7 +46,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
     report.culprits = [s.step.op.__name__ for s in found_ops]
     if found_ops:
         worst = found_ops[0]
-        report.op, report.place, report.scope = worst.step.op.__name__, worst.step.place, scope_name(worst.step.scope)
+        name_op(report, worst.step)
         why = explain_rule(worst)
         operand = f" (its rule for operand {worst.position})" if len(worst.step.inputs) > 1 else ""
         report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {str(why).removeprefix(why.kind + ': ')}")
@@ -62,6 +62,25 @@ def _whole(problem: Problem, which: int, entry: Entry, eps: float) -> Diagnosis:
     if found is None:
         return Diagnosis("unknown", hint)
     return Diagnosis(found.kind, f"{str(found).removeprefix(found.kind + ': ')} Note: {hint}")
+
+
+def name_op(report: Report, step: Step) -> None:
+    """Put the op into the report: its name, the module call around it, the user's line."""
+    report.op, report.place, report.scope = step.op.__name__, step.place, scope_name(step.scope)
+
+
+def blame_a_failing_rule(report: Report, trace: Trace, rng: np.random.Generator) -> None:
+    """Name the op whose rule raises, or writes into what it is given."""
+    found = next((s for s in suspects(trace.steps, rng) if s.failure is not None), None)
+    if found is not None:
+        name_op(report, found.step)
+        report.culprits = [found.step.op.__name__]
+
+
+def first_difference(first: Trace, second: Trace) -> Step | None:
+    """The first op whose result is not the same in two runs."""
+    return next((a for a, b in zip(first.steps, second.steps)
+                 if not np.array_equal(a.result._data, b.result._data, equal_nan=a.result._data.dtype.kind == "f")), None)
 
 
 # ---- is it the check itself?
@@ -161,7 +180,7 @@ def _differs(p: Any, q: Any) -> bool:
 
 
 def _leak(report: Report, step: Step, what: str, entry: Entry, how: str = "") -> Diagnosis:
-    report.op, report.place, report.scope = step.op.__name__, step.place, scope_name(step.scope)
+    name_op(report, step)
     kind = "gradient missing" if not entry.analytic.any() else "missed use"
     return Diagnosis(kind, f"{what} op {step.op.__name__!r} depends on {entry.name}, but is a constant to the graph{how}, so this use is "
                            "missed. Every use of a tensor counts: look for detach(), "
@@ -172,7 +191,7 @@ def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry, report
     """The rules are right and nothing leaves the graph: does a second sweep, done by hand, agree with the slopes?"""
     which = problem.names.index(entry.name)
     try:
-        grads, uses = second_opinion(outputs, problem.cotangents)
+        grads, uses, _ = second_opinion(outputs, problem.cotangents)
     except Exception:
         return None
     x = problem.inputs[which]

@@ -16,7 +16,7 @@ import numpy as np
 from ..engine import Variable
 from ..errors import nearest
 from . import linear, reductions, shapes
-from .common import FUNCTIONS, cast, plain, refuse
+from .common import FUNCTIONS, cast, floating, plain, refuse, wrapped
 from .functions import PLAIN_FUNCTIONS
 from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
 
@@ -36,6 +36,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if method == "__call__":
             dtype = kwargs.pop("dtype", None)
             refuse(name, **{k: v for k, v in kwargs.items() if (k, v) != ("casting", "same_kind")})
+            if not any(map(floating, inputs)):       # no gradient, and NumPy knows best what it makes of integers
+                return wrapped(ufunc(*map(plain, inputs), dtype=dtype))
             return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs))
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)
@@ -52,10 +54,11 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
 def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What Tensor.__array_function__ answers."""
     rule = FUNCTIONS.get(function)
-    if rule is not None:
+    if rule is not None and (function is np.where or "out" in kwargs or any(map(floating, (*args, *kwargs.values())))):
         return rule(*args, **kwargs)
-    if function in PLAIN_FUNCTIONS:
-        return function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+    if rule is not None or function in PLAIN_FUNCTIONS:
+        y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+        return y if rule is None else wrapped(y)     # integers and booleans: NumPy knows best, and there is no gradient
     raise no_rule(_full_name(function))
 
 

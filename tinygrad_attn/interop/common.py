@@ -41,6 +41,20 @@ def plain(x: Any) -> Any:
     return type(x)(map(plain, x)) if type(x) in (list, tuple) else x
 
 
+def floating(x: Any) -> bool:
+    """Is x, or anything in a list or tuple x, a floating Tensor, which may need a gradient?"""
+    if isinstance(x, Variable):
+        return x._data.dtype.kind == "f"
+    return type(x) in (list, tuple) and any(map(floating, x))
+
+
+def wrapped(y: Any) -> Any:
+    """What NumPy made of integer or boolean Tensors, as Tensors again; a tuple with named fields keeps them."""
+    if type(y) is list or isinstance(y, tuple):
+        return type(y)(*map(wrapped, y)) if hasattr(y, "_fields") else type(y)(map(wrapped, y))
+    return Variable._kind._of(y)
+
+
 def refuse(function: str, **given: Any) -> None:
     """TypeError, with what to write instead, for arguments of NumPy's that have no meaning on tensors."""
     for name, value in given.items():

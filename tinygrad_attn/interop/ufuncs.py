@@ -32,7 +32,7 @@ def _vecmat(a: Any, b: Any) -> Any:
 UFUNCS: dict[Any, Callable] = {
     np.add: ops.add, np.subtract: ops.subtract, np.multiply: ops.multiply, np.divide: ops.divide, np.negative: ops.negative,
     np.positive: lambda x: x, np.conjugate: lambda x: x, np.absolute: ops.absolute, np.fabs: ops.absolute, np.reciprocal: ops.reciprocal,
-    np.power: ops.power, np.float_power: ops.power, np.square: ops.square, np.sqrt: ops.sqrt, np.cbrt: ops.cbrt,
+    np.power: ops.power, np.float_power: lambda a, b: ops.power(a, b), np.square: ops.square, np.sqrt: ops.sqrt, np.cbrt: ops.cbrt,
     np.exp: ops.exp, np.exp2: ops.exp2, np.expm1: ops.expm1, np.log: ops.log, np.log2: ops.log2, np.log10: ops.log10, np.log1p: ops.log1p,
     np.logaddexp: ops.logaddexp,
     np.logaddexp2: lambda a, b: ops.logaddexp(ops.multiply(a, math.log(2)), ops.multiply(b, math.log(2))) * (1 / math.log(2)),
@@ -47,7 +47,7 @@ UFUNCS: dict[Any, Callable] = {
     np.modf: lambda x: (ops.subtract(x, ops.trunc(x)), ops.trunc(x)),
     np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.rint: ops.round, np.sign: ops.sign,
     np.copysign: lambda a, b: ops.absolute(a) * np.copysign(1.0, plain(b)).astype(np.result_type(plain(a), plain(b))),
-    np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, (plain(x) > 0).astype(np.result_type(plain(x), plain(h)))),
+    np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, ops.sign(ops.maximum(x, 0))),
     np.matmul: ops.matmul, np.vecdot: _vecdot,
 }
 if hasattr(np, "matvec"):                            # NumPy 2.2

@@ -311,7 +311,7 @@ square.vjp(lambda g, y, x: 2 * g * x)
 @op
 def reciprocal(x):
     """y = 1 / x"""
-    return 1 / x
+    return np.reciprocal(x)
 
 
 reciprocal.vjp(lambda g, y, x: -g * y * y)
