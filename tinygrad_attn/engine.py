@@ -59,23 +59,21 @@ def clone(x: Any) -> Any:
 clone.vjp(lambda g, y, x: g)
 
 
-def _all_parts(node: Node, g: Any, y: Any, args: Sequence[Any], create_graph: bool, goal: set[int] | None,
-               leads: set[int]) -> Sequence[Any]:
+def _all_parts(record: tuple, g: Any, y: Any, args: Sequence[Any], create_graph: bool, wants: Any) -> Sequence[Any]:
     """The gradients of all inputs at once: by the joint rule, or as recorded tensors by way of the op's composite twin."""
-    op = node.op
+    _, op, inputs, static, saved, _, _ = record
     if create_graph and op.twin is not None:
-        inputs = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in node.inputs]
-        leaves = [x for x in inputs if isinstance(x, Variable) and x._tracked]
-        found = sweep([op.twin(*inputs, **node.static)], [g], wanted=leaves, create_graph=True, stop=True)
-        return [found[id(x)][1] if id(x) in found else None for x in inputs]
+        copies = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in inputs]
+        leaves = [x for x in copies if isinstance(x, Variable) and x._tracked]
+        found = sweep([op.twin(*copies, **static)], [g], wanted=leaves, create_graph=True, stop=True)
+        return [found[id(x)][1] if id(x) in found else None for x in copies]
     if op.joint is None:
         raise TypeError(f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one rule for each input, "
                         "or detach() its result.")
-    extra: dict[str, Any] = {"saved": node.saved} if op.saves else {}
+    extra = {"saved": saved} if op.saves else {}
     if op._joint_asks_needs:
-        extra["needs"] = tuple(isinstance(x, Variable) and x._tracked and (goal is None or id(x) in goal or id(x) in leads)
-                               for x in node.inputs)
-    return op.joint(g, y, *args, **node.static, **extra)
+        extra["needs"] = tuple([isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants) for x in inputs])
+    return op.joint(g, y, *args, **static, **extra)
 
 
 def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[int]:
@@ -102,6 +100,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     """
     goal = None if wanted is None else {id(t) for t in wanted}
     leads = set() if goal is None else _leading_to(roots, goal, stop)
+    wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
     grads: dict[int, Any] = {}                       # by id, complete once its tensor comes off the heap
     own: set[int] = set()                            # ids whose gradient was allocated here, so that we may add in place
@@ -110,8 +109,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     observers = local.context.observers
 
     for root, seed in zip(roots, seeds, strict=True):
-        if goal is None or id(root) in goal or id(root) in leads:
-            key = id(root)
+        key = id(root)
+        if wants is None or key in wants:
             grads[key] = grads[key] + seed if key in grads else seed
             if root._record is None or goal is not None and key not in leads:
                 leaves[key] = root
@@ -138,12 +137,12 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 args.append(x._data if isinstance(x, Variable) else x)
         rules = op.partials
         if not rules or op.joint is not None or create_graph and op.twin is not None:
-            rules, parts = None, _all_parts(t._node, g, y, args, create_graph, goal, leads)  # type: ignore[arg-type]
+            rules, parts = None, _all_parts(t._record, g, y, args, create_graph, wants)  # type: ignore[arg-type]
         for i, x in enumerate(inputs):
             if not isinstance(x, Variable) or not x._tracked:
                 continue
             key = id(x)
-            if goal is not None and key not in goal and key not in leads:
+            if wants is not None and key not in wants:
                 continue
             if rules is None:
                 part = parts[i]
@@ -159,7 +158,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 fits = False
             if not fits:
                 part = _fit(part, x, op, i)
-            if create_graph and part.__class__ is ndarray:
+            if create_graph and not isinstance(part, Variable):
                 part = Variable._kind._of(part)      # a rule may return a constant
             before = grads.get(key)
             if before is None:                       # the first gradient is kept by reference,

@@ -103,23 +103,23 @@ def cross_entropy(x, weight=None, *, target, ignore_index=-100, reduction="mean"
     """-weight_t log_softmax(x)_t for class indices t. The class weights are constants: no gradient reaches them."""
     settings = {"ignore_index": ignore_index, "smoothing": label_smoothing}
     logits, labels = _classes_last(x), target.reshape(-1)
-    loss, lse = softmax_kernel.cross_entropy(logits, labels, weight, **settings)
+    loss, sums = softmax_kernel.cross_entropy(logits, labels, weight, **settings)
     counted = labels != ignore_index
     total = np.asarray(counted.sum() if weight is None else weight[labels[counted]].sum(), x.dtype)
     if reduction == "none":
-        return loss.reshape(target.shape), (lse, total)
+        return loss.reshape(target.shape), (sums, total)
     y = loss.sum(dtype=x.dtype)
     with np.errstate(invalid="ignore"):              # all ignored: 0 / 0 = NaN, as in PyTorch
-        return np.asarray(y / total if reduction == "mean" else y, x.dtype), (lse, total)
+        return np.asarray(y / total if reduction == "mean" else y, x.dtype), (sums, total)
 
 
 @cross_entropy.vjp_all
 def _cross_entropy(g, y, x, weight=None, *, target, ignore_index, reduction, label_smoothing, saved):
-    lse, total = saved
+    sums, total = saved
     labels, logits = target.reshape(-1), _classes_last(x)
     with np.errstate(invalid="ignore", divide="ignore"):
         each = np.broadcast_to(g / total if reduction == "mean" else g, target.shape).reshape(-1)
-    dx = softmax_kernel.cross_entropy_backward(each, logits, labels, lse, weight, ignore_index=ignore_index, smoothing=label_smoothing)
+    dx = softmax_kernel.cross_entropy_backward(each, logits, labels, sums, weight, ignore_index=ignore_index, smoothing=label_smoothing)
     axis = min(1, x.ndim - 1)
     return np.moveaxis(dx.reshape(*x.shape[:axis], *x.shape[axis + 1:], x.shape[axis]), -1, axis), None
 

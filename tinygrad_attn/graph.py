@@ -166,8 +166,7 @@ class Op:
 
     def _remember(self, inputs: tuple, arrays: list[Any], constants: bool) -> tuple:
         """Look at memory that users can reach, so that changes up to here count as older; constants as they were used."""
-        for array in arrays:
-            guard.last_change(array)
+        guard.look(arrays)
         if not constants:
             return inputs
         for x, array in zip(inputs, arrays, strict=True):

@@ -17,6 +17,7 @@ import os
 import sys
 import weakref
 import zlib
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -118,6 +119,18 @@ def last_change(array: Any) -> int:
     return watch.changed
 
 
+def look(arrays: Iterable[Any]) -> None:
+    """Notice changes made so far to those of the arrays that users can reach."""
+    seen = None
+    for array in arrays:
+        if array.__class__ is np.ndarray and array is not seen:
+            memory = seen = array
+            while memory.base.__class__ is np.ndarray:
+                memory = memory.base
+            if id(memory) in handed_out:
+                last_change(memory)
+
+
 def place(array: np.ndarray) -> str:
     """` (last changed or handed out at FILE:LINE)`, or nothing where that is not known."""
     watch = watched.get(id(owner(array)))
@@ -129,12 +142,14 @@ def check(t: Any, g: Any) -> None:
     since, _, inputs, *_ = t._record
     if not handed_out and _latest <= since:
         return
-    for i, holder in enumerate((t, *inputs)):
-        value = getattr(holder, "_data", holder)
+    values = [t._data, *[getattr(x, "_data", x) for x in inputs]]
+    look(values)
+    if _latest <= since:
+        return
+    for i, value in enumerate(values):
         if last_change(value) <= since:
             continue
-        node = t._node
-        values = [t._data, *(getattr(x, "_data", x) for x in inputs)]
+        node, holder = t._node, (t, *inputs)[i]
         if _reads(node, getattr(g, "_data", g), values, i):
             role = "its own result" if i == 0 else f"its input {i - 1}"
             raise ValueError(f"{node.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but that was changed in "

@@ -10,20 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, _all_parts, _fit
+from ..engine import Variable, _fit
 
 
 def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """(input, its share of the gradient) for each use by the op that made t."""
     node = t._node
+    op, needs = node.op, tuple(isinstance(x, Variable) and x._tracked for x in node.inputs)
     args = [x._data if isinstance(x, Variable) else x for x in node.inputs]
-    if node.op.joint is None:
-        parts = [None if rule is None else rule(g, t._data, *args, **node.static) for rule in node.op.partials]
-    else:
-        parts = list(_all_parts(node, g, t._data, args, False, None, set()))
-    for i, (x, part) in enumerate(zip(node.inputs, parts)):
-        if isinstance(x, Variable) and x._tracked and part is not None:
-            yield x, _fit(part, x, node.op, i)
+    together = None
+    if op.joint is not None:
+        extra = ({"saved": node.saved} if op.saves else {}) | ({"needs": needs} if op._joint_asks_needs else {})
+        together = op.joint(g, t._data, *args, **node.static, **extra)
+    for i, x in enumerate(node.inputs):
+        if needs[i]:
+            rule = op.partials[i] if together is None else None
+            part = together[i] if together is not None else None if rule is None else rule(g, t._data, *args, **node.static)
+            if part is not None:
+                yield x, _fit(part, x, op, i)
 
 
 def newest_first(roots: Iterable[Any]) -> list[Any]:
@@ -54,7 +58,9 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
         g = np.array(found.grads[id(t)])
         given = [g, t._data, *(x._data if isinstance(x, Variable) else x for x in t._node.inputs)]
         before = [np.array(a) if isinstance(a, np.ndarray) else a for a in given]
-        for x, part in list(contributions(t, g)):
+        with np.errstate(all="ignore"):
+            shares = list(contributions(t, g))
+        for x, part in shares:
             found.grads[id(x)] = found.grads.get(id(x), 0) + part
             found.uses.setdefault(id(x), []).append(t._node.op.__name__)
         if any(isinstance(a, np.ndarray) and a.tobytes() != b.tobytes() for a, b in zip(given, before)):

@@ -3,7 +3,7 @@
     softmax(x) = exp(x) / sum(exp(x))          logsumexp(x) = max + log(sum(exp(x - max)))
     log_softmax(x) = x - logsumexp(x)          cross_entropy(x, t) = logsumexp(x) - x[t]
 
-Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps one logsumexp a row, and backward makes
+Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps two numbers a row, and backward makes
 the gradient, softmax(x) - onehot(t), straight from the logits.  Row sums are products with a vector of ones, three times
 faster than NumPy's sum over the last axis.
 """
@@ -45,12 +45,14 @@ def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
 
 
 def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
-    """out <- exp(x - row maximum); returns (its row sums, logsumexp of the rows of x)."""
+    """out <- exp(x - row maximum); returns (the row maxima, the row sums of out).
+
+    The two are never joined to max + log(sum): where the maximum is large, the logarithm would be rounded away.
+    """
     top = x.max(-1, keepdims=True)
     np.subtract(x, top, out=out)
     np.exp(out, out=out)
-    total = out @ ones(x.shape[1], x.dtype)
-    return total, np.log(total) + top[:, 0]
+    return top[:, 0], out @ ones(x.shape[1], x.dtype)
 
 
 def log_softmax(x: ndarray) -> ndarray:
@@ -58,7 +60,9 @@ def log_softmax(x: ndarray) -> ndarray:
     y = np.empty(x.shape, x.dtype)
 
     def run(s: slice) -> None:
-        np.subtract(x[s], _exponentials(x[s], y[s])[1][:, None], out=y[s])
+        top, total = _exponentials(x[s], y[s])
+        np.subtract(x[s], top[:, None], out=y[s])
+        y[s] -= np.log(total)[:, None]
 
     with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
         by_rows(run, *x.shape)
@@ -83,34 +87,37 @@ def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
 
 def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *, ignore_index: int = -100,
                   smoothing: float = 0.0) -> tuple[ndarray, ndarray]:
-    """(loss of each row, logsumexp of each row) for logits x (rows, classes) and class indices target (rows,).
+    """(loss of each row, sums) for logits x (rows, classes) and class indices target (rows,).
+
+    sums (2, rows) is what backward needs: the maximum of each row, and its sum of exp(x - maximum).
 
     loss = (1 - smoothing) w[t] (lse - x[t]) + smoothing / classes * sum over c of w[c] (lse - x[c]); 0 where
     target is `ignore_index`. Every other target must lie in range; the caller checks.
     """
     rows, classes = x.shape
-    loss, lse = np.empty((2, rows), x.dtype)
+    loss, sums = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype)
     target, seen = _usable(target, ignore_index)
 
     def run(s: slice) -> None:
         block = x[s]
-        lse[s] = _exponentials(block, np.empty_like(block))[1]
+        top, total = sums[:, s] = _exponentials(block, np.empty_like(block))
         t = target[s]
-        part = lse[s] - block[np.arange(len(t)), t]
+        lse = np.log(total)                             # of the row minus its maximum
+        part = lse - (block[np.arange(len(t)), t] - top)
         if weight is not None:
             part *= weight[t]
         if smoothing:
             part *= 1 - smoothing
             w = ones(classes, x.dtype) if weight is None else weight
-            part += (lse[s] * w.sum() - block @ w) * x.dtype.type(smoothing / classes)
+            part += (lse * w.sum() - (block - top[:, None]) @ w) * x.dtype.type(smoothing / classes)
         loss[s] = np.where(seen[s], part, 0)
 
     with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
         by_rows(run, rows, classes)
-    return loss, lse
+    return loss, sums
 
 
-def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, lse: ndarray, weight: ndarray | None = None, *,
+def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarray, weight: ndarray | None = None, *,
                            ignore_index: int = -100, smoothing: float = 0.0) -> ndarray:
     """The gradient by the logits for cotangents g (rows,) of the row losses."""
     rows, classes = x.shape
@@ -126,9 +133,9 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, lse: ndarray
 
     def run(s: slice) -> None:
         block, t = dx[s], target[s]
-        np.subtract(x[s], lse[s, None], out=block)
+        np.subtract(x[s], sums[0, s, None], out=block)
         np.exp(block, out=block)
-        block *= total[s, None]
+        block *= (total[s] / sums[1, s])[:, None]
         if smoothing:
             block -= g[s, None] * spread
         block[np.arange(len(t)), t] -= hit[s]

@@ -124,7 +124,7 @@ class Module:
         for name, value in self.__dict__.items():
             if isinstance(value, kind):
                 yield name, value
-            elif isinstance(value, (list, dict)):
+            elif value.__class__ in (list, dict) and value:
                 items = value.values() if isinstance(value, dict) else value
                 if any(isinstance(item, (Module, Parameter)) for item in items):
                     raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules "
@@ -155,8 +155,15 @@ class Module:
             yield from child.named_modules(seen, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all inside it, each once."""
-        return (module for _, module in self.named_modules())
+        """This module and all inside it, each once, parents first."""
+        seen: set[int] = set()
+        stack: list[Module] = [self]
+        while stack:
+            module = stack.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield module
+                stack.extend(reversed([child for _, child in module._own(Module)]))
 
     def _named(self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
@@ -173,7 +180,12 @@ class Module:
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once: what an optimiser takes."""
-        return (p for _, p in self.named_parameters(recurse=recurse))
+        seen: set[int] = set()
+        for module in self.modules() if recurse else (self,):
+            for value in module.__dict__.values():
+                if isinstance(value, Parameter) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield value
 
     def named_buffers(self, prefix: str = "", recurse: bool = True,
                       remove_duplicate: bool = True) -> Iterator[tuple[str, Buffer]]:

@@ -105,15 +105,15 @@ def _unstack(g, y, *parts, axis, needs):
     return [g[(slice(None),) * along + (i,)] if needed else None for i, needed in enumerate(needs)]
 
 
-@op
+@op(broadcasts=True)
 def tril(x, *, k=0):
-    """The lower triangle of the last two axes, zeros above the k-th diagonal."""
+    """The lower triangle of the last two axes, zeros above the k-th diagonal; NumPy repeats a vector as rows first."""
     return np.tril(x, k)
 
 
-@op
+@op(broadcasts=True)
 def triu(x, *, k=0):
-    """The upper triangle of the last two axes, zeros below the k-th diagonal."""
+    """The upper triangle of the last two axes, zeros below the k-th diagonal; NumPy repeats a vector as rows first."""
     return np.triu(x, k)
 
 
