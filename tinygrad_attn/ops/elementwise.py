@@ -333,7 +333,7 @@ def relu(x):
     return np.maximum(x, 0)
 
 
-relu.vjp(lambda g, y, x: _weighed(g, y > 0) if y.ndim else g * 0 if y <= 0 and math.isfinite(g) else np.where(y <= 0, 0, g))
+relu.vjp(lambda g, y, x: _weighed(g, y > 0) if y.ndim else g if not y <= 0 else g.dtype.type(0))
 
 
 @op
