@@ -133,7 +133,8 @@ def test_the_float_causal_mask():
     assert mask.dtype == np.float32
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", F.silu, np.tanh, nn.GELU("tanh")], ids=["relu", "gelu", "F.silu", "np.tanh", "GELU tanh"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", F.silu, np.tanh, nn.GELU("tanh")],
+                         ids=["relu", "gelu", "F.silu", "np.tanh", "GELU tanh"])
 def test_any_activation(activation):
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation=activation, dtype=np.float64)
     x = ta_random.randn(3, 1, 4, dtype=np.float64)

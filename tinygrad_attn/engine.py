@@ -8,7 +8,7 @@ used it has already given its share.  Nothing recurses, and what has been used i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy import asarray, ndarray
 
 from . import guard
 from .graph import RELEASED, Context, Node, Op, Variable, local, op
-from .guard import watched
+from .guard import handed_out
 
 __all__ = ["RELEASED", "Context", "Node", "Op", "Variable", "clone", "local", "op", "sum_to", "sweep"]
 
@@ -102,32 +102,34 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     leads = set() if goal is None else _leading_to(roots, goal, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
-    grads: dict[int, Any] = {}                       # by id, complete once its tensor comes off the heap
-    own: set[int] = set()                            # ids whose gradient was allocated here, so that we may add in place
+    hand: tuple[int, Variable] | None = None         # the one found last stays out of the heap: in a chain it is the next
+    grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
+    own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
     done: dict[int, tuple[Variable, Any, bool]] = {}
-    leaves: dict[int, Variable] = {}
+    leaves: list[Variable] = []
     observers = local.context.observers
 
     for root, seed in zip(roots, seeds, strict=True):
-        key = id(root)
-        if wants is None or key in wants:
-            grads[key] = grads[key] + seed if key in grads else seed
-            if root._record is None or goal is not None and key not in leads:
-                leaves[key] = root
+        if wants is None or id(root) in wants:
+            if root in grads:                        # it was listed twice
+                grads[root] = grads[root] + seed
+                continue
+            grads[root] = seed
+            if root._record is None or goal is not None and id(root) not in leads:
+                leaves.append(root)
             else:
                 heappush(heap, (-root._record[0], root))
-    while heap:
-        t = heappop(heap)[1]
-        g = grads.pop(id(t), None)
-        if g is None:                                # an output that was listed twice
-            continue
-        _, op, inputs, static, saved, _, retain = t._record  # type: ignore[misc]
+    while heap or hand:
+        t = (heappushpop(heap, hand) if hand else heappop(heap))[1]
+        hand = None
+        g = grads.pop(t)
+        tick, op, inputs, static, _, _, retain = t._record  # type: ignore[misc]
         if retain or goal is not None and id(t) in goal:
             done[id(t)] = t, g, False
         if op is None:
             raise RuntimeError("this graph has been released: backward() was called on it before. "
                                "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
-        if watched:
+        if handed_out or guard.latest > tick:
             guard.check(t, g)
         if create_graph:
             y, args = t, inputs
@@ -139,47 +141,51 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         if not rules or op.joint is not None or create_graph and op.twin is not None:
             rules, parts = None, _all_parts(t._record, g, y, args, create_graph, wants)  # type: ignore[arg-type]
         for i, x in enumerate(inputs):
-            if not isinstance(x, Variable) or not x._tracked:
-                continue
-            key = id(x)
-            if wants is not None and key not in wants:
+            if not isinstance(x, Variable) or not x._tracked or wants is not None and id(x) not in wants:
                 continue
             if rules is None:
                 part = parts[i]
             elif (rule := rules[i]) is None:
                 continue
+            elif static or len(args) > 2:
+                part = rule(g, y, *args, **static)
+            elif len(args) == 2:                     # spelled out, since a call with * takes three times as long
+                part = rule(g, y, args[0], args[1])
             else:
-                part = rule(g, y, *args, **static) if static else rule(g, y, *args)
+                part = rule(g, y, args[0])
             if part is None:
                 continue
+            data = x._data
             try:
-                fits = part.dtype is x._data.dtype and part.shape == x._data.shape
+                fits = part.dtype is data.dtype and part.shape == data.shape
             except AttributeError:                   # a rule may return a Python number
                 fits = False
             if not fits:
                 part = _fit(part, x, op, i)
             if create_graph and not isinstance(part, Variable):
                 part = Variable._kind._of(part)      # a rule may return a constant
-            before = grads.get(key)
+            before = grads.get(x)
             if before is None:                       # the first gradient is kept by reference,
-                grads[key] = part
+                grads[x] = part
                 if op.fresh and part.__class__ is ndarray:
-                    own.add(key)
-                if x._record is None or goal is not None and key not in leads:
-                    leaves[key] = x
+                    own.add(x)
+                if x._record is None or goal is not None and id(x) not in leads:
+                    leaves.append(x)
+                elif hand is None:
+                    hand = -x._record[0], x
                 else:
                     heappush(heap, (-x._record[0], x))
-            elif key in own:                         # the third and later ones are added in place
+            elif x in own:                           # the third and later ones are added in place
                 before += part
             else:                                    # to the sum that the second one made
-                grads[key] = total = before + part
+                grads[x] = total = before + part
                 if total.__class__ is ndarray:
-                    own.add(key)
+                    own.add(x)
             if observers:
                 for observer in observers:
-                    observer.backward(t, t._node, g, i, x, part, grads[key])
+                    observer.backward(t, t._node, g, i, x, part, grads[x])
         if not (retain_graph or create_graph):
             t._record = RELEASED
-    for key, x in leaves.items():
-        done[key] = x, grads[key], key in own
+    for x in leaves:
+        done[id(x)] = x, grads[x], x in own
     return done

@@ -137,7 +137,12 @@ class Op:
                 arrays.append(as_operand(self.__name__, x, inputs))
                 constants = True
         try:
-            out = self.forward(*arrays, **static) if static else self.forward(*arrays)
+            if static or len(arrays) > 2:
+                out = self.forward(*arrays, **static)
+            elif len(arrays) == 2:                   # spelled out, since a call with * takes three times as long
+                out = self.forward(arrays[0], arrays[1])
+            else:
+                out = self.forward(*arrays)
         except Exception as error:
             raise explain(self.__name__, inputs, error) from error
         if self.saves:

@@ -52,7 +52,7 @@ class Watch:
 
 watched: dict[int, Watch] = {}     # by id of the array that owns the memory
 handed_out: set[int] = set()       # those of them that users can reach
-_latest = 0                        # tick of the latest known change of any memory
+latest = 0                        # tick of the latest known change of any memory
 
 
 def owner(array: np.ndarray) -> np.ndarray:
@@ -95,9 +95,9 @@ def hand_out(array: np.ndarray, depth: int = 2) -> None:
 
 def changed(array: np.ndarray, depth: int = 2) -> None:
     """Note that this memory has just been changed in place."""
-    global _latest
+    global latest
     watch = _watch(array)
-    watch.changed = _latest = tick()
+    watch.changed = latest = tick()
     if watch.checksum is not None:
         watch.checksum = _checksum(owner(array))
     watch.place = _place(depth)
@@ -105,7 +105,7 @@ def changed(array: np.ndarray, depth: int = 2) -> None:
 
 def last_change(array: Any) -> int:
     """The tick of the last known change of this memory, 0 for none; looks whether it has changed just now."""
-    global _latest
+    global latest
     if not isinstance(array, np.ndarray):
         return 0
     watch = watched.get(id(array) if array.base is None else id(owner(array)))
@@ -115,7 +115,7 @@ def last_change(array: Any) -> int:
         now = _checksum(owner(array))
         if now != watch.checksum:
             watch.checksum = now
-            watch.changed = _latest = tick()
+            watch.changed = latest = tick()
     return watch.changed
 
 
@@ -140,11 +140,9 @@ def place(array: np.ndarray) -> str:
 def check(t: Any, g: Any) -> None:
     """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
     since, _, inputs, *_ = t._record
-    if not handed_out and _latest <= since:
-        return
     values = [t._data, *[getattr(x, "_data", x) for x in inputs]]
     look(values)
-    if _latest <= since:
+    if latest <= since:
         return
     for i, value in enumerate(values):
         if last_change(value) <= since:

@@ -173,10 +173,10 @@ class Tensor(Variable):
     def backward(self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
-        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single number.  The graph is released on the way unless
-        `retain_graph`; with `create_graph` the gradients are themselves recorded.  Raises ValueError for a tensor of several
-        elements without a gradient, for one of another shape, and where a value that is needed was changed in place;
-        RuntimeError where the graph was already released.  As torch.Tensor.backward.
+        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single number.  The graph is
+        released on the way unless `retain_graph`; with `create_graph` the gradients are themselves recorded.  Raises
+        ValueError for a tensor of several elements without a gradient, for one of another shape, and where a value that
+        is needed was changed in place; RuntimeError where the graph was already released.  As torch.Tensor.backward.
         """
         autograd.backward([self], [gradient], retain_graph, create_graph)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import importlib
@@ -28,10 +29,8 @@ def memory(key: str) -> int:
 
 def give_back() -> None:
     """Return what the allocator keeps in reserve, so that it does not hide what a step takes."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        pass
 
 
 def reset_peak() -> None:
