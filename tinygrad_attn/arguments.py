@@ -23,12 +23,12 @@ def real(x: Any, function: str) -> Any:
     """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
     if not isinstance(x, (Variable, np.ndarray)):
         x = Tensor(x)
-    kind = x.dtype.kind
+    kind = plain(x).dtype.kind
+    if kind == "f":
+        return x
     if kind in "iub":
         return x.astype(get_default_dtype())
-    if kind != "f":
-        raise TypeError(f"{function} needs real numbers, got {describe(x)}.")
-    return x
+    raise TypeError(f"{function} needs real numbers, got {describe(x)}.")
 
 
 def integers(x: Any, function: str, what: str) -> np.ndarray:
@@ -74,12 +74,12 @@ def check_probability(p: float, function: str, name: str = "p") -> None:
 def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str, **parameters: Any) -> int:
     """How many trailing axes are normalised, after checking that they and the parameters have the shape said."""
     shape = (normalized_shape,) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
-    if not shape or tuple(x.shape[-len(shape):]) != shape:
+    if not shape or plain(x).shape[-len(shape):] != shape:
         hint = f" Write normalized_shape={x.shape[-1]} for its last axis." if x.ndim else ""
         raise ValueError(f"{function}: normalized_shape {shape} must be the last sizes of the input, "
                          f"which is {describe(x)}.{hint}")
     for name, parameter in parameters.items():
-        if parameter is not None and tuple(parameter.shape) != shape:
+        if parameter is not None and plain(parameter).shape != shape:
             raise ValueError(f"{function}: {name} must have the shape normalized_shape = {shape}, "
                              f"got {describe(parameter)}.")
     return len(shape)
@@ -87,6 +87,9 @@ def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str
 
 def check_linear(x: Any, weight: Any, bias: Any) -> None:
     """x (..., I), weight (O, I) or (I,), bias (O,) or ()."""
+    shape, sizes = plain(weight).shape, plain(x).shape
+    if sizes and len(shape) == 2 and sizes[-1] == shape[1] and (bias is None or plain(bias).shape == shape[:1]):
+        return                                       # the usual case, first and quickly
     if x.ndim == 0 or weight.ndim not in (1, 2) or x.shape[-1] != weight.shape[-1]:
         turned = weight.ndim == 2 and x.ndim and x.shape[-1] == weight.shape[0]
         raise ValueError("linear: the last size of the input must be the last size of the weight (out, in); got "

@@ -155,12 +155,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 part = rule(g, y, args[0])
             if part is None:
                 continue
-            data = x._data
-            try:
-                fits = part.dtype is data.dtype and part.shape == data.shape
-            except AttributeError:                   # a rule may return a Python number
-                fits = False
-            if not fits:
+            data, kind = x._data, part.__class__
+            if kind is not data.__class__ or kind is ndarray and (part.shape != data.shape or part.dtype is not data.dtype):
                 part = _fit(part, x, op, i)
             if create_graph and not isinstance(part, Variable):
                 part = Variable._kind._of(part)      # a rule may return a constant

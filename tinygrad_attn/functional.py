@@ -134,7 +134,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     if not isinstance(x, (Variable, np.ndarray)) or x.dtype.kind in "iub":  # type: ignore[union-attr]
         x = Tensor(x, dtype=weight.dtype)
     arguments.check_linear(x, weight, bias)
-    plain_case = weight.ndim == 2 and (bias is None or bias.ndim == 1) and fused.fits(x, weight, bias)
+    plain_case = plain(weight).ndim == 2 and (bias is None or plain(bias).ndim == 1) and fused.fits(x, weight, bias)
     return (fused.linear if plain_case else reference.linear_reference)(x, weight, bias)
 
 

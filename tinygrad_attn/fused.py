@@ -30,8 +30,15 @@ _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
 def fits(x: Any, *others: Any) -> bool:
     """Can the fused ops take these operands: arrays of one fast dtype, and none of them empty?"""
-    dtype = x.dtype
-    return dtype in _FAST and x.size > 0 and all([other is None or other.dtype == dtype and other.size > 0 for other in others])
+    array = x._data if isinstance(x, Variable) else x
+    dtype = array.dtype
+    if dtype not in _FAST or not array.size:
+        return False
+    for other in others:
+        array = other._data if isinstance(other, Variable) else other
+        if other is not None and (array.dtype != dtype or not array.size):
+            return False
+    return True
 
 
 def large(x: Any) -> bool:

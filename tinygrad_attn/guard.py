@@ -22,6 +22,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from .errors import describe
 
@@ -121,11 +122,10 @@ def last_change(array: Any) -> int:
 
 def look(arrays: Iterable[Any]) -> None:
     """Notice changes made so far to those of the arrays that users can reach."""
-    seen = None
     for array in arrays:
-        if array.__class__ is np.ndarray and array is not seen:
-            memory = seen = array
-            while memory.base.__class__ is np.ndarray:
+        if array.__class__ is ndarray:
+            memory = array
+            while memory.base.__class__ is ndarray:
                 memory = memory.base
             if id(memory) in handed_out:
                 last_change(memory)

@@ -80,7 +80,8 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
 
 def recording() -> bool:
     """Does anybody in this thread want attention weights?"""
-    return any(isinstance(o, _Recorder) for o in local.context.observers)
+    observers = local.context.observers
+    return bool(observers) and any(isinstance(o, _Recorder) for o in observers)
 
 
 def leave(weights: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from . import autograd, guard, interop, ops
 from .convert import as_array, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import describe, no_attribute, numpy_names
+from .errors import Elsewhere, describe, numpy_names
 from .interop import CALLS, FUNCTIONS
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
@@ -143,8 +143,8 @@ class Tensor(Variable):
     def __format__(self, spec: str) -> str:
         return format(self._data.item(), spec) if spec and self._data.size == 1 else format(repr(self), spec)
 
-    def __getattr__(self, name: str) -> Any:
-        raise no_attribute(self, name, np)
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if hasattr(type(self), name)]
 
     def __bool__(self) -> bool:
         if self._data.size != 1:
@@ -385,6 +385,7 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
+Elsewhere.fill(Tensor)
 
 
 def _plain(x: Any) -> Any:

@@ -48,10 +48,14 @@ class _Detector:
         given = [*operands, *(array_of(v) for v in static.values() if _numeric(v))]
         nan = bool(np.isnan(value).any())
         if any(np.isnan(a).any() if nan else not np.isfinite(a).all() for a in given):
-            return                                   # it came in, and somebody else made it
+            if nan:
+                _came_in(op, inputs, place)
+            return                                   # somebody else made it
         index = _first(np.isnan(value) if nan else np.isinf(value))
         what = f"op {op.__name__!r} made {value[index]} at index {index} of its result {describe(value)}"
-        reason = forward_reason(op.__name__, [_at(a, index, value.shape) for a in operands], operands, value, index)
+        reason = forward_reason(op.__name__, [_at(a, index, value.shape) for a in operands], operands, value, index, static)
+        if reason.startswith(VAGUE):
+            reason = complaint(lambda: op.forward(*(x._data if isinstance(x, Variable) else x for x in inputs), **static)) or reason
         raise FloatingPointError(_text(what, inputs, operands, index, value.shape, place, scope_name(local.context.scope), reason))
 
     def backward(self, t: Any, node: Any, g: Any, number: int, x: Any, part: Any, running_sum: Any) -> None:
@@ -69,7 +73,10 @@ class _Detector:
                     f"{number}, "
                     f"{describe(x)}")
             here = [_at(a, index, part.shape) for a in operands]
-            reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index])
+            reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number)
+            if reason.startswith(VAGUE) and node.op.partials:
+                arrays = [v._data if isinstance(v, Variable) else v for v in node.inputs]
+                reason = complaint(lambda: node.op.partials[number](g, t._data, *arrays, **node.static)) or reason
             raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, reason))
         if not np.isfinite(total).all():
             index = _first(~np.isfinite(total))
@@ -77,6 +84,32 @@ class _Detector:
                     f"at the contribution of op {node.op.__name__!r}")
             raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, "overflow of a sum of gradients; "
                                                                                                          "scale the loss down."))
+
+
+def _came_in(op: Any, inputs: tuple, place: Any) -> None:
+    """NaN in data or weights, which no op has made."""
+    for number, x in enumerate(inputs):
+        value = array_of(x) if _numeric(x) else np.zeros(())
+        if getattr(x, "_record", None) is None and np.isnan(value).any():
+            raise FloatingPointError(f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already holds NaN at index "
+                                     f"{_first(np.isnan(value))}{_called(place)}, and no op made it. Reason: it came in with the data, or "
+                                     "an optimiser step made the weights NaN (a learning rate too large); check the file, or replace it "
+                                     "with np.nan_to_num.")
+
+
+def complaint(compute: Any) -> str:
+    """What NumPy complains of while it computes this, in words."""
+    heard: list[str] = []
+    try:
+        with np.errstate(all="call", under="ignore"), np.errstate(call=lambda kind, _: heard.append(kind)):
+            compute()
+    except Exception:
+        return ""
+    words = {"divide by zero": "a division by zero (or log 0) inside it. Add a small eps to the divisor, or choose a safe value with np.where "
+                               "before dividing.",
+             "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number inside it.",
+             "overflow": "overflow inside it: a number larger than its dtype can hold."}
+    return next((text for kind, text in words.items() if kind in heard), "")
 
 
 def _numeric(x: Any) -> bool:
@@ -112,10 +145,14 @@ def _text(what: str, inputs: tuple, operands: list[np.ndarray], index: tuple[int
 
 OVERFLOWING = {"exp", "exp2", "expm1", "sinh", "cosh", "power", "square", "cube"}
 LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
+VAGUE = ("overflow: ", "an invalid operation")
+"""How reasons begin that the op's name and operands alone did not tell."""
+
 ROW_OPS = {"softmax", "log_softmax", "logsumexp", "scaled_dot_product_attention", "attention", "cross_entropy"}
 
 
-def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray], value: np.ndarray, index: tuple[int, ...]) -> str:
+def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray], value: np.ndarray, index: tuple[int, ...],
+                   static: dict[str, Any]) -> str:
     """Why an op gives NaN or Inf, from its name and the operands at that element."""
     a, b = (*at, None, None)[:2]
     made = value[index]
@@ -129,9 +166,13 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
             return ("0/0. Where both vanish, choose a value with np.where before dividing." if top == 0 else
                     "division by zero. Add a small eps to the divisor, or exclude these elements before dividing.")
         return "inf/inf." if np.isnan(made) else "overflow in a division by a very small number."
+    if "cross_entropy" in name and np.isnan(made) and (np.asarray(static.get("target", 0)) == static.get("ignore_index", -100)).all():
+        return "0/0: every target is ignore_index, so the mean is taken over no targets. Leave such a batch out, or use reduction='sum'."
+    if "norm" in name and np.isnan(made) and static.get("eps") == 0:
+        return "0/0: all elements of the row are equal, so their variance is 0, and eps=0 leaves nothing to divide by. Give eps, as 1e-5."
     if name in LOGARITHMS and a is not None:
         edge = LOGARITHMS[name]
-        return (f"{name} 0. Clip the argument away from it, or compute with log_softmax instead of log(softmax)." if a == edge else
+        return (f"{name} {edge:g}. Clip the argument away from it, or compute with log_softmax instead of log(softmax)." if a == edge else
                 f"{name} of the negative number {a:.6g}." if a < edge else "overflow.")
     if name == "sqrt" and a is not None and a < 0:
         return f"sqrt of the negative number {a:.6g}, which rounding makes of a small variance, say; np.maximum(x, 0) first."
@@ -161,7 +202,7 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     return "an invalid operation on finite numbers."
 
 
-def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any) -> str:
+def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any, number: int) -> str:
     """Why a rule gives NaN or Inf."""
     a, b = (*at, None, None)[:2]
     edge = {"hypot": a == b == 0, "arctan2": a == b == 0, "divide": b == 0, "log1p": a == -1, "arcsin": a in (1, -1),
@@ -171,6 +212,8 @@ def backward_reason(name: str, at: list[float | None], g: float | None, operands
         return ("0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the other branch), but the slope of "
                 f"{name} is infinite, and 0 x inf is NaN. "
                 "Make the argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0).")
+    if name == "power" and number == 1 and a is not None and a < 0:
+        return f"the slope by an exponent is y log x, and x is the negative number {a:.6g} here. Keep the base positive, or detach the exponent."
     if edge:
         return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
     if any(key in name for key in ROW_OPS) and any(np.isneginf(o).any() for o in operands):

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
-from .diagnosis import FIT, Pattern, constant_factor, from_pattern, not_finite, numeric_zero, opposite_axis, same, sums_over_axes, zero
+from .diagnosis import FIT, Pattern, constant_factor, not_finite, numeric_zero, only_small_ones, opposite_axis, same, sums_over_axes, zero
 from .local import MOST, Suspect, call_rule, original_operands, step_size
+from .patterns import from_pattern
+from .placement import mask_missing
 from .problem import Problem
 from .report import Diagnosis
 from .trace import Trace, watching
@@ -22,8 +24,10 @@ def explain_rule(s: Suspect) -> Diagnosis:
     if s.failure is not None:
         return s.failure
     pattern = pattern_of(s.problem, s.which, s.analytic, s.step)
+    if (small := only_small_ones(pattern)) is not None:
+        return small
     for explanation in (_not_finite, _ignores_cotangent, _zero, _constant_factor, _repeated_index, _sums, _one_use_missed, _axis_ignored,
-                        _operand_transposed, _exchanged):
+                        _operand_transposed, _exchanged, _weight_misplaced):
         if (found := explanation(s, pattern)) is not None:
             return found
     return from_pattern(pattern) or _right_for_ones(s) or Diagnosis("rule", "this op's rule disagrees with central differences in no "
@@ -85,21 +89,22 @@ def _constant_factor(s: Suspect, p: Pattern) -> Diagnosis | None:
 
 
 def _sums(s: Suspect, p: Pattern) -> Diagnosis | None:
-    return opposite_axis(p) or sums_over_axes(p)
+    return mask_missing(p) or opposite_axis(p) or sums_over_axes(p)
 
 
 def _ignores_cotangent(s: Suspect, p: Pattern) -> Diagnosis | None:
     """A gradient is linear in the incoming one."""
     g = s.problem.cotangents
-    once, twice, none = (s.problem.gradients(cotangents=[c * k for c in g])[s.which] for k in (1, 2, 0))
-    if once is None or twice is None or none is None:
+    once, twice, none, negative = (s.problem.gradients(cotangents=[c * k for c in g])[s.which] for k in (1, 2, 0, -1))
+    if once is None or twice is None or none is None or negative is None:
         return None
     if np.any(once) and same(once, twice):
         return Diagnosis("incoming gradient ignored", "the rule's answer does not depend on the incoming gradient g: multiply the op's own "
                                                       "derivative by g "
                                                       "(the chain rule). An all-ones g would hide this.")
-    if not same(2 * once, twice) or np.any(none):
-        power = "; it uses g squared" if same(4 * once, twice) else "; it adds something that does not depend on g" if np.any(none) else ""
+    if not same(2 * once, twice) or not same(-once, negative) or np.any(none):
+        power = ("; it uses g squared" if same(4 * once, twice) else "; it adds something that does not depend on g" if np.any(none) else
+                 "; it uses the size of g without its sign" if same(once, negative) else "")
         return Diagnosis("incoming gradient", f"the rule is not linear in the incoming gradient g{power}. Every term is multiplied by g "
                                               "exactly once.")
     return None
@@ -182,23 +187,39 @@ def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
     return None
 
 
-def _right_for_ones(s: Suspect) -> Diagnosis | None:
+def _weight_misplaced(s: Suspect, p: Pattern) -> Diagnosis | None:
     """A layer norm whose rule is right for the initial weight only, say."""
+    return _right_for_ones(s, p.x.ndim)
+
+
+def _right_for_ones(s: Suspect, below: int = 100) -> Diagnosis | None:
+    """Is the rule right where another operand, of fewer axes than `below`, is all ones?"""
     for i, operand in enumerate(s.step.inputs):
         array = getattr(operand, "_data", operand)
-        if i != s.position and isinstance(array, np.ndarray) and array.dtype == np.float64:
-            ones = Variable._kind._of(np.ones(array.shape), getattr(operand, "_tracked", False))
-            if _right_for(s.step._replace(inputs=tuple(ones if k == i else o for k, o in enumerate(s.step.inputs))), s):
-                return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} "
-                                                      "is left out of the rule, or stands outside a sum it "
-                                                      "belongs into (in a normalisation, multiply the gradient by the weight first).")
+        if i == s.position or not (isinstance(array, np.ndarray) and array.dtype == np.float64 and array.ndim < below):
+            continue
+        right = [_right_for(s.step._replace(inputs=tuple(
+            Variable._kind._of(np.full(array.shape, value), getattr(operand, "_tracked", False)) if k == i else o
+            for k, o in enumerate(s.step.inputs))), s) for value in (1.0, 2.0)]
+        if right == [True, False]:
+            return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} is left "
+                                                  "out of the rule.")
+        if all(right):
+            return Diagnosis("operand misplaced", f"the rule is right where all elements of operand {i} are equal and wrong elsewhere: "
+                                                  f"operand {i} stands outside a sum it belongs into (in a normalisation, multiply the "
+                                                  "gradient by the weight first), or its elements are taken in the wrong order (reversed, "
+                                                  "transposed).")
     return None
 
 
 def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
     """Rules in the wrong order, or x taken for y."""
     for other, x in enumerate(s.problem.inputs):
-        if other != s.which and x.shape == p.a.shape and same(p.a, s.problem.numeric(other, step_size(x._data))):
+        if other != s.which and x.shape == p.a.shape and same(p.a, slope := s.problem.numeric(other, step_size(x._data))):
+            given = s.problem.gradients()[other]
+            if given is not None and same(given, slope):
+                return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]} as well: "
+                                              f"the rule of {s.problem.names[s.which]} is a copy of the other's.")
             return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]}: the "
                                           "rules stand in the wrong order.")
     operands = original_operands(s)

@@ -7,6 +7,7 @@ they are tried from the simplest on, and an explanation counts only if it fits t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -37,15 +38,6 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
     if p.shape != q.shape or not (np.isfinite(p).all() and np.isfinite(q).all()):
         return False
     return bool(np.linalg.norm(p - q) <= FIT * max(np.linalg.norm(p), np.linalg.norm(q)) + tolerance)
-
-
-def from_pattern(p: Pattern) -> Diagnosis | None:
-    """The simplest explanation that fits."""
-    for explanation in (not_finite, zero, numeric_zero, constant_factor, opposite_axis, transposed, sums_over_axes, constant, coupling,
-                        lost_contributions, some_elements, missing_factor, missing_term):
-        if (found := explanation(p)) is not None:
-            return found
-    return None
 
 
 def not_finite(p: Pattern) -> Diagnosis | None:
@@ -93,6 +85,8 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
         sizes.setdefault(p.y.size, "the number of elements of the result")
         if p.y.size:
             sizes.setdefault(p.x.size // p.y.size, "how many elements go into one result")
+        if p.x.size:
+            sizes.setdefault(p.y.size // p.x.size, "how often each element is used")
     text = f"the gradient is {factor:.6g} times what it should be, everywhere (constant factor)"
     for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
         size = round(value)
@@ -103,7 +97,20 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
                                                                         "of two "
              "equal uses is not counted"}
     hint = next((f": {t}" for v, t in usual.items() if abs(factor - v) < 1e-3 * v), "")
+    for size in sizes:
+        if not hint and size > 2 and (scale := _root_or_count(abs(factor), size)):
+            hint = f": {scale}; {size} is {sizes[size]}"
     return Diagnosis("constant factor", f"{text}{hint}.")
+
+
+def _root_or_count(factor: float, size: int) -> str:
+    """What attention scales by, and the two ways to divide a variance."""
+    close = lambda value: abs(factor - value) < 1e-4 * value
+    if close(math.sqrt(size)) or close(1 / math.sqrt(size)):
+        return f"{'multiplied' if factor > 1 else 'divided'} by the square root of {size}, a scale that is missing or applied twice"
+    if close((size - 1) / size) or close(size / (size - 1)):
+        return f"{size} where {size - 1} belongs, or the reverse: the divisor of a variance (ddof)"
+    return ""
 
 
 def fit_factor(a: np.ndarray, n: np.ndarray) -> float | None:
@@ -203,9 +210,18 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
             return None
         kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
     which = kinds.pop() if len(kinds) == 1 else "one"
-    return Diagnosis("repeated use", f"{_where(_off(p))} is used several times (a repeated index, or one use of a reused value), but only "
+    return Diagnosis("repeated use", f"the input at {_where(_off(p))} is used several times (a repeated index, or a reused value), but only "
                                      f"the {which} "
                                      "contribution is counted: the others are missed. Overwritten instead of added; use np.add.at, or +=.")
+
+
+def only_small_ones(p: Pattern) -> Diagnosis | None:
+    """Right but for elements much smaller than the largest, which a comparison of all together would not show."""
+    if not same(p.a, p.n):
+        return None
+    off = np.abs(p.a - p.n) > 1e-2 * np.maximum(np.abs(p.a), np.abs(p.n))
+    return Diagnosis("some elements", f"the gradient is wrong only at {_where(off)}, whose gradients are small beside the largest one; the "
+                                      "others are right.") if off.any() else None
 
 
 def some_elements(p: Pattern) -> Diagnosis | None:
@@ -213,11 +229,13 @@ def some_elements(p: Pattern) -> Diagnosis | None:
     if not off.any() or off.all() or p.a.size < 3:
         return None
     a, n = p.a[off], p.n[off]
-    how = "is zero" if not a.any() else f"is {c:.6g} times too large" if (c := fit_factor(a, n)) and len(a) > 1 else "is wrong"
+    factor = fit_factor(a, n) if len(a) > 1 else None
+    how = ("is zero" if not a.any() else "is wrong" if factor is None else "has the wrong sign" if abs(factor + 1) < 1e-3 else
+           f"is {factor:.6g} times what it should be")
     right = ~off
     if right.sum() == 1 and right.flat[0]:
         return Diagnosis("first element only", f"the gradient {how} everywhere except at the first element.")
-    if not np.ndim(p.a) or not _region(off) and off.mean() > 0.8:
+    if not np.ndim(p.a) or off.mean() > 0.7 and (not _region(off) or factor is None and a.any()):
         return None
     return Diagnosis("some elements", f"the gradient {how} only at {_where(off)}; the others are right.")
 
@@ -302,7 +320,7 @@ def fit_or_same(p: np.ndarray, q: np.ndarray) -> bool:
 
 
 def _is(name: str) -> str:
-    return {"x": "x is the input", "y": "y is the op's result", "g": "g is the incoming gradient"}.get(name, f"{name} is an operand of the "
+    return {"x": "x is the operand whose gradient this is", "y": "y is the op's result", "g": "g is the incoming gradient"}.get(name, f"{name} is an operand of the "
                                                                                                              "op")
 
 

@@ -16,6 +16,9 @@ from .problem import Problem, private_values
 from .report import Diagnosis, Entry, Report
 from .trace import Trace
 
+EPS = 1e-6
+"""The default step; where it does not suit the size of the values, another one is tried."""
+
 SMALL = 512
 """Inputs up to this size are measured element by element; larger ones in this many groups, a random projection of each."""
 
@@ -28,7 +31,7 @@ class GradcheckError(AssertionError):
         self.report = report
 
 
-def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3,
+def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol: float = 1e-5, rtol: float = 1e-3,
               raise_exception: bool = True, order: int = 1, fast_mode: bool = False, params: Any = None, seed: int = 0) -> Report:
     """Compare d(sum of v * f)/dx by the rules with (f(x + eps) - f(x - eps)) / (2 eps), for a random weight v of every result.
 
@@ -43,6 +46,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = 1e-6, ato
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %.  As torch.autograd.gradcheck.
     """
+    if not (isinstance(eps, (int, float)) and eps > 0):
+        raise ValueError(f"eps is the step by which an element is moved, a positive number such as {EPS:g}; got {describe(eps)}.")
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (also the gradient of the gradient), got {order!r}.")
     arguments, checked, names = _collect(f, inputs, params)
@@ -68,6 +73,8 @@ def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any]
         raise TypeError(f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write gradcheck(lambda x: ..., [x]); "
                         "the "
                         "result itself does not tell how it was computed.")
+    if not isinstance(inputs, (Variable, np.ndarray, Sequence)) or isinstance(inputs, str):
+        raise TypeError(f"inputs is a Tensor, an array, or a list of what f takes, got {describe(inputs)}. Write gradcheck(f, [x, y]).")
     given = [inputs] if isinstance(inputs, (Variable, np.ndarray)) else list(inputs)
     arguments = [Variable._kind(a) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a for a in given]
     floating = [a for a in arguments if isinstance(a, Variable) and a._data.dtype.kind == "f"]
@@ -101,6 +108,8 @@ def _parameters(f: Any, params: Any) -> list[tuple[str, Any]]:
         return [(f"parameter {name!r}", p) for name, p in f.named_parameters() if p._tracked] if hasattr(f, "named_parameters") else []
     if isinstance(params, Variable):
         params = [params]
+    if not hasattr(params, "__iter__"):
+        raise TypeError(f"params is a list of Tensors, or a mapping from names to Tensors, got {describe(params)}.")
     pairs = params.items() if isinstance(params, dict) else enumerate(params)
     listed = [(key, p) if not isinstance(p, tuple) else p for key, p in pairs]
     return [(f"parameter {getattr(p, 'name', None) or name!r}", p) for name, p in listed]
@@ -121,6 +130,9 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
     except Exception as failure:
         shape = "gave a gradient of shape" in str(failure)
         hint = " Is a sum over a broadcast axis missing, or one too many?" if shape else ""
+        if isinstance(failure, TypeError) and "argument" in str(failure):
+            hint = (". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: ... for an op with the setting axis, "
+                    "and name all of the op's inputs.")
         report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{failure}{hint}")
         blame_a_failing_rule(report, trace, rng)
         return report
@@ -137,7 +149,45 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
     report.notes += [f"{e.name}: the results do not depend on it." for e in report.entries if e.ok and e.missing]
     if any(not e.ok for e in report.entries):
         explain(report, problem, trace, outputs, gradients, eps, rng)
+        if report.better_eps and eps == EPS:
+            return _with_another_step(call, checked, names, report, atol, rtol, fast, rng)
+    elif (stale := _wrong_elsewhere(problem, eps, atol, rtol, rng)):
+        report.diagnosis = stale
     return report
+
+
+def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], first: Report, atol: float, rtol: float,
+                       fast: bool, rng: np.random.Generator) -> Report:
+    """The default step does not suit the size of these values; take the one that does, if all agrees there."""
+    second = _check(call, checked, names, first.better_eps, atol, rtol, fast, rng)
+    if not second:
+        return first
+    second.notes.append(f"measured with eps={first.better_eps:.0e}, which suits these values better than the default {EPS:.0e}.")
+    return second
+
+
+def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rtol: float, rng: np.random.Generator) -> Diagnosis | None:
+    """Right at the given values; and a little way off?  A rule that still reads what an earlier call has left shows only there."""
+    before = [x._data for x in problem.inputs]
+    try:
+        for x in problem.inputs:
+            x._data = x._data * (1 + 0.1 * rng.uniform(-1, 1, x.shape))
+        found = problem.gradients()
+        for which, (x, g) in enumerate(zip(problem.inputs, found)):
+            direction = rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
+            a = 0.0 if g is None else float(np.sum(g * direction))
+            slopes = [problem.slope(which, direction, h) for h in (eps, eps / 8)]
+            margin = 5e-3 * max(abs(a), abs(slopes[0])) + 10 * (atol + problem.noise(eps)) * float(np.abs(direction).max(initial=0))
+            if abs(slopes[0] - slopes[1]) <= 1e-3 * max(map(abs, slopes)) and abs(a - slopes[0]) > margin:
+                return Diagnosis("stale state", f"{problem.names[which]}: the gradient is right at the values given here and wrong a little "
+                                                "way off. The rule uses something that an earlier call left behind (kept on the "
+                                                "layer or in a variable outside, and not renewed) instead of what this call computed.")
+    except Exception:
+        return None                                  # f does not accept these values; nothing to learn then
+    finally:
+        for x, data in zip(problem.inputs, before):
+            x._data = data
+    return None
 
 
 def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], eps: float, atol: float, rtol: float, fast: bool,

@@ -51,6 +51,10 @@ def local_problem(step: Step, rng: np.random.Generator) -> tuple[Problem, list[i
 
 def suspects(steps: Sequence[Step], rng: np.random.Generator) -> list[Suspect]:
     """The ops among the steps whose own rule is wrong, the worst first; each op once."""
+    return _suspects(steps, rng, fine=False) or _suspects(steps, rng, fine=True)
+
+
+def _suspects(steps: Sequence[Step], rng: np.random.Generator, fine: bool) -> list[Suspect]:
     found: dict[int, Suspect] = {}
     seen: set[Any] = set()
     for step in steps:
@@ -60,14 +64,17 @@ def suspects(steps: Sequence[Step], rng: np.random.Generator) -> list[Suspect]:
         if key in seen and id(step.op) not in found and len(steps) > 400:
             continue                                 # a long program of the same small ops: one look at each shape is enough
         seen.add(key)
-        suspect = examine(step, rng)
+        suspect = examine(step, rng, fine)
         if suspect is not None and (id(step.op) not in found or suspect.error > 10 * found[id(step.op)].error):
             found[id(step.op)] = suspect
     return sorted(found.values(), key=lambda s: -s.error)
 
 
-def examine(step: Step, rng: np.random.Generator) -> Suspect | None:
-    """The input for which this op's rule is off the most, or None where it is right."""
+def examine(step: Step, rng: np.random.Generator, fine: bool = False) -> Suspect | None:
+    """The input for which this op's rule is off the most, or None where it is right.
+
+    `fine` judges each element by its own slope, so that a wrong one shows beside others that are a million times as large.
+    """
     problem, positions = local_problem(step, rng)
     again = problem.values()
     if not problem.inputs or any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(problem.values(), again)):
@@ -84,16 +91,16 @@ def examine(step: Step, rng: np.random.Generator) -> Suspect | None:
     for which, x in enumerate(problem.inputs):
         found = gradients[which]
         analytic = np.zeros(x.shape) if found is None else found
-        error = _relative_error(problem, which, analytic, rng)
-        if error > 1e-4 and (worst is None or error > worst.error) and not _rules_are_right(problem, which, rng):
+        error = _relative_error(problem, which, analytic, rng, fine)
+        if error > 1e-4 and (worst is None or error > worst.error) and not _rules_are_right(problem, which, rng, fine):
             worst = Suspect(step, problem, which, positions[which], analytic, error)
     return worst
 
 
-def _rules_are_right(problem: Problem, which: int, rng: np.random.Generator) -> bool:
+def _rules_are_right(problem: Problem, which: int, rng: np.random.Generator, fine: bool) -> bool:
     """Would the rules alone, summed by hand, be right?  Then the op is innocent and the sweep is not."""
     by_hand = second_opinion(problem.traced()[0], problem.cotangents).grads.get(id(problem.inputs[which]))
-    return by_hand is not None and _relative_error(problem, which, by_hand, rng) <= 1e-4
+    return by_hand is not None and _relative_error(problem, which, by_hand, rng, fine) <= 1e-4
 
 
 def step_size(x: np.ndarray) -> float:
@@ -102,7 +109,7 @@ def step_size(x: np.ndarray) -> float:
     return 1e-6 * float(np.clip(finite.mean() if finite.size else 1, 1e-3, 1e3))
 
 
-def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.random.Generator) -> float:
+def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.random.Generator, fine: bool = False) -> float:
     """The largest disagreement over the largest slope; elements at a kink do not count."""
     x = problem.inputs[which]
     eps = step_size(x._data)
@@ -118,6 +125,10 @@ def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.
     if any(np.isfinite(n) and not np.isfinite(a) for n, a, _ in measured):
         return np.inf
     measured = [m for m in measured if np.isfinite(m[0])]
+    if fine:
+        return max((abs(n - a) / max(abs(n), abs(a)) for n, a, i in measured
+                    if i >= 0 and abs(n - a) > 1e-2 * max(abs(n), abs(a)) + problem.noise_of(which, i, eps)
+                    and not at_kink(problem, which, i, eps, max(abs(n), abs(a)))), default=0.0)
     scale = max((max(abs(n), abs(a)) for n, a, _ in measured), default=0)
     if scale <= problem.noise(eps):
         return 0.0

@@ -10,8 +10,9 @@ import numpy as np
 from ..engine import Variable
 from .blame import explain_rule, pattern_of
 from .byhand import second_opinion
-from .diagnosis import from_pattern, same
+from .diagnosis import same
 from .local import at_kink, suspects
+from .patterns import from_pattern
 from .problem import Problem
 from .report import Diagnosis, Entry, Report
 from .trace import Step, Trace, array_of, scope_name
@@ -41,6 +42,8 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         report.notes.append("some of the elements that are off lie at a kink; the diagnosis is about the others.")
     if (diagnosis := badly_chosen_eps(problem, which, entry, report.curve, eps)) is not None:
         report.diagnosis = diagnosis
+        if diagnosis.kind == "eps":
+            report.better_eps = min(report.curve, key=lambda pair: pair[1])[0]
         return
     found_ops = suspects(trace.steps, rng)
     report.culprits = [s.step.op.__name__ for s in found_ops]
@@ -51,7 +54,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         operand = f" (its rule for operand {worst.position})" if len(worst.step.inputs) > 1 else ""
         report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {str(why).removeprefix(why.kind + ': ')}")
         return
-    report.diagnosis = (outside_the_graph(problem, trace, entry, report) or lost_in_the_sweep(problem, outputs, entry, report)
+    report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report) or lost_in_the_sweep(problem, outputs, entry, report)
                         or _whole(problem, which, entry, eps))
 
 
@@ -121,8 +124,9 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
     if not runs:
         return None
     best = min(curve, key=lambda pair: pair[1])[0]
+    scale_of_x = max(1.0, float(np.abs(problem.inputs[which]._data).mean()))
     size = "too large: the function bends within one step" if eps > best else "too small: rounding drowns the difference"
-    if best >= 1e-3 and eps < best:
+    if best >= 1e-3 * scale_of_x and eps < best:
         return Diagnosis("precision", f"precision too low: the gradient agrees only with steps as large as eps={best:.0e}; with smaller "
                                       "ones rounding drowns "
                                       "the difference. Some part is computed in float32 (a cast inside an op?), or large numbers cancel.")
@@ -142,6 +146,25 @@ def lower_precision(trace: Trace) -> tuple[Diagnosis, Step] | None:
 
 
 # ---- is it between the ops?
+
+def overwritten(trace: Trace, report: Report) -> Diagnosis | None:
+    """A result that no longer is what its op makes of its operands: somebody wrote into it."""
+    for step in trace.steps:
+        try:
+            with np.errstate(all="ignore"):
+                again = step.op.forward(*(x._data if isinstance(x, Variable) else x for x in step.inputs), **step.static)
+            again = np.asarray(again[0] if step.op.saves else again)
+        except Exception:
+            continue
+        value = array_of(step.result)
+        if again.shape != value.shape or again.dtype != value.dtype or np.allclose(again, value, rtol=1e-6, atol=0, equal_nan=True):
+            continue
+        name_op(report, step)
+        return Diagnosis("result modified", f"the result of op {step.op.__name__!r} (or an operand of it) was changed in place after it was "
+                                            "computed, which the graph does not see, so its gradient is that of the unchanged value. "
+                                            "Compute a new tensor: np.where(mask, value, y), not y.data[...] = value.")
+    return None
+
 
 def outside_the_graph(problem: Problem, trace: Trace, entry: Entry, report: Report) -> Diagnosis | None:
     """Constants that move when the input moves: a value that left the graph on its way."""
@@ -195,12 +218,12 @@ def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry, report
     except Exception:
         return None
     x = problem.inputs[which]
-    measured = ~np.isnan(entry.numeric)
-    if id(x) not in grads or not same(grads[id(x)][measured], entry.numeric[measured]):
+    measured = np.isfinite(entry.numeric)
+    if id(x) not in grads or not (np.abs(grads[id(x)] - entry.numeric)[measured] <= entry.tolerance[measured]).all():
         return None
     used = max(uses.values(), key=len)
     listed = ", ".join(uses[id(x)])
-    return Diagnosis("missed use", f"{entry.name} is used {len(uses[id(x)])} times ({listed}), some tensor up to {len(used)} times, and "
+    return Diagnosis("missed use", f"{entry.name} is used by {listed}, some tensor up to {len(used)} times, and "
                                    "adding up what the ops' own rules say gives "
                                    "the right gradient: the sweep missed a use, counted one twice, or went on before all were in. It must "
                                    "add, not overwrite, "

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import enable_grad, grad, no_grad
+from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
 from .trace import Trace, watching
@@ -37,8 +37,8 @@ class Problem:
         return tensors
 
     def values(self) -> list[np.ndarray]:
-        """The results as arrays, nothing recorded."""
-        with no_grad(), np.errstate(all="ignore"):
+        """The results as arrays."""
+        with enable_grad(), np.errstate(all="ignore"):   # recorded, for a function may itself ask for a gradient
             return [np.array(t._data) for t in self.outputs()]
 
     def traced(self) -> tuple[list[Any], Trace]:
@@ -80,6 +80,11 @@ class Problem:
     def element(self, which: int, flat: int, eps: float) -> float:
         """The numeric derivative by one element."""
         return self.slope(which, self.unit(which, flat), eps)
+
+    def noise_of(self, which: int, flat: int, eps: float) -> float:
+        """What rounding may make of the difference by one element, judged by the results that move with it."""
+        moving = self.along(which, self.unit(which, flat), eps)
+        return 2e-8 * float(sum(np.sum(np.abs(c * y)[d != 0]) for c, y, d in zip(self.cotangents, self.values(), moving))) * (1e-6 / eps)
 
     def sides(self, which: int, flat: int, eps: float) -> tuple[float, float]:
         """The slopes to the left and to the right of one element."""
@@ -125,8 +130,22 @@ class Problem:
         return np.stack(rows)
 
     def noise(self, eps: float) -> float:
-        """What rounding alone may make of a central difference; differences below it mean nothing."""
-        return 2e-8 * float(sum(np.sum(np.abs(c * np.nan_to_num(y))) for c, y in zip(self.cotangents, self.values()))) * (1e-6 / eps)
+        """What rounding alone may make of a central difference; differences below it mean nothing.
+
+        Results that do not move with the inputs, such as the -1e9 of a mask, cancel exactly and make no noise.
+        """
+        still, before, rng = self.values(), [x._data for x in self.inputs], np.random.default_rng(4)
+        try:
+            for x in self.inputs:
+                x._data = x._data + eps * rng.uniform(0.5, 1, x.shape)
+            moved = self.values()
+        except Exception:                            # the function minds its values; then every result counts
+            moved = [y + 1 for y in still]
+        finally:
+            for x, data in zip(self.inputs, before):
+                x._data = data
+        sizes = (np.abs(c * np.nan_to_num(y))[y != z] for c, y, z in zip(self.cotangents, still, moved) if y.shape == z.shape)
+        return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
 
 
 @contextmanager

@@ -18,6 +18,11 @@ BIG = 1 << 21                   # multiplications, from where a second thread is
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
+    if len(x) * weight.size < BIG:
+        y = x.dot(weight.T)
+        if bias is not None:
+            y += bias
+        return y
     y = np.empty((len(x), len(weight)), x.dtype)
 
     def run(lo: int, hi: int) -> None:
@@ -26,18 +31,19 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
         if bias is not None:
             part += bias
 
-    split(run, len(x), len(x) * weight.size >= BIG)
+    split(run, len(x))
     return y
 
 
 def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = True, wants_weight: bool = True,
                     wants_bias: bool = True) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     """(dx, dweight, dbias) for the cotangent g (rows, out); what is not wanted is None."""
-    big = len(x) * weight.size >= BIG
+    one = ones(len(x), x.dtype)
+    if len(x) * weight.size < BIG:
+        return g.dot(weight) if wants_x else None, g.T.dot(x) if wants_weight else None, one.dot(g) if wants_bias else None
     dx = np.empty(x.shape, x.dtype) if wants_x else None
     dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None
     dbias = np.empty(len(weight), weight.dtype) if wants_bias else None
-    one = ones(len(x), x.dtype)
 
     def by_row(lo: int, hi: int) -> None:
         np.matmul(g[lo:hi], weight, out=dx[lo:hi])              # type: ignore[index]
@@ -49,7 +55,7 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
             np.matmul(one, g[:, lo:hi], out=dbias[lo:hi])
 
     if wants_x:
-        split(by_row, len(x), big)
+        split(by_row, len(x))
     if wants_weight or wants_bias:
-        split(by_output, len(weight), big)
+        split(by_output, len(weight))
     return dx, dweight, dbias

@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from .rows import by_rows
-from .scores import ones
+from .scores import averaging, ones
 
 
 class Norm(NamedTuple):
@@ -31,19 +31,18 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     y = np.empty(x.shape, dtype)
     mean = np.empty(rows, dtype) if center else None
     reciprocal = np.empty(rows, dtype)
-    average = ones(n, dtype) * dtype.type(1 / n)
-    small = dtype.type(eps)
+    average = averaging(n, dtype)
 
     def run(s: slice) -> None:
         block, r = y[s], reciprocal[s]
         if mean is None:
             block[...] = x[s]
         else:
-            np.matmul(x[s], average, out=mean[s])
+            np.dot(x[s], average, out=mean[s])
             np.subtract(x[s], mean[s, None], out=block)
         np.vecdot(block, block, out=r)
-        r *= dtype.type(1 / n)
-        r += small
+        r *= 1 / n
+        r += eps
         np.sqrt(r, out=r)
         np.reciprocal(r, out=r)
         block *= r[:, None]
@@ -62,8 +61,8 @@ def norm_backward(g: ndarray, x: ndarray, weight: ndarray | None, saved: Norm, w
     rows, n = x.shape
     dtype = x.dtype
     dx = np.empty(x.shape, dtype)
-    parts: dict[int, list] = {}                         # sums over rows, by the block they came from: added in a fixed order
-    average = ones(n, dtype) * dtype.type(1 / n)
+    parts: dict[int, tuple] = {}                        # sums over rows, by the block they came from: added in a fixed order
+    average = averaging(n, dtype)
     weighted = average if weight is None else average * weight
 
     def run(s: slice) -> None:
@@ -75,20 +74,21 @@ def norm_backward(g: ndarray, x: ndarray, weight: ndarray | None, saved: Norm, w
             h *= r
         t = gs * h
         one = ones(len(gs), dtype)
-        parts[s.start] = [one @ t if wants_weight else None, one @ gs if wants_bias else None]
-        h *= (t @ weighted)[:, None]
+        parts[s.start] = one.dot(t) if wants_weight else None, one.dot(gs) if wants_bias else None
+        h *= t.dot(weighted)[:, None]
         if weight is None:
             np.subtract(gs, h, out=d)
         else:
             np.multiply(gs, weight, out=d)
             d -= h
         if saved.mean is not None:
-            d -= (gs @ weighted)[:, None]
+            d -= gs.dot(weighted)[:, None]
         d *= r
 
     by_rows(run, rows, n)
-    sums = [parts[start] for start in sorted(parts)]
-    nothing = np.zeros(n, dtype)
-    dweight, dbias = (sum((s[i] for s in sums), start=nothing) if wanted else None
-                      for i, wanted in enumerate((wants_weight, wants_bias)))
+    dweight, dbias = parts.pop(0)
+    for start in sorted(parts):
+        for total, part in zip((dweight, dbias), parts[start], strict=True):
+            if total is not None:
+                total += part
     return dx, dweight, dbias

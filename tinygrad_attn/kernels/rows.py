@@ -19,6 +19,9 @@ ALONE, SHARED = 1 << 16, 1 << 17            # elements in a block, with one thre
 
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     """Call f(slice of rows) until all rows, each of `width` elements, are done."""
+    if rows * width <= ALONE:
+        f(slice(0, rows))
+        return
     big = rows * width >= BIG
     step = max(1, (SHARED if big and get_num_threads() > 1 else ALONE) // max(1, width))
 

@@ -70,6 +70,12 @@ def ones(n: int, dtype: np.dtype) -> ndarray:
     return np.ones(n, dtype)
 
 
+@lru_cache(maxsize=16)
+def averaging(n: int, dtype: np.dtype) -> ndarray:
+    """A vector of 1/n: x @ averaging(n) is the fastest mean over the last axis."""
+    return np.full(n, 1 / n, dtype)
+
+
 def in_range(total: ndarray, unmasked: ndarray) -> bool:
     """May sums of unshifted exponentials be trusted? NaN answers no. The sum before masking bounds every single weight."""
     return bool(total.min() > LOW and unmasked.max() < HIGH)

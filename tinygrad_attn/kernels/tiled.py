@@ -1,10 +1,11 @@
 """Attention in memory that grows with T and not with T x S: one tile of scores at a time, none of them kept.
 
 Forward walks over tiles of rows x columns scores, adds each tile's share to the output and to the row sums, and keeps only
-the logarithm of those sums (lse, one number a row).  Backward computes each tile of weights again, exp(q k^T - lse): that
-costs one more product, and saves the memory and the traffic of the whole matrix.  Subtracting lse, and subtracting
-rowsum(g * out) from g v^T, both happen inside the products, by one column more: [q, -lse] [k, 1]^T.  With a causal mask the
-tiles above the diagonal are never visited, which halves the work.  (Rabe & Staats 2021; Dao et al. 2022.)
+the logarithm of those sums (lse, one number a row; beside it the maximum, where one was needed).  Backward computes each tile
+of weights again, exp(q k^T - lse): that costs one more product, and saves the memory and the traffic of the whole matrix.
+Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the products, by one column more:
+[q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
+(Rabe & Staats 2021; Dao et al. 2022.)
 """
 
 from typing import NamedTuple
@@ -19,9 +20,13 @@ ROWS, COLUMNS = 256, 512        # COLUMNS is a multiple of ROWS, so the diagonal
 
 
 class Tiled(NamedTuple):
-    """What backward needs: log(sum(exp(scores))) of each row, and which tiles of rows needed the row maximum."""
+    """What backward needs: log(sum(exp(scores - maximum))) and maximum of each row, and which tiles of rows needed the maximum.
+
+    They are not joined into one number: beside a maximum of -1e9, from a row blocked by a finite mask, the logarithm would be lost.
+    """
 
     lse: ndarray                # (..., T), 0 for a row that sees nothing
+    maximum: ndarray            # (..., T), 0 where it was not needed; (..., 0) if it was needed nowhere
     shifted: ndarray            # (..., number of row tiles), bool
 
 
@@ -42,7 +47,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
     *lead, length, _ = q.shape
     dtype = q.dtype
     row_tiles = [slice(i, min(i + ROWS, length)) for i in range(0, length, ROWS)]
-    lse = np.empty(q.shape[:-1], dtype)
+    lse, maxima = np.empty(q.shape[:-1], dtype), np.zeros(q.shape[:-1], dtype)
     shifted = np.zeros((*lead, len(row_tiles)), bool)
     heads = list(np.ndindex(*lead))
     shares = _shares(len(heads), len(row_tiles))
@@ -78,7 +83,6 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                     mask.multiply(tile, at, rows, columns)
                 total += tile @ one
                 add_share(rows, columns, tile, result)
-            maximum = np.zeros_like(total)
             if not in_range(total, np.maximum(unmasked, total)):
                 shifted[at][index] = True
                 queries = scaled(q[at][rows], scale)
@@ -87,7 +91,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                     tile = scores(rows, columns, queries)
                     mask.hide(tile, at, rows, columns)
                     np.maximum(top, tile.max(-1, keepdims=True), out=top)
-                maximum = row_maximum(top)[:, 0]
+                maximum = maxima[at][rows] = row_maximum(top)[:, 0]
                 result[:], total[:] = 0, 0
                 for columns in cut:
                     tile = scores(rows, columns, queries)
@@ -97,12 +101,12 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                     total += tile.sum(-1)
                     add_share(rows, columns, tile, result)
                 total[total == 0] = 1                   # a row that sees nothing: 0 / 1, and an lse of 0
-            lse[at][rows] = np.log(total) + maximum
+            lse[at][rows] = np.log(total)
             np.multiply(result, (dtype.type(keep_scale) / total)[:, None], out=out[at][rows])
 
     with np.errstate(**QUIET):
         tasks(run, len(heads) * shares)
-    return Tiled(lse, shifted)
+    return Tiled(lse, maxima if shifted.any() else maxima[..., :0].copy(), shifted)
 
 
 def _tile(buffer: ndarray, rows: slice, columns: slice) -> ndarray:
@@ -156,11 +160,14 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 height, size = rows.stop - i, columns.stop - j
                 tile, ds = _tile(first, rows, columns), _tile(second, rows, columns)
 
-                np.matmul(_with_column(query_one, queries[rows], minus_lse[rows]), kt[:, :size], out=tile)
+                shifted = saved.shifted[at][i // ROWS]
+                np.matmul(_with_column(query_one, queries[rows], 0 if shifted else minus_lse[rows]), kt[:, :size], out=tile)
                 mask.add(tile, at, rows, columns)
-                if saved.shifted[at][i // ROWS]:
-                    np.minimum(tile, 0, out=tile)           # weights are at most 1; a hidden score might overflow
+                if shifted:
                     tile *= dtype.type(1 / mask.unit)       # e^x copes with numbers far below 0 faster than 2^x does
+                    tile -= saved.maximum[at][rows, None]
+                    tile -= saved.lse[at][rows, None]
+                    np.minimum(tile, 0, out=tile)           # weights are at most 1; a hidden score might overflow
                     np.exp(tile, out=tile)
                 else:
                     mask.exp(tile, out=tile)
@@ -198,6 +205,8 @@ def weights(q: ndarray, k: ndarray, saved: Tiled, mask: Mask, scale: float) -> n
     at = (slice(None),) * (q.ndim - 2)
     mask.add(w, at)
     mask.hide(w, at)
+    if saved.maximum.size:
+        w -= saved.maximum[..., None]
     w -= saved.lse[..., None]
     np.exp(w, out=w)
     return w

@@ -127,7 +127,8 @@ class MultiheadAttention(Module):
         value = key if one_memory else floating(value, self.out_proj.weight)
         self._check(query, key, value)
         batched = query.ndim == 3
-        query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
+        if not (batched and self.batch_first):
+            query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
 
         dropout_p = self.dropout if self.training else 0.0
         wanted = need_weights or record.recording()
@@ -204,6 +205,8 @@ class MultiheadAttention(Module):
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
         """Raise ValueError unless the inputs fit the module and each other."""
+        if query is key is value and query.ndim in (2, 3) and query.shape[-1] == self.embed_dim == self.kdim == self.vdim:
+            return                                   # the usual case, first and quickly
         batched = query.ndim == 3
         batch, time = (0, 1) if self.batch_first else (1, 0)
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):

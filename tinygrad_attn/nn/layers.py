@@ -21,6 +21,8 @@ from .module import Module, Parameter
 
 def floating(x: Any, like: Any = None) -> Any:
     """Integers and booleans become the dtype of `like` (None: the default dtype); what is floating stays as it is."""
+    if isinstance(x, Tensor) and x._data.dtype.kind == "f":
+        return x                                     # the usual case, first and quickly
     if not hasattr(x, "dtype"):
         x = Tensor(x)
     elif not isinstance(x, (Tensor, np.ndarray)):
@@ -63,7 +65,8 @@ class Linear(Module):
     def forward(self, input: Any) -> Tensor:
         """(..., in) -> (..., out).  Raises ValueError if the last axis of input is not `in_features` long."""
         input = floating(input, self.weight)
-        if not input.ndim or input.shape[-1] != self.in_features:
+        shape = input.shape
+        if not shape or shape[-1] != self.in_features:
             turned = input.ndim > 1 and input.shape[-2] == self.in_features
             raise ValueError(f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
                              f"{self.in_features} long." + (" Transpose input?" if turned else ""))
@@ -115,7 +118,7 @@ class Embedding(Module):
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return (int(normalized_shape),) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
 
 
 class LayerNorm(Module):

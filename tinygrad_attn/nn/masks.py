@@ -85,8 +85,10 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
 
 
 def blocking(mask: Any, dtype: Any) -> Any:
-    """The mask as numbers to add to scores: -inf where a boolean one is True."""
-    return np.where(mask, -math.inf, 0.0).astype(dtype) if mask.dtype == bool else mask
+    """The mask as numbers of this dtype to add to scores: -inf where a boolean one is True."""
+    if mask.dtype == bool:
+        return np.where(mask, -math.inf, 0.0).astype(dtype)
+    return mask if mask.dtype == dtype else mask.astype(dtype)
 
 
 def softmax(scores: Any) -> Any:

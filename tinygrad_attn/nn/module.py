@@ -124,12 +124,16 @@ class Module:
         for name, value in self.__dict__.items():
             if isinstance(value, kind):
                 yield name, value
-            elif value.__class__ in (list, dict) and value:
-                items = value.values() if isinstance(value, dict) else value
-                if any(isinstance(item, (Module, Parameter)) for item in items):
-                    raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules "
-                                    "or parameters, which would be neither trained nor saved. Use nn.ModuleList or "
-                                    "nn.ModuleDict; or a tuple, if they belong elsewhere.")
+            elif value.__class__ is list or value.__class__ is dict:
+                self._refuse(value)
+
+    def _refuse(self, value: list | dict) -> None:
+        """Raise if a plain list or dict holds modules or parameters."""
+        items = value.values() if isinstance(value, dict) else value
+        if any(isinstance(item, (Module, Parameter)) for item in items):
+            name = next(name for name, known in self.__dict__.items() if known is value)
+            raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules or parameters, which would be "
+                            "neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
@@ -181,11 +185,22 @@ class Module:
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once: what an optimiser takes."""
         seen: set[int] = set()
-        for module in self.modules() if recurse else (self,):
+        stack: list[Module] = [self]
+        while stack:                                 # one walk for both kinds: this is called at every training step
+            module, inside = stack.pop(), []
             for value in module.__dict__.values():
-                if isinstance(value, Parameter) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield value
+                kind = value.__class__
+                if issubclass(kind, Parameter):
+                    if id(value) not in seen:
+                        seen.add(id(value))
+                        yield value
+                elif issubclass(kind, Module):
+                    inside.append(value)
+                elif kind is list or kind is dict:
+                    module._refuse(value)
+            if recurse:
+                seen.add(id(module))
+                stack.extend([child for child in reversed(inside) if id(child) not in seen])
 
     def named_buffers(self, prefix: str = "", recurse: bool = True,
                       remove_duplicate: bool = True) -> Iterator[tuple[str, Buffer]]:

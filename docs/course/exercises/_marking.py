@@ -1,0 +1,180 @@
+"""What a marker is made of: checks that never raise, a line for each, and a text that helps with the first that fails."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinygrad_attn as ta
+from tinygrad_attn.check import Comparison, compare
+from tinygrad_attn.check.report import Line
+
+
+class NotWritten(Exception):
+    """The learner has not come to this part yet."""
+
+
+class Exercise(NamedTuple):
+    """One exercise: the chapter it belongs to, and the function that marks it."""
+
+    number: int
+    name: str
+    task: str
+    mark: Callable[[Marks], None]
+
+
+exercises: dict[str, Exercise] = {}
+
+
+def exercise(number: int, name: str, task: str) -> Callable[[Callable[[Marks], None]], None]:
+    """Enter a marker under its name; a decorator."""
+    def enter(mark: Callable[[Marks], None]) -> None:
+        exercises[name] = Exercise(number, name, task, mark)
+    return enter
+
+
+class Marks:
+    """The learner's file, and what was found in it."""
+
+    def __init__(self, file: Path):
+        self.file = file
+        self.lines: list[Line] = []
+        self.help = ""
+        self.module = ModuleType("answer")
+        self.module.__file__ = str(file)
+
+    def load(self) -> bool:
+        """Run the file; a syntax error is a line of the report like any other."""
+        try:
+            exec(compile(self.file.read_text("utf-8"), str(self.file), "exec"), vars(self.module))
+        except (Exception, SystemExit) as error:
+            self._failed("the file runs", *self._explain(error))
+            return False
+        return True
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.lines) and all(line.ok for line in self.lines)
+
+    def __str__(self) -> str:
+        passed = sum(line.ok for line in self.lines)
+        text = f"{Comparison(self.lines)}\n\n{passed} of {len(self.lines)} checks pass."
+        return text if self.ok else f"{text} About the first that does not:\n\n{self.help}"
+
+    # ---- the learner's functions
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A function of the learner's; it raises NotWritten where it is missing or returns None."""
+        own = getattr(self.module, name, None)
+        if not callable(own):
+            def missing(*_: Any, **__: Any) -> Any:
+                raise NotWritten(f"the file defines no function {name}; its name must be exactly that")
+            return missing
+
+        @functools.wraps(own)
+        def checked(*args: Any, **settings: Any) -> Any:
+            return written(own(*args, **settings), name)
+        return checked
+
+    def op(self, forward: str, *rules: str) -> Any:
+        """An op of the learner's function and rules, with broadcasting operands."""
+        return ta.op(self.function(forward), broadcasts=True).vjp(*map(self.function, rules))
+
+    # ---- checks
+
+    def compare(self, name: str, mine: Callable[[], Any], expected: Any, *, mistakes: Mapping[str, Any] | None = None, hint: str = "",
+                atol: float = 1e-6, rtol: float = 1e-5) -> None:
+        """|mine() - expected| is small.  `mistakes` tells by text which numbers a usual mistake would give."""
+        try:
+            found = mine()
+            line = compare({name: found}, {name: expected}, atol=atol, rtol=rtol).lines[0]
+        except (Exception, SystemExit) as error:
+            return self._failed(name, *self._explain(error))
+        if line.ok:
+            self.lines.append(line)
+            return None
+        same = (text for text, wrong in (mistakes or {}).items() if compare(found, wrong, atol=atol, rtol=rtol))
+        shown = f"expected\n{_short(expected)}\nfound\n{_short(found)}"
+        return self._failed(name, line, "\n\n".join(filter(None, [shown, next(same, ""), hint])))
+
+    def gradient(self, name: str, f: Any, *inputs: np.ndarray, mistakes: Mapping[str, Callable] | None = None, **settings: Any) -> None:
+        """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong rules for its first operand."""
+        try:
+            self._rules_return(f, inputs, settings)
+            report = ta.gradcheck(lambda *xs: f(*xs, **settings), inputs, raise_exception=False)
+        except (Exception, SystemExit) as error:
+            return self._failed(name, *self._explain(error))
+        worst = report.worst or max(report.entries, key=lambda e: float(np.max(e.error, initial=0)), default=None)
+        line = Line(name, "ok" if report else report.diagnosis.kind or "gradient off")
+        if worst is not None:
+            with np.errstate(all="ignore"):
+                relative = np.nan_to_num(worst.error / np.abs(worst.numeric), nan=0, posinf=np.inf)
+            line.max_abs, line.max_rel, line.index = float(np.max(worst.error)), float(np.max(relative)), worst.index
+        if report:
+            self.lines.append(line)
+            return None
+        report.curve = []                            # the V-curve tells about eps, and eps is not what is wrong here
+        return self._failed(name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip())
+
+    def that(self, name: str, test: Callable[[], Any], hint: str) -> None:
+        """test() is true."""
+        try:
+            if test():
+                self.lines.append(Line(name, "ok"))
+                return None
+        except (Exception, SystemExit) as error:
+            return self._failed(name, *self._explain(error))
+        return self._failed(name, "no", hint)
+
+    # ---- texts
+
+    def _failed(self, name: str, verdict: str | Line, text: str) -> None:
+        line = verdict if isinstance(verdict, Line) else Line(name, verdict, np.inf, np.inf)
+        self.lines.append(line)
+        if not self.help:
+            self.help = "\n".join(f"    {row}".rstrip() for row in [f"{name}: {line.verdict}", *text.splitlines()])
+
+    def _explain(self, error: BaseException) -> tuple[str, str]:
+        """A verdict and a text; the line is the innermost one of the learner's file."""
+        if isinstance(error, NotWritten):
+            return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."
+        if isinstance(error, SyntaxError):
+            return f"syntax error in line {error.lineno}", f"{error.msg}: {(error.text or '').strip()}"
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.file)]
+        where = f" in line {lines[-1]}" if lines else ""
+        what = "recursion too deep; a loop has no such limit" if isinstance(error, RecursionError) else str(error)
+        return f"raises {type(error).__name__}{where}", f"{type(error).__name__}{where} of {self.file.name}: {what}"
+
+    @staticmethod
+    def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
+        """Call each rule once on plain arrays: an error in one is then the learner's own, with its line."""
+        if isinstance(f, ta.engine.Op):
+            y = f.forward(*inputs, **settings)
+            for rule in f.partials:
+                rule(np.ones_like(y), y, *inputs, **settings)
+
+    @staticmethod
+    def _mistake(f: Any, inputs: tuple, settings: Mapping[str, Any], mistakes: Mapping[str, Callable] | None) -> str:
+        for text, wrong in (mistakes or {}).items():
+            y = f.forward(*inputs, **settings)
+            g = np.random.default_rng(1).standard_normal(np.shape(y))
+            if compare(f.partials[0](g, y, *inputs, **settings), wrong(g, y, *inputs, **settings)):
+                return text
+        return ""
+
+
+def written(value: Any, name: str) -> Any:
+    """The value, unless it is None."""
+    if value is None:
+        raise NotWritten(f"{name} returns None: nothing is written there yet, or a return is missing")
+    return value
+
+
+def _short(x: Any) -> str:
+    return np.array2string(np.asarray(getattr(x, "_data", x)), precision=5, threshold=24, edgeitems=2, suppress_small=True)

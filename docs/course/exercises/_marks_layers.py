@@ -1,0 +1,257 @@
+"""Markers of chapters 8 to 17: training, attention, layers, and what is built of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from _marking import Marks, exercise
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, optim
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+@exercise(8, "adam", "one step of Adam")
+def _(marks: Marks) -> None:
+    step, gradients = marks.function("adam_step"), random(5, 3)
+    lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1      # a large eps, so that its place shows
+    start = np.array([1.0, -2.0, 0.5])
+
+    def right(steps: int, variant: str = "") -> dict[str, np.ndarray]:
+        p, m, v = start, np.zeros(3), np.zeros(3)
+        for t, g in enumerate(gradients[:steps], 1):
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g ** 2
+            a, b = (m, v) if variant == "uncorrected" else (m / (1 - beta1 ** t), v / (1 - beta2 ** t))
+            p = p - lr * a / (np.sqrt(b + eps) if variant == "eps" else np.sqrt(b) + eps)
+        return {"p": p, "m": m, "v": v}
+
+    def mine(steps: int) -> dict[str, np.ndarray]:
+        p, m, v = start.copy(), np.zeros(3), np.zeros(3)
+        for t, g in enumerate(gradients[:steps], 1):
+            p, m, v = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
+        return {"p": p, "m": m, "v": v}
+
+    for steps in (1, 5):
+        for name in "mvp":
+            marks.compare(f"{name} after {steps} step{'s' * (steps > 1)}", lambda s=steps, n=name: mine(s)[n], right(steps)[name],
+                          atol=1e-9, mistakes={} if name != "p" else {
+                "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(steps, "uncorrected")["p"],
+                "eps stands under the root; it is added to the root.": right(steps, "eps")["p"],
+                "The step goes uphill: subtract it.": 2 * start - right(1)["p"]})
+    parameter = Tensor(start.copy(), requires_grad=True)
+    optimizer = optim.Adam([parameter], lr=lr, betas=(beta1, beta2), eps=eps)
+    for g in gradients:
+        optimizer.zero_grad()
+        (parameter * g).sum().backward()
+        optimizer.step()
+    marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
+
+
+@exercise(9, "attention", "scaled dot-product attention, with a causal mask")
+def _(marks: Marks) -> None:
+    attention = marks.function("attention")
+    q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
+    dots = q @ k.swapaxes(-1, -2)
+    soft = lambda s, axis=-1: np.exp(s) / np.exp(s).sum(axis=axis, keepdims=True)
+    scores, free = dots / np.sqrt(3), np.tril(np.ones((4, 4), bool))
+    weights = soft(scores)
+    masked = soft(np.where(free, scores, -np.inf))
+    part = lambda name, **settings: lambda: attention(q, k, v, **settings)[name]
+    marks.compare("scores", part("scores"), scores, mistakes={
+        "Divided by the size of a query; it is its square root.": dots / 3, "Not divided by the root of the size of a query.": dots,
+        "Keys by queries: the rows belong to the queries.": scores.swapaxes(-1, -2)})
+    marks.compare("weights", part("weights"), weights, mistakes={
+        "Normalised over the queries. Each query shares out its weight among the keys: the last axis.": soft(scores, -2)})
+    marks.compare("output", part("output"), weights @ v)
+    marks.compare("causal weights", part("weights", causal=True), masked, mistakes={
+        "Nothing is masked.": weights, "A query may look at itself: only keys after it are blocked.":
+            soft(np.where(np.tril(free, -1), scores, -1e9)), "The mask is upside down: blocked are the keys after the query.":
+            soft(np.where(free.T, scores, -np.inf)), "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
+    marks.compare("causal output", part("output", causal=True), masked @ v)
+    marks.gradient("its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v)
+
+
+@exercise(10, "heads", "split the embedding into heads, and join them again")
+def _(marks: Marks) -> None:
+    split, merge = marks.function("split_heads"), marks.function("merge_heads")
+    x = random(2, 3, 8)
+    heads = x.reshape(2, 3, 4, 2).swapaxes(1, 2)
+    marks.compare("split_heads, 4 heads of 2", lambda: split(x, 4), heads, mistakes={
+        "A reshape alone: it gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(2, 4, 3, 2),
+        "The head counts fastest; each head is a block of neighbouring columns.": x.reshape(2, 3, 2, 4).transpose(0, 3, 1, 2)})
+    marks.compare("merge_heads", lambda: merge(heads), x, mistakes={
+        "A reshape alone: swap back to (B, T, H, D) first.": heads.reshape(2, 3, 8)})
+    wide = random(2, 5, 7, 3)
+    marks.compare("merge_heads, 5 heads of 3", lambda: merge(wide), wide.swapaxes(1, 2).reshape(2, 7, 15))
+    marks.gradient("gradient of both", lambda x: merge(np.tanh(split(x, 2))), x)
+
+
+@exercise(11, "encoder_layer", "the encoder layer, pre-norm and post-norm")
+def _(marks: Marks) -> None:
+    encoder_layer = marks.function("encoder_layer")
+    ta.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True).astype(np.float64)
+    for norm, seed in ((layer.norm1, 0), (layer.norm2, 1)):
+        norm.weight.data[:], norm.bias.data[:] = random(6, seed=seed), random(6, seed=seed + 2)
+    attend = lambda x: layer.self_attn(x, x, x, need_weights=False)[0]
+    feed_forward = lambda x: layer.linear2(F.relu(layer.linear1(x)))
+    pieces = attend, feed_forward, layer.norm1, layer.norm2
+    x = random(2, 3, 6)
+
+    def right(norm_first: bool) -> np.ndarray:
+        layer.norm_first = norm_first
+        return layer(Tensor(x)).numpy()
+
+    one, two = layer.norm1, layer.norm2
+    mine = lambda norm_first: lambda: encoder_layer(Tensor(x), *pieces, norm_first=norm_first)
+    t = Tensor(x)
+    no_residual = two(feed_forward(one(attend(t))))
+    half = t + attend(one(t))
+    marks.compare("post-norm", mine(False), right(False), mistakes={
+        "This is the pre-norm form: here the norm comes after the sum.": right(True),
+        "The residual connections are missing: x + attend(x).": no_residual})
+    marks.compare("pre-norm", mine(True), right(True), mistakes={
+        "This is the post-norm form: here the norm comes before the sublayer, and the sum is left alone.": right(False),
+        "The residual of the feed-forward net is its normed input; it is what came before the norm.": two(half) + feed_forward(two(half))})
+    for norm_first in (False, True):
+        marks.gradient(f"gradient, {'pre' if norm_first else 'post'}-norm",
+                       lambda x, first=norm_first: encoder_layer(x, *pieces, norm_first=first), x[:1])
+
+
+@exercise(12, "positions", "the table of sines and cosines")
+def _(marks: Marks) -> None:
+    positions = marks.function("sinusoidal")
+    right = lambda length, size: F.sinusoidal_positions(length, size).numpy()
+
+    def angles(length: int, size: int) -> np.ndarray:
+        return np.arange(length)[:, None] / 10000 ** (np.arange(0, size, 2) / size)
+
+    a = angles(7, 6)
+    slow = np.arange(7)[:, None] / 10000 ** (np.arange(3) / 6)
+    paired = lambda a: np.stack([np.sin(a), np.cos(a)], axis=-1).reshape(len(a), -1)
+    marks.compare("7 positions, 6 numbers", lambda: positions(7, 6), right(7, 6), atol=1e-5, mistakes={
+        "All sines stand before all cosines; they take turns: sin, cos, sin, cos.": np.concatenate([np.sin(a), np.cos(a)], axis=1),
+        "Sine and cosine have changed places.": np.stack([np.cos(a), np.sin(a)], axis=-1).reshape(7, 6),
+        "The exponent is 2i / d_model for the i-th pair.": paired(slow),
+        "Counting begins at 0.": np.roll(right(8, 6), -1, axis=0)[:7]})
+    marks.compare("50 positions, 16 numbers", lambda: positions(50, 16), right(50, 16), atol=1e-5)
+    marks.compare("each pair has length 1", lambda: np.square(np.asarray(positions(9, 4))).reshape(9, 2, 2).sum(axis=-1), np.ones((9, 2)),
+                  atol=1e-5)
+
+
+@exercise(13, "train", "the training loop")
+def _(marks: Marks) -> None:
+    train = marks.function("train")
+    rng = np.random.default_rng(0)
+    batches = []
+    for _ in range(6):
+        x = rng.standard_normal((8, 4))
+        batches.append((x, (x @ np.array([1.0, -1.0, 2.0, 0.0]) > 0).astype(int)))
+
+    def fresh() -> tuple[Any, Any]:
+        ta.manual_seed(0)
+        model = nn.Linear(4, 2).astype(np.float64)
+        return model, optim.SGD(model.parameters(), lr=0.5)
+
+    def loop(zero: bool = True) -> tuple[list[float], Any]:
+        model, optimizer = fresh()
+        losses = []
+        for x, y in batches:
+            loss = F.cross_entropy(model(x), y)
+            if zero:
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, model.weight.numpy().copy()
+
+    def mine() -> tuple[Any, Any]:
+        model, optimizer = fresh()
+        losses = train(model, optimizer, batches)
+        if not all(isinstance(value, float) for value in losses):
+            raise TypeError(f"the losses should be plain numbers, loss.item(), but the first is a {type(losses[0]).__name__}; a list of "
+                            "tensors keeps every graph alive")
+        return losses, model.weight
+
+    untouched = [F.cross_entropy(fresh()[0](x), y).item() for x, y in batches]
+    (losses, weight), (stale, stale_weight) = loop(), loop(zero=False)
+    marks.compare("losses", lambda: mine()[0], losses, mistakes={
+        "The gradients of earlier steps are still there: .grad adds up. Call optimizer.zero_grad() before each backward().": stale,
+        "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward()?": untouched})
+    marks.compare("weights afterwards", lambda: mine()[1], weight, mistakes={
+        "These are the weights of a loop without optimizer.zero_grad().": stale_weight})
+
+
+@exercise(14, "greedy", "teacher forcing, and writing one symbol after another")
+def _(marks: Marks) -> None:
+    shifted, greedy = marks.function("shifted"), marks.function("greedy")
+    answers = np.array([[4, 2, 7], [1, 1, 3]])
+    marks.compare("shifted", lambda: shifted(answers, 10), [[10, 4, 2], [10, 1, 1]], mistakes={
+        "Shifted the other way: in front stands START, and the last digit falls away.": [[2, 7, 10], [1, 3, 10]],
+        "Not shifted: the decoder would see what it is to write.": answers})
+    source = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
+
+    def score(source: np.ndarray, written: np.ndarray) -> Tensor:
+        """A decoder that writes the running sum of its source modulo 10; START (10) counts as 0. (B, S), (B, T) -> (B, T, 10)"""
+        written = np.asarray(written)
+        if written.ndim != 2 or not 1 <= written.shape[1] <= source.shape[1]:
+            raise ValueError(f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START; got {written.shape}")
+        return Tensor(np.eye(10)[(written + source[:, :written.shape[1]]) % 10])
+
+    right = np.cumsum(source, axis=1) % 10
+    marks.compare("greedy", lambda: greedy(score, source, 4, 10), right, mistakes={
+        "START is part of the answer: leave it out.": np.insert(right, 0, 10, axis=1)[:, :4],
+        "Each symbol is taken from the first place; it is the last place that tells about the next.": np.repeat(right[:, :1], 4, axis=1)})
+    marks.that("greedy gives whole numbers (B, length)", lambda: np.asarray(greedy(score, source, 2, 10)).dtype.kind == "i"
+               and np.shape(greedy(score, source, 2, 10)) == (2, 2), "It should return an integer array of shape (B, length).")
+
+
+@exercise(15, "sampling", "probabilities with a temperature, among the k best")
+def _(marks: Marks) -> None:
+    probabilities = marks.function("probabilities")
+    scores = np.array([[2.0, 0.0, 1.0, -1.0], [0.5, 3.0, -2.0, 0.0]])
+    soft = lambda s: np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
+    marks.compare("temperature 1", lambda: probabilities(scores, 1.0, 4), soft(scores))
+    marks.compare("temperature 0.5", lambda: probabilities(scores, 0.5, 4), soft(scores * 2), mistakes={
+        "Multiplied by the temperature: a low temperature sharpens, so divide the scores by it.": soft(scores / 2),
+        "The probabilities are divided, which only scales them; divide the scores.": soft(scores) / 0.5})
+    best = np.array([[True, False, True, False], [True, True, False, False]])
+    marks.compare("the 2 best", lambda: probabilities(scores, 1.0, 2), soft(np.where(best, scores, -np.inf)), mistakes={
+        "The rows no longer sum to 1: set the other scores to -Inf before the softmax.": soft(scores) * best,
+        "A score of 0 still has a probability, e^0; the others must become -Inf.": soft(np.where(best, scores, 0))})
+    marks.compare("the best alone", lambda: probabilities(scores, 0.7, 1), [[1, 0, 0, 0], [0, 1, 0, 0]])
+
+
+@exercise(16, "pooling", "one vector of length 1 for each sentence")
+def _(marks: Marks) -> None:
+    pool = marks.function("pool")
+    tokens, there = random(2, 4, 3), np.array([[True, True, False, False], [True, True, True, True]])
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    mean = (tokens * there[..., None]).sum(axis=1) / there.sum(axis=1, keepdims=True)
+    marks.compare("pooled", lambda: pool(tokens, there), unit(mean), mistakes={
+        "The padding is counted as well: multiply it away before you sum.": unit(tokens.mean(axis=1)),
+        "The means are right, but not yet of length 1.": mean,
+        "The mask is upside down: it is True where there is a token.": unit((tokens * ~there[..., None]).sum(axis=1) / 4)})
+    changed = np.where(there[..., None], tokens, 1e3)
+    marks.compare("whatever the padding holds", lambda: pool(changed, there), unit(mean))
+    marks.gradient("its gradient", lambda t: pool(t, there), tokens)
+
+
+@exercise(17, "hvp", "a Hessian times a vector, without the Hessian")
+def _(marks: Marks) -> None:
+    product = marks.function("hvp")
+    x, v = random(4), random(4, seed=1)
+    cubes = lambda x: np.sum(x ** 3)
+    marks.compare("sum of cubes", lambda: product(cubes, x, v), 6 * x * v, mistakes={
+        "This is the gradient times v, a first derivative.": 3 * x ** 2 * v, "This is the Hessian's diagonal; v is missing.": 6 * x,
+        "This is the gradient.": 3 * x ** 2})
+    matrix = random(4, 4)
+    mixed = lambda x: np.sum(np.tanh(matrix @ x) ** 2)
+    marks.compare("coupled", lambda: product(mixed, x, v), ta.hessian(mixed, x).numpy() @ v)
+    marks.compare("a matrix", lambda: product(lambda x: np.sum(np.exp(x)), random(2, 3), random(2, 3, seed=1)),
+                  np.exp(random(2, 3)) * random(2, 3, seed=1))

@@ -1,0 +1,174 @@
+"""The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.
+
+    exercise zoo               the list
+    exercise zoo 3             the symptom of bug 3
+    exercise zoo 3 hint        what gradcheck says about the kind of mistake
+    exercise zoo 3 softmax     your answer
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor
+from tinygrad_attn.check import zoo
+
+SWEEP = "sweep"
+"""The answer if all rules are right and the engine goes through them wrongly."""
+
+
+class Case(NamedTuple):
+    """A bug, a function that shows it, the function's text, the shapes of its inputs, and the op to blame."""
+
+    bug: str
+    f: Callable[..., Any]
+    text: str
+    shapes: tuple[tuple[int, ...], ...]
+    answer: str
+
+
+CASES = (
+    Case("tanh-zero", lambda x: np.tanh(x) * np.exp(x), "np.tanh(x) * np.exp(x)", ((4,),), "tanh"),
+    Case("sum-axis-zero", lambda x: np.tanh(x) * np.sum(x, axis=0), "np.tanh(x) * np.sum(x, axis=0)", ((3, 3),), "sum"),
+    Case("transpose-same-axes", lambda x: np.exp(np.transpose(x, (1, 2, 0))) * x, "np.exp(np.transpose(x, (1, 2, 0))) * x", ((2, 2, 2),),
+         "transpose"),
+    Case("getitem-overwrite", lambda x: np.sin(x[np.array([0, 0, 2])]) * 2, "np.sin(x[[0, 0, 2]]) * 2", ((3,),), "getitem"),
+    Case("softmax-twice", lambda x: F.softmax(x) * np.tanh(x), "F.softmax(x) * np.tanh(x)", ((2, 3),), "softmax"),
+    Case("matmul-transpose-all", lambda a, b: np.tanh(a @ b) + a, "np.tanh(a @ b) + a", ((2, 2, 2), (2, 2, 2)), "matmul"),
+    Case("minus-same-operand", lambda x: (x - x) * 3 + np.exp(x), "(x - x) * 3 + np.exp(x)", ((3,),), "subtract"),
+    Case("gradient-overwritten", lambda x: np.sin(x) + np.exp(x), "np.sin(x) + np.exp(x)", ((3,),), SWEEP),
+    Case("layer-norm-weight", lambda x, w: np.tanh(F.layer_norm(x, 4, w) * x), "np.tanh(F.layer_norm(x, 4, w) * x)", ((2, 4), (4,)),
+         "layer_norm"),
+    Case("mean-tuple", lambda x: np.exp(x) - np.mean(x, axis=(0, 1)), "np.exp(x) - np.mean(x, axis=(0, 1))", ((2, 3),), "mean"),
+    Case("concatenate-zero", lambda a, b: np.concatenate([np.sin(a), b]) * 2, "np.concatenate([np.sin(a), b]) * 2", ((2,), (3,)),
+         "concatenate"),
+    Case("maximum-tie", lambda x: np.maximum(x, x) * np.cos(x), "np.maximum(x, x) * np.cos(x)", ((3,),), "maximum"),
+    Case("where-in-place", lambda a, b: np.where([True, False, True], np.tanh(a), 0.0) + b,
+         "np.where([True, False, True], np.tanh(a), 0.0) + b", ((3,), (3,)), "where"),
+    Case("log-softmax-batch", lambda x: np.tanh(F.log_softmax(x)), "np.tanh(F.log_softmax(x))", ((3, 4),), "log_softmax"),
+    Case("depth-first", lambda x: np.exp(x * 2) * (x * 2), "a = x * 2;  np.exp(a) * a", ((3,),), SWEEP),
+    Case("embedding-overwrite", lambda w: np.sin(F.embedding(np.array([[1, 1], [0, 2]]), w)), "np.sin(F.embedding([[1, 1], [0, 2]], w))",
+         ((3, 2),), "embedding"),
+    Case("gradient-aliased", lambda a, b: (lambda early: (a + b) + early)(np.exp(a)), "early = np.exp(a);  (a + b) + early", ((3,), (3,)),
+         SWEEP),
+    Case("rms-norm-weight", lambda x, w: F.rms_norm(x, 4, w) + np.exp(x), "F.rms_norm(x, 4, w) + np.exp(x)", ((2, 4), (4,)), "rms_norm"),
+)
+
+
+def _shared(x: Any) -> Any:
+    a = x * 2
+    return np.exp(a) * a
+
+
+CASES = tuple(case._replace(f=_shared) if case.bug == "depth-first" else case for case in CASES)
+
+
+def main(number: str | None, answer: str | None) -> int:
+    """List the bugs, show one, or mark an answer; 0 unless an answer is wrong.  Raises ValueError for a number that does not exist."""
+    if number is None:
+        print(__doc__.partition("\n\n")[0], "\n")
+        for i, case in enumerate(CASES, 1):
+            print(f"{i:4}  {case.text}")
+        print("\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in a published engine. Look at one with\n"
+              "    python -m tinygrad_attn exercise zoo NUMBER")
+        return 0
+    if not number.isdecimal() or not 1 <= int(number) <= len(CASES):
+        raise ValueError(f"the bugs have numbers from 1 to {len(CASES)}, got {number!r}.")
+    case = CASES[int(number) - 1]
+    if answer is None:
+        print(symptom(case, int(number)))
+        return 0
+    if answer == "hint":
+        print(hint(case))
+        return 0
+    return judge(case, answer)
+
+
+def inputs(case: Case) -> list[np.ndarray]:
+    rng = np.random.default_rng(len(case.text))
+    return [rng.standard_normal(shape) for shape in case.shapes]
+
+
+def ops(case: Case) -> list[str]:
+    """The ops in the function, in the order in which they run."""
+    found, waiting = {}, [case.f(*(Tensor(x, requires_grad=True) for x in inputs(case)))]
+    while waiting:
+        t = waiting.pop()
+        if isinstance(t, Tensor) and t._node is not None and t._node.tick not in found:
+            found[t._node.tick] = t._node.op.__name__
+            waiting += t._node.inputs
+    return list(dict.fromkeys(found[tick] for tick in sorted(found)))
+
+
+def check(case: Case) -> Any:
+    with np.errstate(all="ignore"):
+        return ta.gradcheck(case.f, inputs(case), raise_exception=False)
+
+
+def symptom(case: Case, number: int) -> str:
+    """What a user of the engine would see: the value, and every gradient beside the measured one."""
+    plain = lambda: np.asarray(case.f(*map(Tensor, inputs(case))).numpy())
+    right = plain()
+    with zoo.bug(case.bug):
+        wrong, report = plain(), check(case)
+    lines = [f"bug {number}:  {case.text}", ""]
+    if np.allclose(right, wrong):
+        lines.append("The value is right.")
+    else:
+        lines += ["The value is wrong. Expected", str(right.round(4)), "found", str(wrong.round(4))]
+    for entry in report.entries:
+        name = _letter(case, entry.name)
+        if entry.ok:
+            lines.append(f"The gradient by {name} agrees with the slope of the value.")
+        else:
+            lines += [f"The gradient by {name}: by the rules", str(entry.analytic.round(4)), "by central differences",
+                      str(entry.numeric.round(4))]
+    if not report.entries:
+        lines.append("gradcheck stops before it compares: see the hint.")
+    lines += ["", f"Which op is to blame: {', '.join(ops(case))}? Or are all rules right, and the sweep through them is wrong ({SWEEP})?",
+              f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it looks like",
+              f"    python -m tinygrad_attn exercise zoo {number} ANSWER"]
+    return "\n".join(lines)
+
+
+def hint(case: Case) -> str:
+    """gradcheck's diagnosis, without the name of the op."""
+    with zoo.bug(case.bug):
+        report = check(case)
+    if report:
+        return "gradcheck passes: value and gradient agree with each other, and both are wrong. Compare the value with NumPy's."
+    text = re.sub(r"in op '\w+'(?: \(([^)]*)\))?", lambda m: f"in some op ({m[1]})" if m[1] else "in some op", report.diagnosis)
+    return f"gradcheck's diagnosis: {re.sub(r'op .\b\w+.', 'some op', text) if case.answer in text else text}"
+
+
+def judge(case: Case, answer: str) -> int:
+    """Is this the op?  If not, show that it is innocent."""
+    known = [*ops(case), SWEEP]
+    if answer not in known:
+        raise ValueError(f"{answer!r} does not occur in {case.text}; answer one of {', '.join(known)}.")
+    if answer != case.answer:
+        print(f"No: {answer} is innocent. " + (
+            f"A wrong rule, not the order or the adding up, spoils {case.text}." if answer == SWEEP else
+            "Check the parts of the expression one at a time, each with gradcheck:\n"
+            f"    with ta.check.zoo.bug({case.bug!r}): ta.gradcheck(lambda x: ..., [x])"))
+        return 1
+    with zoo.bug(case.bug) as bug, contextlib.redirect_stderr(io.StringIO()):
+        report = check(case)
+    report.curve = []
+    print(f"Yes, {answer}.\n\n{bug}\n\n{report}")
+    return 0
+
+
+def _letter(case: Case, entry: str) -> str:
+    """`input 1` as the function's own name for it."""
+    names = [name for name in case.f.__code__.co_varnames[:case.f.__code__.co_argcount]]
+    found = re.match(r"input (\d+)", entry)
+    return names[int(found[1])] if found else entry

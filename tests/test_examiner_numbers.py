@@ -1,0 +1,128 @@
+"""Numbers at the edge: infinite cotangents, large logits, integer tensors, constants in recorded rules."""
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, fused, ops
+
+WHOLE = {
+    "linspace": lambda x: np.linspace(0, x, 4), "median": lambda x: np.median(x), "quantile": lambda x: np.quantile(x, 0.3),
+    "float_power": lambda x: np.float_power(x, 2), "copysign": lambda x: np.copysign(x, -1), "modf": lambda x: np.modf(x)[1],
+    "nan_to_num": np.nan_to_num, "nansum": np.nansum, "gradient": lambda x: np.gradient(x), "reciprocal": np.reciprocal,
+    "sum": lambda x: np.sum(x, axis=0), "mean": np.mean, "concatenate": lambda x: np.concatenate([x, x]), "diff": np.diff,
+    "where": lambda x: np.where(x > 3, x, 0), "array_split": lambda x: np.array_split(x, 2)[1], "degrees": np.degrees,
+    "sort": np.sort, "dot": lambda x: np.dot(x, x), "divmod": lambda x: np.divmod(x, 3)[0], "heaviside": lambda x: np.heaviside(x, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.int8])
+def test_numpy_makes_of_integer_tensors_what_it_makes_of_integers(name, dtype):
+    x = np.array([7, 2, 9, 4], dtype)
+    with np.errstate(all="ignore"):
+        expected, found = WHOLE[name](x), WHOLE[name](Tensor(x))
+    assert isinstance(found, Tensor) and found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_integers_beside_floating_tensors_are_differentiated():
+    x, i = Tensor([1.0, 2.0], requires_grad=True), Tensor(np.array([3, 4]))
+    np.concatenate([i, x * i]).sum().backward()
+    assert x.grad.numpy().tolist() == [3, 4]
+    assert np.full_like(i, x[0], dtype=np.float32).requires_grad
+    with pytest.raises(TypeError, match="out="):
+        np.sum(i, out=np.zeros(()))
+
+
+INF = np.array([-1.0, 0, 2, -1, 0, 2, -1]), np.array([np.inf, -np.inf, np.inf, np.nan, np.nan, 1, 1])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize(("f", "expected"), [
+    (F.relu, [0, 0, np.inf, 0, 0, 1, 0]),
+    (fused.relu, [0, 0, np.inf, 0, 0, 1, 0]),
+    (lambda x: np.maximum(x, -0.5), [0, -np.inf, np.inf, 0, np.nan, 1, 0]),
+    (lambda x: np.minimum(0.5, x), [np.inf, -np.inf, 0, np.nan, np.nan, 0, 1]),
+    (lambda x: np.clip(x, -0.5, 1), [0, -np.inf, 0, 0, np.nan, 0, 0]),
+    (lambda x: x ** 0, [0] * 7),
+    (lambda x: x // 0.3, [0] * 7),
+])
+def test_what_was_not_chosen_gets_zero_whatever_the_cotangent(f, expected):
+    """As PyTorch: 0 times infinity is NaN, so choosing is not multiplying."""
+    x = Tensor(INF[0], requires_grad=True)
+    for create_graph in (False, True):
+        np.testing.assert_array_equal(ta.grad(f(x), x, INF[1], create_graph=create_graph)[0].numpy(), expected)
+
+
+def test_square_root_of_relu():
+    for f in (lambda x: np.sqrt(F.relu(x)), lambda x: np.sqrt(np.maximum(x, 0)), lambda x: np.sqrt(np.clip(x, 0, None))):
+        for value in ([-1.0, 4.0], -1.0):
+            x = Tensor(value, requires_grad=True)
+            with np.errstate(all="ignore"):
+                f(x).sum().backward()
+            assert np.array_equal(x.grad.numpy(), [0, 0.25] if x.ndim else 0)
+
+
+@pytest.mark.parametrize("offset", [0, 1e3, -1e5, 1e7])
+def test_log_softmax_and_cross_entropy_far_from_zero(offset):
+    """The logarithm of the row sum must not be added to a large maximum: float32 has seven digits."""
+    base = np.array([[0.0, 1, 3], [2, 2, -4]], np.float32)
+    x, far = Tensor(base, requires_grad=True), Tensor(base + np.float32(offset), requires_grad=True)
+    np.testing.assert_allclose(F.log_softmax(far).numpy(), F.log_softmax(x).numpy(), rtol=1e-6)
+    weight = Tensor([1.0, 2.0, 3.0])
+    for settings in ({}, {"label_smoothing": 0.3}, {"weight": weight}, {"label_smoothing": 0.3, "weight": weight}):
+        a, b = (F.cross_entropy(t, np.array([0, 2]), **settings) for t in (far, x))
+        assert a.item() == pytest.approx(b.item(), rel=1e-6)
+        (da,), (db,) = ta.grad(a, far), ta.grad(b, x)
+        np.testing.assert_allclose(da.numpy(), db.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_floor_division_has_the_derivative_zero():
+    x = Tensor([1.0, 5.0], requires_grad=True)
+    assert ta.grad((x // 2).sum(), x)[0].numpy().tolist() == [0, 0]
+    assert ta.grad((7 // x).sum(), x)[0].numpy().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("f", [np.tril, np.triu])
+def test_a_triangle_of_a_vector_repeats_it_as_rows(f):
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True, dtype=np.float64)
+    assert np.array_equal(f(x).numpy(), f(x.numpy()))
+    assert ta.gradcheck(f, [x]) and ta.gradgradcheck(lambda t: f(t) ** 2, [x])
+
+
+def test_a_rule_may_return_a_numpy_number_when_it_is_recorded():
+    step = ta.op(lambda x: np.floor(x))
+    step.vjp(lambda g, y, x: np.float32(0))
+    x = Tensor(1.5, requires_grad=True)
+    assert isinstance(ta.grad(step(x), x, create_graph=True)[0], Tensor)
+    slope, = ta.grad(step(x) * x, x, create_graph=True)
+    assert slope.item() == 1
+    assert ta.grad(slope, x)[0].item() == 0
+
+
+def layouts(x):
+    wide = np.zeros(tuple(2 * n for n in x.shape), x.dtype)
+    strided = wide[(*(slice(None, None, 2) for _ in x.shape), ...)]
+    strided[...] = x
+    return {"fortran": np.asarray(x, order="F"), "backwards": x[::-1].copy()[::-1] if x.ndim else x, "strided": strided,
+            "big-endian": x.astype(x.dtype.newbyteorder(">"))}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 3), (1, 3), (0, 3), (2, 3, 4)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")                   # of means of nothing
+@pytest.mark.parametrize("f", [np.exp, np.sum, np.cumsum, F.softmax, F.log_softmax, F.gelu, F.relu, np.ravel, np.std, np.transpose,
+                               ops.sigmoid], ids=lambda f: f.__name__)
+def test_memory_layout_changes_nothing(f, shape):
+    x = np.asarray(np.random.default_rng(3).standard_normal(shape))
+    results = []
+    for array in (x, *layouts(x).values()):
+        t = Tensor._of(array, True)
+        y = f(t)
+        y.backward(np.linspace(1, 2, y.size).reshape(y.shape))
+        results.append((y.numpy(), t.grad.numpy()))
+        assert t.grad.shape == shape
+    for y, g in results[1:]:
+        np.testing.assert_allclose(y, results[0][0], rtol=1e-13)
+        np.testing.assert_allclose(g, results[0][1], rtol=1e-13)
