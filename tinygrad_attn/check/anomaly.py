@@ -107,8 +107,7 @@ def complaint(compute: Any) -> str:
         return ""
     words = {"divide by zero": "a division by zero (or log 0) inside it. Add a small eps to the divisor, or choose a safe value with np.where "
                                "before dividing.",
-             "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number inside it.",
-             "overflow": "overflow inside it: a number larger than its dtype can hold."}
+             "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number inside it."}
     return next((text for kind, text in words.items() if kind in heard), "")
 
 

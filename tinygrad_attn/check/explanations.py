@@ -103,6 +103,13 @@ def _norms() -> Iterator[tuple[str, Change]]:
     yield ("biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's LayerNorm has "
            "sqrt(biased var + eps).",
            _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, correction=1, outside=True))))
+    texts = {"over": "layer norm over the wrong axes: ours takes mean and variance over all axes together.",
+             "first": "layer norm over the wrong axis: ours takes mean and variance along axis 0 (the batch), not along the features.",
+             "rms": "layer norm without its mean: ours divides by the root mean square and subtracts no mean, as RMSNorm does.",
+             "square": "layer norm divides by the variance: the square root is missing in ours.",
+             "centre": "layer norm without its variance: ours subtracts the mean only."}
+    for how, text in texts.items():
+        yield text, _on("LayerNorm", lambda part, how=how: setattr(part, "forward", _odd_norm(part, how)))
     yield ("layer norm without its weight and bias: ours leaves them out.", _on("LayerNorm", _forget_affine))
 
 
@@ -118,6 +125,18 @@ def _norm(part: Any, correction: int = 0, outside: bool = False) -> Callable:
     return forward
 
 
+def _odd_norm(part: Any, how: str) -> Callable:
+    """Layer norm with a mistake."""
+    def forward(x: Any) -> Any:
+        axes = {"over": tuple(range(x.ndim)), "first": (0,)}.get(how, tuple(range(-len(part.normalized_shape), 0)))
+        mean = 0 if how == "rms" else x.mean(dim=axes, keepdim=True)
+        variance = ((x - mean) ** 2).mean(dim=axes, keepdim=True) + part.eps
+        y = (x - mean) / (variance if how == "square" else 1 if how == "centre" else variance.sqrt())
+        y = y if part.weight is None else y * part.weight
+        return y if part.bias is None else y + part.bias
+    return forward
+
+
 def _forget_affine(part: Any) -> None:
     part.weight = part.bias = None
 
@@ -126,13 +145,17 @@ def _activations() -> Iterator[tuple[str, Change]]:
     import torch
     gelu = torch.nn.functional.gelu
     variants = {
-        "GELU variant: ours is the tanh approximation, torch's here the exact one (erf). Set approximate to the same.":
+        "GELU variant: ours is the tanh approximation of GELU. Set approximate, or the activation, to the same.":
             lambda x: gelu(x, approximate="tanh"),
-        "GELU variant: ours is the exact one (erf), torch's here the tanh approximation. Set approximate to the same.": gelu,
+        "GELU variant: ours is the exact GELU (erf). Set approximate, or the activation, to the same.": gelu,
         "GELU variant: ours is x sigmoid(1.702 x).": lambda x: x * torch.sigmoid(1.702 * x),
         "another activation: ours is relu.": torch.relu,
         "another activation: ours is silu.": torch.nn.functional.silu,
         "another activation: ours is tanh.": torch.tanh,
+        "another activation: ours is sigmoid.": torch.sigmoid,
+        "another activation: ours is leaky relu with slope 0.01.": torch.nn.functional.leaky_relu,
+        "another activation: ours is elu.": torch.nn.functional.elu,
+        "the activation is left out: ours passes its input on.": lambda x: x,
     }
     for text, f in variants.items():
         yield text, _activation(f)
@@ -144,7 +167,7 @@ def _activations() -> Iterator[tuple[str, Change]]:
 def _activation(f: Callable) -> Change:
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
         for part in module.modules():
-            if type(part).__name__ in ("GELU", "ReLU", "SiLU", "Tanh"):
+            if type(part).__name__ in ("GELU", "ReLU", "SiLU", "Tanh", "Sigmoid", "LeakyReLU", "ELU"):
                 part.forward = f
             elif type(part).__name__ in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
                 part.activation = f
@@ -163,6 +186,20 @@ def _attention() -> Iterator[tuple[str, Change]]:
     yield ("heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead of (num_heads, head_dim).",
            _on(one, _heads_inside_out))
     yield "number of heads: ours computes with one head.", _on(one, _one_head)
+    for heads in (2, 4, 8, 16, 3, 6, 12):
+        yield f"number of heads: ours computes with {heads} heads.", _on(one, lambda part, heads=heads: _heads(part, heads))
+    for order, words in {(1, 0, 2): "query and key", (0, 2, 1): "key and value", (2, 1, 0): "query and value"}.items():
+        yield (f"projections exchanged: ours takes the weights of {words} for one another. in_proj_weight holds query, key, value in this "
+               "order.", _on(one, lambda part, order=order: _reorder(part, order)))
+    yield "causal mask: ours looks at earlier positions only; torch got no such mask.", _causal(0)
+    yield "causal mask off by one: ours also looks at the next position.", _causal(1)
+    yield "causal mask off by one: ours does not look at the position itself.", _causal(-1)
+    texts = {"axis": "softmax axis: ours normalises the weights over the queries (axis -2), not over the keys (axis -1).",
+             "turned": "weights transposed: ours multiplies the values by the transposed attention weights.",
+             "merge": "heads joined in the wrong order: ours reshapes (H, T, D) to (T, E) without exchanging heads and positions first.",
+             "none": "no softmax: ours multiplies the values by the bare scores."}
+    for how, text in texts.items():
+        yield text, _on(one, lambda part, how=how: setattr(part, "forward", _odd_attention(part, how)))
 
 
 def _scale_queries(part: Any, factor: float) -> None:
@@ -188,6 +225,45 @@ def _heads_inside_out(part: Any) -> None:
         part.out_proj.weight.copy_(part.out_proj.weight[:, order])
 
 
+def _heads(part: Any, heads: int) -> None:
+    if part.embed_dim % heads or heads == part.num_heads:
+        raise ValueError("this number of heads is not another one that fits")
+    part.num_heads, part.head_dim = heads, part.embed_dim // heads
+
+
+def _reorder(part: Any, order: tuple[int, ...]) -> None:
+    import torch
+    with torch.no_grad():
+        for p in (part.in_proj_weight, part.in_proj_bias):
+            if p is not None:
+                p.copy_(torch.cat([p.chunk(3)[i] for i in order]))
+
+
+def _causal(further: int) -> Change:
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+        import torch
+        first = next(part for part in module.modules() if hasattr(part, "batch_first"))
+        t = inputs[0].shape[1 if first.batch_first else 0]
+        name = "attn_mask" if type(module).__name__ == "MultiheadAttention" else "src_mask"
+        return inputs, {**keywords, name: ~torch.ones(t, t, dtype=torch.bool).tril(further)}, _as_it_is
+    return change
+
+
+def _odd_attention(part: Any, how: str) -> Callable:
+    """Attention of batched inputs with a mistake, without masks."""
+    def forward(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+        weights, biases = part.in_proj_weight.chunk(3), part.in_proj_bias.chunk(3)
+        first = (lambda x: x) if part.batch_first else (lambda x: x.swapaxes(0, 1))
+        q, k, v = ((first(x) @ w.T + b).unflatten(-1, (part.num_heads, -1)).swapaxes(1, 2) for x, w, b in zip((q, k, v), weights, biases))
+        scores = q @ k.mT / math.sqrt(part.head_dim)
+        a = scores if how == "none" else torch.softmax(scores, -2 if how == "axis" else -1)
+        out = (a.mT if how == "turned" else a) @ v
+        joined = out.reshape(out.shape[0], out.shape[2], -1) if how == "merge" else out.swapaxes(1, 2).flatten(2)
+        return first(part.out_proj(joined)), None
+    return forward
+
+
 def _one_head(part: Any) -> None:
     part.num_heads, part.head_dim = 1, part.embed_dim
 
@@ -202,7 +278,10 @@ def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
         yield f"weight transposed: ours uses the three parts of {name!r} transposed.", _edit([name], _thirds_transposed)
     biases = [name for name, _ in torch_module.named_parameters() if name.endswith("bias")]
     for names in [[name] for name in biases[:40]] + [biases]:
-        yield f"bias left out: ours does not add {', '.join(map(repr, names))}.", _edit(names, lambda p: p * 0)
+        listed = ", ".join(map(repr, names))
+        yield f"bias left out: ours does not add {listed}.", _edit(names, lambda p: p * 0)
+        yield f"bias subtracted: ours has the wrong sign before {listed}.", _edit(names, lambda p: -p)
+        yield f"bias added twice: ours adds {listed} once too often.", _edit(names, lambda p: 2 * p)
 
 
 def _edit(names: list[str], f: Callable[[Any], Any]) -> Change:

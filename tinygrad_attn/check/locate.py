@@ -218,7 +218,9 @@ def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry, report
     except Exception:
         return None
     x = problem.inputs[which]
-    measured = np.isfinite(entry.numeric)
+    measured = ~np.isnan(entry.numeric)
+    if not np.isfinite(entry.numeric[measured]).all():
+        return None
     if id(x) not in grads or not (np.abs(grads[id(x)] - entry.numeric)[measured] <= entry.tolerance[measured]).all():
         return None
     used = max(uses.values(), key=len)

@@ -28,7 +28,8 @@ class Saved(NamedTuple):
 
 def _whole_rows(x: ndarray) -> ndarray:
     """x, or a copy of it where a matrix product would find its rows in pieces or on top of each other, and be slow."""
-    fits = x.strides[-1] == x.itemsize and (x.shape[-2] < 2 or x.strides[-2] >= x.shape[-1] * x.itemsize)
+    *_, row, item = x.strides
+    fits = item == x.itemsize and (row >= x.shape[-1] * item or x.shape[-2] < 2)
     return x if fits else np.ascontiguousarray(x)
 
 

@@ -45,8 +45,9 @@ def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
 
 def _cut(q: ndarray, k: ndarray) -> tuple[list[tuple[slice, ...]], bool]:
     scores = q.shape[-2] * k.shape[-2]
-    big = scores * math.prod(q.shape[:-2]) >= BIG
-    return blocks(q.shape[:-2], max(1, BLOCK // scores) if big else 1 << 62), big
+    if scores * math.prod(q.shape[:-2]) < BIG:
+        return [(slice(None),) * (q.ndim - 2)], False
+    return blocks(q.shape[:-2], max(1, BLOCK // scores)), True
 
 
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,6 +33,11 @@ class Case(NamedTuple):
     answer: str
 
 
+def _doubled_once(x: Any) -> Any:
+    a = x * 2
+    return np.exp(a) * a
+
+
 CASES = (
     Case("tanh-zero", lambda x: np.tanh(x) * np.exp(x), "np.tanh(x) * np.exp(x)", ((4,),), "tanh"),
     Case("sum-axis-zero", lambda x: np.tanh(x) * np.sum(x, axis=0), "np.tanh(x) * np.sum(x, axis=0)", ((3, 3),), "sum"),
@@ -54,21 +57,13 @@ CASES = (
     Case("where-in-place", lambda a, b: np.where([True, False, True], np.tanh(a), 0.0) + b,
          "np.where([True, False, True], np.tanh(a), 0.0) + b", ((3,), (3,)), "where"),
     Case("log-softmax-batch", lambda x: np.tanh(F.log_softmax(x)), "np.tanh(F.log_softmax(x))", ((3, 4),), "log_softmax"),
-    Case("depth-first", lambda x: np.exp(x * 2) * (x * 2), "a = x * 2;  np.exp(a) * a", ((3,),), SWEEP),
+    Case("depth-first", _doubled_once, "a = x * 2;  np.exp(a) * a", ((3,),), SWEEP),
     Case("embedding-overwrite", lambda w: np.sin(F.embedding(np.array([[1, 1], [0, 2]]), w)), "np.sin(F.embedding([[1, 1], [0, 2]], w))",
          ((3, 2),), "embedding"),
     Case("gradient-aliased", lambda a, b: (lambda early: (a + b) + early)(np.exp(a)), "early = np.exp(a);  (a + b) + early", ((3,), (3,)),
          SWEEP),
     Case("rms-norm-weight", lambda x, w: F.rms_norm(x, 4, w) + np.exp(x), "F.rms_norm(x, 4, w) + np.exp(x)", ((2, 4), (4,)), "rms_norm"),
 )
-
-
-def _shared(x: Any) -> Any:
-    a = x * 2
-    return np.exp(a) * a
-
-
-CASES = tuple(case._replace(f=_shared) if case.bug == "depth-first" else case for case in CASES)
 
 
 def main(number: str | None, answer: str | None) -> int:
@@ -146,7 +141,7 @@ def hint(case: Case) -> str:
     if report:
         return "gradcheck passes: value and gradient agree with each other, and both are wrong. Compare the value with NumPy's."
     text = re.sub(r"in op '\w+'(?: \(([^)]*)\))?", lambda m: f"in some op ({m[1]})" if m[1] else "in some op", report.diagnosis)
-    return f"gradcheck's diagnosis: {re.sub(r'op .\b\w+.', 'some op', text) if case.answer in text else text}"
+    return "gradcheck's diagnosis: " + re.sub(r"the rule of op '\w+'", "the rule of some op", text)
 
 
 def judge(case: Case, answer: str) -> int:
@@ -155,12 +150,10 @@ def judge(case: Case, answer: str) -> int:
     if answer not in known:
         raise ValueError(f"{answer!r} does not occur in {case.text}; answer one of {', '.join(known)}.")
     if answer != case.answer:
-        print(f"No: {answer} is innocent. " + (
-            f"A wrong rule, not the order or the adding up, spoils {case.text}." if answer == SWEEP else
-            "Check the parts of the expression one at a time, each with gradcheck:\n"
-            f"    with ta.check.zoo.bug({case.bug!r}): ta.gradcheck(lambda x: ..., [x])"))
+        print(f"No: {case.text} goes wrong although " + ("the sweep is right: one rule is to blame." if answer == SWEEP else
+                                                         f"{answer} is right, its value and its rule."))
         return 1
-    with zoo.bug(case.bug) as bug, contextlib.redirect_stderr(io.StringIO()):
+    with zoo.bug(case.bug) as bug:
         report = check(case)
     report.curve = []
     print(f"Yes, {answer}.\n\n{bug}\n\n{report}")

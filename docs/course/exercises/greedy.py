@@ -1,0 +1,23 @@
+"""Chapter 14: writing one symbol after another.
+
+In training the decoder is given the right answer, shifted by one: at each place it sees what comes before (teacher forcing). When
+it writes by itself, it is given what it has written so far, and adds the likeliest next symbol. Write both.
+
+    shifted(answers, start)                 [[4, 2, 7]] -> [[start, 4, 2]]
+    greedy(score, source, length, start)    `length` symbols for each source
+
+score(source, written) returns the scores of the next symbol after each place of `written`: (B, S), (B, T) -> (B, T, V), a Tensor.
+`written` begins with start, so it is never empty.
+"""
+
+import numpy as np
+
+
+def shifted(answers, start):
+    """(B, T) -> (B, T), integers"""
+    return None
+
+
+def greedy(score, source, length, start):
+    """The symbols written for each source, without start: an integer array (B, length)."""
+    return None

@@ -1,0 +1,39 @@
+"""Chapter 7: layer normalisation by hand.
+
+Over the last axis of x, with its mean m and variance v = mean of (x - m)^2:
+
+    n = (x - m) / sqrt(v + eps)
+    y = n * weight + bias
+
+Write n (`normalized`), y (`layer_norm`), and the rules of the three inputs. Try the derivation on paper before you look at
+chapter 7's last line.
+
+Hints: m and v depend on x as well: three uses, three terms. weight and bias have shape (N,): they were broadcast, so their
+gradients are sums over all other axes; with broadcasting ops the engine takes these sums for you, and an answer of x's shape
+is right too. The weight belongs inside: begin with h = g * weight, the gradient by n.
+"""
+
+import numpy as np
+
+
+def normalized(x, eps=1e-5):
+    """(..., N) -> (..., N)"""
+    return None
+
+
+def layer_norm(x, weight, bias):
+    """x: (..., N); weight, bias: (N,)"""
+    return None
+
+
+def layer_norm_vjp_x(g, y, x, weight, bias):
+    """g, y, x: (..., N)"""
+    return None
+
+
+def layer_norm_vjp_weight(g, y, x, weight, bias):
+    return None
+
+
+def layer_norm_vjp_bias(g, y, x, weight, bias):
+    return None

@@ -1,0 +1,14 @@
+"""Chapter 12: sinusoidal positions (Vaswani et al., 2017, section 3.5).
+
+    table[t, 2i]     = sin(t / 10000^(2i / d_model))
+    table[t, 2i + 1] = cos(t / 10000^(2i / d_model))
+
+Write `sinusoidal`, without a loop if you can. Hint: table[:, 0::2] = ... sets every second column.
+"""
+
+import numpy as np
+
+
+def sinusoidal(length, d_model):
+    """(length, d_model), t from 0; d_model is even."""
+    return None

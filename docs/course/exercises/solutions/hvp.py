@@ -1,0 +1,19 @@
+"""Chapter 17: a Hessian times a vector.
+
+The Hessian H of f has n^2 numbers; H v is the gradient of the number <gradient of f, v>, and costs two backward passes. Write `hvp`
+with ta.grad, the second call on what the first returned (ta.hvp does the same).
+
+Hint: the first gradient must itself be recorded: create_graph=True.
+"""
+
+import numpy as np
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor
+
+
+def hvp(f, x, v):
+    """H v, of x's shape. f: from a Tensor to a Tensor of one number; x, v: arrays of one shape."""
+    x = Tensor(x, requires_grad=True)
+    (gradient,) = ta.grad(f(x), x, create_graph=True)
+    return ta.grad(np.sum(gradient * v), x)[0]

@@ -1,0 +1,31 @@
+"""Chapter 3: vector-Jacobian products.
+
+Write the rule of each function: from g, the gradient of the loss by the result y, the gradient of the loss by x. g has the shape
+of y, the answer the shape of x. Never build the Jacobian.
+
+    softplus(x) = log(1 + e^x), element by element
+    running_sum(x)[..., i] = x[..., 0] + ... + x[..., i]
+
+Hints: a running sum is a matrix product, y = L x, with ones on and below the diagonal; the rule multiplies by L transposed. Which
+y does x[..., i] go into?  x[..., ::-1] reads the last axis backwards.
+"""
+
+import numpy as np
+
+
+def softplus(x):
+    return np.logaddexp(x, 0)
+
+
+def softplus_vjp(g, y, x):
+    """g, y, x: all of the same shape."""
+    return None
+
+
+def running_sum(x):
+    return np.cumsum(x, axis=-1)
+
+
+def running_sum_vjp(g, y, x):
+    """g, y, x: (..., N)"""
+    return None
