@@ -67,13 +67,22 @@ def check_choice(value: str, known: Sequence[str], name: str, function: str) -> 
 
 def check_probability(p: float, function: str, name: str = "p") -> None:
     """A number from 0 to 1."""
-    if not 0 <= p <= 1:
+    if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
         raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p}.")
+
+
+def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
+    """The sizes of the axes to normalise, from one whole number or several."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, (int, np.integer)) else normalized_shape
+    if isinstance(shape, str) or not hasattr(shape, "__iter__") or not all(isinstance(n, (int, np.integer)) for n in shape):
+        raise TypeError(f"normalized_shape is the size of the last axis, or a tuple of the last sizes, such as x.shape[-1]; "
+                        f"got {describe(normalized_shape)}.")
+    return tuple(map(int, shape))
 
 
 def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str, **parameters: Any) -> int:
     """How many trailing axes are normalised, after checking that they and the parameters have the shape said."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
+    shape = sizes_of(normalized_shape)
     if not shape or plain(x).shape[-len(shape):] != shape:
         hint = f" Write normalized_shape={x.shape[-1]} for its last axis." if x.ndim else ""
         raise ValueError(f"{function}: normalized_shape {shape} must be the last sizes of the input, "

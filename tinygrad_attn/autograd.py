@@ -51,7 +51,8 @@ def is_recording() -> bool:
 def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     """The gradient to start from, of the output's shape and dtype; a Tensor only where the pass itself is recorded."""
     if not isinstance(output, Variable):
-        raise TypeError(f"only a Tensor can be differentiated, got {describe(output)}.")
+        raise TypeError(f"only a Tensor can be differentiated, got {describe(output)}."
+                        + (" Call the function first: grad(f(x), x), or write ta.value_and_grad(f)(x)." if callable(output) else ""))
     if not output._tracked:
         raise ValueError(f"{describe(output)} does not depend on anything that requires a gradient. Create the inputs with "
                          "requires_grad=True, and check for no_grad(), detach() or .numpy() on the way.")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard
+from .errors import describe
 from .tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -20,7 +21,10 @@ def _gradients(parameters: Any) -> list[Array]:
     """The arrays of all gradients there are; a parameter listed twice counts once."""
     if hasattr(parameters, "parameters"):
         raise TypeError(f"clipping takes parameters, got {type(parameters).__name__}; write model.parameters()")
-    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    parameters = [parameters] if isinstance(parameters, Tensor) else parameters
+    parameters = list(parameters) if hasattr(parameters, "__iter__") else [parameters]
+    if (other := next((p for p in parameters if not isinstance(p, Tensor)), None)) is not None:
+        raise TypeError(f"clipping takes a list of Tensors, got {describe(other)}; write list(model.parameters())")
     return [p.grad._array() for p in {id(p): p for p in parameters}.values() if p.grad is not None]
 
 

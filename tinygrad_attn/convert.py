@@ -16,7 +16,10 @@ _default_dtype = np.dtype(np.float32)
 def set_default_dtype(dtype: Any) -> None:
     """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64."""
     global _default_dtype
-    dtype = np.dtype(dtype)
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{dtype!r} is no NumPy dtype; write np.float32 or np.float64.") from None
     if dtype.kind != "f":
         raise TypeError(f"the default dtype must be a floating one such as np.float32 or np.float64, got {dtype}.")
     _default_dtype = dtype

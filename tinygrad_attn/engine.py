@@ -181,7 +181,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 for observer in observers:
                     observer.backward(t, t._node, g, i, x, part, grads[x])
         if not (retain_graph or create_graph):
-            t._record = RELEASED
+            t._record = tick, *RELEASED              # with its own tick, for two with the same could not be put in order
     for x in leaves:
         done[id(x)] = x, grads[x], x in own
     return done

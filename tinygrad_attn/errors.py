@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -35,6 +36,9 @@ def numpy_names(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs and ("dim" in kwargs or "keepdim" in kwargs):
             raise TypeError(f"{function.__name__}() speaks NumPy here: write axis= for dim=, and keepdims= for keepdim=.")
+        if len(args) > 2 and args[-1].__class__ is int:
+            raise TypeError(f"{function.__name__}() takes one axis, or several as a tuple: write axis={args[1:]}. (After the axis comes "
+                            "keepdims, which is True or False.)")
         return function(*args, **kwargs)
     return cast(Function, call)
 
@@ -76,6 +80,33 @@ class Elsewhere:
                 setattr(owner, name, cls(name))
 
 
+SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "&": operator.and_, "|": operator.or_, "~": lambda a, _: ~a}
+
+
+def compared(sign: str, a: Any, b: Any) -> Any:
+    """What an operator without a derivative gives: an array of booleans, say, of the plain values."""
+    try:
+        return SIGNS[sign](a._data, getattr(b, "_data", b))
+    except (ValueError, TypeError) as error:
+        if sign in "&|~":
+            example = "~(t > 0)" if sign == "~" else f"(t > 0) {sign} (t < 1), with brackets"
+            raise TypeError(f"{sign} works on masks, which are boolean, not on {describe(a)}. Write {example}, or np.where(mask, a, b) to "
+                            "choose by a mask; a sign is changed with -t.") from None
+        text = f"{describe(a)} {sign} {describe(b)}: these cannot be compared."
+        if isinstance(error, ValueError):
+            raise ValueError(f"{text} {_broadcast_hint([np.shape(getattr(x, '_data', x)) for x in (a, b)])}") from None
+        raise TypeError(f"{text} Compare with numbers, arrays or Tensors.") from None
+
+
+def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:
+    """NumPy's own complaint about a call of one of its functions, with the operands; ours as they are."""
+    if "Tensor" in str(error) or "array " in str(error) and "(" in str(error) or not any(hasattr(x, "_data") for x in args):
+        return error
+    return explain(f"np.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
+
+
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of error."""
     shapes = [tuple(np.shape(getattr(x, "_data", x))) for x in inputs if x is not None]
@@ -84,14 +115,17 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     hint = ""
     if any(isinstance(x, str) for x in inputs):
         hint = "Text cannot be computed with; write float(...) or look it up in a table of indices first."
-    elif any(x is None for x in inputs) and isinstance(error, TypeError):
+    elif any(x is None for x in inputs) and isinstance(error, TypeError) and "NoneType" in text:
         hint = "An operand is None: does the function it comes from return its result?"
     elif op == "matmul" and len(shapes) == 2:
         text, hint = "these shapes cannot be multiplied", _matmul_hint(*shapes)
     elif isinstance(error, IndexError) and op in ("getitem", "scatter", "take_along_axis", "embedding"):
         hint = (f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number in [-n, n), a slice, or an array "
                 "of integers or booleans.")
-    elif op in ("concatenate", "stack"):
+    elif op == "einsum":
+        hint = ("Every letter stands for one size in all operands, and each letter of the result occurs in an operand; the operands have "
+                f"the shapes {', '.join(map(str, shapes))}.")
+    elif op in ("concatenate", "stack") and "out of bounds" not in text:
         hint = (f"The shapes are {', '.join(map(str, shapes))}: stack needs equal ones, concatenate may differ along its axis alone. Pad, "
                 "slice or reshape them first.")
     elif op == "transpose":

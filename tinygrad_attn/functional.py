@@ -224,6 +224,9 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
                              f"got {describe(weight)}.")
     if not isinstance(target, (Variable, np.ndarray)):
         target = np.asarray(target)
+        if target.dtype.kind not in "fiub":
+            raise TypeError(f"cross_entropy: the target holds class numbers or probabilities, got {describe(target[()])}. Turn names into "
+                            "numbers first, as in [classes.index(name) for name in names].")
         target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
     if target.dtype.kind == "f":
         arguments.check_probabilities(x, target, axis)
@@ -313,8 +316,8 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
 
     An odd d_model leaves the last cosine out.  Default dtype unless given.  (Vaswani et al. 2017, section 3.5)
     """
-    if length < 0 or d_model < 1:
-        raise ValueError(f"sinusoidal_positions needs length >= 0 and d_model >= 1, got {length} and {d_model}.")
+    if not all(isinstance(n, (int, np.integer)) for n in (length, d_model)) or length < 0 or d_model < 1:
+        raise ValueError(f"sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got {length!r} and {d_model!r}.")
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))
     table[:, 0::2] = np.sin(angles)

@@ -55,7 +55,7 @@ class Node(NamedTuple):
 
 
 _new_tensor: Any = object.__new__
-RELEASED = tuple(Node(0, None, (), {}, None, None))
+RELEASED = tuple(Node(0, None, (), {}, None, None))[1:]
 _NOTHING: dict[str, Any] = {}
 
 
@@ -109,8 +109,20 @@ class Op:
             raise ValueError(f"op {self.__name__!r} has {len(self.positional)} positional inputs {self.positional} but .vjp() got "
                              f"{len(partials)} rules. Give one rule for each, None where an input has no derivative, and make "
                              "settings keyword-only (after a *).")
+        for rule in partials:
+            self._mind(rule, len(partials))
         self.partials = partials
         return self
+
+    def _mind(self, rule: Any, inputs: int) -> None:
+        """Refuse what cannot be called as a rule: better now than in the first backward pass."""
+        if rule is not None and not callable(rule):
+            raise TypeError(f"a rule of op {self.__name__!r} is a function (g, y, *inputs) -> gradient, or None; got {describe(rule)}.")
+        code = getattr(rule, "__code__", None)
+        if code is not None and not code.co_flags & inspect.CO_VARARGS and code.co_argcount < inputs + 2 and not self.variadic:
+            names = ", ".join(["g", "out" if "y" in self.positional else "y", *self.positional])
+            raise ValueError(f"a rule of op {self.__name__!r} is called with {inputs + 2} arguments, ({names}), but one takes only "
+                             f"{code.co_argcount}, {code.co_varnames[:code.co_argcount]}. Write lambda {names}: ...")
 
     def vjp_all(self, rule: Callable) -> Callable:
         """One rule that returns all gradients together, for ops whose partials share work; a decorator.
@@ -153,7 +165,7 @@ class Op:
             return out
         t = _new_tensor(Variable._kind)
         if out.__class__ is not ndarray and not isinstance(out, generic):
-            out = asarray(out)
+            out = self._answer(out)
         t._data = out
         t._grad = t._record = t.name = None
         here = local.context
@@ -168,6 +180,33 @@ class Op:
             for observer in here.observers:
                 observer.forward(self, inputs, static, t)
         return t
+
+    def pair(self, a: Any, b: Any) -> Any:
+        """`self(a, b)` for the operators of Tensor: the same in half the time where both are tensors and nobody looks on."""
+        here = local.context
+        if not isinstance(b, Variable) or here.observers or handed_out:
+            return self(a, b)
+        try:
+            out = self.forward(a._data, b._data)
+        except Exception:
+            return self(a, b)                        # to fail again, with an explanation
+        t = _new_tensor(Variable._kind)
+        t._data = out
+        t._grad = t._record = t.name = None
+        if (a._tracked or b._tracked) and here.recording and out.dtype.kind == "f":
+            t._record = (tick(), self, (a, b), _NOTHING, None, here.scope, False)
+            t._tracked = True
+        else:
+            t._tracked = False
+        return t
+
+    def _answer(self, out: Any) -> ndarray:
+        """What forward returned, as an array."""
+        array = asarray(out) if out is not None and not isinstance(out, Variable) else None
+        if array is None or array.dtype.kind not in "fiub":
+            raise TypeError(f"op {self.__name__!r} returned {describe(out)}, but an op's function takes arrays and returns an array. Does "
+                            "it end with return, and compute with np.* on its arguments?")
+        return array
 
     def _remember(self, inputs: tuple, arrays: list[Any], constants: bool) -> tuple:
         """Look at memory that users can reach, so that changes up to here count as older; constants as they were used."""

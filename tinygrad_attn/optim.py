@@ -128,8 +128,8 @@ class Optimizer:
 
     def _check(self, group: Mapping[str, Any]) -> None:
         for name in ("lr", "weight_decay", "momentum", "eps"):
-            if name in group and not group[name] >= 0:
-                raise ValueError(f"{type(self).__name__}: {name} must be 0 or more, got {group[name]}; to climb "
+            if name in group and not (isinstance(group[name], (int, float, np.number)) and group[name] >= 0):
+                raise ValueError(f"{type(self).__name__}: {name} must be 0 or more, got {group[name]!r}; to climb "
                                  "instead of descend write maximize=True")
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -188,6 +188,9 @@ class Optimizer:
             raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
                              "make it from the same model and groups")
         renewed = []
+        if groups and not {*self.defaults} & {"betas", "momentum"} <= {*groups[0]}:
+            raise ValueError(f"this state was saved by another kind of optimiser: {type(self).__name__} has the settings "
+                             f"{sorted(self.defaults)}, the state {sorted({*groups[0]} - {'params'})}; make the same kind, or start afresh")
         for group, saved in zip(self.param_groups, groups):
             settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()
                         if k in {*self.defaults, "initial_lr"}}
@@ -301,7 +304,7 @@ class Adam(Optimizer):
 
     def _check(self, group: Mapping[str, Any]) -> None:
         super()._check(group)
-        if len(group["betas"]) != 2 or not all(0 <= b < 1 for b in group["betas"]):
+        if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2 or not all(0 <= b < 1 for b in group["betas"]):
             raise ValueError(f"betas are two numbers in [0, 1), got {group['betas']}; the usual pair is (0.9, 0.999)")
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:

@@ -70,6 +70,8 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     applied, after dropout if there was any.  It does not matter whether the call asked for weights, and the outputs
     are the same numbers with and without recording.  Only calls of this thread are seen.
     """
+    if root is not None and not hasattr(root, "named_modules"):
+        raise TypeError(f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.")
     here, recorder = local.context, _Recorder(root)
     here.observers += (recorder,)
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from . import autograd, guard, interop, ops
 from .convert import as_array, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import Elsewhere, describe, numpy_names
+from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names
 from .interop import CALLS, FUNCTIONS
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
@@ -141,7 +141,7 @@ class Tensor(Variable):
         return f"Tensor({text}{marks}{f', name={self.name!r}' if self.name else ''})"
 
     def __format__(self, spec: str) -> str:
-        return format(self._data.item(), spec) if spec and self._data.size == 1 else format(repr(self), spec)
+        return format(self.item(), spec) if spec else repr(self)
 
     def __dir__(self) -> list[str]:
         return [name for name in object.__dir__(self) if hasattr(type(self), name)]
@@ -157,6 +157,8 @@ class Tensor(Variable):
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __round__(self, decimals: int | None = None) -> Tensor: return self.round(decimals or 0)
 
     def __index__(self) -> int:
         if self._data.dtype.kind not in "iu" or self._data.ndim:
@@ -248,36 +250,42 @@ class Tensor(Variable):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         rule = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
-        return interop.array_function(function, args, kwargs) if rule is None else rule(*args, **kwargs)
+        try:
+            return interop.array_function(function, args, kwargs) if rule is None else rule(*args, **kwargs)
+        except (ValueError, IndexError) as error:
+            raise in_terms_of(function, args, error) from None
 
     # ---- operators
 
-    def __add__(self, other: Any) -> Tensor: return ops.add(self, other)
+    def __add__(self, other: Any) -> Tensor: return ops.add.pair(self, other)
     def __radd__(self, other: Any) -> Tensor: return ops.add(other, self)
-    def __sub__(self, other: Any) -> Tensor: return ops.subtract(self, other)
+    def __sub__(self, other: Any) -> Tensor: return ops.subtract.pair(self, other)
     def __rsub__(self, other: Any) -> Tensor: return ops.subtract(other, self)
-    def __mul__(self, other: Any) -> Tensor: return ops.multiply(self, other)
+    def __mul__(self, other: Any) -> Tensor: return ops.multiply.pair(self, other)
     def __rmul__(self, other: Any) -> Tensor: return ops.multiply(other, self)
-    def __truediv__(self, other: Any) -> Tensor: return ops.divide(self, other)
+    def __truediv__(self, other: Any) -> Tensor: return ops.divide.pair(self, other)
     def __rtruediv__(self, other: Any) -> Tensor: return ops.divide(other, self)
     def __floordiv__(self, other: Any) -> Tensor: return ops.floor_divide(self, other)
     def __rfloordiv__(self, other: Any) -> Tensor: return ops.floor_divide(other, self)
     def __mod__(self, other: Any) -> Tensor: return ops.remainder(self, other)
     def __rmod__(self, other: Any) -> Tensor: return ops.remainder(other, self)
-    def __pow__(self, other: Any) -> Tensor: return ops.power(self, other)
+    def __pow__(self, other: Any) -> Tensor: return ops.power.pair(self, other)
     def __rpow__(self, other: Any) -> Tensor: return ops.power(other, self)
-    def __matmul__(self, other: Any) -> Tensor: return ops.matmul(self, other)
+    def __matmul__(self, other: Any) -> Tensor: return ops.matmul.pair(self, other)
     def __rmatmul__(self, other: Any) -> Tensor: return ops.matmul(other, self)
     def __neg__(self) -> Tensor: return ops.negative(self)
     def __pos__(self) -> Tensor: return self
     def __abs__(self) -> Tensor: return ops.absolute(self)
 
-    def __eq__(self, other: Any) -> Any: return self._data == _plain(other)
-    def __ne__(self, other: Any) -> Any: return self._data != _plain(other)
-    def __lt__(self, other: Any) -> Any: return self._data < _plain(other)
-    def __le__(self, other: Any) -> Any: return self._data <= _plain(other)
-    def __gt__(self, other: Any) -> Any: return self._data > _plain(other)
-    def __ge__(self, other: Any) -> Any: return self._data >= _plain(other)
+    def __eq__(self, other: Any) -> Any: return compared("==", self, other)
+    def __ne__(self, other: Any) -> Any: return compared("!=", self, other)
+    def __lt__(self, other: Any) -> Any: return compared("<", self, other)
+    def __le__(self, other: Any) -> Any: return compared("<=", self, other)
+    def __gt__(self, other: Any) -> Any: return compared(">", self, other)
+    def __ge__(self, other: Any) -> Any: return compared(">=", self, other)
+    def __invert__(self) -> Any: return compared("~", self, self)
+    def __and__(self, other: Any) -> Any: return compared("&", self, other)
+    def __or__(self, other: Any) -> Any: return compared("|", self, other)
 
     def __getitem__(self, index: Any) -> Tensor:
         return ops.getitem(self, index=as_index(index))

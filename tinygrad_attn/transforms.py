@@ -46,6 +46,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
     """f's one result, as a Tensor."""
+    _function(f)
     _depth.value += 1
     try:
         with enable_grad():
@@ -55,7 +56,27 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
     if isinstance(y, (tuple, list, dict)) or y is None:
         raise TypeError(f"the function to differentiate returned {describe(y)}; it must return one Tensor. Combine several with "
                         "np.concatenate or a weighted sum, or differentiate one at a time.")
+    if not isinstance(y, Tensor) and _computes_with(f, inputs, keywords or {}):
+        raise TypeError(f"the function to differentiate returned {describe(y)}, which does not remember how it was computed; it must "
+                        "return a Tensor. Compute with tensor methods or np.* functions; .numpy(), .item() and .data leave the graph.")
     return y if isinstance(y, Tensor) else Tensor(y)
+
+
+def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
+    """Does f apply ops to its inputs?  Then a plain result is no constant, but has left the graph."""
+    here, watcher = local.context, _Closure(())
+    here.observers += (watcher,)
+    try:
+        f(*inputs, **keywords)
+    finally:
+        here.observers = tuple(o for o in here.observers if o is not watcher)
+    return any(id(x) in watcher.found for x in inputs)
+
+
+def _function(f: Any) -> None:
+    if isinstance(f, Variable) or not callable(f):
+        raise TypeError(f"a transform takes a function and then the values, as in jacobian(f, x), got {describe(f)}; a result does not "
+                        "tell how it depends on other values.")
 
 
 def _gradients(y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool) -> tuple[Tensor, ...]:
@@ -126,6 +147,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
     f returns a single number (ValueError otherwise).  Arguments that are not in `argnums`, and keywords, are passed
     on as they are.
     """
+    _function(f)
     several = not isinstance(argnums, int)
     chosen = tuple(argnums) if not isinstance(argnums, int) else (argnums,)
 

@@ -90,6 +90,8 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
     by trying).  Needs torch; raises TypeError for anything but a Module and a torch.nn.Module.
     """
     import torch
+    if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
+        raise TypeError("compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here.")
     if not isinstance(torch_module, torch.nn.Module) or not hasattr(module, "named_modules"):
         raise TypeError(f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
                         f"{describe(module)} and {describe(torch_module)}.")

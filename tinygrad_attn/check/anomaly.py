@@ -91,9 +91,9 @@ def _came_in(op: Any, inputs: tuple, place: Any) -> None:
     for number, x in enumerate(inputs):
         value = array_of(x) if _numeric(x) else np.zeros(())
         if getattr(x, "_record", None) is None and np.isnan(value).any():
-            raise FloatingPointError(f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already holds NaN at index "
-                                     f"{_first(np.isnan(value))}{_called(place)}, and no op made it. Reason: it came in with the data, or "
-                                     "an optimiser step made the weights NaN (a learning rate too large); check the file, or replace it "
+            raise FloatingPointError(f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already holds NaN at "
+                                     f"index {_first(np.isnan(value))}{_called(place)}, and no op made it. Reason: it came in with the "
+                                     "data, or an optimiser step made the weights NaN (a learning rate too large); check the file, or replace it "
                                      "with np.nan_to_num.")
 
 
@@ -105,8 +105,8 @@ def complaint(compute: Any) -> str:
             compute()
     except Exception:
         return ""
-    words = {"divide by zero": "a division by zero (or log 0) inside it. Add a small eps to the divisor, or choose a safe value with np.where "
-                               "before dividing.",
+    words = {"divide by zero": "a division by zero (or log 0) inside it. Add a small eps to the divisor, or choose a safe value with "
+                               "np.where before dividing.",
              "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number inside it."}
     return next((text for kind, text in words.items() if kind in heard), "")
 
@@ -212,7 +212,8 @@ def backward_reason(name: str, at: list[float | None], g: float | None, operands
                 f"{name} is infinite, and 0 x inf is NaN. "
                 "Make the argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0).")
     if name == "power" and number == 1 and a is not None and a < 0:
-        return f"the slope by an exponent is y log x, and x is the negative number {a:.6g} here. Keep the base positive, or detach the exponent."
+        return (f"the slope by an exponent is y log x, and x is the negative number {a:.6g} here. Keep the base positive, or detach the "
+                "exponent.")
     if edge:
         return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
     if any(key in name for key in ROW_OPS) and any(np.isneginf(o).any() for o in operands):

@@ -202,8 +202,8 @@ def _right_for_ones(s: Suspect, below: int = 100) -> Diagnosis | None:
             Variable._kind._of(np.full(array.shape, value), getattr(operand, "_tracked", False)) if k == i else o
             for k, o in enumerate(s.step.inputs))), s) for value in (1.0, 2.0)]
         if right == [True, False]:
-            return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} is left "
-                                                  "out of the rule.")
+            return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} "
+                                                  "is left out of the rule.")
         if all(right):
             return Diagnosis("operand misplaced", f"the rule is right where all elements of operand {i} are equal and wrong elsewhere: "
                                                   f"operand {i} stands outside a sum it belongs into (in a normalisation, multiply the "
@@ -218,8 +218,8 @@ def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
         if other != s.which and x.shape == p.a.shape and same(p.a, slope := s.problem.numeric(other, step_size(x._data))):
             given = s.problem.gradients()[other]
             if given is not None and same(given, slope):
-                return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]} as well: "
-                                              f"the rule of {s.problem.names[s.which]} is a copy of the other's.")
+                return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]} "
+                                              f"as well: the rule of {s.problem.names[s.which]} is a copy of the other's.")
             return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]}: the "
                                           "rules stand in the wrong order.")
     operands = original_operands(s)

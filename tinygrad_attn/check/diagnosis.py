@@ -210,8 +210,8 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
             return None
         kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
     which = kinds.pop() if len(kinds) == 1 else "one"
-    return Diagnosis("repeated use", f"the input at {_where(_off(p))} is used several times (a repeated index, or a reused value), but only "
-                                     f"the {which} "
+    return Diagnosis("repeated use", f"the input at {_where(_off(p))} is used several times (a repeated index, or a reused value), but "
+                                     f"only the {which} "
                                      "contribution is counted: the others are missed. Overwritten instead of added; use np.add.at, or +=.")
 
 
@@ -320,8 +320,8 @@ def fit_or_same(p: np.ndarray, q: np.ndarray) -> bool:
 
 
 def _is(name: str) -> str:
-    return {"x": "x is the operand whose gradient this is", "y": "y is the op's result", "g": "g is the incoming gradient"}.get(name, f"{name} is an operand of the "
-                                                                                                             "op")
+    known = {"x": "x is the operand whose gradient this is", "y": "y is the op's result", "g": "g is the incoming gradient"}
+    return known.get(name, f"{name} is an operand of the op")
 
 
 def _off(p: Pattern) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 Change = Callable[[Any, list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any], Callable[[Any], Any]]]
@@ -28,6 +29,10 @@ def _on(kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | No
 
 def _setting(name: str, value: Any) -> Callable[[Any], None]:
     return lambda part: setattr(part, name, value)
+
+
+def _with_forward(make: Callable[[Any, str], Callable], how: str) -> Callable[[Any], None]:
+    return lambda part: setattr(part, "forward", make(part, how))
 
 
 def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
@@ -109,7 +114,7 @@ def _norms() -> Iterator[tuple[str, Change]]:
              "square": "layer norm divides by the variance: the square root is missing in ours.",
              "centre": "layer norm without its variance: ours subtracts the mean only."}
     for how, text in texts.items():
-        yield text, _on("LayerNorm", lambda part, how=how: setattr(part, "forward", _odd_norm(part, how)))
+        yield text, _on("LayerNorm", _with_forward(_odd_norm, how))
     yield ("layer norm without its weight and bias: ours leaves them out.", _on("LayerNorm", _forget_affine))
 
 
@@ -187,10 +192,10 @@ def _attention() -> Iterator[tuple[str, Change]]:
            _on(one, _heads_inside_out))
     yield "number of heads: ours computes with one head.", _on(one, _one_head)
     for heads in (2, 4, 8, 16, 3, 6, 12):
-        yield f"number of heads: ours computes with {heads} heads.", _on(one, lambda part, heads=heads: _heads(part, heads))
+        yield f"number of heads: ours computes with {heads} heads.", _on(one, partial(_heads, heads=heads))
     for order, words in {(1, 0, 2): "query and key", (0, 2, 1): "key and value", (2, 1, 0): "query and value"}.items():
         yield (f"projections exchanged: ours takes the weights of {words} for one another. in_proj_weight holds query, key, value in this "
-               "order.", _on(one, lambda part, order=order: _reorder(part, order)))
+               "order.", _on(one, partial(_reorder, order=order)))
     yield "causal mask: ours looks at earlier positions only; torch got no such mask.", _causal(0)
     yield "causal mask off by one: ours also looks at the next position.", _causal(1)
     yield "causal mask off by one: ours does not look at the position itself.", _causal(-1)
@@ -199,7 +204,7 @@ def _attention() -> Iterator[tuple[str, Change]]:
              "merge": "heads joined in the wrong order: ours reshapes (H, T, D) to (T, E) without exchanging heads and positions first.",
              "none": "no softmax: ours multiplies the values by the bare scores."}
     for how, text in texts.items():
-        yield text, _on(one, lambda part, how=how: setattr(part, "forward", _odd_attention(part, how)))
+        yield text, _on(one, _with_forward(_odd_attention, how))
 
 
 def _scale_queries(part: Any, factor: float) -> None:

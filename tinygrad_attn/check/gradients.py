@@ -131,8 +131,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         shape = "gave a gradient of shape" in str(failure)
         hint = " Is a sum over a broadcast axis missing, or one too many?" if shape else ""
         if isinstance(failure, TypeError) and "argument" in str(failure):
-            hint = (". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: ... for an op with the setting axis, "
-                    "and name all of the op's inputs.")
+            hint = (". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: ... for an op with the setting "
+                    "axis, and name all of the op's inputs.")
         report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{failure}{hint}")
         blame_a_failing_rule(report, trace, rng)
         return report
@@ -179,8 +179,8 @@ def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rtol: float, rng
             slopes = [problem.slope(which, direction, h) for h in (eps, eps / 8)]
             margin = 5e-3 * max(abs(a), abs(slopes[0])) + 10 * (atol + problem.noise(eps)) * float(np.abs(direction).max(initial=0))
             if abs(slopes[0] - slopes[1]) <= 1e-3 * max(map(abs, slopes)) and abs(a - slopes[0]) > margin:
-                return Diagnosis("stale state", f"{problem.names[which]}: the gradient is right at the values given here and wrong a little "
-                                                "way off. The rule uses something that an earlier call left behind (kept on the "
+                return Diagnosis("stale state", f"{problem.names[which]}: the gradient is right at the values given here and wrong a "
+                                                "little way off. The rule uses something that an earlier call left behind (kept on the "
                                                 "layer or in a variable outside, and not renewed) instead of what this call computed.")
     except Exception:
         return None                                  # f does not accept these values; nothing to learn then
@@ -320,7 +320,10 @@ def _measure(problem: Problem, which: int, found: np.ndarray | None, eps: float,
 
 
 def _tolerance(numeric: np.ndarray, atol: float, rtol: float, noise: float, analytic: np.ndarray | None = None) -> np.ndarray:
-    """atol + rtol |n|, with atol relative to the largest slope where that is below 1, but never below what rounding makes."""
+    """atol + rtol |n|, with atol relative to the largest slope where that is below 1, but never below what rounding makes.
+
+    A function that is constant to the last bit has no noise, but its gradient's own rounding is still there.
+    """
     sizes = np.abs(np.nan_to_num(numeric)), np.abs(np.nan_to_num(numeric if analytic is None else analytic))
     scale = max(float(s.max(initial=0)) for s in sizes)
-    return min(atol, max(atol * scale, noise)) + rtol * sizes[0]
+    return min(atol, max(atol * scale, noise, 1e-14)) + rtol * sizes[0]

@@ -10,7 +10,6 @@ import numpy as np
 from ..engine import Variable
 from .blame import explain_rule, pattern_of
 from .byhand import second_opinion
-from .diagnosis import same
 from .local import at_kink, suspects
 from .patterns import from_pattern
 from .problem import Problem
@@ -160,8 +159,8 @@ def overwritten(trace: Trace, report: Report) -> Diagnosis | None:
         if again.shape != value.shape or again.dtype != value.dtype or np.allclose(again, value, rtol=1e-6, atol=0, equal_nan=True):
             continue
         name_op(report, step)
-        return Diagnosis("result modified", f"the result of op {step.op.__name__!r} (or an operand of it) was changed in place after it was "
-                                            "computed, which the graph does not see, so its gradient is that of the unchanged value. "
+        return Diagnosis("result modified", f"the result of op {step.op.__name__!r} (or an operand of it) was changed in place after it "
+                                            "was computed, which the graph does not see, so its gradient is that of the unchanged value. "
                                             "Compute a new tensor: np.where(mask, value, y), not y.data[...] = value.")
     return None
 

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from .diagnosis import (Pattern, constant, constant_factor, coupling, lost_contributions, missing_factor, missing_term, not_finite,
-                        numeric_zero, opposite_axis, some_elements, sums_over_axes, transposed, zero)
+from .diagnosis import (
+    Pattern,
+    constant,
+    constant_factor,
+    coupling,
+    lost_contributions,
+    missing_factor,
+    missing_term,
+    not_finite,
+    numeric_zero,
+    opposite_axis,
+    some_elements,
+    sums_over_axes,
+    transposed,
+    zero,
+)
 from .placement import adjoint, mask_missing, mask_upside_down, off_by_one, one_along_an_axis, permuted
 from .report import Diagnosis
 from .terms import leftover, row_factor

@@ -15,8 +15,8 @@ def adjoint(p: Pattern) -> Diagnosis | None:
     by_rule, by_moving = matrices
     if by_rule.shape[0] != by_rule.shape[1] or same(by_moving, by_moving.T) or not same(by_rule, by_moving.T):
         return None
-    return Diagnosis("transposed", "the rule does to g what the function does to the input. The gradient does the reverse, the transpose of "
-                                   "that map: sums run from the other end, rotations turn back, permutations are undone, matrices are "
+    return Diagnosis("transposed", "the rule does to g what the function does to the input. The gradient does the reverse, the transpose "
+                                   "of that map: sums run from the other end, rotations turn back, permutations are undone, matrices are "
                                    "transposed (.mT).")
 
 
@@ -28,8 +28,8 @@ def permuted(p: Pattern) -> Diagnosis | None:
         return None                                  # too few different numbers for their order to mean anything
     if not same(np.sort(p.a, axis=None), ordered):
         return None
-    return Diagnosis("permuted", "the numbers are right but stand at the wrong elements: the order is not undone as it was made. Look at the "
-                                 "indices, at argsort (its inverse is argsort of argsort), and at reshape where axes should be swapped.")
+    return Diagnosis("permuted", "the numbers are right but stand at the wrong elements: the order is not undone as it was made. Look at "
+                                 "the indices, at argsort (its inverse is argsort of argsort), and at reshape where axes should be swapped.")
 
 
 def off_by_one(p: Pattern) -> Diagnosis | None:
@@ -57,9 +57,9 @@ def mask_upside_down(p: Pattern) -> Diagnosis | None:
                                           "its mask or condition inverted.")
     both = ours & right
     if p.a.size > 4 and (ours & ~right).any() and (~ours & right).any() and both.any() and same(p.a[both], p.n[both]):
-        return Diagnosis("another mask", "the gradient is right at the elements where neither it nor the slope is zero, but it is zero at the "
-                                         "wrong ones: the rule uses another mask, or other indices, than the forward pass. Save the mask (a "
-                                         "dropout mask is drawn once) and use it in the rule.")
+        return Diagnosis("another mask", "the gradient is right at the elements where neither it nor the slope is zero, but it is zero "
+                                         "at the wrong ones: the rule uses another mask, or other indices, than the forward pass. Save "
+                                         "the mask (a dropout mask is drawn once) and use it in the rule.")
     return None
 
 
@@ -68,8 +68,8 @@ def mask_missing(p: Pattern) -> Diagnosis | None:
     nonzero = np.abs(p.n) > FIT * np.abs(p.n).max(initial=0)
     for axis in range(p.a.ndim):
         if p.a.shape[axis] > 1 and (nonzero.sum(axis) <= 1).all() and same(p.a, np.broadcast_to(p.n.sum(axis, keepdims=True), p.a.shape)):
-            return Diagnosis("mask missing", f"along axis {axis} only one element (the largest, or the one picked) should get a gradient, but "
-                                             "the rule gives it to all of them: multiply by a mask of the chosen element.")
+            return Diagnosis("mask missing", f"along axis {axis} only one element (the largest, or the one picked) should get a "
+                                             "gradient, but the rule gives it to all of them: multiply by a mask of the chosen element.")
     return None
 
 

@@ -28,8 +28,8 @@ def row_factor(p: Pattern) -> Diagnosis | None:
                                                                    f"lacks the factor 1/{written}{_constant(ratio)}.")
                             return Diagnosis("extra factor", f"the gradient is off by one number for each row along axis {axis}: it has a "
                                                              f"factor 1/{written} too many{_constant(ratio)}.")
-        return Diagnosis("missing factor", f"the gradient is off by one number for each row along axis {axis}: a factor that belongs to the "
-                                           "whole row (a standard deviation, a norm, a sum, a count) is missing or too many.")
+        return Diagnosis("missing factor", f"the gradient is off by one number for each row along axis {axis}: a factor that belongs to "
+                                           "the whole row (a standard deviation, a norm, a sum, a count) is missing or too many.")
     return None
 
 
@@ -43,9 +43,8 @@ def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
         found = {"std(x)": p.x.std(axis, keepdims=True), "norm(x)": np.sqrt((p.x * p.x).sum(axis, keepdims=True)),
                  "rms(x)": np.sqrt((p.x * p.x).mean(axis, keepdims=True)), "sum(x)": p.x.sum(axis, keepdims=True),
                  "max(x)": p.x.max(axis, keepdims=True), "sum(exp(x))": np.exp(p.x).sum(axis, keepdims=True)}
-    if p.y is not None:
-        if p.y.shape == p.x.shape[:axis] + p.x.shape[axis + 1:]:
-            found = {"y": np.expand_dims(p.y, axis)} | found
+    if p.y is not None and p.y.shape == p.x.shape[:axis] + p.x.shape[axis + 1:]:
+        found = {"y": np.expand_dims(p.y, axis)} | found
     return {name: q for name, q in found.items() if np.isfinite(q).all()}
 
 

@@ -15,6 +15,8 @@ from .shapes import _concatenate, _moveaxis, _slice
 
 @rule(np.where)
 def _where(condition, x=UNSET, y=UNSET, /):
+    if (x is UNSET) is not (y is UNSET):
+        raise TypeError("np.where(mask, a, b) takes both values to choose from: a where the mask is True, b elsewhere.")
     return np.nonzero(plain(condition)) if x is UNSET else ops.where(plain(condition), x, y)
 
 

@@ -99,6 +99,8 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if out is not None:
         refuse("concatenate", out=out)
+    if hasattr(axis, "shape"):
+        raise TypeError("np.concatenate takes the tensors in a list: np.concatenate([a, b], axis=0).")
     joined = ops.concatenate(*(together(arrays) if axis is None else arrays), axis=axis)
     return joined if dtype is None else cast(joined, dtype)
 

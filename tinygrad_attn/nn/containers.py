@@ -17,6 +17,8 @@ class _Numbered(Module):
         return [child for _, child in self._own(Module)]
 
     def _replace(self, modules: Iterable[Any]) -> None:
+        if isinstance(modules, Module) or not isinstance(modules, Iterable):
+            raise TypeError(f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write it in [brackets].")
         modules = list(modules)
         for i, module in enumerate(modules):
             if not isinstance(module, Module):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
+from ..arguments import sizes_of
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -118,7 +119,7 @@ class Embedding(Module):
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (int(normalized_shape),) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
+    return sizes_of(normalized_shape)
 
 
 class LayerNorm(Module):
@@ -170,8 +171,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"dropout needs a probability between 0 and 1, got p={p}.")
+        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+            raise ValueError(f"dropout needs a probability between 0 and 1, got p={p!r}.")
         self.p = p
 
     def forward(self, input: Any) -> Any:

@@ -58,6 +58,15 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
+ELSEWHERE = {
+    "to": "module.astype(np.float64) for another dtype; everything is on the CPU", "cuda": "nothing: there is only the CPU",
+    "cpu": "nothing: everything is on the CPU", "float": "module.astype(np.float32)", "double": "module.astype(np.float64)",
+    "half": "module.astype(np.float32): half precision is not trained in", "backward": "loss.backward() on the result",
+    "weights": "module.state_dict(), or dict(module.named_parameters())", "fit": "a loop: loss.backward(), optimizer.step()",
+}
+"""What PyTorch's users look for on a module, and what it is called here."""
+
+
 class Module:
     """A layer, or a model made of layers: subclass it, assign attributes, define `forward`.
 
@@ -97,7 +106,8 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         text = f"{type(self).__name__!r} object has no attribute {name!r}."
-        raise AttributeError(text if name.startswith("__") else text + nearest(name, dir(self)), name=name, obj=self)
+        hint = f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else nearest(name, dir(self))
+        raise AttributeError(text if name.startswith("__") else text + hint, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(self.__dict__.get(name), Parameter) and not isinstance(value, Parameter) and value is not None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import RELEASED, Variable, local
+from ..engine import Variable, local
 from ..errors import describe
 from . import labels, stepper
 from .build import build
@@ -79,7 +79,7 @@ class _Observer:
             return
         freed = self.steps[-1].freed
         t = self.current.ref()
-        if self.current.saved and (t is None or t._record is RELEASED):
+        if self.current.saved and (t is None or t._record is not None and t._record[1] is None):
             freed.append(f"saved buffers of {self.current.name} ({_bytes(self.current.saved)})")
         freed.extend(f"{watched.name} n{watched.box} ({_bytes(watched.size)})" for watched in self.gone)
         self.gone.clear()

@@ -57,7 +57,7 @@ def _(marks: Marks) -> None:
     attention = marks.function("attention")
     q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
     dots = q @ k.swapaxes(-1, -2)
-    soft = lambda s, axis=-1: np.exp(s) / np.exp(s).sum(axis=axis, keepdims=True)
+    soft = lambda s, axis=-1: F.softmax(s, axis=axis)
     scores, free = dots / np.sqrt(3), np.tril(np.ones((4, 4), bool))
     weights = soft(scores)
     masked = soft(np.where(free, scores, -np.inf))
@@ -70,7 +70,7 @@ def _(marks: Marks) -> None:
     marks.compare("output", part("output"), weights @ v)
     marks.compare("causal weights", part("weights", causal=True), masked, mistakes={
         "Nothing is masked.": weights, "A query may look at itself: only keys after it are blocked.":
-            soft(np.where(np.tril(free, -1), scores, -1e9)), "The mask is upside down: blocked are the keys after the query.":
+            soft(np.where(np.tril(free, -1), scores, -np.inf)), "The mask is upside down: blocked are the keys after the query.":
             soft(np.where(free.T, scores, -np.inf)), "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
     marks.compare("causal output", part("output", causal=True), masked @ v)
     marks.gradient("its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v)
@@ -230,7 +230,7 @@ def _(marks: Marks) -> None:
 @exercise(16, "pooling", "one vector of length 1 for each sentence")
 def _(marks: Marks) -> None:
     pool = marks.function("pool")
-    tokens, there = random(2, 4, 3), np.array([[True, True, False, False], [True, True, True, True]])
+    tokens, there = random(2, 4, 3), np.array([[True, True, False, False], [True, True, True, False]])
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     mean = (tokens * there[..., None]).sum(axis=1) / there.sum(axis=1, keepdims=True)
     marks.compare("pooled", lambda: pool(tokens, there), unit(mean), mistakes={

@@ -119,6 +119,8 @@ def symptom(case: Case, number: int) -> str:
         lines.append("The value is right.")
     else:
         lines += ["The value is wrong. Expected", str(right.round(4)), "found", str(wrong.round(4))]
+    if any(not entry.ok for entry in report.entries):
+        lines.append("Gradients of its results, weighted at random and summed:")
     for entry in report.entries:
         name = _letter(case, entry.name)
         if entry.ok:
@@ -155,7 +157,7 @@ def judge(case: Case, answer: str) -> int:
         return 1
     with zoo.bug(case.bug) as bug:
         report = check(case)
-    report.curve = []
+    report.curve, report.place = [], None
     print(f"Yes, {answer}.\n\n{bug}\n\n{report}")
     return 0
 
