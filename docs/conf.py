@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from docutils.nodes import SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import tinygrad_attn
 
 project = "tinygrad_attn"
@@ -12,7 +15,8 @@ author = "The tinygrad_attn authors"
 copyright = f"2026, {author}"
 release = tinygrad_attn.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+html_math_renderer = "mathml"                        # a browser draws MathML by itself; MathJax would be fetched from the net
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 html_theme = "furo"
 html_title = f"tinygrad_attn {release}"
@@ -41,5 +45,15 @@ def plain_text(app, what, name, obj, options, lines):
     lines[:] = found
 
 
+def formula(as_block):
+    """TeX as MathML, by docutils' own translator."""
+    def visit(self, node):
+        mathml = tex2mathml(node.astext(), as_block=as_block)
+        self.body.append(f'<div class="math">{mathml}</div>' if as_block else mathml)
+        raise SkipNode
+    return visit
+
+
 def setup(app):
+    app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
     app.connect("autodoc-process-docstring", plain_text)

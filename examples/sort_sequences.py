@@ -187,4 +187,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nStopped; nothing is kept.")
+        sys.exit(130)

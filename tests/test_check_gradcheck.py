@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, no_grad, op
 from tinygrad_attn.check import GradcheckError, compare, gradcheck, gradgradcheck
 
@@ -252,6 +253,12 @@ def test_a_small_gradient_is_not_waved_through():
     tiny = custom(lambda x: 1e-7 * x * x, lambda g, y, x: g * 4e-7 * x)
     assert not gradcheck(tiny, rand(4), raise_exception=False)
     assert gradcheck(lambda x: 1e-7 * x * x, rand(4))
+
+
+def test_a_constant_function_passes_though_its_gradient_is_rounding():
+    """The rows of a softmax sum to one exactly, so differences are zero to the last bit, and the gradient is 1e-17."""
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    assert gradcheck(lambda x: F.softmax(x).sum(), [x])
 
 
 def test_the_random_weight_is_its_own():

@@ -26,6 +26,9 @@ def right(x, y):
 def number():
     return 3
 
+def broken():
+    return {}["no such key"]
+
 @ta.op
 def cube(x):
     return x * x * x
@@ -109,7 +112,8 @@ def source(tmp_path, monkeypatch):
 def test_seeds_runs_all_or_the_one_named(capfd, source):
     out = said(capfd, "seeds", code=1)
     assert "good numbers" in out and "AssertionError: other numbers" in out and "1 of 2 reproduced; not seed_001_bad" in out
-    assert "1 of 1 reproduced" in said(capfd, "seeds", "000")
+    for name in ("000", "0", "seed_000_good.py", "good"):
+        assert "1 of 1 reproduced" in said(capfd, "seeds", name)
     assert "no seed '7'; there are seed_000_good, seed_001_bad" in said(capfd, "seeds", "7", code=2)
 
 
@@ -145,7 +149,8 @@ def test_graph_of_a_module_by_name(capsys, file, tmp_path, monkeypatch):
     (":number", "must return a Tensor (or several), but it returned int"),
     (":enrgy", "no 'enrgy'. Did you mean 'energy'?"),
     ("", "say which, as"),
-    (":right", "missing 2 required positional arguments"),
+    (":right", "needs inputs, and what is drawn is the result of a call without any"),
+    (":broken", "mine.py, line 17: KeyError: 'no such key'"),
 ])
 def test_graph_of_something_else(capsys, file, name, expected):
     assert expected in said(capsys, "graph", file + name, code=2)
@@ -170,6 +175,25 @@ def test_gradcheck_passes_what_is_right(capsys, file):
 def test_gradcheck_fails_what_is_wrong_and_names_the_op(capsys, file):
     out = said(capsys, "gradcheck", f"{file}:wrong", code=1)
     assert "FAILED" in out and "wrong" in out
+
+
+@pytest.mark.parametrize("options, expected", [
+    ((":right", "--shape", "2,3", "--shape", "2,3", "--shape", "2"), "takes 2 inputs, but --shape was given 3 times"),
+    ((":right", "--shape", "2,three"), "--shape '2,three' is no shape; write it as 2,3"),
+    ((":energy",), "takes no inputs, so there is no gradient to check"),
+    ((":right", "--seed", "-1"), "--seed is 0 or more, got -1"),
+    ((":ta",), "is no function but an object of type module"),
+])
+def test_gradcheck_of_what_cannot_be_checked(capsys, file, options, expected):
+    out = said(capsys, "gradcheck", file + options[0], *options[1:], code=2)
+    assert expected in out and out.count("\n") == 1
+
+
+def test_a_file_that_is_no_python_is_one_line(capsys, tmp_path):
+    path = tmp_path / "typo.py"
+    path.write_text("def f(x) return x\n")
+    out = said(capsys, "gradcheck", str(path), code=2)
+    assert "SyntaxError: expected ':' (typo.py, line 1)" in out and "Traceback" not in out
 
 
 # ---- ends

@@ -209,6 +209,27 @@ def test_ctrl_c_keeps_the_last_epoch_and_says_how_to_go_on(tmp_path):
     assert len(ta.load(tmp_path / "out" / "checkpoints" / "seed-0.safetensors")) > 31
 
 
+def test_other_files_in_the_folder_are_left_alone(tmp_path):
+    theirs, ours = (tmp_path / "checkpoints" / name for name in ("mine.safetensors", "seed-3.safetensors"))
+    theirs.parent.mkdir()
+    for path in (theirs, ours):
+        path.write_bytes(b"")
+    assert demo._saved(theirs.parent) == [ours]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_cannot_be_is_named_before_any_work(tmp_path, seed):
+    with pytest.raises(ValueError, match=f"seed must be from 0 to .*, got {seed}"):
+        demo.run_demo(tmp_path / "out", seed=seed)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot write into .*file.*--out"):
+        demo.run_demo(tmp_path / "file")
+
+
 def test_missing_extras_are_named_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "NEEDED", {"no_such_module": "no-such-thing", **demo.NEEDED})
     with pytest.raises(ImportError, match=r"the demo needs no-such-thing: pip install 'tinygrad_attn\[examples,viz\]'"):

@@ -28,12 +28,13 @@ class Progress(NamedTuple):
 
 
 def save_checkpoint(
-    path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None, step: int = 0, extra: Any = None,
+    path: Path, *misplaced: Any, model: Any = None, optimizer: Any = None, schedule: Any = None, step: int = 0, extra: Any = None,
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
 
     `extra` is anything JSON can hold (losses so far, settings). Raises as `ta.save` does.
     """
+    _by_name("save_checkpoint", path, misplaced, model)
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
     metadata = {"step": str(int(step)), "extra": _json(extra, "extra")}
@@ -47,12 +48,13 @@ def save_checkpoint(
     save(arrays, path, metadata)
 
 
-def load_checkpoint(path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None) -> Progress:
+def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: Any = None, schedule: Any = None) -> Progress:
     """Put model, optimiser, schedule and this thread's generator back; returns (step, extra).
 
     Raises ValueError if the file is no checkpoint, or was saved without what is to be restored; keys and shapes are
     checked by the `load_state_dict` of each.
     """
+    _by_name("load_checkpoint", path, misplaced, model)
     arrays, metadata = load_with_metadata(path)
     if "step" not in metadata or not any(name.startswith("generator.") for name in arrays):
         raise ValueError(f"{str(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
@@ -70,6 +72,12 @@ def load_checkpoint(path: Path, *, model: Any, optimizer: Any = None, schedule: 
         schedule.load_state_dict(json.loads(metadata["schedule"]))
     set_rng_state(_under("generator.", arrays))
     return Progress(int(metadata["step"]), json.loads(metadata["extra"]))
+
+
+def _by_name(function: str, path: Any, misplaced: tuple, model: Any) -> None:
+    """Path first, everything else by name: there are too many to remember their order."""
+    if misplaced or model is None or hasattr(path, "state_dict"):
+        raise TypeError(f"write {function}(path, model=model, optimizer=optimizer): the path first, everything else by name.")
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -47,12 +47,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:                          # `... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ImportError, OSError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except Exception as error:
         if arguments.traceback:
             raise
         where = "" if isinstance(error, UsageError) else f"\n(`tinygrad-attn --traceback {arguments.command} ...` shows where)"
-        print(f"tinygrad-attn {arguments.command}: {error}{where}", file=sys.stderr)
+        print(f"tinygrad-attn {arguments.command}: {users_line(error)}{error}{where}", file=sys.stderr)
         return 2
+
+
+def users_line(error: Exception) -> str:
+    """`mine.py, line 7: KeyError: ` where an error passed through a file of the user's; else nothing, its text says enough."""
+    import sysconfig
+    import traceback
+
+    if isinstance(error, SyntaxError):               # names file and line itself
+        return "SyntaxError: "
+    if isinstance(error, UsageError):
+        return ""
+    not_theirs = ("<", str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+    theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(not_theirs)]
+    return f"{theirs[-1].filename}, line {theirs[-1].lineno}: {type(error).__name__}: " if theirs else ""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -71,7 +85,8 @@ def make_parser() -> argparse.ArgumentParser:
     demo = command("demo", run_demo, "train a small Transformer on real images, check its gradients and write a report")
     demo.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
     demo.add_argument("--epochs", type=int, default=20, metavar="N", help="rounds through the data (default 20)")
-    demo.add_argument("--runs", type=int, default=None, metavar="N", help="how many seeds (default: up to 3, as long as 90 s last)")
+    demo.add_argument("--runs", type=int, default=None, metavar="N",
+                      help="how many seeds, without the ordered split (default: up to 3 and the ordered split, as long as 90 s last)")
     demo.add_argument("--out", default="demo-report", metavar="DIR", help="where the report and the checkpoints go (default demo-report)")
     demo.add_argument("--resume", action="store_true", help="go on from the checkpoints in DIR")
 
@@ -126,7 +141,7 @@ def run_seeds(arguments: Any) -> int:
     if arguments.name:
         name = arguments.name.removesuffix(".py")
         number = name.removeprefix("seed_").partition("_")[0].zfill(3)
-        chosen = [path for path in scripts if path.stem.startswith(f"seed_{number}_") or name in path.stem]
+        chosen = [path for path in scripts if path.stem.startswith(f"seed_{number}_") or name in path.stem and not name.isdigit()]
         if not chosen:
             raise UsageError(f"there is no seed {arguments.name!r}; there are {', '.join(path.stem for path in scripts)}.")
         scripts = chosen
@@ -148,7 +163,10 @@ def run_exercise(arguments: Any) -> int:
         raise UsageError(f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
                          "Get the source (git clone) and run this inside it.")
     answer = () if arguments.answer is None else (arguments.answer,)
-    return int(load(marker).main(arguments.name, arguments.file, *answer))
+    try:
+        return int(load(marker).main(arguments.name, arguments.file, *answer))
+    except ValueError as error:                      # no such exercise or file; its text says everything
+        raise UsageError(str(error)) from error
 
 
 # ---- graph, gradcheck: on functions of the user's
@@ -159,6 +177,9 @@ def run_graph(arguments: Any) -> int:
     from .viz import graph
 
     function = find(arguments.target)
+    if callable(function) and inputs_of(function)[0]:
+        raise UsageError(f"{arguments.target} needs inputs, and what is drawn is the result of a call without any. Write a function that "
+                         "makes the inputs itself and returns the Tensor.")
     result = function() if callable(function) else function
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
     if not outputs or not all(isinstance(t, Tensor) for t in outputs):
@@ -173,25 +194,51 @@ def run_graph(arguments: Any) -> int:
 
 
 def run_gradcheck(arguments: Any) -> int:
-    import inspect
-
     import numpy as np
 
     from .check import gradcheck
-    from .engine import Op
 
     function = find(arguments.target)
     if not callable(function):
-        raise UsageError(f"{arguments.target} is a {type(function).__name__}, not a function.")
-    signature = inspect.signature(function.forward if isinstance(function, Op) else function)
-    wanted = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY and p.default is p.empty]
-    shapes = [tuple(int(n) for n in text.replace("x", ",").split(",") if n.strip()) for text in arguments.shape] or [(3, 4)]
+        raise UsageError(f"{arguments.target} is no function but an object of type {type(function).__name__}.")
+    least, most = inputs_of(function)
+    if most == 0:
+        raise UsageError(f"{arguments.target} takes no inputs, so there is no gradient to check; name a function of arrays.")
+    shapes = [shape_of(text) for text in arguments.shape] or [(3, 4)]
     if len(shapes) == 1:
-        shapes *= max(1, len(wanted))
+        shapes *= max(1, least)
+    if not least <= len(shapes) <= most:
+        raise UsageError(f"{arguments.target} takes {least if least == most else f'{least} to {most}'} inputs, but --shape was given "
+                         f"{len(shapes)} times; give it once for each input, or once for all.")
+    if arguments.seed < 0:
+        raise UsageError(f"--seed is 0 or more, got {arguments.seed}.")
     rng = np.random.default_rng(arguments.seed)
     report = gradcheck(function, [rng.standard_normal(shape) for shape in shapes], order=arguments.order, raise_exception=False)
     print(report)
     return 0 if report else 1
+
+
+def inputs_of(function: Any) -> tuple[int, int]:
+    """How many positional arguments a function or op must have, and how many it may have."""
+    import inspect
+
+    from .engine import Op
+
+    parameters = inspect.signature(function.forward if isinstance(function, Op) else function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return sum(p.default is p.empty for p in positional), sys.maxsize if any_number else len(positional)
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """`2,3` or `2x3` as a shape; nothing at all is a single number's."""
+    try:
+        shape = tuple(int(n) for n in text.replace("x", ",").split(",") if n.strip())
+    except ValueError:
+        shape = (-1,)
+    if any(n < 0 for n in shape):
+        raise UsageError(f"--shape {text!r} is no shape; write it as 2,3.")
+    return shape
 
 
 def load(path: Path) -> Any:
@@ -232,7 +279,8 @@ def find(target: str) -> Any:
     if not name:
         name = next(iter(own)) if len(own) == 1 else "main"
         if name not in own:
-            raise UsageError(f"{place} has several functions, {', '.join(own)}: say which, as {place}:NAME" if own else
+            some = ", ".join(list(own)[:12]) + (f" and {len(own) - 12} more" if len(own) > 12 else "")
+            raise UsageError(f"{place} has several functions, {some}: say which, as {place}:NAME" if own else
                              f"{place} defines no function")
     if not hasattr(module, name):
         raise UsageError(f"{place} has no {name!r}.{nearest(name, own)}")

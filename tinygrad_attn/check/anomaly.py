@@ -93,8 +93,8 @@ def _came_in(op: Any, inputs: tuple, place: Any) -> None:
         if getattr(x, "_record", None) is None and np.isnan(value).any():
             raise FloatingPointError(f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already holds NaN at "
                                      f"index {_first(np.isnan(value))}{_called(place)}, and no op made it. Reason: it came in with the "
-                                     "data, or an optimiser step made the weights NaN (a learning rate too large); check the file, or replace it "
-                                     "with np.nan_to_num.")
+                                     "data, or an optimiser step made the weights NaN (a learning rate too large); check the file, or "
+                                     "replace it with np.nan_to_num.")
 
 
 def complaint(compute: Any) -> str:

@@ -30,9 +30,8 @@ def explain_rule(s: Suspect) -> Diagnosis:
                         _operand_transposed, _exchanged, _weight_misplaced):
         if (found := explanation(s, pattern)) is not None:
             return found
-    return from_pattern(pattern) or _right_for_ones(s) or Diagnosis("rule", "this op's rule disagrees with central differences in no "
-                                                                            "simple pattern; derive it "
-                                                      "again.")
+    return from_pattern(pattern) or _taken_for_another(s, pattern) or _right_for_ones(s) or Diagnosis(
+        "rule", "this op's rule disagrees with central differences in no simple pattern; derive it again.")
 
 
 def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None,
@@ -235,6 +234,26 @@ def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
             answer = call_rule(s, y=p.y, operands=[p.y if k == s.position else o for k, o in enumerate(operands)])
             if answer is not None and same(answer, p.n):
                 return Diagnosis("exchanged", "the rule uses the input x where the result y belongs.")
+    return None
+
+
+FUNCTIONS = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square, "reciprocal": np.reciprocal, "negative": np.negative}
+
+
+def _taken_for_another(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """A log-probability taken for a probability, a variance for a standard deviation."""
+    if p.y is None:
+        return None
+    operands = original_operands(s)
+    for name, f in FUNCTIONS.items():
+        with np.errstate(all="ignore"):
+            trials = [("the result y", call_rule(s, y=f(p.y)))]
+            trials += [(f"operand {i}", call_rule(s, y=p.y, operands=[f(x) if k == i else o for k, o in enumerate(operands)]))
+                       for i, x in enumerate(operands) if isinstance(x, np.ndarray) and x.dtype == np.float64]
+        for what, answer in trials:
+            if answer is not None and answer.any() and same(answer, p.n):
+                return Diagnosis("exchanged", f"the rule is right once np.{name} is applied to {what} in it: it takes one quantity for "
+                                              "another (a log-probability for a probability, a variance for a standard deviation).")
     return None
 
 

@@ -40,7 +40,7 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     Tensors if none requires one).  `params`, further tensors f depends on, are checked as well; for a Module its parameters are.
     `order=2` checks the gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with atol
     scaled down for gradients smaller than 1.  Inputs of more than 512 elements are measured in 512 random projections, with
-    `fast_mode` any input in two.
+    `fast_mode` any input in two.  Where the default eps does not suit the size of the values, another step is found and noted.
 
     Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.

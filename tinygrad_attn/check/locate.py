@@ -53,7 +53,8 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         operand = f" (its rule for operand {worst.position})" if len(worst.step.inputs) > 1 else ""
         report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {str(why).removeprefix(why.kind + ': ')}")
         return
-    report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report) or lost_in_the_sweep(problem, outputs, entry, report)
+    report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report)
+                        or lost_in_the_sweep(problem, outputs, entry, report)
                         or _whole(problem, which, entry, eps))
 
 

@@ -29,7 +29,7 @@ def permuted(p: Pattern) -> Diagnosis | None:
     if not same(np.sort(p.a, axis=None), ordered):
         return None
     return Diagnosis("permuted", "the numbers are right but stand at the wrong elements: the order is not undone as it was made. Look at "
-                                 "the indices, at argsort (its inverse is argsort of argsort), and at reshape where axes should be swapped.")
+                                 "the indices, at argsort (its inverse is argsort of argsort), and at reshape where swapaxes belongs.")
 
 
 def off_by_one(p: Pattern) -> Diagnosis | None:

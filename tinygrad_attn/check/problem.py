@@ -132,19 +132,21 @@ class Problem:
     def noise(self, eps: float) -> float:
         """What rounding alone may make of a central difference; differences below it mean nothing.
 
-        Results that do not move with the inputs, such as the -1e9 of a mask, cancel exactly and make no noise.
+        Results that stand still when the inputs move, such as the -1e9 of a mask, cancel exactly and count for 1 at most.
         """
         still, before, rng = self.values(), [x._data for x in self.inputs], np.random.default_rng(4)
         try:
             for x in self.inputs:
                 x._data = x._data + eps * rng.uniform(0.5, 1, x.shape)
             moved = self.values()
-        except Exception:                            # the function minds its values; then every result counts
-            moved = [y + 1 for y in still]
+        except Exception:                            # the function minds its values
+            moved = []
         finally:
             for x, data in zip(self.inputs, before):
                 x._data = data
-        sizes = (np.abs(c * np.nan_to_num(y))[y != z] for c, y, z in zip(self.cotangents, still, moved) if y.shape == z.shape)
+        if [z.shape for z in moved] != [y.shape for y in still]:
+            moved = [y + 1 for y in still]           # then every result counts
+        sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), np.nan_to_num(y))) for c, y, z in zip(self.cotangents, still, moved))
         return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
 
 

@@ -35,7 +35,7 @@ def origin(depth: int = 1) -> Place | None:
     frame = sys._getframe(depth)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, _NUMPY)):
+        if not file.startswith((_PACKAGE, _NUMPY, "<frozen ")):      # "<frozen runpy>": Python itself, at `python -m`
             return Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None

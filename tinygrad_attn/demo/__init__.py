@@ -25,6 +25,8 @@ BUDGET = 85.0
 """Seconds in which everything should be done; further seeds are left out where they would pass it."""
 REPORT_SECONDS = 8.0
 SEEDS = 3
+LARGEST_SEED = 2**32 - 1000
+"""scikit-learn's splits take seeds below 2^32, and a run has the ones after its first too."""
 
 NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "safetensors": "safetensors"}
 
@@ -57,13 +59,19 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
     """
     require_extras()
     if epochs < 1 or runs is not None and runs < 1:
-        raise ValueError(f"the demo needs at least one epoch and one run, got epochs {epochs} and runs {runs}")
+        raise ValueError(f"the demo needs at least one epoch and one run, got epochs {epochs}"
+                         + (f", runs {runs}" if runs is not None else ""))
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed must be from 0 to {LARGEST_SEED}, got {seed}")
     checkpoints = Path(out) / "checkpoints"
-    os.makedirs(checkpoints, exist_ok=True)
+    try:
+        os.makedirs(checkpoints, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the demo cannot write into {str(out)!r} ({error.strerror}); name another folder with --out") from error
     if not resume:
-        for old in checkpoints.glob("*.safetensors"):
+        for old in _saved(checkpoints):
             old.unlink()
-    elif not any(checkpoints.glob("*.safetensors")):
+    elif not _saved(checkpoints):
         print(f"Nothing to resume in {checkpoints}; beginning afresh.")
     reuse_memory()
     threads = get_num_threads()
@@ -71,13 +79,19 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
     try:
         return _everything(Path(out), seed, epochs, resume, runs)
     except KeyboardInterrupt:
-        newest = max(checkpoints.glob("*.safetensors"), key=os.path.getmtime, default=None)
-        kept = f"The last finished epoch is kept in {newest}." if newest else "No epoch was finished yet, so nothing is kept."
+        newest = max(_saved(checkpoints), key=os.path.getmtime, default=None)
         again = f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {shlex.quote(str(out))}"
         again += f" --runs {runs}" if runs else ""
-        raise Interrupted(f"Stopped. {kept}\nTo go on from there: {again}") from None
+        if newest is None:
+            raise Interrupted("Stopped. No epoch was finished yet, so nothing is kept.") from None
+        raise Interrupted(f"Stopped. The last finished epoch is kept in {newest}.\nTo go on from there: {again}") from None
     finally:
         set_num_threads(threads)
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The checkpoints of this program in a folder; other files of a user's are none of its business."""
+    return [*folder.glob("seed-*.safetensors"), *folder.glob("ordered.safetensors")]
 
 
 def _everything(folder: Path, seed: int, epochs: int, resume: bool, runs: int | None) -> int:

@@ -51,6 +51,16 @@ class Mask:
             if hidden.shape[-1]:
                 hidden *= _below_diagonal(*hidden.shape[-2:], self.dtype)
 
+    def seen(self, at: tuple, rows: slice, columns: slice) -> slice:
+        """The columns up to the last one that a boolean mask shows to these rows: a third of a batch may be padding."""
+        if self.keep is None:
+            return columns
+        block = self.keep[(*at, rows, columns)]
+        if block.strides[0] != 0:                       # not the same keys for every row
+            return columns if block.any() else slice(columns.start, columns.start)
+        shown = block[0].nonzero()[0]
+        return slice(columns.start, columns.start + (int(shown[-1]) + 1 if shown.size else 0))
+
     def hide(self, scores: ndarray, at: tuple, rows: slice = _ALL, columns: slice = _ALL) -> None:
         """Scores of keys that may not be looked at become -inf, in place: what `multiply` does, before the exponential."""
         if self.multiplies:

@@ -70,7 +70,8 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
 
         for index in range(share, len(row_tiles), shares):
             rows = row_tiles[index]
-            cut = _column_tiles(rows, k.shape[-2], mask.causal)
+            tiles = [mask.seen(at, rows, columns) for columns in _column_tiles(rows, k.shape[-2], mask.causal)]
+            cut = [columns for columns in tiles if columns.stop > columns.start]
             queries = scaled(q[at][rows], scale * mask.unit)
             result = np.zeros((len(queries), v.shape[-1]), dtype)
             total, unmasked = np.zeros((2, len(queries)), dtype)
@@ -132,8 +133,6 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
     starts = range(0, width, COLUMNS)
     shares = _shares(len(heads), len(starts)) if dmask is None else 1
     dqs = [dq] + [np.empty_like(dq) for _ in range(shares - 1)]             # each share adds up its own; one share is usual
-    for each in dqs:
-        each[...] = 0
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
@@ -141,6 +140,7 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         query_one, cotangent_one = (np.empty((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
         key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
         for_query, for_key, for_value = (np.empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
+        dqueries = np.zeros(q.shape[-2:], dtype)        # sums lie contiguous, because adding to rows with gaps is slow
         queries, cotangents = q[at], g[at]
         minus_lse = saved.lse[at] * dtype.type(-mask.unit)
         minus_delta = -np.vecdot(cotangents, out[at])
@@ -152,12 +152,13 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
             vt = transposed(_with_column(value_one, v[at][j:stop], 1))
             if keep is not None:
                 vt[:-1] *= dtype.type(keep_scale)
-            dkeys, dvalues = dk[at][j:stop], dv[at][j:stop]
-            dkeys[...], dvalues[...] = 0, 0
+            dkeys, dvalues = (np.zeros((stop - j, x.shape[-1]), dtype) for x in (k, v))
             for i in range(j if mask.causal else 0, length, ROWS):
                 rows = slice(i, min(i + ROWS, length))
-                columns = slice(j, min(stop, rows.stop) if mask.causal else stop)
+                columns = mask.seen(at, rows, slice(j, min(stop, rows.stop) if mask.causal else stop))
                 height, size = rows.stop - i, columns.stop - j
+                if size == 0:
+                    continue
                 tile, ds = _tile(first, rows, columns), _tile(second, rows, columns)
 
                 shifted = saved.shifted[at][i // ROWS]
@@ -187,16 +188,15 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                     accumulate(dmask, ds[(None,) * len(lead)], head, rows, columns)
                 dvalues[:size] += np.matmul(kept.T, cotangents[rows], out=for_value[:size])
                 dkeys[:size] += np.matmul(ds.T, queries[rows], out=for_key[:size])
-                dqs[share][at][rows] += np.matmul(ds, keys[:size], out=for_query[:height])
-            dkeys *= dtype.type(scale)
-            if keep is not None:
-                dvalues *= dtype.type(keep_scale)
+                dqueries[rows] += np.matmul(ds, keys[:size], out=for_query[:height])
+            np.multiply(dkeys, dtype.type(scale), out=dk[at][j:stop])
+            np.multiply(dvalues, dtype.type(keep_scale), out=dv[at][j:stop])
+        np.multiply(dqueries, dtype.type(scale), out=dqs[share][at])
 
     with np.errstate(under="ignore"):
         tasks(run, len(heads) * shares, dmask is None)          # heads may add to the same entries of dmask
         for other in dqs[1:]:
             dq += other
-        dq *= dtype.type(scale)
 
 
 def weights(q: ndarray, k: ndarray, saved: Tiled, mask: Mask, scale: float) -> ndarray:

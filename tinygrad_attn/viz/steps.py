@@ -136,7 +136,8 @@ class Steps:
             for c in step.contributions:
                 verb = "= " if c.first else "+="
                 total = "" if c.first else f"   sum so far {short(c.total)}"
-                out.append(f"       input {c.place}, {c.name} (n{c.box}): grad {verb} {short(c.part)}{total}")
+                who = c.name if c.name.endswith(f" n{c.box}") else f"{c.name} (n{c.box})"
+                out.append(f"       input {c.place}, {who}: grad {verb} {short(c.part)}{total}")
             if step.freed:
                 out.append("       freed: " + ", ".join(step.freed))
         return "\n".join(out)

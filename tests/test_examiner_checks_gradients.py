@@ -1,0 +1,246 @@
+"""Mistakes as students make them, other than those the checker was written on: each is found, and named rightly."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, op
+from tinygrad_attn.check import compare_with_torch, detect_anomaly, gradcheck
+
+
+def rand(*shape, seed=0, scale=1.0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape) * scale, requires_grad=True)
+
+
+def custom(forward, *rules, **flags):
+    made = op(forward, **flags)
+    made.vjp(*rules)
+    return made
+
+
+def total(x):
+    return x.sum(axis=-1, keepdims=True)
+
+
+def average(x):
+    return x.mean(axis=-1, keepdims=True)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / total(e)
+
+
+def spread(x):
+    return np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+
+
+def standard(x):
+    return (x - average(x)) / spread(x)
+
+
+def attend(q, k, v):
+    return softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])) @ v
+
+
+def attention(twice=False, turned=False):
+    def rule(g, y, q, k, v):
+        scale = 1 / math.sqrt(q.shape[-1])
+        p = softmax(q @ k.swapaxes(-1, -2) * scale)
+        dp = g @ v.swapaxes(-1, -2)
+        ds = p * (dp - total(dp * p)) * scale * (scale if twice else 1)
+        return ds @ k, ds.swapaxes(-1, -2) @ q, (p if turned else p.swapaxes(-1, -2)) @ g
+    made = op(attend)
+    made.vjp_all(rule)
+    return made
+
+
+def rotate(x):
+    a, b = x[..., :2], x[..., 2:]
+    return np.concatenate([a * 0.8 - b * 0.6, a * 0.6 + b * 0.8], axis=-1)
+
+
+def written(index):
+    def rule(g, y, x):
+        out = np.zeros_like(x)
+        np.add.at(out, index, g)
+        return out
+    return rule
+
+
+def stale():
+    kept = {}
+
+    def forward(x):
+        kept.setdefault("x", x.copy())
+        return x ** 2
+    return custom(forward, lambda g, y, x: 2 * g * kept["x"])
+
+
+def changes_a_result(x):
+    y = x * 2
+    y.data[0] = 0
+    return y * y.detach().numpy().mean() * 0 + y
+
+
+ROWS, PICKED = np.arange(3), np.array([1, 0, 2])
+UPPER = ~np.tri(4, dtype=bool)
+KEPT, OTHER = (np.random.default_rng(s).random((4, 5)) > 0.5 for s in (5, 6))
+S34, S35, S44, S5 = (3, 4), (3, 5), (4, 4), (5,)
+
+PLANTED = [   # name, function, shapes, kind, words
+    ("softmax, mean for sum", custom(softmax, lambda g, y, x: y * (g - average(g * y))), [S34], "missing sum", "axis 1"),
+    ("layer norm, no 1/std", custom(standard, lambda g, y, x: g - average(g) - y * average(g * y)), [S35], "missing factor", "1/std(x)"),
+    ("layer norm, unbiased", custom(standard, lambda g, y, x: (g - average(g) - y * total(g * y) / (x.shape[-1] - 1)) / spread(x)), [S35],
+     "missing sum", "proportional to y"),
+    ("log-probability for probability", custom(lambda x: np.log(softmax(x)), lambda g, y, x: g - y * total(g)), [S34], "exchanged",
+     "np.exp is applied to the result y"),
+    ("norm, not divided", custom(lambda x: np.sqrt((x * x).sum(axis=-1)), lambda g, y, x: g[:, None] * x), [S35], "missing factor", "1/y"),
+    ("logsumexp, not divided", custom(lambda x: np.log(np.exp(x).sum(axis=-1)), lambda g, y, x: g[:, None] * np.exp(x)), [S35],
+     "missing factor", "1/sum(exp(x))"),
+    ("variance, other divisor", custom(lambda x: x.var(axis=-1, ddof=1), lambda g, y, x: 2 * g[:, None] * (x - average(x)) / x.shape[-1]),
+     [S35], "constant factor", "5 where 4 belongs"),
+    ("attention, scaled twice", attention(twice=True), [(4, 3)] * 3, "constant factor", "square root of 3"),
+    ("attention, weights not transposed", attention(turned=True), [(4, 3)] * 3, "transposed", "its rule for operand 2"),
+    ("rotation not turned back", custom(rotate, lambda g, y, x: rotate(g)), [S34], "transposed", "rotations turn back"),
+    ("cumsum from the wrong end", custom(lambda x: np.cumsum(x), lambda g, y, x: np.cumsum(g)), [(6,)], "transposed", "from the other end"),
+    ("sort, order kept", custom(lambda x: np.sort(x), lambda g, y, x: g), [(6,)], "permuted", "not undone"),
+    ("heads, reshaped only", custom(lambda x: x.reshape(3, 2, 4).swapaxes(0, 1), lambda g, y, x: g.reshape(3, 8)), [(3, 8)], "permuted",
+     "reshape where swapaxes"),
+    ("padding cut at the wrong place", custom(lambda x: np.pad(x, (1, 2)), lambda g, y, x: g[2:2 + len(x)]), [S5], "shifted", "off by 1"),
+    ("shared weight, last batch only",
+     custom(lambda x, w: x @ w, lambda g, y, x, w: g @ w.T, lambda g, y, x, w: (x.swapaxes(-1, -2) @ g)[-1]),
+     [(5, 3, 4), (4, 2)], "missing sum", "only the last"),
+    ("max, given to all", custom(lambda x: x.max(axis=-1), lambda g, y, x: np.broadcast_to(g[:, None], x.shape)), [S34], "mask missing",
+     "axis 1"),
+    ("mask inverted", custom(lambda x: np.where(UPPER, 0.0, x), lambda g, y, x: np.where(UPPER, g, 0.0)), [S44], "mask inverted",
+     "condition inverted"),
+    ("masked positions not zeroed", custom(lambda x: np.where(UPPER, -1e9, x), lambda g, y, x: g), [S44], "some elements",
+     "upper triangle"),
+    ("gather from the wrong column", custom(lambda x: x[ROWS, PICKED], written((ROWS, np.array([1, 0, 3])))), [S34], "another mask",
+     "other indices"),
+    ("dropout, mask drawn anew", custom(lambda x: x * KEPT / 0.5, lambda g, y, x: g * OTHER / 0.5), [(4, 5)], "another mask", "drawn once"),
+    ("size of g", custom(lambda x: 3 * x, lambda g, y, x: 3 * np.abs(g)), [S5], "incoming gradient", "without its sign"),
+    ("both halves the first", custom(lambda a, b: np.concatenate([a, b]), lambda g, y, a, b: g[:4], lambda g, y, a, b: g[:4]), [(4,), (4,)],
+     "exchanged", "copy of the other's"),
+    ("small among large", custom(lambda x: x * np.array([1e6, 1, 1]), lambda g, y, x: g * np.array([1e6, 1, 2])), [(3,)], "some elements",
+     "only at index 2"),
+    ("state of the first call", stale(), [S5], "stale state", "earlier call"),
+    ("a result written into", changes_a_result, [(4,)], "result modified", "op 'multiply'"),
+    ("a float", lambda x: x * float(x.max()), [(4,)], "missed use", "operand 1 of op 'multiply'"),
+]
+
+
+@pytest.mark.parametrize("name, f, shapes, kind, words", PLANTED, ids=[p[0] for p in PLANTED])
+def test_a_fresh_bug_is_found_and_named(name, f, shapes, kind, words):
+    report = gradcheck(f, [rand(*s, seed=i) for i, s in enumerate(shapes)], raise_exception=False)
+    assert not report
+    assert report.diagnosis.kind == kind and words in str(report), report
+
+
+RIGHT = [
+    (lambda x: F.softmax(x / 1e-6), [rand(3, 4, scale=1e-6)]), (lambda x: F.softmax(x / 1e6) * 1e6, [rand(3, 4, scale=1e6)]),
+    (lambda a, b: np.tanh(a + b / 1e-6).sum(), [rand(4), rand(4, scale=1e-6)]), (lambda x: (x ** 2).sum() + 1e6, [rand(4)]),
+    (lambda x: np.where(UPPER, -1e9, x), [rand(4, 4)]), (lambda x: F.softmax(np.where(UPPER, -np.inf, x)), [rand(4, 4)]),
+    (lambda x: ta.grad((x ** 3).sum(), x, create_graph=True)[0], [rand(3)]), (lambda x: np.floor(x) + x ** 2, [rand(5)]),
+    (lambda x: (x * np.array([1e6, 1, 1e-6])).sum(), [rand(3)]), (np.arcsin, [Tensor(np.array([0.995, -0.5]), requires_grad=True)]),
+    (lambda x: x[np.argsort(x.numpy())] * np.arange(5.0), [rand(5)]), (lambda x, n: x ** n, [rand(3), 3]), (np.exp, [rand(0, 3)]),
+    (lambda x: x[x.numpy() > 0] ** 2, [rand(6)]),
+]
+
+
+@pytest.mark.parametrize("f, inputs", RIGHT, ids=range(len(RIGHT)))
+def test_no_false_alarm(f, inputs):
+    assert gradcheck(f, inputs)
+
+
+def test_an_explicit_step_is_kept_and_the_default_one_may_be_replaced():
+    f, x = lambda x: np.sin(x / 1e-6), rand(3, scale=1e-6)
+    assert "measured with eps=" in str(gradcheck(f, x))
+    assert gradcheck(f, x, eps=2e-6, raise_exception=False).diagnosis.kind == "eps"
+
+
+# ---- against PyTorch
+
+class Affine(nn.Module):
+    def __init__(self, f):
+        self.weight, self.bias = nn.Parameter(np.zeros((4, 4), np.float32)), nn.Parameter(np.zeros(4, np.float32))
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x, self.weight, self.bias)
+
+
+class Norm(nn.Module):
+    def __init__(self, f):
+        self.weight, self.bias, self.f = nn.Parameter(np.ones(4, np.float32)), nn.Parameter(np.zeros(4, np.float32)), f
+
+    def forward(self, x):
+        return self.f(x) * self.weight + self.bias
+
+
+class Attention(nn.Module):
+    def __init__(self, order=(0, 1, 2), heads=2, axis=-1, turned=False):
+        self.in_proj_weight, self.in_proj_bias = nn.Parameter(np.zeros((24, 8), np.float32)), nn.Parameter(np.zeros(24, np.float32))
+        self.out_proj, self.settings = nn.Linear(8, 8), (order, heads, axis, turned)
+
+    def forward(self, q, k, v):
+        order, heads, axis, turned = self.settings
+        part = lambda x, i: F.split_heads(x @ self.in_proj_weight[8 * i:8 * i + 8].T + self.in_proj_bias[8 * i:8 * i + 8], heads)
+        q, k, v = (part(x, i) for x, i in zip((q, k, v), order, strict=True))
+        a = F.softmax(q @ k.mT / math.sqrt(8 // heads), axis=axis)
+        return self.out_proj(F.merge_heads((a.mT if turned else a) @ v))
+
+
+X, Y = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((3, 4), (2, 5, 8)))
+DIFFERENT = [
+    (Affine(lambda x, w, b: x @ w.T - b), torch.nn.Linear(4, 4), "bias subtracted"),
+    (Affine(lambda x, w, b: x @ w.T + 2 * b), torch.nn.Linear(4, 4), "bias added twice"),
+    (Affine(lambda x, w, b: x @ w.detach().T + b), torch.nn.Linear(4, 4), "gradients do not"),
+    (Norm(lambda x: (x - x.mean()) / np.sqrt(x.var() + 1e-5)), torch.nn.LayerNorm(4), "wrong axes"),
+    (Norm(lambda x: x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)), torch.nn.LayerNorm(4), "without its mean"),
+    (Norm(lambda x: (x - average(x)) / (x.var(axis=-1, keepdims=True) + 1e-5)), torch.nn.LayerNorm(4), "square root is missing"),
+    (nn.Sequential(nn.Sigmoid()), torch.nn.Sequential(torch.nn.Tanh()), "ours is sigmoid"),
+    (nn.Sequential(nn.Identity()), torch.nn.Sequential(torch.nn.ReLU()), "left out"),
+    (Attention(order=(1, 0, 2)), "attention", "query and key"), (Attention(heads=4), "attention", "4 heads"),
+    (Attention(axis=-2), "attention", "softmax axis"), (Attention(turned=True), "attention", "weights transposed"),
+]
+
+
+@pytest.mark.parametrize("ours, theirs, words", DIFFERENT, ids=[words for _, _, words in DIFFERENT])
+def test_a_fresh_difference_from_torch_is_explained(ours, theirs, words):
+    torch.manual_seed(0)
+    inputs = (X,)
+    if theirs == "attention":
+        theirs, inputs = torch.nn.MultiheadAttention(8, 2, batch_first=True), (Y, Y, Y)
+        torch.nn.init.normal_(theirs.in_proj_bias)
+    report = compare_with_torch(ours, theirs, *inputs, verbose=False)
+    assert not report and words in report.explanation, report
+
+
+# ---- NaN at its source
+
+def t(*values):
+    return Tensor(np.array(values, np.float32), requires_grad=True)
+
+
+ANOMALIES = [
+    (lambda: custom(lambda x: x * 2.0, lambda g, y, x: g / (x - x))(t(1, 2)).sum().backward(), "a division by zero"),
+    (lambda: custom(lambda x: 1 / (x - x), lambda g, y, x: g)(t(1, 2)), "a division by zero"),
+    (lambda: F.cross_entropy(Tensor(np.ones((2, 3)), requires_grad=True), np.array([-100, -100])), "every target is ignore_index"),
+    (lambda: F.layer_norm(t(1, 1), 2, eps=0.0), "variance is 0"),
+    (lambda: (t(-2, 1) ** t(2, 2)).sum().backward(), "y log x"),
+    (lambda: nn.Linear(2, 2)(Tensor(np.array([[np.nan, 1]], np.float32))), r"already holds NaN at index \(0, 0\)"),
+    (lambda: np.log1p(t(-1)), "log1p -1"),
+]
+
+
+@pytest.mark.parametrize("f, words", ANOMALIES, ids=[words for _, words in ANOMALIES])
+def test_a_fresh_anomaly_has_its_reason(f, words):
+    with pytest.raises(FloatingPointError, match=words) as caught, detect_anomaly():
+        f()
+    assert __file__ in str(caught.value)
