@@ -49,7 +49,7 @@ def formula(as_block):
     """TeX as MathML, by docutils' own translator."""
     def visit(self, node):
         mathml = tex2mathml(node.astext(), as_block=as_block)
-        self.body.append(f'<div class="math">{mathml}</div>' if as_block else mathml)
+        self.body.append(f'<div class="formula">{mathml}</div>' if as_block else mathml)
         raise SkipNode
     return visit
 

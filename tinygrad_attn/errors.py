@@ -30,6 +30,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def missing_from(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that a module of the package does not have."""
+    return AttributeError(f"{module} has no {name!r}.{nearest(name, [k for k in known if not k.startswith('_')])}")
+
+
 def numpy_names(function: Function) -> Function:
     """A function that says so when it is called with PyTorch's `dim` or `keepdim` instead of NumPy's `axis` or `keepdims`."""
     @functools.wraps(function)

@@ -20,7 +20,7 @@ import numpy as np
 from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
-from .errors import describe, numpy_names
+from .errors import describe, missing_from, numpy_names
 from .tensor import Tensor, get_default_dtype
 
 # ---- activations
@@ -343,3 +343,8 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> np.ndarray:
     if longest > max_length or lengths.min(initial=0) < 0:
         raise ValueError(f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got {lengths.tolist()}.")
     return np.arange(max_length) >= lengths[..., None]
+
+
+def __getattr__(name: str) -> Any:
+    """A misspelt name gets the nearest one."""
+    raise missing_from("tinygrad_attn.functional", name, globals())

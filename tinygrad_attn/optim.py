@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from . import guard, threads
 from .clipping import clip_grad_norm_, clip_grad_value_
+from .errors import missing_from
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Schedule", "clip_grad_norm_", "clip_grad_value_", "noam",
-           "warmup_cosine"]
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Schedule", "clip_grad_norm_", "clip_grad_value_", "noam", "warmup_cosine"]
 
 Array = NDArray[Any]
 SMALL = 2**14   # parameters with fewer numbers share one flat array
@@ -393,3 +393,8 @@ def _parameters(params: Any, seen: set[int]) -> list[Tensor]:
             warnings.warn(f"{name} is given twice to the optimiser; it is updated once per step", stacklevel=4)
         found[id(p)] = p
     return list(found.values())
+
+
+def __getattr__(name: str) -> Any:
+    """A misspelt name gets the nearest one."""
+    raise missing_from("tinygrad_attn.optim", name, globals())

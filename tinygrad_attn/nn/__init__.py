@@ -1,5 +1,8 @@
 """Layers: PyTorch's names, arguments, parameters, masks and initial values, on NumPy."""
 
+from typing import Any
+
+from ..errors import missing_from
 from . import init
 from .attention import AdditiveAttention, MultiheadAttention, SelfAttention
 from .cache import KeyValueCache
@@ -40,3 +43,8 @@ __all__ = [
     "SinusoidalPositionalEncoding", "Softmax", "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",
     "TransformerEncoder", "TransformerEncoderLayer", "init",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A misspelt name gets the nearest one."""
+    raise missing_from("tinygrad_attn.nn", name, globals())
