@@ -280,4 +280,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:                        # outside training, which has its own way to stop
+        print("\nStopped; a checkpoint that was there before is untouched.")
+        sys.exit(130)
