@@ -14,7 +14,7 @@ def _is_basic(index):
                or isinstance(part, np.ndarray) and part.dtype == bool for part in parts)
 
 
-@op
+@op(fresh=True)
 def getitem(x, *, index):
     """y = x[index], basic or advanced."""
     return x[index]
@@ -36,7 +36,7 @@ getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
 scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
 
 
-@op
+@op(fresh=True)
 def embedding(weight, *, indices):
     """y = weight[indices]: a row of the table for each index.  (V, E), (...) -> (..., E)"""
     return weight[indices]
@@ -59,7 +59,7 @@ embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=ind
 embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
 
 
-@op
+@op(fresh=True)
 def take_along_axis(x, *, indices, axis=-1):
     """y = np.take_along_axis(x, indices, axis)"""
     return np.take_along_axis(x, indices, axis)

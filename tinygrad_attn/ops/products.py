@@ -7,7 +7,7 @@ import math
 from ..engine import op
 
 
-@op(broadcasts=True)
+@op(broadcasts=True, fresh=True)
 def matmul(a, b):
     """y = a @ b: (..., M, K), (..., K, N) -> (..., M, N); 1-D operands as NumPy's."""
     return a @ b
