@@ -27,7 +27,7 @@ __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Schedule", "clip_grad_norm_", "
 
 Array = NDArray[Any]
 SMALL = 2**14   # parameters with fewer numbers share one flat array
-BLOCK = 2**16   # numbers updated at a time
+BLOCK = 2**17   # numbers updated at a time
 SHARED = 2**18  # from here on a second thread pays
 
 

@@ -114,14 +114,31 @@ class _Pool:
 
 def _work(calls: SimpleQueue) -> None:
     while True:
-        run, done = calls.get()
+        run, done, core = calls.get()
         error = None
         try:
+            _step_aside(core)
             run()
         except BaseException as raised:
             error = raised
         done.put(error)
-        del run, done, error            # an idle worker must not keep arrays alive
+        del run, done, core, error            # an idle worker must not keep arrays alive
+
+
+def _no_core() -> int:
+    return -1
+
+
+_core: Callable[[], int] = getattr(ctypes.PyDLL(None), "sched_getcpu", _no_core) if os.name == "posix" else _no_core
+"""The number of the core this thread is running on, -1 where nobody tells."""
+
+
+def _step_aside(core: int) -> None:
+    """Leave the core of the caller, where Linux likes to wake a thread, and would run the two in turns on one core."""
+    if core >= 0 and core == _core() and hasattr(os, "sched_setaffinity"):
+        others = os.sched_getaffinity(os.getpid()) - {core}
+        if others:
+            os.sched_setaffinity(0, others)          # 0: this worker alone
 
 
 _pool = _Pool()
@@ -140,7 +157,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         for part in parts:
             part()
         return
-    blas, before, waiting = _blas(), 0, 0
+    blas, before, waiting, core = _blas(), 0, 0, _core()
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
     error = None
     try:
@@ -151,7 +168,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         blas.set(1)
         for part in parts[1:]:
             context = copy_context()                     # the caller's, because np.errstate lives there
-            pool.calls.put((partial(context.run, part), done))
+            pool.calls.put((partial(context.run, part), done, core))
             waiting += 1
         parts[0]()
     finally:

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def measure(w: Workload, workers: dict[str, Worker], rounds: int, folder: Path) 
     turns: dict[str, list[float]] = {name: [] for name in present}
     for _ in range(rounds):
         for name in present:
+            time.sleep(0.1)                          # a library's threads spin on after its turn, and would take cores from the next
             turns[name].append(workers[name].ask({"time": repeats[name]})["seconds"])
     for name, seconds in turns.items():
         row["libraries"][name]["seconds"] = statistics.median(seconds)
