@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -125,12 +125,15 @@ def _work(calls: SimpleQueue) -> None:
         del run, done, core, error            # an idle worker must not keep arrays alive
 
 
-def _no_core() -> int:
-    return -1
+@cache
+def _core_teller() -> Callable[[], int]:
+    """The C library's sched_getcpu, found when it is first needed; -1 where nobody tells."""
+    return getattr(ctypes.PyDLL(None), "sched_getcpu", lambda: -1) if os.name == "posix" else lambda: -1
 
 
-_core: Callable[[], int] = getattr(ctypes.PyDLL(None), "sched_getcpu", _no_core) if os.name == "posix" else _no_core
-"""The number of the core this thread is running on, -1 where nobody tells."""
+def _core() -> int:
+    """The number of the core this thread is running on, or -1."""
+    return _core_teller()()
 
 
 def _step_aside(core: int) -> None:

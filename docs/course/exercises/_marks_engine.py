@@ -117,7 +117,7 @@ def _(marks: Marks) -> None:
         for node in nodes:
             for parent in node._parents:
                 if place[id(parent)] < place[id(node)]:
-                    raise ValueError(f"{parent} comes before its user {node}: {found[:9]}. When its turn comes, its gradient is not whole yet")
+                    raise ValueError(f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not whole yet when its turn comes")
         return True
 
     def gradients(nodes: list[Node]) -> list[float]:
@@ -185,8 +185,8 @@ def _(marks: Marks) -> None:
     quiet = lambda f, *args, **settings: np.errstate(all="ignore")(f)(*args, **settings)
     stable = "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True); it cancels in softmax, and is added back\n" \
              "in log-sum-exp. The largest of the whole array will not do: rows far below it underflow to 0 / 0."
-    marks.compare("softmax", lambda: softmax(x), right, mistakes={"The sum goes over axis 0 or the whole array, not over each row.":
-                                                                  e / e.sum(axis=0), "This is normalised over the whole array.": e / e.sum()})
+    marks.compare("softmax", lambda: softmax(x), right, mistakes={
+        "The sum goes over axis 0; it goes over each row.": e / e.sum(axis=0), "This is normalised over the whole array.": e / e.sum()})
     marks.compare("softmax of large numbers", lambda: quiet(softmax, far), np.full((2, 2), 0.5), hint=stable)
     marks.gradient("its rule", marks.op("softmax", "softmax_vjp"), x)
     marks.compare("logsumexp", lambda: logsumexp(x), np.log(e.sum(axis=-1)))

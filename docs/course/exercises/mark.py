@@ -67,8 +67,8 @@ def find(name: str) -> Exercise:
 def catalogue() -> str:
     """Every exercise with its task."""
     rows = [f"{one.number:4}  {one.name:14}  {one.task}" for one in sorted(exercises.values())]
-    return "\n".join(["The exercises, one a chapter (docs/course):", "", *rows, "      zoo             find real bugs of published engines", "",
-                      f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
+    return "\n".join(["The exercises, one a chapter (docs/course):", "", *rows, "      zoo             find real bugs of published engines",
+                      "", f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
                       "Mark one with: python -m tinygrad_attn exercise NAME [FILE]"])
 
 
