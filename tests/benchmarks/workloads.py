@@ -78,7 +78,6 @@ INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "cross_entropy": lambda rng, n, classes: {"x": rng.standard_normal((n, classes)), "y": rng.integers(0, classes, n)},
     "embedding": lambda rng, rows, d, n: {"weight": rng.standard_normal((rows, d)), "y": rng.integers(0, rows, n),
                                           "g": rng.standard_normal((n, d))},
-    "generate": lambda rng, d, h, ff, T: {"x": rng.standard_normal((1, T, d)), **_layer(rng, d, ff)},
 }
 
 _SIZES = {"tiny": dict(d=32, h=4, ff=64, B=8, T=16), "small": dict(d=128, h=4, ff=512, B=16, T=64),
@@ -106,5 +105,4 @@ WORKLOADS: list[Workload] = [
     Workload("softmax", "softmax", dict(shape=(2048, 512)), "ops"),
     Workload("cross-entropy, 50,000 classes", "cross_entropy", dict(n=128, classes=50_000), "ops"),
     Workload("embedding backward", "embedding", dict(rows=20_000, d=256, n=4096), "ops"),
-    Workload("generation with a cache", "generate", dict(d=128, h=4, ff=512, T=64), "ops"),
 ]
