@@ -1,36 +1,185 @@
-"""The course's exercises: every stub fails its marker with a helpful line, every solution passes."""
+"""The course's exercises: every stub fails its marker with a helpful text, every solution passes, and usual mistakes are named."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from tinygrad_attn import cli
+from tinygrad_attn.check import zoo
 
 ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "docs" / "course" / "exercises"
 NAMES = sorted(p.stem for p in (EXERCISES / "solutions").glob("*.py"))
 
 
-def mark(name: str, path: Path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "tinygrad_attn", "exercise", name, str(path)], cwd=ROOT, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def marker():
+    sys.path.insert(0, str(EXERCISES))
+    try:
+        yield cli.load(EXERCISES / "mark.py")
+    finally:
+        sys.path.remove(str(EXERCISES))
+        for name in ("mark", "_marking", "_marks_engine", "_marks_layers", "_zoo"):
+            sys.modules.pop(name, None)
 
 
-def test_every_exercise_has_a_stub_and_a_solution():
-    assert len(NAMES) == 18
+def mark(marker, name, path):
+    return marker.mark(marker.exercises[name], path)
+
+
+def test_every_exercise_has_a_stub_a_solution_a_marker_and_a_chapter(marker):
+    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 18
     assert sorted(p.stem for p in EXERCISES.glob("*.py") if not p.stem.startswith("_") and p.stem != "mark") == NAMES
+    assert sorted(one.number for one in marker.exercises.values()) == list(range(len(NAMES)))
+    for one in marker.exercises.values():
+        (chapter,) = (ROOT / "docs" / "course").glob(f"{one.number:02}-*.md")
+        assert f"exercise {one.name}" in chapter.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_stub_fails_and_the_solution_passes(name):
-    stub, solution = mark(name, EXERCISES / f"{name}.py"), mark(name, EXERCISES / "solutions" / f"{name}.py")
-    assert stub.returncode == 1 and "Traceback" not in stub.stdout + stub.stderr
-    assert "not written yet" in stub.stdout
-    assert solution.returncode == 0, solution.stdout + solution.stderr
-    assert "not written" not in solution.stdout and "wrong" not in solution.stdout
+def test_the_stub_fails_and_says_so(marker, name):
+    marks = mark(marker, name, EXERCISES / f"{name}.py")
+    assert {line.verdict for line in marks.lines} == {"not written yet"}
+    assert "returns None" in str(marks) and f"The task is at the top of {name}.py" in str(marks)
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
-    broken = tmp_path / "softmax.py"
-    broken.write_text("def softmax(:\n")
-    result = mark("softmax", broken)
-    assert result.returncode in (1, 2) and "Traceback" not in result.stdout + result.stderr
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("error")
+def test_the_solution_passes(marker, name):
+    marks = mark(marker, name, EXERCISES / "solutions" / f"{name}.py")
+    assert marks.ok and len(marks.lines) >= 2, str(marks)
+    assert f"{len(marks.lines)} of {len(marks.lines)} checks pass." in str(marks)
+
+
+MISTAKES = [
+    ("slope", "(f(x + step) - f(x - step)) / (2 * eps)", "(f(x + step) - f(x)) / eps", "one-sided slope"),
+    ("slope", "/ (2 * eps)", "/ eps", "twice the slope"),
+    ("slope", "(f(x + step) - f(x - step))", "(f(np.add(x, step, out=x)) - f(x - 2 * step))", "x has other values after the call"),
+    ("scalar", "(1 - y ** 2,)", "(1 - self.data ** 2,)", "This is 1 - x^2"),
+    ("scalar", "-self.data / other.data ** 2", "self.data / other.data ** 2", "the sign is missing"),
+    ("scalar", "(1.0, -1.0)", "(1.0, 1.0)", "b pulls the other way"),
+    ("order", "if not users[id(parent)]:", "if True:", "listed twice"),
+    ("order", "found.append(node)", "found.insert(0, node)", "comes before its user"),
+    ("order", "parent.grad += node.grad * slope", "parent.grad = node.grad * slope", "add them up"),
+    ("vjp", "return g / (1 + np.exp(-x))", "return 1 / (1 + np.exp(-x))", "incoming gradient ignored"),
+    ("vjp", "return g / (1 + np.exp(-x))", "return g / (1 + np.exp(x))", "mind the sign"),
+    ("vjp", "np.cumsum(g[..., ::-1], axis=-1)[..., ::-1]", "np.cumsum(g, axis=-1)", "a running sum from the end"),
+    ("unbroadcast", "keepdims=True", "keepdims=False", "shape (3,), expected (3, 1)"),
+    ("unbroadcast", "return g.sum(", "return g.mean(", "This is a mean"),
+    ("matmul", "return g @ b.swapaxes(-1, -2)", "return g @ b", "transposed"),
+    ("matmul", "return g @ b.swapaxes(-1, -2)", "return g @ b.T", "transpose"),
+    ("matmul", "return a.swapaxes(-1, -2) @ g", "return g @ a.swapaxes(-1, -2)", "its rule for operand 1"),
+    ("softmax", "y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)", "missing sum"),
+    ("softmax", "y * (g - (g * y).sum(axis=-1, keepdims=True))", "y * (g - (g * y).sum())", "wrong axis"),
+    ("softmax", "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x - x.max())", "e^1000"),
+    ("softmax", "one_hot) / len(x)", "one_hot)", "multiplied by 3, which is the size of axis 0"),
+    ("layer_norm", "normalized(x), g * weight", "normalized(x) * weight, g * weight", "operand misplaced"),
+    ("layer_norm", "h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)", "0", "missing sum"),
+    ("layer_norm", "return g * normalized(x)", "return g * x", "input 1"),
+    ("adam", "(m / (1 - beta1 ** t)) / (np.sqrt(v / (1 - beta2 ** t)) + eps)", "m / (np.sqrt(v) + eps)", "bias correction is missing"),
+    ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
+    ("attention", "axis=-1)", "axis=-2)", "Normalised over the queries"),
+    ("attention", "np.where(allowed, scores, -np.inf)", "np.where(allowed.T, scores, -np.inf)", "upside down"),
+    ("attention", "np.where(allowed, scores, -np.inf), axis=-1)", "scores, axis=-1) * allowed", "Masked after the softmax"),
+    ("heads", "return x.reshape(batch, length, heads, size // heads).swapaxes(1, 2)",
+     "return x.reshape(batch, heads, length, size // heads)", "A reshape alone"),
+    ("encoder_layer", "if norm_first:", "if not norm_first:", "pre-norm form"),
+    ("positions", "np.arange(0, d_model, 2) / d_model", "np.arange(d_model // 2) / d_model", "The exponent is 2i / d_model"),
+    ("train", "        optimizer.zero_grad()\n", "", "gradients of earlier steps are still there"),
+    ("train", "        optimizer.step()\n", "", "Nothing is learned"),
+    ("train", "append(loss.item())", "append(loss)", "keeps every graph alive"),
+    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the first place"),
+    ("greedy", "answers[:, :-1], 0, start", "answers[:, 1:], 2, start", "Shifted the other way"),
+    ("sampling", "bound, scores / temperature", "bound, scores * temperature", "divide the scores by it"),
+    ("pooling", "(tokens * there[..., None]).sum(axis=1) / there.sum(axis=1)[:, None]", "tokens.mean(axis=1)", "padding is counted"),
+    ("hvp", ", create_graph=True", "", "create_graph"),
+]
+
+
+@pytest.mark.parametrize("name, right, wrong, said", MISTAKES)
+def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
+    text = (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
+    assert right in text
+    path = tmp_path / f"{name}.py"
+    path.write_text(text.replace(right, wrong, 1), "utf-8")
+    marks = mark(marker, name, path)
+    assert not marks.ok and said in marks.help, str(marks)
+
+
+@pytest.mark.parametrize("text, said", [
+    ("def softmax(:\n", "syntax error in line 1"),
+    ("import numpy as np\n\ndef softmax(x):\n    return np.exp(y)\n", "raises NameError in line 4"),
+    ("", "the file defines no function softmax"),
+    ("raise SystemExit\n", "raises SystemExit in line 1"),
+])
+def test_a_file_that_does_not_run_is_a_line_of_the_report(capsys, tmp_path, text, said):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    assert cli.main(["exercise", "softmax", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert said in out and "Traceback" not in out
+
+
+def test_the_command_line_lists_marks_and_explains(capsys, tmp_path):
+    assert cli.main(["exercise"]) == 0
+    out = capsys.readouterr().out
+    assert all(f" {name} " in out for name in [*NAMES, "zoo"])
+    assert cli.main(["exercise", "5", str(EXERCISES / "solutions" / "matmul.py")]) == 0
+    assert "exercise 5, matmul" in capsys.readouterr().out
+    assert cli.main(["exercise", "softmax"]) == 1
+    assert "mark that:\n    python -m tinygrad_attn exercise softmax mine.py" in capsys.readouterr().out
+    none = str(tmp_path / "none.py")
+    for words, said in [(["sofmax"], "softmax"), (["softmax", none], "copy of the stub"), (["zoo", "99"], "from 1 to")]:
+        assert cli.main(["exercise", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_command_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "tinygrad_attn", "exercise", "slope"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "not written yet" in done.stdout and done.stderr == ""
+
+
+# ---- the zoo
+
+
+def cases(marker):
+    return enumerate(sys.modules["_zoo"].CASES, 1)
+
+
+def test_each_bug_shows_and_its_op_is_the_only_right_answer(marker, capsys):
+    for number, case in cases(marker):
+        assert case.bug in {bug.name for bug in zoo.list()}
+        game = sys.modules["_zoo"]
+        assert marker.main("zoo", str(number)) == 0
+        shown = capsys.readouterr().out
+        assert case.text in shown and case.bug not in shown
+        assert any(sign in shown for sign in ("by the rules", "value is wrong", "stops before")), shown
+        for answer in [*game.ops(case), game.SWEEP]:
+            assert marker.main("zoo", str(number), answer) == (0 if answer == case.answer else 1)
+            said = capsys.readouterr().out
+            assert said.startswith("Yes") if answer == case.answer else case.bug not in said
+
+
+def test_a_hint_does_not_name_the_op(marker, capsys):
+    for number, case in cases(marker):
+        assert marker.main("zoo", str(number), "hint") == 0
+        out = capsys.readouterr().out
+        assert "gradcheck" in out and f"'{case.answer}'" not in out and case.bug not in out
+
+
+def test_the_text_of_a_bug_is_what_its_function_computes(marker):
+    import tinygrad_attn.functional as F
+    for _, case in cases(marker):
+        names = case.f.__code__.co_varnames[:case.f.__code__.co_argcount]
+        given = sys.modules["_zoo"].inputs(case)
+        known = {"np": np, "F": F, **dict(zip(names, given))}
+        *steps, last = case.text.split(";  ")
+        for step in steps:
+            exec(step, known)
+        plain = last.replace("x[[0, 0, 2]]", "x[np.array([0, 0, 2])]").replace("F.embedding([", "F.embedding(np.array([").replace(
+            "]], w)", "]]), w)")
+        assert np.allclose(np.asarray(getattr(found := eval(plain, known), "_data", found)), np.asarray(
+            getattr(value := case.f(*given), "_data", value)))

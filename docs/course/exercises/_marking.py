@@ -95,7 +95,8 @@ class Marks:
             found = mine()
             line = compare({name: found}, {name: expected}, atol=atol, rtol=rtol).lines[0]
         except (Exception, SystemExit) as error:
-            return self._failed(name, *self._explain(error))
+            verdict, text = self._explain(error)
+            return self._failed(name, verdict, text if isinstance(error, NotWritten) or not hint else f"{text}\n\n{hint}")
         if line.ok:
             self.lines.append(line)
             return None
@@ -119,7 +120,7 @@ class Marks:
         if report:
             self.lines.append(line)
             return None
-        report.curve = []                            # the V-curve tells about eps, and eps is not what is wrong here
+        report.curve, report.place = [], None        # the V-curve tells about eps, which is not what is wrong; the place would be this file
         return self._failed(name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip())
 
     def that(self, name: str, test: Callable[[], Any], hint: str) -> None:

@@ -188,14 +188,14 @@ def _(marks: Marks) -> None:
     marks.compare("softmax", lambda: softmax(x), right, mistakes={
         "The sum goes over axis 0; it goes over each row.": e / e.sum(axis=0), "This is normalised over the whole array.": e / e.sum()})
     marks.compare("softmax of large numbers", lambda: quiet(softmax, far), np.full((2, 2), 0.5), hint=stable)
-    marks.gradient("its rule", marks.op("softmax", "softmax_vjp"), x)
+    marks.gradient("rule of softmax", marks.op("softmax", "softmax_vjp"), x)
     marks.compare("logsumexp", lambda: logsumexp(x), np.log(e.sum(axis=-1)))
     marks.compare("logsumexp of large numbers", lambda: quiet(logsumexp, far), np.array([1000, -1000]) + np.log(2), hint=stable)
-    marks.gradient("its rule", marks.op("logsumexp", "logsumexp_vjp"), x)
+    marks.gradient("rule of logsumexp", marks.op("logsumexp", "logsumexp_vjp"), x)
     losses = np.log(e.sum(axis=-1)) - x[np.arange(3), target]
     marks.compare("cross_entropy", lambda: cross_entropy(x, target=target), losses.mean(),
                   mistakes={"This is the sum over the rows; the loss is their mean.": losses.sum(), "The sign is wrong.": -losses.mean()})
-    marks.gradient("its rule", marks.op("cross_entropy", "cross_entropy_vjp"), x, target=target)
+    marks.gradient("rule of cross_entropy", marks.op("cross_entropy", "cross_entropy_vjp"), x, target=target)
 
 
 @exercise(7, "layer_norm", "layer normalisation and its three rules")

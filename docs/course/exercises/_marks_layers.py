@@ -249,7 +249,8 @@ def _(marks: Marks) -> None:
     cubes = lambda x: np.sum(x ** 3)
     marks.compare("sum of cubes", lambda: product(cubes, x, v), 6 * x * v, mistakes={
         "This is the gradient times v, a first derivative.": 3 * x ** 2 * v, "This is the Hessian's diagonal; v is missing.": 6 * x,
-        "This is the gradient.": 3 * x ** 2})
+        "This is the gradient.": 3 * x ** 2},
+        hint="A gradient is constant to the engine unless it was recorded: ta.grad(..., create_graph=True).")
     matrix = random(4, 4)
     mixed = lambda x: np.sum(np.tanh(matrix @ x) ** 2)
     marks.compare("coupled", lambda: product(mixed, x, v), ta.hessian(mixed, x).numpy() @ v)

@@ -1,0 +1,156 @@
+"""Makes the course's pictures by running what the chapters describe: `python docs/course/pictures.py`, a few seconds."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib import pyplot as plt
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, optim
+from tinygrad_attn.demo import digits
+from tinygrad_attn.demo.training import DigitClassifier
+
+IMAGES = Path(__file__).resolve().parent.parent / "images"
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"            # Okabe and Ito
+matplotlib.rcParams |= {"svg.hashsalt": "course", "axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+
+
+def save(figure: plt.Figure, name: str) -> None:
+    """As SVG without a date, so that the same picture is the same file."""
+    figure.savefig(IMAGES / f"course_{name}.svg", metadata={"Date": None}, bbox_inches="tight")
+    plt.close(figure)
+
+
+def v_curve() -> None:
+    """Chapter 0: the error of a measured slope against eps, for sin at 1."""
+    figure, ax = plt.subplots(figsize=(6, 3.4))
+    for dtype, two_sided, colour, marker in ((np.float64, True, BLUE, "o"), (np.float64, False, GREEN, "^"),
+                                             (np.float32, True, ORANGE, "s")):
+        eps = np.logspace(-12 if dtype is np.float64 else -7, -0.5, 40)
+        x = dtype(1)
+        h = eps.astype(dtype)
+        slope = (np.sin(x + h) - np.sin(x - h)) / (2 * h) if two_sided else (np.sin(x + h) - np.sin(x)) / h
+        error = np.maximum(np.abs(slope.astype(np.float64) - np.cos(1.0)), 1e-14)
+        name = f"{np.dtype(dtype)}, {'both sides' if two_sided else 'one side'}"
+        ax.loglog(eps, error, marker=marker, markersize=3.5, linewidth=1, color=colour, label=name)
+    ax.axvline(1e-6, color="grey", linewidth=0.8, linestyle=":")
+    ax.text(1.3e-6, 3e-13, "gradcheck's eps", color="grey", fontsize=9)
+    ax.set_ylim(bottom=1e-13)
+    ax.set(xlabel="eps", ylabel="error of the slope of sin at 1")
+    ax.legend(frameon=False)
+    save(figure, "v-curve")
+
+
+def diamond() -> None:
+    """Chapter 2: a tensor that is used twice."""
+    x = Tensor(1.5, requires_grad=True)
+    x.name = "x"
+    a = x * 2.0
+    loss = a * a.tanh()
+    loss.backward(retain_graph=True)
+    ta.viz.graph(loss).save(IMAGES / "course_diamond.svg")
+
+
+def softmax_jacobian() -> None:
+    """Chapter 6: every result depends on every score."""
+    x = np.array([2.0, 1.0, 0.0, -1.0])
+    jacobian = ta.jacobian(F.softmax, x).numpy()
+    figure, ax = plt.subplots(figsize=(3.4, 3))
+    image = ax.imshow(jacobian, cmap="PuOr", vmin=-0.4, vmax=0.4)
+    for i, j in np.ndindex(4, 4):
+        ax.text(j, i, f"{jacobian[i, j]:.2f}", ha="center", va="center", fontsize=9)
+    ax.set(xticks=range(4), yticks=range(4), xticklabels=x, yticklabels=F.softmax(x).round(2), xlabel="score", ylabel="probability")
+    figure.colorbar(image, ax=ax, shrink=0.8)
+    save(figure, "softmax")
+
+
+def optimizers() -> None:
+    """Chapter 8: gradient descent, with momentum, and Adam, in a narrow valley."""
+    figure, ax = plt.subplots(figsize=(6, 3.2))
+    u, v = np.meshgrid(np.linspace(-4.5, 1.5, 200), np.linspace(-1.8, 2.2, 200))
+    ax.contour(u, v, 0.1 * u ** 2 + 2 * v ** 2, levels=np.geomspace(0.02, 12, 10), colors="lightgrey", linewidths=0.8)
+    for name, make, colour, marker in (("SGD", lambda p: optim.SGD(p, lr=0.4), BLUE, "o"),
+                                       ("with momentum", lambda p: optim.SGD(p, lr=0.1, momentum=0.8), ORANGE, "s"),
+                                       ("Adam", lambda p: optim.Adam(p, lr=0.4), GREEN, "^")):
+        p = nn.Parameter(np.array([-4.0, 1.5]))
+        optimizer, path = make([p]), [p.numpy().copy()]
+        for _ in range(30):
+            optimizer.zero_grad()
+            np.sum(p ** 2 * np.array([0.1, 2.0])).backward()
+            optimizer.step()
+            path.append(p.numpy().copy())
+        ax.plot(*np.array(path).T, marker=marker, markersize=3.5, linewidth=1, color=colour, label=name)
+    ax.plot(0, 0, "+", color="black", markersize=12)
+    ax.legend(frameon=False, loc="upper right")
+    save(figure, "optimizers")
+
+
+def causal() -> None:
+    """Chapter 9: the same scores, free and causal."""
+    rng = np.random.default_rng(3)
+    scores = rng.standard_normal((6, 6))
+    figure, axes = plt.subplots(1, 2, figsize=(7, 3.2))
+    words = ["the", "cat", "sat", "on", "the", "mat"]
+    for ax, is_causal in zip(axes, (False, True)):
+        weights = F.softmax(np.where(np.tri(6) == 1, scores, -np.inf) if is_causal else scores)
+        ta.viz.attention(weights, words, words, ax=ax)
+        ax.set(title="causal" if is_causal else "free")
+    figure.tight_layout()
+    save(figure, "causal")
+
+
+def positions() -> None:
+    """Chapter 12: the table, and how alike two rows are."""
+    table = F.sinusoidal_positions(64, 32).numpy()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
+    left.imshow(table, cmap="PuOr", aspect="auto")
+    left.set(xlabel="column", ylabel="position", title="the table")
+    image = right.imshow(table @ table.T, cmap="viridis")
+    right.set(xlabel="position", ylabel="position", title="dot product of two rows")
+    figure.colorbar(image, ax=right, shrink=0.8)
+    figure.tight_layout()
+    figure.savefig(IMAGES / "course_positions.png", dpi=110)
+    plt.close(figure)
+
+
+def learning() -> None:
+    """Chapter 13: the loss of each batch, and what comes of it on unseen images."""
+    split = digits.load_split(0)
+    ta.manual_seed(0)
+    rng = np.random.default_rng(0)
+    model = DigitClassifier(32, 2, 1, 64)
+    optimizer = optim.AdamW(model.parameters(), lr=5e-3)
+    losses, right = [], []
+    for _ in range(8):
+        order = rng.permutation(len(split.train_labels))
+        for start in range(0, len(order), 64):
+            batch = order[start:start + 64]
+            loss = F.cross_entropy(model(digits.patches(split.train_images[batch])), split.train_labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        with ta.no_grad():
+            answer = model(digits.patches(split.test_images)).numpy().argmax(axis=1)
+        right.append((len(losses), 100 * np.mean(answer == split.test_labels)))
+    figure, (left, ax) = plt.subplots(1, 2, figsize=(7.5, 2.8))
+    left.semilogy(losses, color=BLUE, linewidth=1)
+    left.axhline(np.log(10), color="grey", linestyle=":", linewidth=0.8)
+    left.text(len(losses), np.log(10) * 0.85, "ln 10: a guess", ha="right", va="top", color="grey")
+    left.set(xlabel="step", ylabel="loss of the batch")
+    ax.plot(*zip(*right), marker="o", color=ORANGE)
+    ax.set(xlabel="step", ylabel="% of unseen images right")
+    figure.tight_layout()
+    save(figure, "learning")
+
+
+if __name__ == "__main__":
+    v_curve()
+    diamond()
+    softmax_jacobian()
+    optimizers()
+    causal()
+    positions()
+    learning()
