@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from queue import SimpleQueue
@@ -114,15 +115,17 @@ class _Pool:
 
 def _work(calls: SimpleQueue) -> None:
     while True:
-        run, done, core = calls.get()
+        run, done, cores = calls.get()
         error = None
         try:
-            _step_aside(core)
+            if cores:
+                with suppress(OSError):                 # a hint only: a sandbox may forbid it
+                    os.sched_setaffinity(0, cores)      # 0: this worker alone
             run()
         except BaseException as raised:
             error = raised
         done.put(error)
-        del run, done, core, error            # an idle worker must not keep arrays alive
+        del run, done, error            # an idle worker must not keep arrays alive
 
 
 @cache
@@ -131,17 +134,15 @@ def _core_teller() -> Callable[[], int]:
     return getattr(ctypes.PyDLL(None), "sched_getcpu", lambda: -1) if os.name == "posix" else lambda: -1
 
 
-def _core() -> int:
-    """The number of the core this thread is running on, or -1."""
-    return _core_teller()()
+def _other_cores() -> set[int]:
+    """The cores this thread may use without the one it is running on; none where the system does not tell.
 
-
-def _step_aside(core: int) -> None:
-    """Leave the core of the caller, where Linux likes to wake a thread, and would run the two in turns on one core."""
-    if core >= 0 and core == _core() and hasattr(os, "sched_setaffinity"):
-        others = os.sched_getaffinity(os.getpid()) - {core}
-        if others:
-            os.sched_setaffinity(0, others)          # 0: this worker alone
+    Linux likes to wake a thread on the core of the one that woke it, and then the two take turns there, for many milliseconds, while
+    another core idles.  So for each call the workers are kept off the caller's core.  The caller itself stays free to move.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return set()
+    return os.sched_getaffinity(0) - {_core_teller()()}
 
 
 _pool = _Pool()
@@ -160,7 +161,8 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         for part in parts:
             part()
         return
-    blas, before, waiting, core = _blas(), 0, 0, _core()
+    blas, before, waiting = _blas(), 0, 0
+    others = _other_cores()
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
     error = None
     try:
@@ -171,7 +173,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         blas.set(1)
         for part in parts[1:]:
             context = copy_context()                     # the caller's, because np.errstate lives there
-            pool.calls.put((partial(context.run, part), done, core))
+            pool.calls.put((partial(context.run, part), done, others))
             waiting += 1
         parts[0]()
     finally:

@@ -14,7 +14,7 @@ from numpy import ndarray
 from ..threads import split
 from .scores import ones
 
-BIG = 1 << 26                   # multiplications; below, the matrix library's threads take up the work sooner than ours
+BIG = 1 << 23                   # multiplications, from where a second thread is worth its start
 
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
