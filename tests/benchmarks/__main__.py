@@ -84,11 +84,11 @@ def measure(w: Workload, workers: dict[str, Worker], rounds: int, folder: Path) 
     repeats = {}
     for name in present:
         once = workers[name].ask({"time": 1})["seconds"]
-        repeats[name] = max(1, min(2000, int(0.05 / max(once, 1e-7))))
+        repeats[name] = max(1, min(2000, int(0.1 / max(once, 1e-7))))
     turns: dict[str, list[float]] = {name: [] for name in present}
     for _ in range(rounds):
         for name in present:
-            time.sleep(0.1)                          # a library's threads spin on after its turn, and would take cores from the next
+            time.sleep(0.4)                          # OpenMP threads spin for 0.2 s after a turn and would take cores from the next
             turns[name].append(workers[name].ask({"time": repeats[name]})["seconds"])
     for name, seconds in turns.items():
         row["libraries"][name]["seconds"] = statistics.median(seconds)
