@@ -134,8 +134,20 @@ def check_probabilities(x: Any, target: Any, axis: int) -> None:
     raise ValueError(text)
 
 
-def check_attention(q: Any, k: Any, v: Any, mask: Any) -> None:
-    """The shapes (..., T, D), (..., S, D), (..., S, V) and a mask that broadcasts to (..., T, S)."""
+def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
+    """The shapes (..., T, D), (..., S, D), (..., S, V) and a mask that broadcasts to (..., T, S), which is returned."""
+    one, two, three = plain(q).shape, plain(k).shape, plain(v).shape
+    if not (len(one) >= 2 and one[:-2] == two[:-2] == three[:-2] and one[-1] == two[-1] and two[-2] == three[-2]):
+        _check_attention_shapes(q, k, v)
+    lead = one[:-2] if one[:-2] == two[:-2] == three[:-2] else np.broadcast_shapes(one[:-2], two[:-2], three[:-2])
+    scores = (*lead, one[-2], two[-2])
+    if mask is None:
+        return scores
+    _check_mask(mask, scores)
+    return np.broadcast_shapes(scores, mask.shape)
+
+
+def _check_attention_shapes(q: Any, k: Any, v: Any) -> None:
     given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2:
         raise ValueError(f"attention needs q (..., T, D), k (..., S, D) and v (..., S, V); {given}.")
@@ -144,13 +156,11 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> None:
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(f"attention needs one value for each key, so k and v must agree at axis -2; {given}.")
     try:
-        lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     except ValueError:
         heads = q.ndim > 2 and k.ndim > 2 and q.shape[-3] != k.shape[-3]
         raise ValueError(f"attention: the axes before the last two must be equal or 1; {given}."
                          + (" For fewer key than query heads pass enable_gqa=True." if heads else "")) from None
-    if mask is not None:
-        _check_mask(mask, (*lead, q.shape[-2], k.shape[-2]))
 
 
 def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:

@@ -73,11 +73,11 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     return gradient._data if isinstance(gradient, Variable) else gradient
 
 
-def _result(g: Any, fresh: bool, create_graph: bool) -> Any:
+def _result(g: Any, fresh: bool) -> Any:
     """A gradient as a Tensor that shares memory with nothing."""
-    if create_graph:
+    if isinstance(g, Variable):
         return clone(g)
-    return Variable._kind._of(g if fresh or not isinstance(g, np.ndarray) else g.copy())
+    return Variable._kind._of(g if fresh or g.__class__ is not np.ndarray else g.copy())
 
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
@@ -86,7 +86,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     with enable_grad() if create_graph else no_grad():
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
         for t, g, fresh in found.values():
-            g = _result(g, fresh, create_graph)
+            g = _result(g, fresh)
             t._grad = g if t._grad is None else t._grad + g
 
 
@@ -119,7 +119,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
         for i, x in enumerate(inputs):
             if id(x) in found:
                 _, g, fresh = found[id(x)]
-                results.append(_result(g, fresh and id(x) not in given, create_graph))
+                results.append(_result(g, fresh and id(x) not in given))
                 given.add(id(x))
             elif allow_unused:
                 results.append(None)

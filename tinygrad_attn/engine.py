@@ -15,10 +15,10 @@ import numpy as np
 from numpy import asarray, ndarray
 
 from . import guard
-from .graph import RELEASED, Context, Node, Op, Variable, local, op
+from .graph import NO_SETTINGS, Context, Node, Op, Variable, local, op
 from .guard import handed_out
 
-__all__ = ["RELEASED", "Context", "Node", "Op", "Variable", "clone", "local", "op", "sum_to", "sweep"]
+__all__ = ["Context", "Node", "Op", "Variable", "clone", "local", "op", "sum_to", "sweep"]
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
@@ -59,21 +59,27 @@ def clone(x: Any) -> Any:
 clone.vjp(lambda g, y, x: g)
 
 
-def _all_parts(record: tuple, g: Any, y: Any, args: Sequence[Any], create_graph: bool, wants: Any) -> Sequence[Any]:
-    """The gradients of all inputs at once: by the joint rule, or as recorded tensors by way of the op's composite twin."""
-    _, op, inputs, static, saved, _, _ = record
-    if create_graph and op.twin is not None:
+def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]:
+    """The gradients of all inputs of the op that made t, None where none is wanted; as recorded tensors under `create_graph`."""
+    _, op, inputs, static, saved, _, _ = t._record  # type: ignore[misc]
+    needs = tuple([isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants) for x in inputs])
+    if create_graph and op.twin is not None:         # differentiate the composite that says the same
         copies = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in inputs]
         leaves = [x for x in copies if isinstance(x, Variable) and x._tracked]
         found = sweep([op.twin(*copies, **static)], [g], wanted=leaves, create_graph=True, stop=True)
-        return [found[id(x)][1] if id(x) in found else None for x in copies]
-    if op.joint is None:
+        return [found[id(x)][1] if id(x) in found and need else None for x, need in zip(copies, needs, strict=True)]
+    y, args = (t, inputs) if create_graph else (t._data, [x._data if isinstance(x, Variable) else x for x in inputs])
+    if op.joint is not None:
+        if op.saves:
+            static = {**static, "saved": saved}
+        if op._joint_asks_needs:
+            static = {**static, "needs": needs}
+        parts = op.joint(g, y, *args, **static)
+        return [parts[i] if need else None for i, need in enumerate(needs)]
+    if not op.partials:
         raise TypeError(f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one rule for each input, "
                         "or detach() its result.")
-    extra = {"saved": saved} if op.saves else {}
-    if op._joint_asks_needs:
-        extra["needs"] = tuple([isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants) for x in inputs])
-    return op.joint(g, y, *args, **static, **extra)
+    return [rule(g, y, *args, **static) if need and (rule := op.partials[i]) is not None else None for i, need in enumerate(needs)]
 
 
 def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[int]:
@@ -102,12 +108,13 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     leads = set() if goal is None else _leading_to(roots, goal, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
-    hand: tuple[int, Variable] | None = None         # the one found last stays out of the heap: in a chain it is the next
+    hand: Variable | None = None                     # the one found last stays out of the heap: in a chain it is the next
     grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
     own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
     done: dict[int, tuple[Variable, Any, bool]] = {}
     leaves: list[Variable] = []
     observers = local.context.observers
+    selective = create_graph or goal is not None
 
     for root, seed in zip(roots, seeds, strict=True):
         if wants is None or id(root) in wants:
@@ -119,8 +126,13 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 leaves.append(root)
             else:
                 heappush(heap, (-root._record[0], root))
-    while heap or hand:
-        t = (heappushpop(heap, hand) if hand else heappop(heap))[1]
+    while heap or hand is not None:
+        if hand is None:
+            t = heappop(heap)[1]
+        elif not heap:
+            t = hand
+        else:
+            t = heappushpop(heap, (-hand._record[0], hand))[1]  # type: ignore[index]
         hand = None
         g = grads.pop(t)
         tick, op, inputs, static, _, _, retain = t._record  # type: ignore[misc]
@@ -131,30 +143,22 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                                "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
         if handed_out or guard.latest > tick:
             guard.check(t, g)
-        if create_graph:
-            y, args = t, inputs
-        else:
-            y, args = t._data, []
-            for x in inputs:
-                args.append(x._data if isinstance(x, Variable) else x)
         rules = op.partials
-        if not rules or op.joint is not None or create_graph and op.twin is not None:
-            rules, parts = None, _all_parts(t._record, g, y, args, create_graph, wants)  # type: ignore[arg-type]
-        for i, x in enumerate(inputs):
-            if not isinstance(x, Variable) or not x._tracked or wants is not None and id(x) not in wants:
-                continue
-            if rules is None:
-                part = parts[i]
-            elif (rule := rules[i]) is None:
-                continue
-            elif static or len(args) > 2:
-                part = rule(g, y, *args, **static)
-            elif len(args) == 2:                     # spelled out, since a call with * takes three times as long
-                part = rule(g, y, args[0], args[1])
-            else:
-                part = rule(g, y, args[0])
+        if selective or static or not rules or len(inputs) > 2:
+            parts: Any = _parts(t, g, create_graph, wants)
+        elif len(inputs) == 2:                       # the usual cases, spelled out: they decide how fast small ops are
+            a, b = inputs
+            u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b
+            first, second = rules[0], rules[1]
+            parts = (None if a is u or not a._tracked or first is None else first(g, t._data, u, v),
+                     None if b is v or not b._tracked or second is None else second(g, t._data, u, v))
+        else:
+            first = rules[0]
+            parts = (None if first is None else first(g, t._data, inputs[0]._data),)
+        for i, part in enumerate(parts):
             if part is None:
                 continue
+            x = inputs[i]
             data, kind = x._data, part.__class__
             if kind is not data.__class__ or kind is ndarray and (part.shape != data.shape or part.dtype is not data.dtype):
                 part = _fit(part, x, op, i)
@@ -168,20 +172,21 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 if x._record is None or goal is not None and id(x) not in leads:
                     leaves.append(x)
                 elif hand is None:
-                    hand = -x._record[0], x
+                    hand = x
                 else:
                     heappush(heap, (-x._record[0], x))
             elif x in own:                           # the third and later ones are added in place
                 before += part
             else:                                    # to the sum that the second one made
-                grads[x] = total = before + part
-                if total.__class__ is ndarray:
+                grads[x] = before = before + part
+                if before.__class__ is ndarray:
                     own.add(x)
             if observers:
                 for observer in observers:
                     observer.backward(t, t._node, g, i, x, part, grads[x])
         if not (retain_graph or create_graph):
-            t._record = tick, *RELEASED              # with its own tick, for two with the same could not be put in order
+            t._record = tick, None, (), NO_SETTINGS, None, None, False     # its own tick keeps the order of released ones
+        a = b = u = v = x = data = before = part = parts = inputs = None   # or this step's arrays would live on during the next
     for x in leaves:
         done[id(x)] = x, grads[x], x in own
     return done

@@ -286,12 +286,11 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
     mask: Any = attn_mask
     if mask is not None and not isinstance(mask, (Variable, np.ndarray)):
         mask = np.asarray(mask)
-    arguments.check_attention(q, k, v, mask)
+    scores = arguments.check_attention(q, k, v, mask)
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
         mask = mask.astype(q.dtype)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1] or 1)
-    scores = np.broadcast_shapes((*q.shape[:-1], k.shape[-2]), (*k.shape[:-2], 1, 1), () if mask is None else mask.shape)
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
     attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
     out = attention(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)

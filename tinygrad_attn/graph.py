@@ -55,8 +55,7 @@ class Node(NamedTuple):
 
 
 _new_tensor: Any = object.__new__
-RELEASED = tuple(Node(0, None, (), {}, None, None))[1:]
-_NOTHING: dict[str, Any] = {}
+NO_SETTINGS: dict[str, Any] = {}
 
 
 class Variable:
@@ -136,25 +135,31 @@ class Op:
     def __call__(self, *inputs: Any, **static: Any) -> Any:
         if static or self.defaults:
             inputs, static = self._bind(inputs, static)
-        arrays, any_tensor, tracked, constants = [], False, False, False
-        for x in inputs:
-            if isinstance(x, Variable):
-                arrays.append(x._data)
-                any_tensor = True
-                if x._tracked:
-                    tracked = True
-            elif x.__class__ in _NUMBERS:
-                arrays.append(x)
-            else:
-                arrays.append(as_operand(self.__name__, x, inputs))
-                constants = True
+        any_tensor = tracked = constants = False
+        if len(inputs) == 1 and isinstance(inputs[0], Variable):
+            arrays, any_tensor, tracked = [inputs[0]._data], True, inputs[0]._tracked
+        else:
+            arrays = []
+            for x in inputs:
+                if isinstance(x, Variable):
+                    arrays.append(x._data)
+                    any_tensor = True
+                    if x._tracked:
+                        tracked = True
+                elif x.__class__ in _NUMBERS:
+                    arrays.append(x)
+                else:
+                    arrays.append(as_operand(self.__name__, x, inputs))
+                    constants = True
         try:
             if static or len(arrays) > 2:
                 out = self.forward(*arrays, **static)
             elif len(arrays) == 2:                   # spelled out, since a call with * takes three times as long
                 out = self.forward(arrays[0], arrays[1])
+            elif arrays:
+                out = self.forward(arrays[0])
             else:
-                out = self.forward(*arrays)
+                out = self.forward()
         except Exception as error:
             raise explain(self.__name__, inputs, error) from error
         if self.saves:
@@ -172,7 +177,7 @@ class Op:
         if tracked and here.recording and out.dtype.kind == "f":
             if constants or handed_out:
                 inputs = self._remember(inputs, arrays, constants)
-            t._record = (tick(), self, inputs, static or _NOTHING, saved, here.scope, False)
+            t._record = (tick(), self, inputs, static or NO_SETTINGS, saved, here.scope, False)
             t._tracked = True
         else:
             t._tracked = False
@@ -181,24 +186,28 @@ class Op:
                 observer.forward(self, inputs, static, t)
         return t
 
-    def pair(self, a: Any, b: Any) -> Any:
-        """`self(a, b)` for the operators of Tensor: the same in half the time where both are tensors and nobody looks on."""
-        here = local.context
-        if not isinstance(b, Variable) or here.observers or handed_out:
-            return self(a, b)
-        try:
-            out = self.forward(a._data, b._data)
-        except Exception:
-            return self(a, b)                        # to fail again, with an explanation
-        t = _new_tensor(Variable._kind)
-        t._data = out
-        t._grad = t._record = t.name = None
-        if (a._tracked or b._tracked) and here.recording and out.dtype.kind == "f":
-            t._record = (tick(), self, (a, b), _NOTHING, None, here.scope, False)
-            t._tracked = True
-        else:
-            t._tracked = False
-        return t
+    def operators(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+        """The methods of Tensor for `a + b` and for its reflection: `self(a, b)`, in half the time where both are tensors."""
+
+        def operator(a: Any, b: Any) -> Any:
+            here = local.context
+            if not isinstance(b, Variable) or here.observers or handed_out:
+                return self(a, b)
+            try:
+                out = self.forward(a._data, b._data)
+            except Exception:
+                return self(a, b)                    # to fail again, with an explanation
+            t = _new_tensor(Variable._kind)
+            t._data = out
+            t._grad = t._record = t.name = None
+            if (a._tracked or b._tracked) and here.recording:       # so one is of floats, and then the result is
+                t._record = (tick(), self, (a, b), NO_SETTINGS, None, here.scope, False)
+                t._tracked = True
+            else:
+                t._tracked = False
+            return t
+
+        return operator, lambda a, b: self(b, a)
 
     def _answer(self, out: Any) -> ndarray:
         """What forward returned, as an array."""

@@ -257,22 +257,16 @@ class Tensor(Variable):
 
     # ---- operators
 
-    def __add__(self, other: Any) -> Tensor: return ops.add.pair(self, other)
-    def __radd__(self, other: Any) -> Tensor: return ops.add(other, self)
-    def __sub__(self, other: Any) -> Tensor: return ops.subtract.pair(self, other)
-    def __rsub__(self, other: Any) -> Tensor: return ops.subtract(other, self)
-    def __mul__(self, other: Any) -> Tensor: return ops.multiply.pair(self, other)
-    def __rmul__(self, other: Any) -> Tensor: return ops.multiply(other, self)
-    def __truediv__(self, other: Any) -> Tensor: return ops.divide.pair(self, other)
-    def __rtruediv__(self, other: Any) -> Tensor: return ops.divide(other, self)
+    __add__, __radd__ = ops.add.operators()
+    __sub__, __rsub__ = ops.subtract.operators()
+    __mul__, __rmul__ = ops.multiply.operators()
+    __truediv__, __rtruediv__ = ops.divide.operators()
     def __floordiv__(self, other: Any) -> Tensor: return ops.floor_divide(self, other)
     def __rfloordiv__(self, other: Any) -> Tensor: return ops.floor_divide(other, self)
     def __mod__(self, other: Any) -> Tensor: return ops.remainder(self, other)
     def __rmod__(self, other: Any) -> Tensor: return ops.remainder(other, self)
-    def __pow__(self, other: Any) -> Tensor: return ops.power.pair(self, other)
-    def __rpow__(self, other: Any) -> Tensor: return ops.power(other, self)
-    def __matmul__(self, other: Any) -> Tensor: return ops.matmul.pair(self, other)
-    def __rmatmul__(self, other: Any) -> Tensor: return ops.matmul(other, self)
+    __pow__, __rpow__ = ops.power.operators()
+    __matmul__, __rmatmul__ = ops.matmul.operators()
     def __neg__(self) -> Tensor: return ops.negative(self)
     def __pos__(self) -> Tensor: return self
     def __abs__(self) -> Tensor: return ops.absolute(self)

@@ -68,7 +68,7 @@ def peaks(w: Workload, names: Iterable[str], threads: int) -> dict[str, int]:
 
 def measure(w: Workload, workers: dict[str, Worker], rounds: int, folder: Path) -> dict[str, Any]:
     """Check one workload against PyTorch in every library, then time them in turns."""
-    row: dict[str, Any] = {"name": w.name, "group": w.group, "goal": w.goal, "must": w.must, "libraries": {}}
+    row: dict[str, Any] = {"name": w.name, "group": w.group, "goal": w.goal, "must": w.must, "tokens": w.tokens, "libraries": {}}
     present: dict[str, float] = {}
     for name, worker in workers.items():
         answer = worker.ask({"prepare": w.name})

@@ -27,6 +27,11 @@ def peak(row: dict[str, Any]) -> str:
     return " / ".join(f"{row['libraries'][n]['peak_bytes'] / 2 ** 20:.0f}" for n in ("ours", "torch"))
 
 
+def rate(row: dict[str, Any]) -> str:
+    """Tokens a second, ours and PyTorch's."""
+    return " / ".join(f"{row['tokens'] / row['libraries'][n]['seconds']:,.0f}" for n in ("ours", "torch"))
+
+
 def line(row: dict[str, Any], threads: int) -> str:
     """One workload: our time, and our time over each rival's."""
     ours = row["libraries"].get("ours", {})
@@ -35,13 +40,14 @@ def line(row: dict[str, Any], threads: int) -> str:
     ratios = "  ".join(f"{LABELS[n]} {r['ratio']:.2f}" for n, r in row["libraries"].items() if n != "ours" and "ratio" in r)
     goal = f"   goal {row['goal']}, must {row['must']}" if row["must"] else ""
     memory = f"   peak {peak(row)} MB" if "peak_bytes" in ours else ""
-    return f"{row['name']:32s} {threads} thr {ours['seconds'] * 1e3:10.3f} ms   ours / {ratios}{goal}{memory}"
+    tokens = f"   {rate(row)} tokens/s" if row["tokens"] else ""
+    return f"{row['name']:32s} {threads} thr {ours['seconds'] * 1e3:10.3f} ms   ours / {ratios}{goal}{memory}{tokens}"
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The table for the documentation."""
     names = [n for n in LABELS if any(n in row["libraries"] for rows in result["threads"].values() for row in rows)]
-    head = ["workload", "threads", "ours (ms)", *(f"ours / {LABELS[n]}" for n in names), "peak MB, ours / PyTorch"]
+    head = ["workload", "threads", "ours (ms)", *(f"ours / {LABELS[n]}" for n in names), "peak MB or tokens/s, ours / PyTorch"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for threads, rows in result["threads"].items():
         for row in rows:
@@ -49,8 +55,9 @@ def markdown(result: dict[str, Any]) -> str:
             if "seconds" not in libraries.get("ours", {}):
                 continue
             ratio = lambda n, libraries=libraries: f"{libraries[n]['ratio']:.2f}" if "ratio" in libraries.get(n, {}) else ""
+            more = peak(row) + " MB" if "peak_bytes" in libraries["ours"] else rate(row) + " tokens/s" if row["tokens"] else ""
             lines.append("| " + " | ".join([row["name"], threads, f"{libraries['ours']['seconds'] * 1e3:.3f}", *map(ratio, names),
-                                            peak(row) if "peak_bytes" in libraries["ours"] else ""]) + " |")
+                                            more]) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,7 @@ class Workload:
     must: float | None = None
     full: bool = False                 # long: only with --full
     memory: bool = False
+    tokens: int = 0                    # how many a step generates
     rivals: tuple[str, ...] = field(default=())
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -51,6 +52,11 @@ def _decoder(rng, d, h, ff, B, T, S):
             "norm3.weight": np.ones(d), "norm3.bias": np.zeros(d)}
 
 
+def _generate(rng, d, h, ff, layers, vocabulary, prompt, tokens):
+    stack = {f"layers.{i}.{k}": v for i in range(layers) for k, v in _layer(rng, d, ff).items()}
+    return {"table": rng.standard_normal((vocabulary, d)), "y": rng.integers(0, vocabulary, (1, prompt + tokens)), **stack}
+
+
 def _attention(rng, T, B=1, h=8, D=64, causal=False, padding=False):
     out = {k: rng.standard_normal((B, h, T, D)) for k in "qkvg"}
     if padding:
@@ -66,6 +72,7 @@ def _mlp(rng, batch, width, classes=10):
 
 INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "encoder": _encoder, "decoder": _decoder, "train": _encoder, "attention": _attention, "mlp": _mlp,
+    "generate": _generate,
     "chain": lambda rng, n, size=8: {"x": rng.random(size), "a": 0.9 + 0.1 * rng.random(size), "b": 0.1 * rng.random(size)},
     "scalars": lambda rng, inputs=4, hidden=8: {"x": rng.standard_normal(inputs), "w": rng.standard_normal((hidden, inputs)),
                                                 "b": rng.standard_normal(hidden), "v": rng.standard_normal(hidden)},
@@ -94,6 +101,8 @@ WORKLOADS: list[Workload] = [
     *(Workload(f"attention T {T} causal", "attention", dict(T=T, causal=True), "attention", 1.0 if T == 4096 else None,
                1.25 if T == 4096 else None, memory=True) for T in (1024, 4096)),
     *(Workload(f"attention T {T} padding", "attention", dict(T=T, padding=True), "attention", memory=True) for T in (1024, 4096)),
+    Workload("generation, 128 tokens", "generate", dict(d=256, h=8, ff=1024, layers=4, vocabulary=1000, prompt=64, tokens=128), "encoder",
+             tokens=128),
     Workload("MLP 64 x 256", "mlp", dict(batch=64, width=256), "small", 0.7, 1.0, rivals=("hips", "mygrad", "jax")),
     Workload("chain of 1,000 ops on (8,)", "chain", dict(n=1000), "small", 0.25, 0.5, rivals=("hips", "mygrad", "jax")),
     Workload("chain of 100,000 ops on (8,)", "chain", dict(n=100_000), "small", 0.25, 0.5),

@@ -67,6 +67,22 @@ class Library:
 
         return step, lambda: {k: p.numpy() for k, p in layer.named_parameters()}
 
+    def generate(self, arrays, d, h, ff, layers, vocabulary, prompt, tokens):
+        stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(d, h, ff, dropout=0.0, batch_first=True), layers).eval()
+        stack.load_state_dict({k: v for k, v in arrays.items() if k.startswith("layers.")})
+        table, text, last = Tensor(arrays["table"]), arrays["y"], {}
+
+        def step():
+            cache = nn.KeyValueCache()
+            with ta.no_grad():
+                unread = text[:, :prompt]
+                for i in range(prompt, prompt + tokens):
+                    x = stack(F.embedding(unread, table), is_causal=True, cache=cache)
+                    last["scores"] = x[:, -1] @ table.T          # a writer would choose by these; all libraries get the same text
+                    unread = text[:, i:i + 1]
+
+        return step, lambda: {"scores": last["scores"].numpy()}
+
     def attention(self, arrays, T, B=1, h=8, D=64, causal=False, padding=False):
         q, k, v = (Tensor(arrays[n], requires_grad=True) for n in "qkv")
         g, last = Tensor(arrays["g"]), {}
