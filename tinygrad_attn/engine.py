@@ -62,24 +62,28 @@ clone.vjp(lambda g, y, x: g)
 def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]:
     """The gradients of all inputs of the op that made t, None where none is wanted; as recorded tensors under `create_graph`."""
     _, op, inputs, static, saved, _, _ = t._record  # type: ignore[misc]
-    needs = tuple([isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants) for x in inputs])
+    args, needs = [], []
+    for x in inputs:
+        needs.append(isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants))
+        args.append(x._data if not create_graph and isinstance(x, Variable) else x)
     if create_graph and op.twin is not None:         # differentiate the composite that says the same
         copies = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in inputs]
         leaves = [x for x in copies if isinstance(x, Variable) and x._tracked]
         found = sweep([op.twin(*copies, **static)], [g], wanted=leaves, create_graph=True, stop=True)
-        return [found[id(x)][1] if id(x) in found and need else None for x, need in zip(copies, needs, strict=True)]
-    y, args = (t, inputs) if create_graph else (t._data, [x._data if isinstance(x, Variable) else x for x in inputs])
-    if op.joint is not None:
+        parts = [found[id(x)][1] if id(x) in found else None for x in copies]
+    elif op.joint is not None:
         if op.saves:
             static = {**static, "saved": saved}
         if op._joint_asks_needs:
-            static = {**static, "needs": needs}
-        parts = op.joint(g, y, *args, **static)
-        return [parts[i] if need else None for i, need in enumerate(needs)]
-    if not op.partials:
+            static = {**static, "needs": tuple(needs)}
+        parts = op.joint(g, t if create_graph else t._data, *args, **static)
+    elif op.partials:
+        y = t if create_graph else t._data
+        parts = [rule(g, y, *args, **static) if need and (rule := op.partials[i]) is not None else None for i, need in enumerate(needs)]
+    else:
         raise TypeError(f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one rule for each input, "
                         "or detach() its result.")
-    return [rule(g, y, *args, **static) if need and (rule := op.partials[i]) is not None else None for i, need in enumerate(needs)]
+    return parts if False not in needs else [parts[i] if need else None for i, need in enumerate(needs)]
 
 
 def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[int]:

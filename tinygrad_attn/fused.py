@@ -111,29 +111,34 @@ def cross_entropy(x, weight=None, *, target, ignore_index=-100, reduction="mean"
     settings = {"ignore_index": ignore_index, "smoothing": label_smoothing}
     logits, labels = _classes_last(x), target.reshape(-1)
     loss, sums = softmax_kernel.cross_entropy(logits, labels, weight, **settings)
-    counted = labels != ignore_index
-    total = np.asarray(counted.sum() if weight is None else weight[labels[counted]].sum(), x.dtype)
     if reduction == "none":
-        return loss.reshape(target.shape), (sums, total)
-    y = loss.sum(dtype=x.dtype)
-    with np.errstate(invalid="ignore"):              # all ignored: 0 / 0 = NaN, as in PyTorch
-        return np.asarray(y / total if reduction == "mean" else y, x.dtype), (sums, total)
+        return loss.reshape(target.shape), (sums, None)
+    y, total = loss.sum(), None
+    if reduction == "mean":
+        counted = labels != ignore_index
+        total = x.dtype.type(np.count_nonzero(counted) if weight is None else weight[labels[counted]].sum())
+        with np.errstate(invalid="ignore"):          # all ignored: 0 / 0 = NaN, as in PyTorch
+            y = y / total
+    return np.asarray(y, x.dtype), (sums, total)
 
 
 @cross_entropy.vjp_all
 def _cross_entropy(g, y, x, weight=None, *, target, ignore_index, reduction, label_smoothing, saved):
     sums, total = saved
     labels, logits = target.reshape(-1), _classes_last(x)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        each = np.broadcast_to(g / total if reduction == "mean" else g, target.shape).reshape(-1)
+    if total is not None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            g = g / total
+    each = g.reshape(-1) if reduction == "none" else np.full(labels.size, g, x.dtype)
     dx = softmax_kernel.cross_entropy_backward(each, logits, labels, sums, weight, ignore_index=ignore_index, smoothing=label_smoothing)
-    axis = min(1, x.ndim - 1)
-    return np.moveaxis(dx.reshape(*x.shape[:axis], *x.shape[axis + 1:], x.shape[axis]), -1, axis), None
+    if x.ndim > 2:
+        dx = np.moveaxis(dx.reshape(x.shape[0], *x.shape[2:], x.shape[1]), -1, 1)
+    return dx.reshape(x.shape), None
 
 
 def _classes_last(x: ndarray) -> ndarray:
-    """(N, C, d1, ...) -> (N d1 ..., C)"""
-    return _matrix(np.moveaxis(x, min(1, x.ndim - 1), -1))
+    """(C,) or (N, C) or (N, C, d1, ...) -> (N d1 ..., C)"""
+    return _matrix(x if x.ndim <= 2 else np.moveaxis(x, 1, -1))
 
 
 # ---- normalisation

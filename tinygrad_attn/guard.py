@@ -94,14 +94,15 @@ def hand_out(array: np.ndarray, depth: int = 2) -> None:
     watch.place = _place(depth)
 
 
-def changed(array: np.ndarray, depth: int = 2) -> None:
-    """Note that this memory has just been changed in place."""
+def changed(*arrays: np.ndarray, depth: int = 2) -> None:
+    """Note that the memory of these arrays has just been changed in place."""
     global latest
-    watch = _watch(array)
-    watch.changed = latest = tick()
-    if watch.checksum is not None:
-        watch.checksum = _checksum(owner(array))
-    watch.place = _place(depth)
+    latest, place = tick(), _place(depth)
+    for array in arrays:
+        watch = _watch(array)
+        watch.changed, watch.place = latest, place
+        if watch.checksum is not None:
+            watch.checksum = _checksum(owner(array))
 
 
 def last_change(array: Any) -> int:

@@ -66,7 +66,7 @@ class _Bucket:
             yield list(range(len(arrays))), self.values, self.grads, list(self.state.values())
             for data, view in zip(arrays, self.views):
                 data[...] = view
-                guard.changed(data, depth=3)  # the user's line, above this generator and step
+            guard.changed(*arrays, depth=3)  # the user's line, above this generator and step
             return
         for i, data in enumerate(arrays):
             if (grad := self.params[i].grad) is not None:

@@ -110,7 +110,7 @@ def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *,
             part *= 1 - smoothing
             w = ones(classes, x.dtype) if weight is None else weight
             part += (lse * w.sum() - (block - top[:, None]) @ w) * x.dtype.type(smoothing / classes)
-        loss[s] = np.where(seen[s], part, 0)
+        loss[s] = part if seen is None else np.where(seen[s], part, 0)
 
     with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
         by_rows(run, rows, classes)
@@ -124,12 +124,14 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarra
     dtype = x.dtype
     dx = np.empty(x.shape, dtype)
     target, seen = _usable(target, ignore_index)
-    g = np.where(seen, g, 0).astype(dtype, copy=False)
-    hit = g * dtype.type(1 - smoothing)
-    if weight is not None:
-        hit = hit * weight[target]
-    spread = (np.ones(classes, dtype) if weight is None else weight) * dtype.type(smoothing / classes)
-    total = hit + g * spread.sum() if smoothing else hit
+    if seen is not None:
+        g = np.where(seen, g, 0).astype(dtype, copy=False)
+    hit = g if weight is None else g * weight[target]
+    total = hit
+    if smoothing:
+        hit = hit * dtype.type(1 - smoothing)
+        spread = (ones(classes, dtype) if weight is None else weight) * dtype.type(smoothing / classes)
+        total = hit + g * spread.sum()
 
     def run(s: slice) -> None:
         block, t = dx[s], target[s]
@@ -139,14 +141,15 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarra
         if smoothing:
             block -= g[s, None] * spread
         block[np.arange(len(t)), t] -= hit[s]
-        block[~seen[s]] = 0                             # also where an ignored row's logits are not finite
+        if seen is not None:
+            block[~seen[s]] = 0                         # also where an ignored row's logits are not finite
 
     with np.errstate(under="ignore", invalid="ignore"):
         by_rows(run, rows, classes)
     return dx
 
 
-def _usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray]:
-    """Targets with 0 in place of the ignored ones, and which are not ignored."""
+def _usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]:
+    """Targets with 0 in place of the ignored ones, and which are not ignored; None for all."""
     seen = target != ignore_index
-    return np.where(seen, target, 0), seen
+    return (target, None) if seen.all() else (np.where(seen, target, 0), seen)

@@ -66,6 +66,8 @@ ELSEWHERE = {
 }
 """What PyTorch's users look for on a module, and what it is called here."""
 
+_PLAIN = {bool, int, float, str, type(None)}
+
 
 class Module:
     """A layer, or a model made of layers: subclass it, assign attributes, define `forward`.
@@ -200,6 +202,8 @@ class Module:
             module, inside = stack.pop(), []
             for value in module.__dict__.values():
                 kind = value.__class__
+                if kind in _PLAIN:
+                    continue
                 if issubclass(kind, Parameter):
                     if id(value) not in seen:
                         seen.add(id(value))
@@ -244,7 +248,7 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters (or, with False, fill them with zeros)."""
         for p in self.parameters():
-            p.grad = None if set_to_none or p.grad is None else Tensor._of(np.zeros_like(p._data))
+            p._grad = None if set_to_none or p._grad is None else Tensor._of(np.zeros_like(p._data))
 
     def astype(self, dtype: Any) -> Any:
         """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards."""

@@ -17,12 +17,16 @@ def axes_of(x, axis):
 
 def kept(g, x, axis):
     """g with the reduced axes put back as size 1, so that it broadcasts against x."""
+    if axis is None and g.ndim == 0:
+        return g
     axes = axes_of(x, axis)
     return g.reshape(tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
 
 
 def count(x, axis):
     """How many elements go into each result."""
+    if axis is None:
+        return x.size
     total = 1
     for a in axes_of(x, axis):
         total *= x.shape[a]
