@@ -118,6 +118,17 @@ def test_blas_is_single_threaded_meanwhile_and_as_before_afterwards():
         assert inside == [1, 1, 1]
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and their choice")
+def test_caller_and_worker_have_cores_of_their_own_meanwhile_and_the_caller_is_free_afterwards():
+    before, used = os.sched_getaffinity(0), []
+    threads.split(lambda lo, hi: used.append(os.sched_getaffinity(0)), 2)
+    assert len(used) == 2 and not used[0] & used[1]
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(ZeroDivisionError):
+        threads.split(lambda lo, hi: 1 / 0, 2)
+    assert os.sched_getaffinity(0) == before
+
+
 def test_the_number_is_checked():
     with pytest.raises(ValueError, match="at least one thread, got 0"):
         threads.set_num_threads(0)

@@ -29,6 +29,7 @@ Array = NDArray[Any]
 SMALL = 2**14   # parameters with fewer numbers share one flat array
 BLOCK = 2**17   # numbers updated at a time
 SHARED = 2**18  # from here on a second thread pays
+_ABSTRACT = "use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update"
 
 
 class _Bucket:
@@ -48,8 +49,8 @@ class _Bucket:
         """Where parameter i lies in a flat array, in its own shape."""
         return flat[self.bounds[i]:self.bounds[i + 1]].reshape(self.shapes[i])
 
-    def pieces(self) -> Iterator[tuple[list[int], Array, Array, list[Array]]]:
-        """(members, numbers, gradients, state), all flat: what can be updated together, to be changed in place.
+    def pieces(self) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
+        """(members, numbers, gradients, state, what to copy back), the middle ones flat and to be changed in place.
 
         All at once if every parameter has a gradient and the same history, else one by one. The numbers are gathered
         anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
@@ -63,18 +64,13 @@ class _Bucket:
         if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
             np.concatenate(arrays, axis=None, out=self.values)
             np.concatenate(grads, axis=None, out=self.grads)
-            yield list(range(len(arrays))), self.values, self.grads, list(self.state.values())
-            for data, view in zip(arrays, self.views):
-                data[...] = view
-            guard.changed(*arrays, depth=3)  # the user's line, above this generator and step
+            yield list(range(len(arrays))), self.values, self.grads, list(self.state.values()), list(zip(arrays, self.views))
             return
         for i, data in enumerate(arrays):
             if (grad := self.params[i].grad) is not None:
                 values = data.reshape(-1)  # a view if contiguous, and then nothing is left to write
-                yield [i], values, grad._data.reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()]
-                if not data.flags.c_contiguous:
-                    data[...] = values.reshape(data.shape)
-                guard.changed(data, depth=3)
+                yield ([i], values, grad._data.reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()],
+                       [] if data.flags.c_contiguous else [(data, values.reshape(data.shape))])
 
 
 class Optimizer:
@@ -96,8 +92,7 @@ class Optimizer:
         unknown = set(group) - set(self.defaults) - {"params", "initial_lr"}
         if unknown or "params" not in group:
             raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}")
-        seen = {id(p) for other in self.param_groups for p in other["params"]}
-        full = {**self.defaults, **group, "params": _parameters(group["params"], seen)}
+        full = {**self.defaults, **group, "params": _parameters(group["params"], {id(p) for g in self.param_groups for p in g["params"]})}
         self._check(full)
         saved = self.state_dict() if self._buckets is not None else None
         self.param_groups.append(full)
@@ -117,12 +112,19 @@ class Optimizer:
 
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
+        work, back, touched = [], [], []
         for group, buckets in zip(self.param_groups, self._made_buckets()):
             for bucket in buckets:
-                for members, values, grads, state in bucket.pieces():
+                for members, values, grads, state, copies in bucket.pieces():
                     for i in members:
                         bucket.steps[i] += 1
-                    _in_blocks(self._update(group, bucket.steps[members[0]], values.dtype), values, grads, state)
+                        touched.append(bucket.params[i]._data)
+                    work.append((self._update(group, bucket.steps[members[0]], values.dtype), values, grads, state))
+                    back += copies
+        _in_blocks(work)
+        for data, values in back:
+            data[...] = values
+        guard.changed(*touched)
 
     # ---- what an optimiser says of itself -------------------------------------------------------------------------
 
@@ -134,11 +136,11 @@ class Optimizer:
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter."""
-        raise TypeError("use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update")
+        raise TypeError(_ABSTRACT)
 
     def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
         """The equation: a function of (parameter, gradient, scratch (2, n), *state), changing parameter and state."""
-        raise TypeError("use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update")
+        raise TypeError(_ABSTRACT)
 
     # ---- buckets and state ----------------------------------------------------------------------------------------
 
@@ -166,24 +168,21 @@ class Optimizer:
             for bucket in buckets:
                 for i, index in enumerate(bucket.indices):
                     if bucket.steps[i]:
-                        arrays = {name: bucket.part(flat, i).copy() for name, flat in bucket.state.items()}
-                        state[index] = {"step": np.array(bucket.steps[i]), **arrays}
+                        state[index] = {"step": np.array(bucket.steps[i]),
+                                        **{name: bucket.part(flat, i).copy() for name, flat in bucket.state.items()}}
         groups, index = [], 0
         for group in self.param_groups:
-            count = len(group["params"])
-            groups.append({**group, "params": list(range(index, index + count))})
-            index += count
+            groups.append({**group, "params": list(range(index, index + len(group["params"])))})
+            index += len(group["params"])
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names or shapes differ."""
         if not isinstance(state_dict, Mapping) or "param_groups" not in state_dict:
-            raise ValueError("this is no optimiser's state: it has no 'param_groups'. Give it what optimiser.state_dict() returned; a "
-                             "model's "
-                             "weights go to model.load_state_dict")
+            raise ValueError("this is no optimiser's state: it has no 'param_groups'. Give it what optimiser.state_dict() returned; "
+                             "a model's weights go to model.load_state_dict")
         groups = state_dict["param_groups"]
-        ours = [len(g["params"]) for g in self.param_groups]
-        theirs = [len(g["params"]) for g in groups]
+        ours, theirs = ([len(g["params"]) for g in some] for some in (self.param_groups, groups))
         if ours != theirs:
             raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
                              "make it from the same model and groups")
@@ -192,8 +191,7 @@ class Optimizer:
             raise ValueError(f"this state was saved by another kind of optimiser: {type(self).__name__} has the settings "
                              f"{sorted(self.defaults)}, the state {sorted({*groups[0]} - {'params'})}; make the same kind, or start afresh")
         for group, saved in zip(self.param_groups, groups):
-            settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()
-                        if k in {*self.defaults, "initial_lr"}}
+            settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items() if k in {*self.defaults, "initial_lr"}}
             renewed.append({**group, **settings})
             self._check(renewed[-1])
         before = self.param_groups, self._buckets
@@ -239,15 +237,17 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _in_blocks(update: Callable[..., None], values: Array, grads: Array, state: list[Array]) -> None:
-    """Apply `update` to stretches that fit in the cache, on several threads if there is enough to do."""
-    def run(lo: int, hi: int) -> None:
-        scratch = _scratch.of(values.dtype)
-        for i in range(lo, hi, BLOCK):
-            j = min(i + BLOCK, hi)
-            update(values[i:j], grads[i:j], scratch[:, :j - i], *[s[i:j] for s in state])
+def _in_blocks(work: list[tuple[Callable[..., None], Array, Array, list[Array]]]) -> None:
+    """Do each (update, values, grads, state) in stretches that fit in the cache, on several threads if there is enough to do."""
+    blocks = [(n, i) for n, (_, values, *_) in enumerate(work) for i in range(0, len(values), BLOCK)]
 
-    threads.split(run, len(values), big=len(values) >= SHARED)
+    def run(b: int) -> None:
+        n, i = blocks[b]
+        update, values, grads, state = work[n]
+        j = min(i + BLOCK, len(values))
+        update(values[i:j], grads[i:j], _scratch.of(values.dtype)[:, :j - i], *[s[i:j] for s in state])
+
+    threads.tasks(run, len(blocks), big=sum(len(values) for _, values, *_ in work) >= SHARED)
 
 
 class SGD(Optimizer):

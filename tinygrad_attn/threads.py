@@ -118,9 +118,7 @@ def _work(calls: SimpleQueue) -> None:
         run, done, cores = calls.get()
         error = None
         try:
-            if cores:
-                with suppress(OSError):                 # a hint only: a sandbox may forbid it
-                    os.sched_setaffinity(0, cores)      # 0: this worker alone
+            _move_to(cores)
             run()
         except BaseException as raised:
             error = raised
@@ -134,15 +132,23 @@ def _core_teller() -> Callable[[], int]:
     return getattr(ctypes.PyDLL(None), "sched_getcpu", lambda: -1) if os.name == "posix" else lambda: -1
 
 
-def _other_cores() -> set[int]:
-    """The cores this thread may use without the one it is running on; none where the system does not tell.
+def _places() -> tuple[set[int], set[int], set[int]]:
+    """The cores this thread may use, the one it is running on, and the others; none where the system does not tell.
 
     Linux likes to wake a thread on the core of the one that woke it, and then the two take turns there, for many milliseconds, while
-    another core idles.  So for each call the workers are kept off the caller's core.  The caller itself stays free to move.
+    another core idles.  So for the time of a call the caller stays where it is and the workers are kept off its core.
     """
     if not hasattr(os, "sched_setaffinity"):
-        return set()
-    return os.sched_getaffinity(0) - {_core_teller()()}
+        return set(), set(), set()
+    allowed, here = os.sched_getaffinity(0), {_core_teller()()}
+    return (allowed, here, allowed - here) if here < allowed else (set(), set(), set())
+
+
+def _move_to(cores: set[int]) -> None:
+    """Let this thread run on these cores only."""
+    if cores:
+        with suppress(OSError):                         # a hint only: a sandbox may forbid it
+            os.sched_setaffinity(0, cores)
 
 
 _pool = _Pool()
@@ -162,7 +168,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
             part()
         return
     blas, before, waiting = _blas(), 0, 0
-    others = _other_cores()
+    allowed, here, others = _places()
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
     error = None
     try:
@@ -171,6 +177,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         pool.grow(len(parts) - 1)
         before = blas.get()
         blas.set(1)
+        _move_to(here)
         for part in parts[1:]:
             context = copy_context()                     # the caller's, because np.errstate lives there
             pool.calls.put((partial(context.run, part), done, others))
@@ -182,6 +189,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
                 error = done.get() or error
                 waiting -= 1
         finally:
+            _move_to(allowed)
             if before:
                 blas.set(before)
             pool.owned.release()

@@ -46,17 +46,16 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
     dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None
     dbias = np.empty(len(weight), weight.dtype) if wants_bias else None
 
-    def by_row(lo: int, hi: int) -> None:
-        np.matmul(g[lo:hi], weight, out=dx[lo:hi])              # type: ignore[index]
+    rows, outputs = g.shape
 
-    def by_output(lo: int, hi: int) -> None:
+    def run(lo: int, hi: int) -> None:                          # one call to the other thread for all three
+        if dx is not None:
+            np.matmul(g[lo:hi], weight, out=dx[lo:hi])
+        cut = slice(lo * outputs // rows, hi * outputs // rows)
         if dweight is not None:
-            np.matmul(g[:, lo:hi].T, x, out=dweight[lo:hi])
+            np.matmul(g[:, cut].T, x, out=dweight[cut])
         if dbias is not None:
-            np.matmul(one, g[:, lo:hi], out=dbias[lo:hi])
+            np.matmul(one, g[:, cut], out=dbias[cut])
 
-    if wants_x:
-        split(by_row, len(x))
-    if wants_weight or wants_bias:
-        split(by_output, len(weight))
+    split(run, rows)
     return dx, dweight, dbias
