@@ -218,6 +218,30 @@ def test_an_op_of_ones_own_and_its_errors():
         cube.vjp(lambda g, y, x: g, lambda g, y, x: g)
 
 
+def test_an_op_may_have_inputs_without_a_derivative_optional_ones_and_settings():
+    @ta.op
+    def step(x):
+        return np.sign(x)
+    step.vjp(None)
+
+    @ta.op
+    def line(x, slope, shift=None, *, scale=1.0):
+        return scale * (x * slope if shift is None else x * slope + shift)
+    line.vjp(lambda g, y, x, slope, shift=None, *, scale: g * slope * scale,
+             lambda g, y, x, slope, shift=None, *, scale: g * x * scale,
+             lambda g, y, x, slope, shift=None, *, scale: g * scale)
+    x, slope, shift = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
+    step(x).sum().backward()
+    assert x.grad is None
+    for inputs, scale in (((x, slope), 1.0), ((x, slope, shift), 1.0), ((x, slope, shift), 2.0)):
+        x.grad = slope.grad = shift.grad = None
+        line(*inputs, scale=scale).sum().backward()
+        assert np.allclose(x.grad.numpy(), slope.numpy() * scale) and np.allclose(slope.grad.numpy(), x.numpy() * scale)
+        assert (shift.grad is None) == (len(inputs) == 2)
+        assert [g is not None for g in ta.grad(line(*inputs, scale=scale).sum(), [slope, shift], allow_unused=True)] == [
+            True, len(inputs) == 3]
+
+
 def test_a_setting_that_is_a_tensor_is_refused():
     @ta.op
     def scaled(x, *, by):

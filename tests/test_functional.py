@@ -374,3 +374,12 @@ def test_dropout_draws_in_the_order_of_memory_as_pytorch(order):
     torch.manual_seed(0)
     expected = torch.nn.functional.dropout(torch.from_numpy(x), 0.4)
     np.testing.assert_array_equal(F.dropout(x, 0.4), expected.numpy())
+
+
+@pytest.mark.parametrize("indices", [np.zeros(400, int), np.arange(400) % 3, np.r_[np.full(300, 7), np.arange(100)], np.array([], int),
+                                     np.array([[-1, 9], [9, 0]])], ids=["one row", "three rows", "one often", "none", "negative"])
+def test_the_table_of_an_embedding_sums_all_uses_however_often_a_row_is_used(indices):
+    g = np.random.default_rng(0).standard_normal((*indices.shape, 5))
+    expected = np.zeros((100, 5))
+    np.add.at(expected, indices % 100, g)
+    assert np.allclose(ops.embedding_backward(g, indices=indices, rows=100), expected, rtol=1e-13, atol=1e-13)

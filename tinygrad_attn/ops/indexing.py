@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..engine import op
@@ -45,13 +47,22 @@ def embedding(weight, *, indices):
 @op
 def embedding_backward(g, *, indices, rows):
     """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
-    flat, width = indices.reshape(-1) % max(rows, 1), g.shape[-1]    # -1 and rows - 1 are one row
-    out = np.zeros((rows, width), g.dtype)
-    if flat.size:
-        order = np.argsort(flat, kind="stable")      # equal indices side by side, so that one reduceat sums each row
-        sorted_indices = flat[order]
-        starts = np.flatnonzero(np.r_[True, sorted_indices[1:] != sorted_indices[:-1]])
-        out[sorted_indices[starts]] = np.add.reduceat(g.reshape(flat.size, width)[order], starts, axis=0)
+    flat, g = indices.reshape(-1) % max(rows, 1), g.reshape(indices.size, g.shape[-1])     # -1 and rows - 1 are one row
+    out = np.zeros((rows, g.shape[-1]), g.dtype)
+    if not flat.size:
+        return out
+    order = np.argsort(flat, kind="stable")          # equal indices side by side
+    flat = flat[order]
+    starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
+    counts = np.diff(starts, append=flat.size)
+    # First all rows' first uses at once, then all second ones, ...; a row used very often gets the rest of its uses in one sum.
+    most = math.isqrt(flat.size) + 1
+    out[flat[starts]] = g[order[starts]]
+    for use in range(1, min(int(counts.max()), most)):
+        places = starts[counts > use] + use
+        out[flat[places]] += g[order[places]]
+    for start, count in zip(starts[counts > most], counts[counts > most], strict=True):
+        out[flat[start]] += g[order[start + most:start + count]].sum(axis=0)
     return out
 
 
