@@ -61,7 +61,7 @@ clone.vjp(lambda g, y, x: g)
 
 def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]:
     """The gradients of all inputs of the op that made t, None where none is wanted; as recorded tensors under `create_graph`."""
-    _, op, inputs, static, saved, _, _ = t._record  # type: ignore[misc]
+    _, op, static, saved, _, _, *inputs = t._record  # type: ignore[misc]
     args, needs = [], []
     for x in inputs:
         needs.append(isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants))
@@ -91,13 +91,13 @@ def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[
     found, seen = list(roots), {id(t) for t in roots}
     for t in found:
         if t._record is not None and not (stop and id(t) in wanted):
-            for x in t._record[2]:
+            for x in t._record[6:]:
                 if isinstance(x, Variable) and x._tracked and id(x) not in seen:
                     seen.add(id(x))
                     found.append(x)
     leads: set[int] = set()
     for t in sorted((t for t in found if t._record is not None), key=lambda t: t._record[0]):  # type: ignore[index]
-        if not (stop and id(t) in wanted) and any(id(x) in wanted or id(x) in leads for x in t._record[2]):  # type: ignore[index]
+        if not (stop and id(t) in wanted) and any(id(x) in wanted or id(x) in leads for x in t._record[6:]):  # type: ignore[index]
             leads.add(id(t))
     return leads
 
@@ -139,33 +139,34 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             t = heappushpop(heap, (-hand._record[0], hand))[1]  # type: ignore[index]
         hand = None
         g = grads.pop(t)
-        tick, op, inputs, static, _, _, retain = t._record  # type: ignore[misc]
-        if retain or goal is not None and id(t) in goal:
+        record: Any = t._record                      # its items one by one, since taking it apart with * makes a list
+        op, static = record[1], record[2]
+        if record[5] or goal is not None and id(t) in goal:
             done[id(t)] = t, g, False
         if op is None:
             raise RuntimeError("this graph has been released: backward() was called on it before. "
                                "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
-        if handed_out or guard.latest > tick:
+        if handed_out or guard.latest > record[0]:
             guard.check(t, g)
         rules = op.partials
-        if selective or static or not rules or len(inputs) > 2:
+        if selective or static or not rules or len(record) > 8:
             parts: Any = _parts(t, g, create_graph, wants)
-        elif len(inputs) == 2:                       # the usual cases, spelled out: they decide how fast small ops are
-            a, b = inputs
+        elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
+            a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b
             first, second = rules[0], rules[1]
             parts = (None if a is u or not a._tracked or first is None else first(g, t._data, u, v),
                      None if b is v or not b._tracked or second is None else second(g, t._data, u, v))
         else:
             first = rules[0]
-            parts = (None if first is None else first(g, t._data, inputs[0]._data),)
-        for i, part in enumerate(parts):
+            parts = (None if first is None else first(g, t._data, record[6]._data),)
+        for i, part in enumerate(parts, 6):
             if part is None:
                 continue
-            x = inputs[i]
+            x = record[i]
             data, kind = x._data, part.__class__
             if kind is not data.__class__ or kind is ndarray and (part.shape != data.shape or part.dtype is not data.dtype):
-                part = _fit(part, x, op, i)
+                part = _fit(part, x, op, i - 6)
             if create_graph and not isinstance(part, Variable):
                 part = Variable._kind._of(part)      # a rule may return a constant
             before = grads.get(x)
@@ -187,10 +188,10 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                     own.add(x)
             if observers:
                 for observer in observers:
-                    observer.backward(t, t._node, g, i, x, part, grads[x])
+                    observer.backward(t, t._node, g, i - 6, x, part, grads[x])
         if not (retain_graph or create_graph):
-            t._record = tick, None, (), NO_SETTINGS, None, None, False     # its own tick keeps the order of released ones
-        a = b = u = v = x = data = before = part = parts = inputs = None   # or this step's arrays would live on during the next
+            t._record = record[0], None, NO_SETTINGS, None, None, False     # its own tick keeps the order of released ones
+        a = b = u = v = x = data = before = part = parts = record = None   # or this step's arrays would live on during the next
     for x in leaves:
         done[id(x)] = x, grads[x], x in own
     return done

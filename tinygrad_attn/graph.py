@@ -65,7 +65,7 @@ class Variable:
     _kind: type[Any]              # the class ops produce; tensor.py sets it
     _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
     _grad: Any
-    _record: tuple | None         # the fields of a Node, bare: making a plain tuple is twice as fast
+    _record: tuple | None         # a Node as a bare tuple, (tick, op, static, saved, scope, retain, *inputs): half the time, half the memory
     _tracked: bool
     name: str | None
 
@@ -78,7 +78,10 @@ class Variable:
     @property
     def _node(self) -> Node | None:
         """How this tensor was made, or None for a leaf."""
-        return None if self._record is None else Node._make(self._record)
+        if self._record is None:
+            return None
+        tick, op, static, saved, scope, retain, *inputs = self._record
+        return Node(tick, op, tuple(inputs), static, saved, scope, retain)
 
 
 class Op:
@@ -177,7 +180,7 @@ class Op:
         if tracked and here.recording and out.dtype.kind == "f":
             if constants or handed_out:
                 inputs = self._remember(inputs, arrays, constants)
-            t._record = (tick(), self, inputs, static or NO_SETTINGS, saved, here.scope, False)
+            t._record = (tick(), self, static or NO_SETTINGS, saved, here.scope, False) + inputs
             t._tracked = True
         else:
             t._tracked = False
@@ -201,7 +204,7 @@ class Op:
             t._data = out
             t._grad = t._record = t.name = None
             if (a._tracked or b._tracked) and here.recording:       # so one is of floats, and then the result is
-                t._record = (tick(), self, (a, b), NO_SETTINGS, None, here.scope, False)
+                t._record = (tick(), self, NO_SETTINGS, None, here.scope, False, a, b)
                 t._tracked = True
             else:
                 t._tracked = False

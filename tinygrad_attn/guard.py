@@ -140,7 +140,7 @@ def place(array: np.ndarray) -> str:
 
 def check(t: Any, g: Any) -> None:
     """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
-    since, _, inputs, *_ = t._record
+    since, _, _, _, _, _, *inputs = t._record
     values = [t._data, *[getattr(x, "_data", x) for x in inputs]]
     look(values)
     if latest <= since:
