@@ -275,3 +275,27 @@ def test_a_tensor_nobody_reached_into_is_not_watched():
     loss = (x * w).sum()
     assert len(guard.watched) == count
     loss.backward()
+
+
+def test_an_optimiser_takes_back_what_nobody_holds_any_more_and_only_that():
+    w = nn.Parameter(np.ones(4, np.float32))
+    step = optim.SGD([w], lr=0.1)
+
+    def loss():
+        return (w * w).sum()
+
+    seen = w.numpy()[1:]                             # a view holds all of it
+    loss().backward()
+    step.step()
+    assert id(w._data) in guard.handed_out
+    late = loss()
+    seen += 1
+    with pytest.raises(ValueError, match="changed in place"):
+        late.backward()
+    del seen
+    step.step()
+    assert id(w._data) not in guard.handed_out
+    late = loss()
+    w.data += 1                                      # handed out once more
+    with pytest.raises(ValueError, match="changed in place"):
+        late.backward()

@@ -194,7 +194,7 @@ class Op:
 
         def operator(a: Any, b: Any) -> Any:
             here = local.context
-            if not isinstance(b, Variable) or here.observers or handed_out:
+            if not (isinstance(b, Variable) and isinstance(a, Variable)) or here.observers or handed_out:
                 return self(a, b)
             try:
                 out = self.forward(a._data, b._data)

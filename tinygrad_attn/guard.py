@@ -105,6 +105,23 @@ def changed(*arrays: np.ndarray, depth: int = 2) -> None:
             watch.checksum = _checksum(owner(array))
 
 
+class _Holder:
+    __slots__ = ("_data",)
+
+
+_only = _Holder()
+_only._data = np.empty(0)
+_ALONE = sys.getrefcount(_only._data)      # of an array that nobody but its tensor holds, counted just as below
+
+
+def take_back(tensors: Iterable[Any]) -> None:
+    """Stop watching memory that was handed out once and that by now nobody but its tensor holds."""
+    for t in tensors if handed_out else ():
+        if id(t._data) in handed_out and sys.getrefcount(t._data) <= _ALONE and t._data.base is None:
+            handed_out.discard(id(t._data))
+            watched[id(t._data)].checksum = None
+
+
 def last_change(array: Any) -> int:
     """The tick of the last known change of this memory, 0 for none; looks whether it has changed just now."""
     global latest

@@ -112,6 +112,7 @@ class Optimizer:
 
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
+        guard.take_back(p for group in self.param_groups for p in group["params"])
         work, back, touched = [], [], []
         for group, buckets in zip(self.param_groups, self._made_buckets()):
             for bucket in buckets:
@@ -229,9 +230,7 @@ class _Scratch(threading.local):
         self.blocks: dict[np.dtype[Any], Array] = {}
 
     def of(self, dtype: np.dtype[Any]) -> Array:
-        if dtype not in self.blocks:
-            self.blocks[dtype] = np.empty((2, BLOCK), dtype)
-        return self.blocks[dtype]
+        return self.blocks[dtype] if dtype in self.blocks else self.blocks.setdefault(dtype, np.empty((2, BLOCK), dtype))
 
 
 _scratch = _Scratch()
