@@ -65,7 +65,7 @@ class Variable:
     _kind: type[Any]              # the class ops produce; tensor.py sets it
     _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
     _grad: Any
-    _record: tuple | None         # a Node as a bare tuple, (tick, op, static, saved, scope, retain, *inputs): half the time, half the memory
+    _record: tuple | None         # a Node in half the space and time: (tick, op, static, saved, scope, retain, *inputs)
     _tracked: bool
     name: str | None
 

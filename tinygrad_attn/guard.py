@@ -4,7 +4,8 @@ NumPy arrays carry no version number, so this module keeps one for the few that 
 
 - the package's own in-place steps (an optimiser, `t[i] = v`) report themselves with `changed(array)`;
 - memory that a user can reach (`t.data`, `t.numpy()`, an ndarray used as an operand) is noted by `hand_out(array)`, which
-  takes a checksum; whenever the package looks again and the checksum differs, that too counts as a change.
+  takes a checksum; whenever the package looks again and the checksum differs, that too counts as a change.  A step of an
+  optimiser takes back what nobody but its tensor holds any more.
 
 Either way a change becomes a tick of the same clock that numbers the recorded ops, and `last_change(array) > node.tick`
 reads "changed after it was used".  Arrays are known by the array that owns their memory, so views are covered.  Tensors whose
@@ -107,6 +108,7 @@ def changed(*arrays: np.ndarray, depth: int = 2) -> None:
 
 class _Holder:
     __slots__ = ("_data",)
+    _data: np.ndarray
 
 
 _only = _Holder()
