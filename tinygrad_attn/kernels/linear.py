@@ -15,11 +15,12 @@ from ..threads import split
 from .scores import ones
 
 BIG = 1 << 23                   # multiplications, from where a second thread is worth its start
+ROWS = 256                      # fewer rows than this are left to the matrix library, which starts its own threads sooner than we do
 
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
-    if len(x) * weight.size < BIG:
+    if len(x) < ROWS or len(x) * weight.size < BIG:
         y = x.dot(weight.T)
         if bias is not None:
             y += bias
@@ -40,7 +41,7 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
                     wants_bias: bool = True) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     """(dx, dweight, dbias) for the cotangent g (rows, out); what is not wanted is None."""
     one = ones(len(x), x.dtype)
-    if len(x) * weight.size < BIG:
+    if len(x) < ROWS or len(x) * weight.size < BIG:
         return g.dot(weight) if wants_x else None, g.T.dot(x) if wants_weight else None, one.dot(g) if wants_bias else None
     dx = np.empty(x.shape, x.dtype) if wants_x else None
     dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None
