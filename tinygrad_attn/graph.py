@@ -113,7 +113,7 @@ class Op:
                              "settings keyword-only (after a *).")
         for rule in partials:
             self._mind(rule, len(partials))
-        self.partials = partials
+        self.partials, self.joint = partials, None
         return self
 
     def _mind(self, rule: Any, inputs: int) -> None:
@@ -131,7 +131,7 @@ class Op:
 
         It is called as `rule(g, y, *inputs, **static)`, plus `saved=` if the op saves and `needs=` (a tuple of booleans) if it asks.
         """
-        self.joint = rule
+        self.partials, self.joint = (), rule
         self._joint_asks_needs = "needs" in inspect.signature(rule).parameters
         return rule
 
@@ -194,7 +194,7 @@ class Op:
 
         def operator(a: Any, b: Any) -> Any:
             here = local.context
-            if not (isinstance(b, Variable) and isinstance(a, Variable)) or here.observers or handed_out:
+            if not (isinstance(b, Variable) and isinstance(a, Variable)) or here.observers:
                 return self(a, b)
             try:
                 out = self.forward(a._data, b._data)
@@ -204,6 +204,8 @@ class Op:
             t._data = out
             t._grad = t._record = t.name = None
             if (a._tracked or b._tracked) and here.recording:       # so one is of floats, and then the result is
+                if handed_out:
+                    guard.look((a._data, b._data))
                 t._record = (tick(), self, NO_SETTINGS, None, here.scope, False, a, b)
                 t._tracked = True
             else:

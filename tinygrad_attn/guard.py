@@ -159,8 +159,10 @@ def place(array: np.ndarray) -> str:
 
 def check(t: Any, g: Any) -> None:
     """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
-    since, _, _, _, _, _, *inputs = t._record
-    values = [t._data, *[getattr(x, "_data", x) for x in inputs]]
+    since, inputs = t._record[0], t._record[6:]
+    values = [t._data]
+    for x in inputs:
+        values.append(getattr(x, "_data", x))
     look(values)
     if latest <= since:
         return

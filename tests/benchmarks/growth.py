@@ -6,6 +6,7 @@ parameters.  Each line carries the slope of a straight fit to its last three poi
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import tracemalloc
@@ -17,6 +18,8 @@ import numpy as np
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, ops, optim
+
+from .worker import memory
 
 
 def seconds(step: Callable[[], object], least: float = 0.2) -> float:
@@ -63,6 +66,19 @@ def chain(nodes: int) -> float:
     return seconds(step)
 
 
+def graph(nodes: int) -> tuple[float, float, float]:
+    """(seconds forward, seconds backward, bytes) of each node in a chain of products of eight numbers."""
+    x, a = (Tensor(np.full(8, 0.99, np.float32), requires_grad=True) for _ in range(2))
+    gc.collect()
+    begin, held = time.perf_counter(), memory("VmRSS")
+    y = x
+    for _ in range(nodes):
+        y = y * a
+    middle, grown = time.perf_counter(), memory("VmRSS") - held
+    y.sum().backward()
+    return (middle - begin) / nodes, (time.perf_counter() - middle) / nodes, grown / nodes
+
+
 def adamw(numbers: int) -> float:
     """Seconds of an AdamW step on this many parameters."""
     p = nn.Parameter(np.zeros(numbers, np.float32))
@@ -77,11 +93,14 @@ def main(path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    for nodes in (10 ** 4, 10 ** 5, 10 ** 6):
+        forward, backward, size = graph(nodes)
+        print(f"{nodes:,} nodes: {forward * 1e6:.2f} us forward, {backward * 1e6:.2f} us backward, {size:.0f} bytes each")
     ta.reuse_memory()
-    lengths, nodes, numbers = [256, 512, 1024, 2048, 4096], [10 ** k for k in (2, 3, 4, 5)], [10 ** k for k in (4, 5, 6, 7)]
+    lengths, counts, numbers = [256, 512, 1024, 2048, 4096], [10 ** k for k in (2, 3, 4, 5, 6)], [10 ** k for k in (4, 5, 6, 7)]
     pairs = [attention(t) for t in lengths]
     panels = [("attention: time, s", "T", lengths, [p[0] for p in pairs], 2), ("attention: peak memory, MB", "T", lengths,
-              [p[1] / 2 ** 20 for p in pairs], 1), ("forward and backward, s", "nodes", nodes, [chain(n) for n in nodes], 1),
+              [p[1] / 2 ** 20 for p in pairs], 1), ("forward and backward, s", "nodes", counts, [chain(n) for n in counts], 1),
               ("AdamW step, s", "parameters", numbers, [adamw(n) for n in numbers], 1)]
     figure, grid = plt.subplots(1, 4, figsize=(14, 3.4))
     for axes, (title, label, x, y, expected) in zip(grid, panels, strict=True):
