@@ -191,3 +191,31 @@ def test_the_global_generator_of_numpy_is_left_alone():
     train(make(1), 1, steps=2)
     F.dropout(Tensor(np.ones(5)), 0.5, True)
     assert np.random.rand() == expected
+
+
+def test_the_number_of_threads_changes_results_by_rounding_only_and_each_number_repeats_itself():
+    """docs/benchmarks.md says how far: a millionth of an array's largest entry."""
+    r = np.random.default_rng(0)
+    x, g = r.standard_normal((2, 8, 128, 128)).astype(np.float32)
+    q, k, v, w = r.standard_normal((4, 1, 3, 1100, 16)).astype(np.float32)
+    ta.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, activation="gelu", batch_first=True)
+
+    def everything():
+        layer.zero_grad()
+        inputs = [Tensor(a, requires_grad=True) for a in (x, q, k, v)]
+        y, z = layer(inputs[0]), F.scaled_dot_product_attention(*inputs[1:], is_causal=True)
+        (y * g).sum().backward()
+        (z * w).sum().backward()
+        return [t.numpy().copy() for t in (y, z, *(i.grad for i in inputs), *(p.grad for p in layer.parameters()))]
+
+    before, results = ta.get_num_threads(), {}
+    try:
+        for n in (1, 2, 3):
+            ta.set_num_threads(n)
+            results[n] = everything()
+            assert all(np.array_equal(a, b) for a, b in zip(results[n], everything(), strict=True))
+    finally:
+        ta.set_num_threads(before)
+    for n in (2, 3):
+        assert all(np.abs(a - b).max() <= 3e-6 * np.abs(b).max() for a, b in zip(results[n], results[1], strict=True))
