@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from .erf import LEAD, erf, from_factors
+from .memory import empty
 from .rows import by_rows
 from .scores import LOG2E
 
@@ -20,7 +21,7 @@ TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 
 def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
-    y, phi = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    y, phi = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     flat, flat_y, flat_phi = np.ascontiguousarray(x).reshape(-1), y.reshape(-1), phi.reshape(-1)
     lead = x.dtype.type(-2 * LOG2E * (TANH[1] if tanh else LEAD))
 
@@ -49,7 +50,7 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
 
 def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -> ndarray:
     """g * (Phi + x Phi'), where Phi'(x) = exp(-x^2 / 2) / sqrt(2 pi), or Phi (1 - Phi) du/dx in the tanh formula."""
-    dx = np.empty(x.shape, x.dtype)
+    dx = empty(x.shape, x.dtype)
     flat, flat_g, flat_phi, flat_dx = (np.ascontiguousarray(a).reshape(-1) for a in (x, g, phi, dx))
     half, log_norm = x.dtype.type(-0.5 * LOG2E), x.dtype.type(-0.5 * math.log2(2 * math.pi))
 

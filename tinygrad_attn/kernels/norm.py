@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
+from .memory import empty
 from .rows import by_rows
 from .scores import averaging, ones
 
@@ -28,7 +29,7 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     """Normalise the rows of x (rows, n); weight and bias (n,) or None; layer norm if `center`, else root mean square."""
     rows, n = x.shape
     dtype = x.dtype
-    y = np.empty(x.shape, dtype)
+    y = empty(x.shape, dtype)
     mean = np.empty(rows, dtype) if center else None
     reciprocal = np.empty(rows, dtype)
     average = averaging(n, dtype)
@@ -60,7 +61,7 @@ def norm_backward(g: ndarray, x: ndarray, weight: ndarray | None, saved: Norm, w
     """(dx, dweight, dbias) for the cotangent g (rows, n); what is not wanted is None."""
     rows, n = x.shape
     dtype = x.dtype
-    dx = np.empty(x.shape, dtype)
+    dx = empty(x.shape, dtype)
     parts: dict[int, tuple] = {}                        # sums over rows, by the block they came from: added in a fixed order
     average = averaging(n, dtype)
     weighted = average if weight is None else average * weight

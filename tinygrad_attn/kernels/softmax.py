@@ -11,13 +11,14 @@ faster than NumPy's sum over the last axis.
 import numpy as np
 from numpy import ndarray
 
+from .memory import empty
 from .rows import by_rows
 from .scores import ones
 
 
 def softmax(x: ndarray) -> ndarray:
     """Softmax of the rows of x (rows, n); a row of -inf gives NaN."""
-    y = np.empty(x.shape, x.dtype)
+    y = empty(x.shape, x.dtype)
     one = ones(x.shape[1], x.dtype)
 
     def run(s: slice) -> None:
@@ -33,7 +34,7 @@ def softmax(x: ndarray) -> ndarray:
 
 def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     """y * (g - rowsum(g * y))."""
-    dx = np.empty(y.shape, y.dtype)
+    dx = empty(y.shape, y.dtype)
 
     def run(s: slice) -> None:
         np.subtract(g[s], np.vecdot(g[s], y[s])[:, None], out=dx[s])
@@ -57,7 +58,7 @@ def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
 
 def log_softmax(x: ndarray) -> ndarray:
     """x - logsumexp(x) for the rows of x (rows, n)."""
-    y = np.empty(x.shape, x.dtype)
+    y = empty(x.shape, x.dtype)
 
     def run(s: slice) -> None:
         top, total = _exponentials(x[s], y[s])
@@ -71,7 +72,7 @@ def log_softmax(x: ndarray) -> ndarray:
 
 def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     """g - softmax * rowsum(g), from y = log(softmax)."""
-    dx = np.empty(y.shape, y.dtype)
+    dx = empty(y.shape, y.dtype)
     one = ones(y.shape[1], y.dtype)
 
     def run(s: slice) -> None:
@@ -122,7 +123,7 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarra
     """The gradient by the logits for cotangents g (rows,) of the row losses."""
     rows, classes = x.shape
     dtype = x.dtype
-    dx = np.empty(x.shape, dtype)
+    dx = empty(x.shape, dtype)
     target, seen = _usable(target, ignore_index)
     if seen is not None:
         g = np.where(seen, g, 0).astype(dtype, copy=False)

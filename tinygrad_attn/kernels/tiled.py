@@ -14,6 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
+from .memory import empty
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 ROWS, COLUMNS = 256, 512        # COLUMNS is a multiple of ROWS, so the diagonal meets a tile of rows in one tile only
@@ -55,7 +56,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
         kt, values = transposed(k[at]), v[at]
-        buffer, product = np.empty(ROWS * COLUMNS, dtype), np.empty((ROWS, v.shape[-1]), dtype)
+        buffer, product = empty(ROWS * COLUMNS, dtype), empty((ROWS, v.shape[-1]), dtype)
 
         def scores(rows: slice, columns: slice, queries: ndarray) -> ndarray:
             tile = _tile(buffer, rows, columns)
@@ -136,10 +137,10 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        first, second = np.empty((2, ROWS * COLUMNS), dtype)
+        first, second = empty((2, ROWS * COLUMNS), dtype)
         query_one, cotangent_one = (np.empty((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
         key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
-        for_query, for_key, for_value = (np.empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
+        for_query, for_key, for_value = (empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
         dqueries = np.zeros(q.shape[-2:], dtype)        # sums lie contiguous, because adding to rows with gaps is slow
         queries, cotangents = q[at], g[at]
         minus_lse = saved.lse[at] * dtype.type(-mask.unit)
