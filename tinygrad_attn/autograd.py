@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .engine import Variable, clone, local, sweep
+from .engine import Variable, clone, constant, local, sweep
 from .errors import describe
 
 
@@ -69,15 +69,16 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     if gradient.dtype != dtype:
         gradient = gradient.astype(dtype)
     if create_graph:
-        return gradient if isinstance(gradient, Variable) else Variable._kind._of(np.array(gradient))
-    return gradient._data if isinstance(gradient, Variable) else gradient
+        return gradient if isinstance(gradient, Variable) else constant(np.array(gradient))
+    array = gradient._data if isinstance(gradient, Variable) else gradient
+    return array if output._data.__class__ is np.ndarray else array[()]     # a NumPy scalar for a NumPy scalar
 
 
 def _result(g: Any, fresh: bool) -> Any:
     """A gradient as a Tensor that shares memory with nothing."""
     if isinstance(g, Variable):
         return clone(g)
-    return Variable._kind._of(g if fresh or g.__class__ is not np.ndarray else g.copy())
+    return constant(g if fresh or g.__class__ is not np.ndarray else g.copy())
 
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:

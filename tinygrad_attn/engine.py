@@ -8,17 +8,17 @@ used it has already given its share.  Nothing recurses, and what has been used i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush, heappushpop
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 from numpy import asarray, ndarray
 
 from . import guard
-from .graph import NO_SETTINGS, Context, Node, Op, Variable, local, op
+from .graph import NO_SETTINGS, Context, Node, Op, Variable, constant, local, op
 from .guard import handed_out
 
-__all__ = ["Context", "Node", "Op", "Variable", "clone", "local", "op", "sum_to", "sweep"]
+__all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "op", "sum_to", "sweep"]
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
@@ -112,8 +112,9 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     leads = set() if goal is None else _leading_to(roots, goal, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
-    hand: Variable | None = None                     # the one found last stays out of the heap: in a chain it is the next
     grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
+    hand: Any = None                                 # one stays out of both, with its gradient: in a chain it is always the next
+    hand_grad: Any = None
     own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
     done: dict[int, tuple[Variable, Any, bool]] = {}
     leaves: list[Variable] = []
@@ -131,14 +132,15 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             else:
                 heappush(heap, (-root._record[0], root))
     while heap or hand is not None:
-        if hand is None:
-            t = heappop(heap)[1]
-        elif not heap:
-            t = hand
+        if hand is not None and not (heap and -heap[0][0] > hand._record[0]):
+            t, g = hand, hand_grad
         else:
-            t = heappushpop(heap, (-hand._record[0], hand))[1]  # type: ignore[index]
-        hand = None
-        g = grads.pop(t)
+            t = heappop(heap)[1]
+            g = grads.pop(t)
+            if hand is not None:
+                grads[hand] = hand_grad
+                heappush(heap, (-hand._record[0], hand))
+        hand = hand_grad = None
         record: Any = t._record                      # its items one by one, since taking it apart with * makes a list
         op, static = record[1], record[2]
         if record[5] or goal is not None and id(t) in goal:
@@ -148,10 +150,10 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                                "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
         if handed_out or guard.latest > record[0]:
             guard.check(t, g)
-        rules = op.partials
-        if selective or static or not rules or len(record) > 8:
+        rules, size = op.partials, len(record)
+        if selective or static or not rules or size > 8:
             parts: Any = _parts(t, g, create_graph, wants)
-        elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
+        elif size == 8:                              # the usual cases, spelled out: they decide how fast small ops are
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b
             first, second = rules[0], rules[1]
@@ -160,7 +162,9 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         else:
             first = rules[0]
             parts = (None if first is None else first(g, t._data, record[6]._data),)
-        for i, part in enumerate(parts, 6):
+        i = 5
+        for part in parts:
+            i += 1
             if part is None:
                 continue
             x = record[i]
@@ -168,30 +172,37 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             if kind is not data.__class__ or kind is ndarray and (part.shape != data.shape or part.dtype is not data.dtype):
                 part = _fit(part, x, op, i - 6)
             if create_graph and not isinstance(part, Variable):
-                part = Variable._kind._of(part)      # a rule may return a constant
-            before = grads.get(x)
-            if before is None:                       # the first gradient is kept by reference,
-                grads[x] = part
+                part = constant(part)                # a rule may return a constant
+            total = hand_grad if x is hand else grads.get(x)
+            if total is None:                        # the first gradient is kept by reference,
+                total = part
                 if op.fresh and part.__class__ is ndarray:
                     own.add(x)
                 if x._record is None or goal is not None and id(x) not in leads:
                     leaves.append(x)
+                    grads[x] = part
                 elif hand is None:
-                    hand = x
-                else:
-                    heappush(heap, (-x._record[0], x))
+                    hand, hand_grad = x, part
+                else:                                # the newer of the two stays
+                    older, its = x, part
+                    if x._record[0] > hand._record[0]:
+                        older, its, hand, hand_grad = hand, hand_grad, x, part
+                    grads[older] = its
+                    heappush(heap, (-older._record[0], older))
             elif x in own:                           # the third and later ones are added in place
-                before += part
+                total += part
             else:                                    # to the sum that the second one made
-                grads[x] = before = before + part
-                if before.__class__ is ndarray:
+                total = total + part
+                if total.__class__ is ndarray:
                     own.add(x)
+                if x is hand:
+                    hand_grad = total
+                else:
+                    grads[x] = total
             if observers:
                 for observer in observers:
-                    observer.backward(t, t._node, g, i - 6, x, part, grads[x])
+                    observer.backward(t, t._node, g, i - 6, x, part, total)
         if not (retain_graph or create_graph):
             t._record = record[0], None, NO_SETTINGS, None, None, False     # its own tick keeps the order of released ones
-        a = b = u = v = x = data = before = part = parts = record = None   # or this step's arrays would live on during the next
-    for x in leaves:
-        done[id(x)] = x, grads[x], x in own
-    return done
+        a = b = u = v = x = data = total = part = parts = record = older = its = None    # or this step's arrays would live on
+    return done | {id(x): (x, grads[x], x in own) for x in leaves}

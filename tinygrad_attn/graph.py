@@ -84,6 +84,15 @@ class Variable:
         return Node(tick, op, tuple(inputs), static, saved, scope, retain)
 
 
+def constant(array: Any) -> Any:
+    """A tensor around this array, without a history."""
+    t = _new_tensor(Variable._kind)
+    t._data = array
+    t._grad = t._record = t.name = None
+    t._tracked = False
+    return t
+
+
 class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
