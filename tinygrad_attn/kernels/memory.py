@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray
 
 LINE = 64
-SMALL = 1 << 12                 # elements, below which the two microseconds are not worth it
+SMALL = 1 << 14                 # elements, below which the two microseconds are not worth it
 
 
 def empty(shape: int | tuple[int, ...], dtype: np.dtype) -> ndarray:
