@@ -160,6 +160,46 @@ def test_no_grad_is_per_thread_nests_and_decorates():
     assert (x * 2).requires_grad
 
 
+@pytest.mark.parametrize("decorator", [ta.no_grad, ta.no_grad()])
+def test_a_generator_under_no_grad_records_nothing_and_leaves_its_user_alone(decorator):
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    seen = []
+
+    @decorator
+    def parts(t):
+        """All parts."""
+        try:
+            seen.append((yield t * 2))
+            yield t * 3
+        except KeyError:
+            yield t * 4
+        finally:
+            seen.append((t * 5).requires_grad)
+        return "end"
+
+    assert parts.__doc__ == "All parts."
+    steps = parts(x)
+    assert not next(steps).requires_grad and (x * 2).requires_grad and not steps.send("sent").requires_grad
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value == "end" and seen == ["sent", False]
+    steps = parts(x)
+    next(steps)
+    assert not steps.throw(KeyError()).requires_grad and (x * 2).requires_grad
+    steps.close()
+    assert seen[2:] == [False] and (x * 2).requires_grad and len(list(parts(x))) == 2
+
+
+def test_no_grad_decorates_without_parentheses_and_takes_nothing_else():
+    x = Tensor([1.0], requires_grad=True)
+    assert not ta.no_grad(lambda t: t * 2)(x).requires_grad
+    with ta.no_grad():
+        assert ta.enable_grad(lambda t: t * 2)(x).requires_grad
+    with pytest.raises(TypeError, match=r"no_grad takes nothing but, as a decorator, a function; got 3\. Write `with no_grad\(\):`"):
+        ta.no_grad(3)
+
+
+
 def test_retain_grad_and_the_warning_without_it():
     x = leaf(2)
     kept, lost = x * 2, x * 3

@@ -444,6 +444,33 @@ def test_checkpoint_of_a_model_alone(path, training):
         load_checkpoint(path, **training)
 
 
+def test_a_checkpoint_that_does_not_fit_changes_nothing(path, training):
+    schedule = optim.warmup_cosine(training["optimizer"], 2, 10)
+    for p in training["model"].parameters():
+        p.grad = Tensor(np.ones(p.shape, p.dtype))
+    training["optimizer"].step()
+    save_checkpoint(path, **training, schedule=schedule)
+    other = nn.Linear(3, 2)
+    groups = [{"params": [other.weight]}, {"params": [other.bias]}]
+    for optimizer in (optim.SGD(groups, momentum=0.9), optim.AdamW(other.parameters(), lr=0.5)):
+        before = {k: v.numpy().copy() for k, v in other.state_dict().items()}
+        with pytest.raises(ValueError, match="groups of|another kind of optimiser"):
+            load_checkpoint(path, model=other, optimizer=optimizer)
+        assert all(np.array_equal(v.numpy(), before[k]) for k, v in other.state_dict().items())
+    optimizer = optim.SGD(other.parameters(), lr=0.5, momentum=0.9)
+    schedule = optim.warmup_cosine(optimizer, 2, 10)
+    before = {k: v.numpy().copy() for k, v in other.state_dict().items()}
+    schedule.load_state_dict, works = lambda state: 1 / 0 if state["step_number"] == 0 else None, schedule.load_state_dict
+    schedule.step_number = 3
+    with pytest.raises(ZeroDivisionError):
+        load_checkpoint(path, model=other, optimizer=optimizer, schedule=schedule)
+    assert all(np.array_equal(v.numpy(), before[k]) for k, v in other.state_dict().items())
+    assert not optimizer.state_dict()["state"]
+    schedule.load_state_dict = works
+    load_checkpoint(path, model=other, optimizer=optimizer, schedule=schedule)
+    assert np.array_equal(other.weight.numpy(), training["model"].weight.numpy()) and optimizer.state_dict()["state"]
+
+
 def test_checkpoints_that_do_not_fit(path, training):
     save(training["model"].state_dict(), path)
     with pytest.raises(ValueError, match=r"weights but no checkpoint; read it with ta.load"):

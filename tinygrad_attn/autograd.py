@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence
 from contextlib import ContextDecorator
 from typing import Any
@@ -16,12 +18,45 @@ class _Recording(ContextDecorator):
     """Sets whether ops are recorded, in this thread, inside a `with` block or a decorated function."""
 
     _value: bool
+    _before: list[bool]
 
-    def __init__(self) -> None:
-        self._before: list[bool] = []
+    def __new__(cls, function: Any = None) -> Any:
+        made = super().__new__(cls)
+        made._before = []
+        return made if function is None else made(function)     # as a decorator it may go without parentheses
 
     def _recreate_cm(self) -> Any:
         return type(self)()
+
+    def __call__(self, function: Any) -> Any:
+        if not callable(function):
+            raise TypeError(f"{type(self).__name__} takes nothing but, as a decorator, a function; got {describe(function)}. "
+                            f"Write `with {type(self).__name__}():`.")
+        return self._between_yields(function) if inspect.isgeneratorfunction(function) else super().__call__(function)
+
+    def _between_yields(self, function: Any) -> Any:
+        """A generator function whose steps run in the setting, and what uses it in between does not."""
+
+        @functools.wraps(function)
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            advance, value = generator.send, None
+            while True:
+                try:
+                    with self._recreate_cm():
+                        item = advance(value)
+                except StopIteration as end:
+                    return end.value
+                try:
+                    advance, value = generator.send, (yield item)
+                except GeneratorExit:
+                    with self._recreate_cm():
+                        generator.close()
+                    raise
+                except BaseException as error:
+                    advance, value = generator.throw, error
+
+        return steps
 
     def __enter__(self) -> None:
         self._before.append(local.context.recording)

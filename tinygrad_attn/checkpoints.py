@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +52,8 @@ def save_checkpoint(
 def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: Any = None, schedule: Any = None) -> Progress:
     """Put model, optimiser, schedule and this thread's generator back; returns (step, extra).
 
-    Raises ValueError if the file is no checkpoint, or was saved without what is to be restored; keys and shapes are
-    checked by the `load_state_dict` of each.
+    Raises ValueError if the file is no checkpoint, or was saved without what is to be restored, or if keys or shapes
+    differ; and then nothing has changed.
     """
     _by_name("load_checkpoint", path, misplaced, model)
     arrays, metadata = load_with_metadata(path)
@@ -61,15 +62,24 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
             raise ValueError(f"{str(path)!r} was saved without {name}; load it without {name}= or save it with {name}=")
-    model.load_state_dict(_under("model.", arrays))
+    parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
         state: dict[int, dict[str, NDArray[Any]]] = {}
         for name, value in _under("optimizer.", arrays).items():
             index, key = name.split(".", 1)
             state.setdefault(int(index), {})[key] = value
-        optimizer.load_state_dict({"state": state, **json.loads(metadata["optimizer"])})
+        parts.append((optimizer, {"state": state, **json.loads(metadata["optimizer"])}))
     if schedule is not None:
-        schedule.load_state_dict(json.loads(metadata["schedule"]))
+        parts.append((schedule, json.loads(metadata["schedule"])))
+    undo: list[tuple[Any, Any]] = []
+    try:
+        for part, saved in parts:
+            undo.append((part, deepcopy(part.state_dict())))
+            part.load_state_dict(saved)
+    except BaseException:                       # also an interrupt: all of it or nothing
+        for part, before in reversed(undo):
+            part.load_state_dict(before)
+        raise
     set_rng_state(_under("generator.", arrays))
     return Progress(int(metadata["step"]), json.loads(metadata["extra"]))
 

@@ -14,7 +14,7 @@ from numpy import ndarray
 from ..threads import get_num_threads, split
 
 BIG = 1 << 18                   # elements, from where a second thread is worth its start
-ALONE, SHARED = 1 << 16, 1 << 17            # elements in a block, with one thread and with several
+ALONE, SHARED = 1 << 16, 1 << 18            # elements in a block, with one thread and with several
 
 
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from ..threads import tasks
+from ..threads import get_num_threads, tasks
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
-BLOCK = 1 << 17                 # scores in a block: half a megabyte of float32
+BLOCK = 1 << 17                 # scores in a block, with one thread: half a megabyte of float32; twice as many with several
 BIG = 1 << 17                   # scores in all, from where a second thread is worth its start
 
 
@@ -44,10 +44,12 @@ def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
 
 
 def _cut(q: ndarray, k: ndarray) -> tuple[list[tuple[slice, ...]], bool]:
-    scores = q.shape[-2] * k.shape[-2]
-    if scores * math.prod(q.shape[:-2]) < BIG:
+    scores, threads = q.shape[-2] * k.shape[-2], get_num_threads()
+    total = scores * math.prod(q.shape[:-2])
+    if total < BIG:
         return [(slice(None),) * (q.ndim - 2)], False
-    return blocks(q.shape[:-2], max(1, BLOCK // scores)), True
+    size = BLOCK if threads == 1 else min(2 * BLOCK, -(-total // threads))
+    return blocks(q.shape[:-2], max(1, size // scores)), True
 
 
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
