@@ -68,7 +68,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 0.32 * sum(map(len, result["threads"].values())) + 1.5))
+    figure, axes = plt.subplots(figsize=(9, 0.26 * sum(map(len, result["threads"].values())) + 1.5))
     labels, values = [], []
     for threads, rows in result["threads"].items():
         for row in rows:
@@ -77,9 +77,10 @@ def plot(result: dict[str, Any], path: Path) -> None:
                 values.append(row["libraries"]["torch"]["ratio"])
     axes.barh(range(len(values)), values, color=["#0072B2" if v <= 1 else "#E69F00" for v in values])
     axes.set_yticks(range(len(values)), labels, fontsize=7)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.axvline(1, color="black", linewidth=1)
-    axes.set_xlabel(f"time / PyTorch eager's, equal threads (left is faster) on {result['machine']}", fontsize=8)
+    axes.set_xlabel(f"time / PyTorch eager's, threads in brackets (left is faster), on {result['machine']}", fontsize=8)
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
