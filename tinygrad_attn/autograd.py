@@ -67,13 +67,13 @@ class _Recording(ContextDecorator):
 
 
 class no_grad(_Recording):
-    """Inside, ops compute and remember nothing; a context manager and a decorator (`@no_grad()`), per thread."""
+    """Inside, ops compute and remember nothing; a context manager, and a decorator of functions and of generators; per thread."""
 
     _value = False
 
 
 class enable_grad(_Recording):
-    """Inside, ops are recorded even within `no_grad`; a context manager and a decorator, per thread."""
+    """Inside, ops are recorded even within `no_grad`; a context manager, and a decorator of functions and of generators; per thread."""
 
     _value = True
 
