@@ -120,12 +120,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run_demo(arguments: Any) -> int:
+    """`demo`: train, check and write the report."""
     from .demo import run_demo as run
 
     return run(arguments.out, seed=arguments.seed, epochs=arguments.epochs, resume=arguments.resume, runs=arguments.runs)
 
 
 def run_doctor(arguments: Any) -> int:
+    """`doctor`: what is installed and what is missing."""
     from .doctor import examine
 
     return examine()
@@ -173,6 +175,7 @@ def run_exercise(arguments: Any) -> int:
 
 
 def run_graph(arguments: Any) -> int:
+    """`graph`: draw the computation behind what a function returns."""
     from .tensor import Tensor
     from .viz import graph
 
@@ -194,6 +197,7 @@ def run_graph(arguments: Any) -> int:
 
 
 def run_gradcheck(arguments: Any) -> int:
+    """`gradcheck`: check a function at random inputs; 0 if it is right, else 1."""
     import numpy as np
 
     from .check import gradcheck

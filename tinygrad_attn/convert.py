@@ -43,8 +43,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
                 array = np.array(data)
             except ValueError as error:
                 raise ValueError("the rows of this list differ in length, so it is no array. Pad them to one length (and hide the "
-                                 "padding with "
-                                 f"F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
+                                 f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
             dtype = _default_dtype if array.dtype.kind in "fiu" and not _holds_array(data) else array.dtype
     elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
         dtype = _default_dtype

@@ -109,6 +109,7 @@ def renderer() -> str:
 
 
 def version(name: str) -> str:
+    """The installed version of a distribution, or ?."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

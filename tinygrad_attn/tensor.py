@@ -325,8 +325,7 @@ class Tensor(Variable):
             return ops.reshape(self, shape=self._data.squeeze(axis).shape)
         except ValueError:
             raise ValueError(f"squeeze drops axes of size 1, and axis {axis} of {describe(self)} is not; write .squeeze() for all of "
-                             "size 1, "
-                             "or t[:, 0] to pick one element of it.") from None
+                             "size 1, or t[:, 0] to pick one element of it.") from None
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Any: return np.repeat(self, repeats, axis)
     def take(self, indices: Any, axis: int | None = None) -> Any: return np.take(self, indices, axis)

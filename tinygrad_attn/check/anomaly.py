@@ -70,8 +70,7 @@ class _Detector:
         if not np.isfinite(part).all():
             index = _first(~np.isfinite(part))
             what = (f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand "
-                    f"{number}, "
-                    f"{describe(x)}")
+                    f"{number}, {describe(x)}")
             here = [_at(a, index, part.shape) for a in operands]
             reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number)
             if reason.startswith(VAGUE) and node.op.partials:
@@ -184,8 +183,7 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
         largest = float(np.log(np.finfo(value.dtype).max))
         return (f"overflow in {name}: the largest {value.dtype} is {np.finfo(value.dtype).max:.3g}" + (f", reached at exp({largest:.1f}). "
                                                                                                        "Subtract the maximum first, as "
-                                                                                                       "softmax and "
-                "logsumexp do." if name.startswith("exp") else "."))
+                "softmax and logsumexp do." if name.startswith("exp") else "."))
     if name == "multiply" and np.isnan(made):
         return ("0 x inf. A masked (zero) factor does not undo an infinite one: replace it with np.where(mask, x, 0) instead of "
                 "multiplying by the mask.")

@@ -41,34 +41,34 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
 
 
 def not_finite(p: Pattern) -> Diagnosis | None:
+    """The function leaves its domain a step away, or the rule gives NaN or Inf."""
     if not np.isfinite(p.n).all():
         return Diagnosis("domain", f"the function is not finite a step to one side at {_where(~np.isfinite(p.n))}: the input lies on the "
-                                   "edge of "
-                                   "the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller eps.")
+                                   "edge of the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller eps.")
     if not np.isfinite(p.a).all():
         return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, log 0 "
-                                "or "
-                                "0 x inf in the rule; np.where does not help if the bad value is computed first.")
+                                "or 0 x inf in the rule; np.where does not help if the bad value is computed first.")
     return None
 
 
 def zero(p: Pattern) -> Diagnosis | None:
+    """The rule gives nothing but zeros although the input matters."""
     if not p.a.any() and np.abs(p.n).max(initial=0) > p.tolerance:
         return Diagnosis("zero", "the gradient is zero everywhere although the function does depend on this input. The rule returns zeros, "
-                                 "or the "
-                                 "value went through detach(), .data, .numpy() or no_grad.")
+                                 "or the value went through detach(), .data, .numpy() or no_grad.")
     return None
 
 
 def numeric_zero(p: Pattern) -> Diagnosis | None:
+    """The rule gives something although the input does not matter."""
     if np.abs(p.n).max(initial=0) <= p.tolerance:
         return Diagnosis("numeric zero", "the function does not change at all when this input moves (a step function such as floor, round "
-                                         "or a "
-                                         "comparison, or a value that is not used), yet the rule gives a gradient.")
+                                         "or a comparison, or a value that is not used), yet the rule gives a gradient.")
     return None
 
 
 def constant_factor(p: Pattern) -> Diagnosis | None:
+    """The gradient is a constant times the slope: -1, a size, 2, 1/2 and the like."""
     factor = fit_factor(p.a, p.n)
     if factor is None or any((other := fit_factor(a, n)) is None or abs(other - factor) > 1e-3 * abs(factor) for a, n in p.elsewhere()):
         return None
@@ -94,8 +94,7 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
             more = "a mean where a sum belongs" if wording == "divided by" else "the 1/N of a mean is missing"
             return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}; {more}.")
     usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
-                                                                        "of two "
-             "equal uses is not counted"}
+             "of two equal uses is not counted"}
     hint = next((f": {t}" for v, t in usual.items() if abs(factor - v) < 1e-3 * v), "")
     for size in sizes:
         if not hint and size > 2 and (scale := _root_or_count(abs(factor), size)):
@@ -139,6 +138,7 @@ def opposite_axis(p: Pattern) -> Diagnosis | None:
 
 
 def transposed(p: Pattern) -> Diagnosis | None:
+    """The gradient holds the right numbers at other places: transposed, reversed, shifted."""
     for axes in itertools.permutations(range(p.a.ndim)) if p.a.ndim <= 5 else ():
         if axes == tuple(range(p.a.ndim)):
             continue
@@ -190,6 +190,7 @@ def sums_over_axes(p: Pattern) -> Diagnosis | None:
 
 
 def constant(p: Pattern) -> Diagnosis | None:
+    """The gradient is one number everywhere where the slope is not."""
     if p.a.size > 2 and np.ptp(p.a) <= FIT * np.abs(p.a).max():
         return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} at every element: constant, where it should differ from element "
                                      "to element.")
@@ -225,6 +226,7 @@ def only_small_ones(p: Pattern) -> Diagnosis | None:
 
 
 def some_elements(p: Pattern) -> Diagnosis | None:
+    """The gradient is right except at some elements, which it names."""
     off = _off(p)
     if not off.any() or off.all() or p.a.size < 3:
         return None
@@ -316,6 +318,7 @@ def missing_term(p: Pattern) -> Diagnosis | None:
 
 
 def fit_or_same(p: np.ndarray, q: np.ndarray) -> bool:
+    """Are the two equal, or one a constant times the other?"""
     return same(p, q) or fit_factor(p, q) is not None and p.size > 2
 
 

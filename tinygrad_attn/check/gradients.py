@@ -71,8 +71,7 @@ def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any]
     """The arguments for f, the tensors to check, and what to call them."""
     if not callable(f):
         raise TypeError(f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write gradcheck(lambda x: ..., [x]); "
-                        "the "
-                        "result itself does not tell how it was computed.")
+                        "the result itself does not tell how it was computed.")
     if not isinstance(inputs, (Variable, np.ndarray, Sequence)) or isinstance(inputs, str):
         raise TypeError(f"inputs is a Tensor, an array, or a list of what f takes, got {describe(inputs)}. Write gradcheck(f, [x, y]).")
     given = [inputs] if isinstance(inputs, (Variable, np.ndarray)) else list(inputs)
@@ -258,13 +257,11 @@ def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | 
         if any(step.result is t for t in spoiled):
             name_op(report, step)
             return Diagnosis("rule changes its operands", f"the rule of op {step.op.__name__!r} writes into the incoming gradient g, its "
-                                                          "result or an "
-                                                          "operand in place. Others share these arrays: compute a new one.")
+                                                          "result or an operand in place. Others share these arrays: compute a new one.")
     for name, a, b in zip(problem.names, first, problem.gradients(outputs)):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
             return Diagnosis("rule changes its operands", f"{name}: a second backward pass over the same graph gives another gradient. "
-                                                          "Some rule "
-                                                          "keeps state between calls.")
+                                                          "Some rule keeps state between calls.")
     return None
 
 

@@ -136,12 +136,12 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
 
 
 def lower_precision(trace: Trace) -> tuple[Diagnosis, Step] | None:
+    """The first step that turns float64 into something shorter."""
     for step in trace.steps:
         low = step.result._data.dtype
         if low.kind == "f" and low.itemsize < 8 and any(array_of(x).dtype == np.float64 and isinstance(x, Variable) for x in step.inputs):
             return Diagnosis("precision", f"precision too low: op {step.op.__name__!r} turns float64 into {low}, whose rounding is larger "
-                                          "than the "
-                                          "differences measured here. Keep float64 throughout while checking."), step
+                                          "than the differences measured here. Keep float64 throughout while checking."), step
     return None
 
 

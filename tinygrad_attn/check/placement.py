@@ -48,6 +48,7 @@ def off_by_one(p: Pattern) -> Diagnosis | None:
 
 
 def mask_upside_down(p: Pattern) -> Diagnosis | None:
+    """The gradient is zero where the slope is not, and the other way round."""
     scale = FIT * np.abs(p.n).max(initial=0)
     ours, right = np.abs(p.a) > scale, np.abs(p.n) > scale
     if right.all() or not right.any() or not ours.any() or p.a.size < 3:

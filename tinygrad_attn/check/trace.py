@@ -82,6 +82,7 @@ def watching(observer: Any) -> Iterator[Any]:
 
 
 def array_of(x: Any) -> np.ndarray:
+    """The values of a tensor, or of anything NumPy takes."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 

@@ -70,6 +70,7 @@ def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]
 
 
 def table_html(runs: Sequence[Run], rows: Sequence[tuple[str, list[float]]]) -> str:
+    """The table of right answers, a column for each run."""
     several = len(runs) > 1
     head = "".join(f"<th>{html.escape(run.split.name)}</th>" for run in runs) + ("<th>mean</th>" if several else "")
     body = ""

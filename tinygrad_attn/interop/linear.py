@@ -146,16 +146,19 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 
 class SlogdetResult(NamedTuple):
+    """What np.linalg.slogdet returns, with NumPy's names."""
     sign: Any
     logabsdet: Any
 
 
 class EighResult(NamedTuple):
+    """What np.linalg.eigh returns, with NumPy's names."""
     eigenvalues: Any
     eigenvectors: Any
 
 
 class SVDResult(NamedTuple):
+    """What np.linalg.svd returns, with NumPy's names."""
     U: Any
     S: Any
     Vh: Any

@@ -80,6 +80,7 @@ class Words:
 
 
 def op_name(t: Variable) -> str:
+    """The name of the op that made t."""
     op = t._node.op  # type: ignore[union-attr]
     return "released" if op is None else op.__name__
 

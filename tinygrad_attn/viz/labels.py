@@ -11,6 +11,7 @@ SMALL = 6
 
 
 def number(x: Any) -> str:
+    """A number in four digits."""
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
@@ -21,6 +22,7 @@ def numbers(array: np.ndarray) -> str:
 
 
 def shape(array: Any) -> str:
+    """The shape as text."""
     return str(tuple(np.shape(array)))
 
 
@@ -44,6 +46,7 @@ def size_of(grad: np.ndarray | None) -> list[str]:
 
 
 def gradient(t: Any) -> np.ndarray | None:
+    """The values of t.grad, or None."""
     return None if t._grad is None else t._grad._data
 
 
