@@ -199,7 +199,6 @@ def test_no_grad_decorates_without_parentheses_and_takes_nothing_else():
         ta.no_grad(3)
 
 
-
 def test_retain_grad_and_the_warning_without_it():
     x = leaf(2)
     kept, lost = x * 2, x * 3

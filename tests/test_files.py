@@ -460,6 +460,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(path, training):
     optimizer = optim.SGD(other.parameters(), lr=0.5, momentum=0.9)
     schedule = optim.warmup_cosine(optimizer, 2, 10)
     before = {k: v.numpy().copy() for k, v in other.state_dict().items()}
+    # a schedule that takes back its own state but not the saved one, the last of the three to be restored
     schedule.load_state_dict, works = lambda state: 1 / 0 if state["step_number"] == 0 else None, schedule.load_state_dict
     schedule.step_number = 3
     with pytest.raises(ZeroDivisionError):

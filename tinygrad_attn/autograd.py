@@ -18,12 +18,13 @@ class _Recording(ContextDecorator):
     """Sets whether ops are recorded, in this thread, inside a `with` block or a decorated function."""
 
     _value: bool
-    _before: list[bool]
 
     def __new__(cls, function: Any = None) -> Any:
         made = super().__new__(cls)
-        made._before = []
         return made if function is None else made(function)     # as a decorator it may go without parentheses
+
+    def __init__(self) -> None:
+        self._before: list[bool] = []
 
     def _recreate_cm(self) -> Any:
         return type(self)()

@@ -238,16 +238,16 @@ _scratch = _Scratch()
 
 def _in_blocks(work: list[tuple[Callable[..., None], Array, Array, list[Array]]]) -> None:
     """Do each (update, values, grads, state) in stretches that fit in the cache, on several threads if there is enough to do."""
-    size = BLOCK if threads.get_num_threads() == 1 else 2 * BLOCK     # fewer calls queue less for Python's lock
-    blocks = [(n, i) for n, (_, values, *_) in enumerate(work) for i in range(0, len(values), size)]
+    total, several = sum(len(values) for _, values, *_ in work), threads.get_num_threads()
+    size = BLOCK if several == 1 else min(max(BLOCK, -(-total // several)), 2 * BLOCK)    # fewer calls queue less for Python's lock
+    blocks = [(item, i) for item in work for i in range(0, len(item[1]), size)]
 
     def run(b: int) -> None:
-        n, i = blocks[b]
-        update, values, grads, state = work[n]
+        (update, values, grads, state), i = blocks[b]
         j = min(i + size, len(values))
         update(values[i:j], grads[i:j], _scratch.of(values.dtype)[:, :j - i], *[s[i:j] for s in state])
 
-    threads.tasks(run, len(blocks), big=sum(len(values) for _, values, *_ in work) >= SHARED)
+    threads.tasks(run, len(blocks), big=total >= SHARED)
 
 
 class SGD(Optimizer):

@@ -3,8 +3,9 @@
 NumPy lets go of Python's global lock while it works on large arrays, so two Python threads that each add half of an array
 finish in half the time.  `split` hands out ranges of rows and `tasks` hands out numbered blocks; both run the first share
 in the calling thread, and both tell the matrix library (BLAS) to use one thread meanwhile, since the cores are already
-taken.  A hand-off costs about 10 microseconds, so callers pass `big=False` for small work.  Nothing here changes a result
-beyond rounding, and importing this module starts no thread and touches nothing in the process.
+taken. A hand-off costs 10 to 100 microseconds, depending on the machine, so callers pass `big=False` for small work.
+Nothing here changes a result beyond rounding, and importing this module starts no thread and touches nothing in the
+process.
 """
 
 import ctypes

@@ -17,7 +17,7 @@ from numpy import ndarray
 from ..threads import get_num_threads, tasks
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
-BLOCK = 1 << 17                 # scores in a block, with one thread: half a megabyte of float32; twice as many with several
+BLOCK = 1 << 17                 # scores in a block, half a megabyte of float32; with several threads up to twice, at least half as many
 BIG = 1 << 17                   # scores in all, from where a second thread is worth its start
 
 
@@ -48,8 +48,9 @@ def _cut(q: ndarray, k: ndarray) -> tuple[list[tuple[slice, ...]], bool]:
     total = scores * math.prod(q.shape[:-2])
     if total < BIG:
         return [(slice(None),) * (q.ndim - 2)], False
-    size = BLOCK if threads == 1 else min(2 * BLOCK, -(-total // threads))
-    return blocks(q.shape[:-2], max(1, size // scores)), True
+    heads = -(-total // scores // threads)           # a thread's share
+    most = BLOCK // scores if threads == 1 else min(2 * BLOCK // scores, max(BLOCK // 2 // scores, heads))
+    return blocks(q.shape[:-2], max(1, most)), True
 
 
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
