@@ -15,7 +15,7 @@ import numpy as np
 from numpy import asarray, ndarray
 
 from . import guard
-from .graph import NO_SETTINGS, Context, Node, Op, Variable, constant, local, op
+from .graph import NO_SETTINGS, RETAINED, SPECIAL, Context, Node, Op, Variable, constant, local, op
 from .guard import handed_out
 
 __all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "op", "sum_to", "sweep"]
@@ -118,7 +118,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
     done: dict[int, tuple[Variable, Any, bool]] = {}
     leaves: list[Variable] = []
-    observers = local.context.observers
+    observers, latest = local.context.observers, guard.latest
     selective = create_graph or goal is not None
 
     for root, seed in zip(roots, seeds, strict=True):
@@ -142,18 +142,19 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 heappush(heap, (-hand._record[0], hand))
         hand = hand_grad = None
         record: Any = t._record                      # its items one by one, since taking it apart with * makes a list
-        op, static = record[1], record[2]
-        if record[5] or goal is not None and id(t) in goal:
-            done[id(t)] = t, g, False
-        if op is None:
-            raise RuntimeError("this graph has been released: backward() was called on it before. "
-                               "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
-        if handed_out or guard.latest > record[0]:
+        op, special = record[1], selective or record[5]
+        if special:
+            if op is None:
+                raise RuntimeError("this graph has been released: backward() was called on it before. "
+                                   "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
+            if record[5] == RETAINED or goal is not None and id(t) in goal:
+                done[id(t)] = t, g, False
+        if handed_out or latest > record[0]:
             guard.check(t, g)
-        rules, size = op.partials, len(record)
-        if selective or static or not rules or size > 8:
+        rules = op.partials
+        if special or not rules:
             parts: Any = _parts(t, g, create_graph, wants)
-        elif size == 8:                              # the usual cases, spelled out: they decide how fast small ops are
+        elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b
             first, second = rules[0], rules[1]
@@ -189,6 +190,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                         older, its, hand, hand_grad = hand, hand_grad, x, part
                     grads[older] = its
                     heappush(heap, (-older._record[0], older))
+                    older = its = None
             elif x in own:                           # the third and later ones are added in place
                 total += part
             else:                                    # to the sum that the second one made
@@ -203,6 +205,6 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 for observer in observers:
                     observer.backward(t, t._node, g, i - 6, x, part, total)
         if not (retain_graph or create_graph):
-            t._record = record[0], None, NO_SETTINGS, None, None, False     # its own tick keeps the order of released ones
-        a = b = u = v = x = data = total = part = parts = record = older = its = None    # or this step's arrays would live on
+            t._record = record[0], None, NO_SETTINGS, None, None, SPECIAL   # its own tick keeps the order of released ones
+        a = b = u = v = part = parts = None          # or this step's arrays would live on
     return done | {id(x): (x, grads[x], x in own) for x in leaves}

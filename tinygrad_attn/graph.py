@@ -56,6 +56,7 @@ class Node(NamedTuple):
 
 _new_tensor: Any = object.__new__
 NO_SETTINGS: dict[str, Any] = {}
+PLAIN, SPECIAL, RETAINED = 0, 1, 2      # of a recorded op: one or two inputs and no settings; anything else; the user wants its .grad
 
 
 class Variable:
@@ -65,7 +66,7 @@ class Variable:
     _kind: type[Any]              # the class ops produce; tensor.py sets it
     _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
     _grad: Any
-    _record: tuple | None         # a Node in half the space and time: (tick, op, static, saved, scope, retain, *inputs)
+    _record: tuple | None         # a Node in half the space and time: (tick, op, static, saved, scope, PLAIN or what, *inputs)
     _tracked: bool
     name: str | None
 
@@ -80,8 +81,8 @@ class Variable:
         """How this tensor was made, or None for a leaf."""
         if self._record is None:
             return None
-        tick, op, static, saved, scope, retain, *inputs = self._record
-        return Node(tick, op, tuple(inputs), static, saved, scope, retain)
+        tick, op, static, saved, scope, special, *inputs = self._record
+        return Node(tick, op, tuple(inputs), static, saved, scope, special == RETAINED)
 
 
 def constant(array: Any) -> Any:
@@ -96,6 +97,7 @@ def constant(array: Any) -> Any:
 class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
+    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "defaults", "_special", "__dict__", "__weakref__")
     __name__: str
 
     def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None,
@@ -108,6 +110,7 @@ class Op:
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         parameters = () if isinstance(forward, ufunc) else tuple(inspect.signature(forward).parameters.values())
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self._special = SPECIAL if len(self.positional) < len(parameters) or len(parameters) not in (1, 2) else PLAIN
         self.variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
@@ -147,11 +150,12 @@ class Op:
     def __call__(self, *inputs: Any, **static: Any) -> Any:
         if static or self.defaults:
             inputs, static = self._bind(inputs, static)
-        any_tensor = tracked = constants = False
+        tracked = constants = False
         if len(inputs) == 1 and isinstance(inputs[0], Variable):
-            arrays, any_tensor, tracked = [inputs[0]._data], True, inputs[0]._tracked
+            arrays: list[Any] = [inputs[0]._data]
+            any_tensor, tracked = True, inputs[0]._tracked
         else:
-            arrays = []
+            arrays, any_tensor = [], False
             for x in inputs:
                 if isinstance(x, Variable):
                     arrays.append(x._data)
@@ -163,15 +167,9 @@ class Op:
                 else:
                     arrays.append(as_operand(self.__name__, x, inputs))
                     constants = True
+        forward = self.forward
         try:
-            if static or len(arrays) > 2:
-                out = self.forward(*arrays, **static)
-            elif len(arrays) == 2:                   # spelled out, since a call with * takes three times as long
-                out = self.forward(arrays[0], arrays[1])
-            elif arrays:
-                out = self.forward(arrays[0])
-            else:
-                out = self.forward()
+            out = forward(*arrays, **static) if len(arrays) != 1 or static else forward(arrays[0])
         except Exception as error:
             raise explain(self.__name__, inputs, error) from error
         if self.saves:
@@ -189,7 +187,7 @@ class Op:
         if tracked and here.recording and out.dtype.kind == "f":
             if constants or handed_out:
                 inputs = self._remember(inputs, arrays, constants)
-            t._record = (tick(), self, static or NO_SETTINGS, saved, here.scope, False) + inputs
+            t._record = (tick(), self, static or NO_SETTINGS, saved, here.scope, SPECIAL if static else self._special) + inputs
             t._tracked = True
         else:
             t._tracked = False
@@ -199,29 +197,38 @@ class Op:
         return t
 
     def operators(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-        """The methods of Tensor for `a + b` and for its reflection: `self(a, b)`, in half the time where both are tensors."""
+        """The methods of Tensor for `a + b` and for its reflection: `self(a, b)`, in half the time for tensors and Python's numbers."""
 
         def operator(a: Any, b: Any) -> Any:
             here = local.context
-            if not (isinstance(b, Variable) and isinstance(a, Variable)) or here.observers:
+            if isinstance(b, Variable) and isinstance(a, Variable):
+                u, v, tracked = a._data, b._data, a._tracked or b._tracked
+            elif b.__class__ in _NUMBERS and isinstance(a, Variable):
+                u, v, tracked = a._data, b, a._tracked
+            elif a.__class__ in _NUMBERS and isinstance(b, Variable):
+                u, v, tracked = a, b._data, b._tracked
+            else:
                 return self(a, b)
+            if here.observers:
+                return self(a, b)
+            forward = self.forward
             try:
-                out = self.forward(a._data, b._data)
+                out = forward(u, v)
             except Exception:
                 return self(a, b)                    # to fail again, with an explanation
             t = _new_tensor(Variable._kind)
             t._data = out
             t._grad = t._record = t.name = None
-            if (a._tracked or b._tracked) and here.recording:       # so one is of floats, and then the result is
+            if tracked and here.recording:           # so one is of floats, and then the result is
                 if handed_out:
-                    guard.look((a._data, b._data))
-                t._record = (tick(), self, NO_SETTINGS, None, here.scope, False, a, b)
+                    guard.look((u, v))
+                t._record = (tick(), self, NO_SETTINGS, None, here.scope, PLAIN, a, b)
                 t._tracked = True
             else:
                 t._tracked = False
             return t
 
-        return operator, lambda a, b: self(b, a)
+        return operator, lambda a, b: operator(b, a)
 
     def _answer(self, out: Any) -> ndarray:
         """What forward returned, as an array."""

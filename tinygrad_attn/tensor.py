@@ -12,6 +12,7 @@ from . import autograd, guard, interop, ops
 from .convert import as_array, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names
+from .graph import RETAINED
 from .interop import CALLS, FUNCTIONS
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
@@ -211,7 +212,7 @@ class Tensor(Variable):
         if not self._tracked:
             raise ValueError(f"{describe(self)} does not require a gradient, so there is none to retain.")
         if self._node is not None:
-            self._record = (*self._record[:5], True, *self._record[6:])     # type: ignore[index]
+            self._record = (*self._record[:5], RETAINED, *self._record[6:])     # type: ignore[index]
 
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded."""

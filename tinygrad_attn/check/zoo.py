@@ -62,7 +62,8 @@ def bug(name: str) -> Iterator[Bug]:
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
     patches = bugs[name].patches()
-    before = [(owner, attribute, getattr(owner, attribute), attribute in vars(owner)) for owner, attribute, _ in patches]
+    before = [(owner, attribute, getattr(owner, attribute), attribute in vars(owner) or attribute in getattr(type(owner), "__slots__", ()))
+              for owner, attribute, _ in patches]
     try:
         for owner, attribute, value in patches:
             setattr(owner, attribute, value)
