@@ -72,11 +72,10 @@ def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]
         found = sweep([op.twin(*copies, **static)], [g], wanted=leaves, create_graph=True, stop=True)
         parts = [found[id(x)][1] if id(x) in found else None for x in copies]
     elif op.joint is not None:
-        if op.saves:
-            static = {**static, "saved": saved}
+        extra: dict[str, Any] = {"saved": saved} if op.saves else {}
         if op._joint_asks_needs:
-            static = {**static, "needs": tuple(needs)}
-        parts = op.joint(g, t if create_graph else t._data, *args, **static)
+            extra["needs"] = tuple(needs)
+        parts = op.joint(g, t if create_graph else t._data, *args, **static, **extra)
     elif op.partials:
         y = t if create_graph else t._data
         parts = [rule(g, y, *args, **static) if need and (rule := op.partials[i]) is not None else None for i, need in enumerate(needs)]

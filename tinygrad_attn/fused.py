@@ -110,29 +110,25 @@ def _log_softmax(g, y, x, *, axis):
 @op(saves=True, fresh=True, twin=reference.cross_entropy_reference)
 def cross_entropy(x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-weight_t log_softmax(x)_t for class indices t. The class weights are constants: no gradient reaches them."""
-    settings = {"ignore_index": ignore_index, "smoothing": label_smoothing}
-    logits, labels = _classes_last(x), target.reshape(-1)
-    loss, sums = softmax_kernel.cross_entropy(logits, labels, weight, **settings)
+    labels, seen = softmax_kernel.usable(target.reshape(-1), ignore_index)
+    loss, sums = softmax_kernel.cross_entropy(_classes_last(x), labels, weight, seen=seen, smoothing=label_smoothing)
     if reduction == "none":
-        return loss.reshape(target.shape), (sums, None)
+        return loss.reshape(target.shape), (labels, seen, sums, None)
     y, total = loss.sum(), None
     if reduction == "mean":
-        counted = labels != ignore_index
-        total = x.dtype.type(np.count_nonzero(counted) if weight is None else weight[labels[counted]].sum())
-        with np.errstate(invalid="ignore"):          # all ignored: 0 / 0 = NaN, as in PyTorch
-            y = y / total
-    return np.asarray(y, x.dtype), (sums, total)
+        counted = labels if seen is None else labels[seen]
+        total = x.dtype.type((counted.size if weight is None else weight[counted].sum()) or np.nan)   # all ignored: NaN, as in PyTorch
+        y = y / total
+    return np.asarray(y, x.dtype), (labels, seen, sums, total)
 
 
 @cross_entropy.vjp_all
 def _cross_entropy(g, y, x, weight=None, *, target, ignore_index, reduction, label_smoothing, saved):
-    sums, total = saved
-    labels, logits = target.reshape(-1), _classes_last(x)
+    labels, seen, sums, total = saved
     if total is not None:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            g = g / total
+        g = g / total
     each = g.reshape(-1) if reduction == "none" else np.full(labels.size, g, x.dtype)
-    dx = softmax_kernel.cross_entropy_backward(each, logits, labels, sums, weight, ignore_index=ignore_index, smoothing=label_smoothing)
+    dx = softmax_kernel.cross_entropy_backward(each, _classes_last(x), labels, sums, weight, seen=seen, smoothing=label_smoothing)
     if x.ndim > 2:
         dx = np.moveaxis(dx.reshape(x.shape[0], *x.shape[2:], x.shape[1]), -1, 1)
     return dx.reshape(x.shape), None

@@ -86,18 +86,23 @@ def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     return dx
 
 
-def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *, ignore_index: int = -100,
+def usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]:
+    """(targets with 0 in place of the ignored ones, which are not ignored; None for all)."""
+    seen = target != ignore_index
+    return (target, None) if seen.all() else (np.where(seen, target, 0), seen)
+
+
+def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *, seen: ndarray | None = None,
                   smoothing: float = 0.0) -> tuple[ndarray, ndarray]:
     """(loss of each row, sums) for logits x (rows, classes) and class indices target (rows,).
 
     sums (2, rows) is what backward needs: the maximum of each row, and its sum of exp(x - maximum).
 
     loss = (1 - smoothing) w[t] (lse - x[t]) + smoothing / classes * sum over c of w[c] (lse - x[c]); 0 where
-    target is `ignore_index`. Every other target must lie in range; the caller checks.
+    `seen` (rows,) is False. Every target must lie in range; the caller checks.
     """
     rows, classes = x.shape
     loss, sums = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype)
-    target, seen = _usable(target, ignore_index)
 
     def run(s: slice) -> None:
         block = x[s]
@@ -119,12 +124,11 @@ def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *,
 
 
 def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarray, weight: ndarray | None = None, *,
-                           ignore_index: int = -100, smoothing: float = 0.0) -> ndarray:
+                           seen: ndarray | None = None, smoothing: float = 0.0) -> ndarray:
     """The gradient by the logits for cotangents g (rows,) of the row losses."""
     rows, classes = x.shape
     dtype = x.dtype
     dx = empty(x.shape, dtype)
-    target, seen = _usable(target, ignore_index)
     if seen is not None:
         g = np.where(seen, g, 0).astype(dtype, copy=False)
     hit = g if weight is None else g * weight[target]
@@ -148,9 +152,3 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarra
     with np.errstate(under="ignore", invalid="ignore"):
         by_rows(run, rows, classes)
     return dx
-
-
-def _usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]:
-    """Targets with 0 in place of the ignored ones, and which are not ignored; None for all."""
-    seen = target != ignore_index
-    return (target, None) if seen.all() else (np.where(seen, target, 0), seen)

@@ -212,7 +212,7 @@ class Module:
                     inside.append(value)
                 elif kind is list or kind is dict:
                     module._refuse(value)
-            if recurse:
+            if recurse and inside:
                 seen.add(id(module))
                 stack.extend([child for child in reversed(inside) if id(child) not in seen])
 
