@@ -42,8 +42,8 @@ def fits(x: Any, *others: Any) -> bool:
 
 
 def large(x: Any) -> bool:
-    """Is there work for several threads in each element of x?"""
-    return x.size >= BIG
+    """Does a second thread pay for one pass over x, as relu is? It needs more elements than the longer kernels do."""
+    return x.size >= 4 * BIG
 
 
 def _matrix(x: ndarray) -> ndarray:
