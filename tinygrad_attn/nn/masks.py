@@ -110,7 +110,8 @@ def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, 
     if key_padding_mask is not None:
         parts.append(check_key_padding_mask(key_padding_mask, sizes, batched))
     if is_causal and (past or extra):
-        parts.append(~np.tri(sizes.queries, sizes.keys, past, dtype=bool))
+        if sizes.queries > 1:                        # a single new query may look at all there is
+            parts.append(~np.tri(sizes.queries, sizes.keys, past, dtype=bool))
         is_causal = False
     if not parts:
         return None, is_causal
