@@ -1,6 +1,8 @@
 """The engine: what is recorded, how it is swept, when it is let go, and what is refused."""
 
+import copy
 import gc
+import pickle
 import threading
 import time
 import weakref
@@ -288,6 +290,11 @@ def test_a_setting_that_is_a_tensor_is_refused():
 
     with pytest.raises(TypeError, match="'by' is a keyword argument"):
         scaled(leaf(2), by=leaf(2))
+
+
+def test_a_copy_of_an_op_is_the_op_itself():
+    layer = ta.nn.TransformerEncoderLayer(4, 2, 8, activation=ops.tanh)
+    assert copy.deepcopy(layer).activation is ops.tanh and pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
 
 
 def test_the_record_names_the_module_call():

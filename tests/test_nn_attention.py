@@ -111,6 +111,13 @@ def test_is_causal_needs_no_mask_and_adds_to_one(options):
     np.testing.assert_allclose(both, layer(x, x, x, attn_mask=other | blocked)[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_single_query_that_is_causal_looks_at_the_first_key_and_the_added_ones():
+    layer = nn.MultiheadAttention(E, H, batch_first=True, add_bias_kv=True, add_zero_attn=True)
+    x, memory = ta_random.randn(B, 1, E), ta_random.randn(B, 4, E)
+    weights = layer(x, memory, memory, is_causal=True)[1].numpy()
+    assert (weights[..., 1:4] == 0).all() and (weights[..., [0, 4, 5]] > 0).all()
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_same_numbers_whether_or_not_weights_are_asked_for(training):
     layer = nn.MultiheadAttention(E, H, dropout=0.3, batch_first=True).train(training)

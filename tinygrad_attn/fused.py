@@ -77,7 +77,7 @@ def _gelu(g, y, x, *, approximate, saved):
 
 def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
     """A kernel on rows, applied along any axis."""
-    if axis in (-1, arrays[0].ndim - 1):
+    if axis in (-1, arrays[0].ndim - 1):             # moveaxis takes as long as the softmax of a short row
         return kernel(*map(_matrix, arrays)).reshape(arrays[0].shape)
     moved = [np.moveaxis(a, axis, -1) for a in arrays]
     return np.moveaxis(kernel(*map(_matrix, moved)).reshape(moved[0].shape), -1, axis)

@@ -97,6 +97,7 @@ def constant(array: Any) -> Any:
 class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
+    # What each call reads is quicker found in slots; functools.update_wrapper needs the dictionary beside them.
     __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "defaults", "_special", "__dict__", "__weakref__")
     __name__: str
 
@@ -116,6 +117,10 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        """Copied and pickled by name, as a function is: a copy of a model keeps the op, and with it a rule given later."""
+        return self.__name__
 
     def vjp(self, *partials: Callable | None) -> Op:
         """One rule `(g, y, *inputs, **static) -> gradient of that input` for each positional input; None where there is none."""

@@ -110,7 +110,7 @@ def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, 
     if key_padding_mask is not None:
         parts.append(check_key_padding_mask(key_padding_mask, sizes, batched))
     if is_causal and (past or extra):
-        if sizes.queries > 1:                        # a single new query may look at all there is
+        if sizes.keys > past + 1:                    # else all are open, as they are to a single new query
             parts.append(~np.tri(sizes.queries, sizes.keys, past, dtype=bool))
         is_causal = False
     if not parts:
