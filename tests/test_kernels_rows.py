@@ -22,7 +22,8 @@ def small_blocks(request, monkeypatch):
     """Blocks of a few rows, and several threads for anything, so that small inputs take every path."""
     before = threads.get_num_threads()
     threads.set_num_threads(request.param)
-    for module, name, value in ((rows, "BIG", 40), (rows, "ALONE", 24), (rows, "SHARED", 16), (L, "BIG", 40)):
+    for module, name, value in ((rows, "BIG", 40), (rows, "ALONE", 24), (rows, "SHARED", 16), (L, "BIG", 40), (L, "ROWS", 5),
+                                (L, "SMALL", 30), (L, "TINY", 10), (L, "ALONE", 8)):
         monkeypatch.setattr(module, name, value)
     yield
     threads.set_num_threads(before)
@@ -211,6 +212,29 @@ def test_cross_entropy_far_out():
 
 
 # ---- linear
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("a, b", [
+    ((3,), (3,)), ((3,), (3, 4)), ((5, 3), (3,)), ((1, 1), (1, 1)), ((7, 3), (3, 5)), ((4, 3), (3, 5)), ((2, 3), (3, 1)), ((0, 3), (3, 4)),
+    ((6, 0), (0, 4)), ((9, 3), (3, 0)), ((2, 7, 3), (3, 5)), ((2, 4, 7, 3), (4, 3, 5)), ((3, 1, 7, 3), (4, 3, 5))], ids=str)
+def test_product_is_numpys(a, b, dtype):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal(a).astype(dtype), rng.standard_normal(b).astype(dtype)
+    close(L.product(x, y), x.astype("d") @ y, dtype)
+    if x.ndim > 1:
+        turned = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)      # as x^T in a gradient by weights
+        close(L.product(turned, y), x.astype("d") @ y, dtype)
+        close(L.product(np.repeat(x, 2, axis=-1)[..., ::2], y), x.astype("d") @ y, dtype)
+        close(L.product(np.broadcast_to(x[..., :1, :], x.shape), y), np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y, dtype)
+
+
+def test_product_of_other_numbers_and_shapes_that_do_not_fit():
+    x = np.arange(21).reshape(7, 3)
+    assert np.array_equal(L.product(x, x.T), x @ x.T) and L.product(x, x.T).dtype == x.dtype
+    assert L.product(x.astype("f"), x.T.astype("d")).dtype == np.float64
+    with pytest.raises(ValueError, match="core dimension"):
+        L.product(x.astype("f"), x.astype("f"))
+
 
 @pytest.mark.parametrize("dtype", "fd")
 @pytest.mark.parametrize("m, i, o", [(1, 1, 1), (7, 5, 3), (3, 1, 8), (0, 4, 2)])

@@ -118,6 +118,21 @@ def test_blas_is_single_threaded_meanwhile_and_as_before_afterwards():
         assert inside == [1, 1, 1]
 
 
+def test_one_blas_thread_nests_and_a_number_chosen_inside_holds_afterwards():
+    blas, before = threads._blas(), threads.get_num_threads()
+    threads.set_num_threads(3)
+    chosen, inside = blas.get(), []
+    with threads.one_blas_thread:
+        with threads.one_blas_thread:
+            inside.append(blas.get())
+        threads.split(lambda lo, hi: inside.append(blas.get()), 2)
+        threads.set_num_threads(before)
+        inside.append(blas.get())
+    assert blas.get() == before or chosen != 3          # a library that cannot be told
+    if chosen == 3:
+        assert set(inside) == {1}
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and their choice")
 def test_caller_and_worker_have_cores_of_their_own_meanwhile_and_the_caller_is_free_afterwards():
     before, used = os.sched_getaffinity(0), []

@@ -42,7 +42,7 @@ def set_num_threads(n: int) -> None:
     if n < 1:
         raise ValueError(f"set_num_threads needs at least one thread, got {n}; write set_num_threads(1) for no threading")
     _chosen = int(n)
-    _blas().set(_chosen)
+    one_blas_thread.choose(_chosen)
 
 
 def get_num_threads() -> int:
@@ -86,6 +86,48 @@ class _Blas:
         if pools:
             self.get = lambda: max(pool.num_threads for pool in pools)
             self.set = lambda n: [pool.set_num_threads(n) for pool in pools]
+
+
+class _OneBlasThread:
+    """`with one_blas_thread:` keeps the matrix library at one thread; as it was when the last one inside has left.
+
+    Its own threads go on spinning for 20 ms after a product, each on a core that then does not serve our worker: beside
+    products that are shared out over our threads, a small one that is not should not wake them.
+    """
+
+    def __init__(self) -> None:
+        self.inside = self.before = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Nobody is inside; a forked child comes here with what its parent's threads left."""
+        self.lock = threading.Lock()
+        if self.inside:
+            _blas().set(self.before)
+        self.inside = 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = _blas().get()
+                _blas().set(1)
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                _blas().set(self.before)
+
+    def choose(self, n: int) -> None:
+        """Use n threads outside."""
+        with self.lock:
+            self.before = n
+            if not self.inside:
+                _blas().set(n)
+
+
+one_blas_thread = _OneBlasThread()
 
 
 _found_blas: _Blas | None = None
@@ -159,6 +201,7 @@ def _new_pool() -> None:
     """A forked child has none of its parent's threads, and perhaps a lock that nobody will release."""
     global _pool
     _pool = _Pool()
+    one_blas_thread.begin()
 
 
 def _together(parts: list[Callable[[], Any]]) -> None:
@@ -168,7 +211,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         for part in parts:
             part()
         return
-    blas, before, waiting = _blas(), 0, 0
+    waiting = 0
     allowed, here, others = _places()
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
     error = None
@@ -176,24 +219,21 @@ def _together(parts: list[Callable[[], Any]]) -> None:
         if not pool.workers and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_new_pool)
         pool.grow(len(parts) - 1)
-        before = blas.get()
-        blas.set(1)
         _move_to(here)
-        for part in parts[1:]:
-            context = copy_context()                     # the caller's, because np.errstate lives there
-            pool.calls.put((partial(context.run, part), done, others))
-            waiting += 1
-        parts[0]()
+        with one_blas_thread:
+            try:
+                for part in parts[1:]:
+                    context = copy_context()             # the caller's, because np.errstate lives there
+                    pool.calls.put((partial(context.run, part), done, others))
+                    waiting += 1
+                parts[0]()
+            finally:
+                while waiting:
+                    error = done.get() or error
+                    waiting -= 1
     finally:
-        try:
-            while waiting:
-                error = done.get() or error
-                waiting -= 1
-        finally:
-            _move_to(allowed)
-            if before:
-                blas.set(before)
-            pool.owned.release()
+        _move_to(allowed)
+        pool.owned.release()
     if error is not None:
         try:
             raise error

@@ -1,27 +1,61 @@
-"""A linear layer, y = x W^T + b, as products of two matrices.
+"""Products of two matrices, and with them a linear layer, y = x W^T + b.
 
     dx = g W        dW = g^T x        db = 1^T g
 
 x is (rows, in), whatever its axes were: one large product is much faster than one for each item of a batch.  The sum over
 rows is a product with ones, faster than NumPy's sum.  Where the products are large, the rows (for dW: the rows of W) are
 shared out over our threads, each with a product of its own: the bias is then added on all cores as well, and the matrix
-library's own threads stay asleep, which otherwise spin on after each product and keep the cores from the other kernels.
+library's own threads stay asleep.  Those go on spinning for 20 ms after each product and keep the cores from our workers, so
+the two are not mixed: a model of few rows is left to the library's threads, of many rows to ours, and a small product beside
+the shared ones stays in one thread.  (An MLP of 256 x 512 with two threads took twice the time when they were mixed.)
 """
+
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from ..threads import split
+from ..threads import get_num_threads, one_blas_thread, split
 from .scores import ones
 
-BIG = 1 << 23                   # multiplications, from where a second thread is worth its start
-ROWS = 256                      # fewer rows than this are left to the matrix library, which starts its own threads sooner than we do
+BIG = 1 << 23                   # multiplications, from where a second thread of ours is worth its start
+ROWS = 384                      # fewer rows than this are left to the matrix library, which starts its own threads sooner than we do
+SMALL = 1 << 21                 # multiplications, below which its threads gain less than their spinning costs
+TINY = 1 << 19                  # and below which it is as good as alone, and telling it so would cost more
+ALONE = 1 << 14                 # elements of the left matrix, below which we do not look at all
+
+
+def _shared(rows: int, size: int) -> bool:
+    return rows >= ROWS and rows * size >= BIG
+
+
+def _alone(rows: int, size: int) -> Any:
+    """One thread for a product that is not shared out, unless the matrix library's threads may have it."""
+    work = rows * size
+    return one_blas_thread if work >= TINY and (rows >= ROWS or work < SMALL) and get_num_threads() > 1 else nullcontext()
+
+
+def product(a: ndarray, b: ndarray) -> ndarray:
+    """a @ b for any shapes that NumPy multiplies; a large (..., rows, k) @ (k, n) is shared out."""
+    if a.size < ALONE or b.ndim != 2 or a.ndim < 2 or a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != len(b):
+        return a @ b
+    x = a if a.ndim == 2 else a.reshape(-1, len(b))
+    rows, size = (len(b), len(x) * b.shape[1]) if x.strides[0] < x.strides[1] else (len(x), b.size)     # of x^T, in a gradient by weights
+    if not _shared(rows, size):
+        with _alone(rows, size):
+            y = x @ b
+    else:
+        y = np.empty((len(x), b.shape[1]), a.dtype)
+        split(lambda lo, hi: np.matmul(x[lo:hi], b, out=y[lo:hi]), len(x))
+    return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
 
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
-    if len(x) < ROWS or len(x) * weight.size < BIG:
-        y = x.dot(weight.T)
+    if not _shared(len(x), weight.size):
+        with _alone(len(x), weight.size):
+            y = x.dot(weight.T)
         if bias is not None:
             y += bias
         return y
@@ -41,8 +75,9 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
                     wants_bias: bool = True) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     """(dx, dweight, dbias) for the cotangent g (rows, out); what is not wanted is None."""
     one = ones(len(x), x.dtype)
-    if len(x) < ROWS or len(x) * weight.size < BIG:
-        return g.dot(weight) if wants_x else None, g.T.dot(x) if wants_weight else None, one.dot(g) if wants_bias else None
+    if not _shared(len(x), weight.size):
+        with _alone(len(x), weight.size):
+            return g.dot(weight) if wants_x else None, g.T.dot(x) if wants_weight else None, one.dot(g) if wants_bias else None
     dx = np.empty(x.shape, x.dtype) if wants_x else None
     dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None
     dbias = np.empty(len(weight), weight.dtype) if wants_bias else None

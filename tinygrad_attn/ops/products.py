@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 
-from ..engine import op
+from ..engine import Variable, op
+from ..kernels import linear as kernel
+
+
+def _product(a, b):
+    """a @ b: of arrays by the kernel, of tensors as an op."""
+    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else kernel.product(a, b)
 
 
 @op(broadcasts=True, fresh=True)
 def matmul(a, b):
     """y = a @ b: (..., M, K), (..., K, N) -> (..., M, N); 1-D operands as NumPy's."""
-    return a @ b
+    return kernel.product(a, b)
 
 
 def _rows(x):
@@ -24,7 +30,7 @@ def _matmul_by_left(g, y, a, b):
     if a.ndim == 1:
         left = g.reshape(*g.shape[:-1], 1, g.shape[-1]) @ b.mT
         return left.reshape(*left.shape[:-2], left.shape[-1])
-    return g @ b.mT
+    return _product(g, b.mT)
 
 
 def _matmul_by_right(g, y, a, b):
@@ -34,7 +40,7 @@ def _matmul_by_right(g, y, a, b):
     if b.ndim == 1:
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
     if b.ndim == 2:                                   # one matrix for all rows: fold them, and the product sums over them
-        return _rows(a).mT @ _rows(g)
+        return _product(_rows(a).mT, _rows(g))
     return a.mT @ g
 
 
