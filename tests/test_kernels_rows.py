@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tinygrad_attn import threads
+from tinygrad_attn import Tensor, threads
 from tinygrad_attn.kernels import gelu as G
 from tinygrad_attn.kernels import linear as L
 from tinygrad_attn.kernels import norm as N
@@ -23,7 +23,7 @@ def small_blocks(request, monkeypatch):
     before = threads.get_num_threads()
     threads.set_num_threads(request.param)
     for module, name, value in ((rows, "BIG", 40), (rows, "ALONE", 24), (rows, "SHARED", 16), (L, "BIG", 40), (L, "ROWS", 5),
-                                (L, "SMALL", 30), (L, "TINY", 10), (L, "ALONE", 8)):
+                                (L, "SMALL", 30), (L, "TINY", 10), (L, "SHORT", 8)):
         monkeypatch.setattr(module, name, value)
     yield
     threads.set_num_threads(before)
@@ -234,6 +234,9 @@ def test_product_of_other_numbers_and_shapes_that_do_not_fit():
     assert L.product(x.astype("f"), x.T.astype("d")).dtype == np.float64
     with pytest.raises(ValueError, match="core dimension"):
         L.product(x.astype("f"), x.astype("f"))
+    for left, right in ((2, Tensor(x)), (Tensor(x), 2.5), (np.float64(2), Tensor(np.ones((3, 3))))):
+        with pytest.raises(ValueError, match=r"A number has no rows or columns: multiply with \* instead of @"):
+            left @ right
 
 
 @pytest.mark.parametrize("dtype", "fd")

@@ -91,15 +91,15 @@ class _Blas:
 class _OneBlasThread:
     """`with one_blas_thread:` keeps the matrix library at one thread; as it was when the last one inside has left.
 
-    Its own threads go on spinning for 20 ms after a product, each on a core that then does not serve our worker: beside
+    Its own threads go on spinning for 0.1 s after a product, each on a core that then does not serve our worker: beside
     products that are shared out over our threads, a small one that is not should not wake them.
     """
 
     def __init__(self) -> None:
         self.inside = self.before = 0
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Nobody is inside; a forked child comes here with what its parent's threads left."""
         self.lock = threading.Lock()
         if self.inside:
@@ -201,7 +201,7 @@ def _new_pool() -> None:
     """A forked child has none of its parent's threads, and perhaps a lock that nobody will release."""
     global _pool
     _pool = _Pool()
-    one_blas_thread.begin()
+    one_blas_thread.restart()
 
 
 def _together(parts: list[Callable[[], Any]]) -> None:

@@ -5,7 +5,7 @@
 x is (rows, in), whatever its axes were: one large product is much faster than one for each item of a batch.  The sum over
 rows is a product with ones, faster than NumPy's sum.  Where the products are large, the rows (for dW: the rows of W) are
 shared out over our threads, each with a product of its own: the bias is then added on all cores as well, and the matrix
-library's own threads stay asleep.  Those go on spinning for 20 ms after each product and keep the cores from our workers, so
+library's own threads stay asleep.  Those go on spinning for 0.1 s after each product and keep the cores from our workers, so
 the two are not mixed: a model of few rows is left to the library's threads, of many rows to ours, and a small product beside
 the shared ones stays in one thread.  (An MLP of 256 x 512 with two threads took twice the time when they were mixed.)
 """
@@ -23,7 +23,7 @@ BIG = 1 << 23                   # multiplications, from where a second thread of
 ROWS = 384                      # fewer rows than this are left to the matrix library, which starts its own threads sooner than we do
 SMALL = 1 << 21                 # multiplications, below which its threads gain less than their spinning costs
 TINY = 1 << 19                  # and below which it is as good as alone, and telling it so would cost more
-ALONE = 1 << 14                 # elements of the left matrix, below which we do not look at all
+SHORT = 1 << 14                 # elements of the left matrix, below which `product` does not look further
 
 
 def _shared(rows: int, size: int) -> bool:
@@ -37,11 +37,15 @@ def _alone(rows: int, size: int) -> Any:
 
 
 def product(a: ndarray, b: ndarray) -> ndarray:
-    """a @ b for any shapes that NumPy multiplies; a large (..., rows, k) @ (k, n) is shared out."""
-    if a.size < ALONE or b.ndim != 2 or a.ndim < 2 or a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != len(b):
+    """a @ b for whatever NumPy multiplies, with NumPy's errors; a large (..., rows, k) @ (k, n) of one float dtype is shared out."""
+    if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.size < SHORT or b.ndim != 2 or a.ndim < 2 or a.shape[-1] != len(b):
+        return a @ b
+    if a.dtype != b.dtype or a.dtype.kind != "f":
         return a @ b
     x = a if a.ndim == 2 else a.reshape(-1, len(b))
-    rows, size = (len(b), len(x) * b.shape[1]) if x.strides[0] < x.strides[1] else (len(x), b.size)     # of x^T, in a gradient by weights
+    rows, size = len(x), b.size
+    if x.strides[0] < x.strides[1]:                 # x^T g, a gradient by weights: the model's rows lie along the other axis
+        rows, size = len(b), len(x) * b.shape[1]
     if not _shared(rows, size):
         with _alone(rows, size):
             y = x @ b
