@@ -1,6 +1,6 @@
 """Exact scaled dot-product attention on arrays, softmax(q k^T scale + mask) v, and its gradients.
 
-Two kernels give the same numbers.  `whole` keeps the exponentials of all T x S scores for the backward pass and is faster
+Two kernels give the same numbers.  `whole` keeps the weights of all T x S scores for the backward pass and is faster
 while they are few; `tiled` keeps one number a row and computes the rest again, and its memory grows with T alone.  Which
 one runs is decided here, by size.  Leading axes (batch, heads, ...) are free; q, k, v may be strided views, for instance
 of one packed projection (B, T, 3, H, D), and results may be written into such views through `out`, `dq`, `dk`, `dv`.
@@ -15,7 +15,7 @@ from numpy import ndarray
 from . import tiled, whole
 from .scores import Mask
 
-KEEP_BYTES = 16 << 20           # exponentials kept, all heads together: below the size that malloc always takes afresh
+KEEP_BYTES = 16 << 20           # weights kept, all heads together: below the size that malloc always takes afresh
 KEEP_SCORES = 1 << 19           # and of one head: beyond, they do not fit the cache
 
 

@@ -4,7 +4,7 @@ A softmax subtracts the largest score of each row so that no exponential overflo
 numbers and almost never matters, because scores are small.  So the kernels are optimistic: they take exponentials as
 the scores come, look at the row sums (which they need anyway), and only if a sum has left [1e-15, 1e15] do they go
 back and subtract the maximum.  In float32 the exponential is 2^x, twice as fast as e^x, with log2(e) folded into the
-scale of the queries.  A boolean mask multiplies the exponentials by 0 or 1; a float mask is added to the scores, where
+scale.  A boolean mask multiplies the exponentials by 0 or 1; a float mask is added to the scores, where
 -inf is slow in 2^x, so then e^x it is.
 """
 

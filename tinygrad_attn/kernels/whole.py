@@ -1,9 +1,9 @@
 """Attention that keeps its weights, for sequences short enough: softmax(q k^T scale) v, a cache-sized block at a time.
 
 The work is cut over batch and heads into blocks whose T x S scores fit the processor's cache, so that the several passes
-over them (product, exponential, row sum, product) do not go to memory.  Blocks are shared out over threads.  The weights
-stay unnormalised, e = exp(scores): dividing the T x D output by the row sums is cheaper than dividing T x S weights.
-Backward, with p = e / sum, reads (Dao et al. 2022, appendix B)
+over them (product, scale, exponential, row sum, division, product) do not go to memory.  Blocks are shared out over threads.
+What is done to a row is done to the scores, which lie contiguous, and not to the T x D numbers of a head, which are fewer
+but lie in short rows with gaps between.  Backward, for the weights p, reads (Dao et al. 2022, appendix B)
 
     dv = p^T g        dp = g v^T        ds = p * (dp - rowsum(g * out))        dq = ds k scale        dk = ds^T q scale
 """
@@ -22,10 +22,9 @@ BIG = 1 << 17                   # scores in all, from where a second thread is w
 
 
 class Whole(NamedTuple):
-    """What backward needs: exp(scores) with zeros where masked, and 1 / its row sums (0 for a row that sees nothing)."""
+    """What backward needs: softmax(scores), with zeros where masked and in a row that sees nothing."""
 
-    exponentials: ndarray       # (..., T, S)
-    inverse: ndarray            # (..., T)
+    weights: ndarray            # (..., T, S)
 
 
 def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
@@ -53,19 +52,24 @@ def _cut(q: ndarray, k: ndarray) -> tuple[list[tuple[slice, ...]], bool]:
     return blocks(q.shape[:-2], max(1, most)), True
 
 
+def _turned(x: ndarray, rows: int) -> ndarray:
+    """x^T as the right side of a product with so many rows: copied if that is faster, which it is for narrow x only."""
+    return transposed(x) if rows > 8 and x.shape[-1] < 64 else x.swapaxes(-1, -2)
+
+
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
             out: ndarray) -> Whole:
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
-    rows, columns = q.shape[-2], k.shape[-2]
-    e = np.empty((*q.shape[:-1], columns), q.dtype)
-    inverse = np.empty(q.shape[:-1], q.dtype)
-    one = ones(columns, q.dtype)
+    columns = k.shape[-2]
+    p = np.empty((*q.shape[:-1], columns), q.dtype)
+    one, factor = ones(columns, q.dtype), q.dtype.type(scale * mask.unit)
     cut, big = _cut(q, k)
 
     def run(n: int) -> None:
         at = cut[n]
-        weights, keys = e[at], k[at]
-        np.matmul(scaled(q[at], scale * mask.unit), transposed(keys) if rows > 8 else keys.swapaxes(-1, -2), out=weights)
+        weights, keys = p[at], _turned(k[at], q.shape[-2])
+        np.matmul(q[at], keys, out=weights)
+        weights *= factor
         mask.add(weights, at)
         mask.exp(weights, out=weights)
         total = unmasked = weights @ one
@@ -73,44 +77,43 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
             mask.multiply(weights, at)
             total = weights @ one
         if not in_range(total, unmasked):
-            np.matmul(scaled(q[at], scale), keys.swapaxes(-1, -2), out=weights)
+            np.matmul(scaled(q[at], scale), keys, out=weights)
             mask.add(weights, at)
             mask.hide(weights, at)
             weights -= row_maximum(weights)
             np.exp(weights, out=weights)
             total = weights @ one
             total[total == 0] = np.inf
-        np.reciprocal(total, out=inverse[at])
-        here = out[at]
-        np.matmul(weights if keep is None else weights * keep[at], v[at], out=here)
-        here *= (inverse[at] if keep is None else inverse[at] * here.dtype.type(keep_scale))[..., None]
+        weights *= np.reciprocal(total, out=total)[..., None]
+        if keep is None:
+            np.matmul(weights, v[at], out=out[at])
+        else:
+            np.multiply(weights * keep[at] @ v[at], q.dtype.type(keep_scale), out=out[at])
 
     with np.errstate(**QUIET):
         tasks(run, len(cut), big)
-    return Whole(e, inverse)
+    return Whole(p)
 
 
 def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Whole, scale: float,
              keep: ndarray | None, keep_scale: float, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None) -> None:
     """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
-    e, inverse = saved
     factor = q.dtype.type(scale)
     cut, big = _cut(q, k)
 
     def run(n: int) -> None:
         at = cut[n]
-        weights = e[at]
-        gn = g[at] * inverse[at][..., None]
+        weights = kept = saved.weights[at]
+        gn = g[at]
         delta = np.vecdot(gn, out[at])[..., None]
-        kept = weights
         if keep is not None:
             kept = weights * keep[at]
-            gn *= gn.dtype.type(keep_scale)
+            gn = gn * gn.dtype.type(keep_scale)
         np.matmul(kept.swapaxes(-1, -2), gn, out=dv[at])
         if dmask is None:                                   # scaling T x D numbers is cheaper than T x S
-            gn *= factor
+            gn = gn * factor
             delta *= factor
-        ds = gn @ transposed(v[at])
+        ds = gn @ _turned(v[at], q.shape[-2])
         if keep is not None:
             ds *= keep[at]
         ds -= delta
@@ -127,4 +130,4 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
 
 def weights(saved: Whole) -> ndarray:
     """The normalised weights, (..., T, S)."""
-    return saved.exponentials * saved.inverse[..., None]
+    return saved.weights.copy()
