@@ -351,3 +351,24 @@ def test_scatter_is_the_adjoint_of_getitem():
     x, index = r.standard_normal(6), np.array([5, 0, 0, -1])
     g = r.standard_normal(4)
     assert np.isclose(ops.scatter(g, index=index, shape=(6,)) @ x, g @ x[index])
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod"])
+def test_a_single_number_reduced_along_its_axis(name, axis):
+    """NumPy and PyTorch let a single number have axis 0 here; the rule once divided by its number of axes, 0."""
+    x = Tensor(3.0, requires_grad=True)
+    (getattr(x, name)(axis=axis) * 2).backward()
+    assert x.grad.shape == () and x.grad == 2
+
+
+def test_a_single_number_has_no_axis_to_average_over():
+    with pytest.raises(IndexError, match="has no axes"):
+        Tensor(3.0).mean(axis=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_infinite_gradient_stops_where_relu_is_flat(dtype):
+    x = Tensor(np.array([[-1, 0], [2, 3]], dtype), requires_grad=True)
+    F.relu(x).backward(np.array([[np.inf, -np.inf], [-np.inf, 5]], dtype))
+    assert x.grad.dtype == dtype and np.array_equal(x.grad.numpy(), [[0, 0], [-np.inf, 5]])

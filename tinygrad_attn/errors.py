@@ -144,7 +144,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif "unknown dimension" in text:
         hint = "Only one size can follow from the others: write -1 once."
     elif "axis" in text or "axes" in text:
-        hint = f"An axis of a tensor of shape {shapes[0]} lies in [-{len(shapes[0])}, {len(shapes[0])})." if shapes else ""
+        hint = f"An axis of a tensor of shape {shapes[0]} lies in [-{len(shapes[0])}, {len(shapes[0])})." if shapes and shapes[0] else \
+            "A single number has no axes: leave axis out." if shapes else ""
     elif isinstance(error, IndexError):
         hint = f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)." if shapes else ""
     kind = type(error) if type(error) in (ValueError, TypeError, IndexError) else (

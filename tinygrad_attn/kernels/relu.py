@@ -1,11 +1,21 @@
-"""ReLU of large arrays: max(x, 0) and g * (y > 0), cut into blocks for the cache and for several threads."""
+"""ReLU, max(x, 0), and g where y > 0: large arrays cut into blocks for the cache and for several threads.
 
-import math
+The product g * (y > 0) would be NaN where an infinite g meets a 0, and `np.where` takes seven times as long.  So the choice
+multiplies the bits of g, read as an integer, by 1 or 0.
+"""
 
 import numpy as np
 from numpy import ndarray
 
 from .rows import by_rows
+
+BITS = {np.dtype(f"f{n}"): np.dtype(f"i{n}") for n in (2, 4, 8)}      # the integer as long as each floating dtype
+
+
+def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
+    """g where `where` (boolean) holds, else 0; g is float16, float32 or float64, and both broadcast."""
+    bits = BITS[g.dtype]
+    return np.multiply(g.view(bits), where, out=None if out is None else out.view(bits)).view(g.dtype)
 
 
 def relu(x: ndarray) -> ndarray:
@@ -20,11 +30,5 @@ def relu_backward(g: ndarray, y: ndarray) -> ndarray:
     """g where y > 0, else 0."""
     dx = np.empty(y.shape, y.dtype)
     flat_g, flat_y, flat_dx = (np.ascontiguousarray(a).reshape(-1) for a in (g, y, dx))
-
-    def run(s: slice) -> None:
-        d = np.multiply(flat_g[s], flat_y[s] > 0, out=flat_dx[s])
-        if not math.isfinite(np.vdot(d, d)):            # 0 times an infinite g
-            np.copyto(d, 0, where=flat_y[s] <= 0)
-
-    by_rows(run, y.size, 1)
+    by_rows(lambda s: chosen(flat_g[s], flat_y[s] > 0, out=flat_dx[s]), y.size, 1)
     return dx

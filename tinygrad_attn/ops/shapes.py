@@ -42,7 +42,11 @@ swapaxes.vjp(lambda g, y, x, *, a, b: g.swapaxes(a, b))
 @op
 def broadcast_to(x, *, shape):
     """x repeated along new or size-1 axes, without copying."""
-    return np.broadcast_to(x, shape)
+    if x.ndim or not isinstance(shape, tuple):
+        return np.broadcast_to(x, shape)
+    y = np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))     # one number, from the end of a loss: NumPy's way takes five times as long
+    y.flags.writeable = False
+    return y
 
 
 broadcast_to.vjp(lambda g, y, x, *, shape: sum_to(g, x.shape))
