@@ -16,7 +16,8 @@ MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf",
 def kernel(request, monkeypatch):
     """One kernel or the other, with blocks so small that tiny inputs have many of them."""
     monkeypatch.setattr(A, "KEEP_SCORES", 1 << 40 if request.param == "whole" else 0)
-    for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300)):
+    for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300),
+                                (whole, "STRIP", 5)):
         monkeypatch.setattr(module, name, value)
     return request.param
 

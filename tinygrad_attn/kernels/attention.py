@@ -81,7 +81,7 @@ def attention_backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndar
 def attention_weights(q: ndarray, k: ndarray, saved: Saved, *, scale: float) -> ndarray:
     """The normalised weights softmax(q k^T scale + mask), (..., T, S), before dropout."""
     if isinstance(saved.state, whole.Whole):
-        return whole.weights(saved.state)
+        return whole.weights(q, k, saved.state)
     if isinstance(saved.state, tiled.Tiled):
         return tiled.weights(q, k, saved.state, saved.mask, scale)
     return np.zeros((*q.shape[:-1], k.shape[-2]), q.dtype)

@@ -2,6 +2,7 @@
 
 The work is cut over batch and heads into blocks whose T x S scores fit the processor's cache, so that the several passes
 over them (product, scale, exponential, row sum, division, product) do not go to memory.  Blocks are shared out over threads.
+Under a causal mask a block is cut once more, into strips of rows, and what lies right of a strip's last row is left out.
 What is done to a row is done to the scores, which lie contiguous, and not to the T x D numbers of a head, which are fewer
 but lie in short rows with gaps between.  Backward, for the weights p, reads (Dao et al. 2022, appendix B)
 
@@ -19,12 +20,22 @@ from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled
 
 BLOCK = 1 << 17                 # scores in a block, half a megabyte of float32; with several threads up to twice, at least half as many
 BIG = 1 << 17                   # scores in all, from where a second thread is worth its start
+STRIP = 128                     # rows of a strip at least: so many that it holds half a block of scores, with several threads a block
+
+
+class Cut(NamedTuple):
+    """How the work was cut up."""
+
+    blocks: list[tuple[slice, ...]]         # over the leading axes
+    strips: list[tuple[slice, slice]]       # rows, and the columns that they look at
+    big: bool                               # worth a second thread?
 
 
 class Whole(NamedTuple):
     """What backward needs: softmax(scores), with zeros where masked and in a row that sees nothing."""
 
-    weights: ndarray            # (..., T, S)
+    cut: Cut
+    weights: list[list[ndarray]]            # of each block each strip, (..., rows, columns)
 
 
 def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
@@ -42,14 +53,21 @@ def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
             for outer in np.ndindex(lead[:axis]) for lo, hi in zip(cut[:-1], cut[1:])]
 
 
-def _cut(q: ndarray, k: ndarray) -> tuple[list[tuple[slice, ...]], bool]:
-    scores, threads = q.shape[-2] * k.shape[-2], get_num_threads()
-    total = scores * math.prod(q.shape[:-2])
-    if total < BIG:
-        return [(slice(None),) * (q.ndim - 2)], False
-    heads = -(-total // scores // threads)           # a thread's share
-    most = BLOCK // scores if threads == 1 else min(2 * BLOCK // scores, max(BLOCK // 2 // scores, heads))
-    return blocks(q.shape[:-2], max(1, most)), True
+def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
+    *lead, rows, _ = q.shape
+    columns, heads, threads = k.shape[-2], math.prod(lead), get_num_threads()
+    scores = rows * columns
+    big = heads * scores >= BIG
+    if not big:
+        at_once, cut = heads, [(slice(None),) * len(lead)]
+    else:
+        share = -(-heads // threads)
+        at_once = BLOCK // scores if threads == 1 else min(2 * BLOCK // scores, max(BLOCK // 2 // scores, share))
+        cut = blocks(tuple(lead), max(1, at_once))
+    height = max(STRIP, (BLOCK if threads > 1 else BLOCK // 2) // (max(1, at_once) * columns)) if causal else rows
+    strips = [(slice(max(0, end - height), end), slice(0, columns if end == rows else min(end, columns)))
+              for end in range(rows, 0, -height)]               # the last rows, which see the most, come first, with all columns
+    return Cut(cut, strips, big)
 
 
 def _turned(x: ndarray, rows: int) -> ndarray:
@@ -60,74 +78,89 @@ def _turned(x: ndarray, rows: int) -> ndarray:
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
             out: ndarray) -> Whole:
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
-    columns = k.shape[-2]
-    p = np.empty((*q.shape[:-1], columns), q.dtype)
-    one, factor = ones(columns, q.dtype), q.dtype.type(scale * mask.unit)
-    cut, big = _cut(q, k)
+    length, one, factor = q.shape[-2], ones(k.shape[-2], q.dtype), q.dtype.type(scale * mask.unit)
+    cut = _cut(q, k, mask.causal)
+    saved: list[list[ndarray]] = [[] for _ in cut.blocks]
 
     def run(n: int) -> None:
-        at = cut[n]
-        weights, keys = p[at], _turned(k[at], q.shape[-2])
-        np.matmul(q[at], keys, out=weights)
-        weights *= factor
-        mask.add(weights, at)
-        mask.exp(weights, out=weights)
-        total = unmasked = weights @ one
-        if mask.multiplies:
-            mask.multiply(weights, at)
-            total = weights @ one
-        if not in_range(total, unmasked):
-            np.matmul(scaled(q[at], scale), keys, out=weights)
-            mask.add(weights, at)
-            mask.hide(weights, at)
-            weights -= row_maximum(weights)
-            np.exp(weights, out=weights)
-            total = weights @ one
-            total[total == 0] = np.inf
-        weights *= np.reciprocal(total, out=total)[..., None]
-        if keep is None:
-            np.matmul(weights, v[at], out=out[at])
-        else:
-            np.multiply(weights * keep[at] @ v[at], q.dtype.type(keep_scale), out=out[at])
+        at = cut.blocks[n]
+        turned = _turned(k[at], length)
+        for rows, columns in cut.strips:
+            queries, keys, values, result = q[(*at, rows)], turned[..., columns], v[(*at, columns)], out[(*at, rows)]
+            weights = queries @ keys
+            weights *= factor
+            mask.add(weights, at, rows, columns)
+            mask.exp(weights, out=weights)
+            total = unmasked = weights @ one[columns]
+            if mask.multiplies:
+                mask.multiply(weights, at, rows, columns)
+                total = weights @ one[columns]
+            if not in_range(total, unmasked):
+                np.matmul(scaled(queries, scale), keys, out=weights)
+                mask.add(weights, at, rows, columns)
+                mask.hide(weights, at, rows, columns)
+                weights -= row_maximum(weights)
+                np.exp(weights, out=weights)
+                total = weights @ one[columns]
+                total[total == 0] = np.inf
+            weights *= np.reciprocal(total, out=total)[..., None]
+            saved[n].append(weights)
+            if keep is None:
+                np.matmul(weights, values, out=result)
+            else:
+                np.multiply(weights * keep[(*at, rows, columns)] @ values, q.dtype.type(keep_scale), out=result)
 
     with np.errstate(**QUIET):
-        tasks(run, len(cut), big)
-    return Whole(p)
+        tasks(run, len(cut.blocks), cut.big)
+    return Whole(cut, saved)
 
 
 def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Whole, scale: float,
              keep: ndarray | None, keep_scale: float, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None) -> None:
     """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
-    factor = q.dtype.type(scale)
-    cut, big = _cut(q, k)
+    length, factor, cut = q.shape[-2], q.dtype.type(scale), saved.cut
 
     def run(n: int) -> None:
-        at = cut[n]
-        weights = kept = saved.weights[at]
-        gn = g[at]
-        delta = np.vecdot(gn, out[at])[..., None]
-        if keep is not None:
-            kept = weights * keep[at]
-            gn = gn * gn.dtype.type(keep_scale)
-        np.matmul(kept.swapaxes(-1, -2), gn, out=dv[at])
-        if dmask is None:                                   # scaling T x D numbers is cheaper than T x S
-            gn = gn * factor
-            delta *= factor
-        ds = gn @ _turned(v[at], q.shape[-2])
-        if keep is not None:
-            ds *= keep[at]
-        ds -= delta
-        ds *= weights
-        if dmask is not None:
-            accumulate(dmask, ds, at)
-            ds *= factor
-        np.matmul(ds, k[at], out=dq[at])
-        np.matmul(ds.swapaxes(-1, -2), q[at], out=dk[at])
+        at = cut.blocks[n]
+        turned = _turned(v[at], length)
+        for (rows, columns), weights in zip(cut.strips, saved.weights[n], strict=True):
+            here, there = (*at, rows), (*at, columns)
+            kept, gn = weights, g[here]
+            delta = np.vecdot(gn, out[here])[..., None]
+            if keep is not None:
+                kept = weights * keep[(*at, rows, columns)]
+                gn = gn * gn.dtype.type(keep_scale)
+            _add(kept.swapaxes(-1, -2), gn, dv[there], rows.stop == length)
+            if dmask is None:                                   # scaling T x D numbers is cheaper than T x S
+                gn = gn * factor
+                delta *= factor
+            ds = gn @ turned[..., columns]
+            if keep is not None:
+                ds *= keep[(*at, rows, columns)]
+            ds -= delta
+            ds *= weights
+            if dmask is not None:
+                accumulate(dmask, ds, at, rows, columns)
+                ds *= factor
+            np.matmul(ds, k[there], out=dq[here])
+            _add(ds.swapaxes(-1, -2), q[here], dk[there], rows.stop == length)
 
     with np.errstate(under="ignore"):
-        tasks(run, len(cut), big and dmask is None)         # blocks may add to the same entries of dmask
+        tasks(run, len(cut.blocks), cut.big and dmask is None)  # blocks may add to the same entries of dmask
 
 
-def weights(saved: Whole) -> ndarray:
+def _add(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
+    """total <- a b if it is the first share, total + a b otherwise."""
+    if first:
+        np.matmul(a, b, out=total)
+    else:
+        total += a @ b
+
+
+def weights(q: ndarray, k: ndarray, saved: Whole) -> ndarray:
     """The normalised weights, (..., T, S)."""
-    return saved.weights.copy()
+    w = np.zeros((*q.shape[:-1], k.shape[-2]), q.dtype)
+    for at, block in zip(saved.cut.blocks, saved.weights, strict=True):
+        for (rows, columns), part in zip(saved.cut.strips, block, strict=True):
+            w[(*at, rows, columns)] = part
+    return w
