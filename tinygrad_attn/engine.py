@@ -64,8 +64,12 @@ def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]
     _, op, static, saved, _, _, *inputs = t._record  # type: ignore[misc]
     args, needs = [], []
     for x in inputs:
-        needs.append(isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants))
-        args.append(x._data if not create_graph and isinstance(x, Variable) else x)
+        if isinstance(x, Variable):
+            needs.append(x._tracked and (wants is None or id(x) in wants))
+            args.append(x if create_graph else x._data)
+        else:
+            needs.append(False)
+            args.append(x)
     if create_graph and op.twin is not None:         # differentiate the composite that says the same
         copies = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in inputs]
         leaves = [x for x in copies if isinstance(x, Variable) and x._tracked]

@@ -24,6 +24,7 @@ ROWS = 384                      # fewer rows than this are left to the matrix li
 SMALL = 1 << 21                 # multiplications, below which its threads gain less than their spinning costs
 TINY = 1 << 19                  # and below which it is as good as alone, and telling it so would cost more
 SHORT = 1 << 14                 # elements of the left matrix, below which `product` does not look further
+_AS_IT_IS = nullcontext()
 
 
 def _shared(rows: int, size: int) -> bool:
@@ -33,7 +34,7 @@ def _shared(rows: int, size: int) -> bool:
 def _alone(rows: int, size: int) -> Any:
     """One thread for a product that is not shared out, unless the matrix library's threads may have it."""
     work = rows * size
-    return one_blas_thread if work >= TINY and (rows >= ROWS or work < SMALL) and get_num_threads() > 1 else nullcontext()
+    return one_blas_thread if work >= TINY and (rows >= ROWS or work < SMALL) and get_num_threads() > 1 else _AS_IT_IS
 
 
 def product(a: ndarray, b: ndarray) -> ndarray:
