@@ -383,3 +383,12 @@ def test_the_table_of_an_embedding_sums_all_uses_however_often_a_row_is_used(ind
     expected = np.zeros((100, 5))
     np.add.at(expected, indices % 100, g)
     assert np.allclose(ops.embedding_backward(g, indices=indices, rows=100), expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("rows", [3, 1 << 16, (1 << 16) + 1])
+def test_the_gradient_of_a_table_adds_up_whatever_its_length(rows):
+    """Indices of up to 16 bits are sorted another way than longer ones."""
+    indices = np.random.default_rng(0).integers(-2, 2, (4, 25)) % rows
+    g, expected = np.random.default_rng(1).standard_normal((4, 25, 3)), np.zeros((rows, 3))
+    np.add.at(expected, indices, g)
+    np.testing.assert_allclose(ops.embedding_backward(g, indices=indices, rows=rows), expected, atol=1e-12)

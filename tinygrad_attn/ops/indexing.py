@@ -51,7 +51,8 @@ def embedding_backward(g, *, indices, rows):
     out = np.zeros((rows, g.shape[-1]), g.dtype)
     if not flat.size:
         return out
-    order = np.argsort(flat, kind="stable")          # equal indices side by side
+    short = flat.astype(np.uint16) if rows <= 1 << 16 else flat      # NumPy sorts those by radix, in a tenth of the time
+    order = np.argsort(short, kind="stable")         # equal indices side by side
     flat = flat[order]
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     counts = np.diff(starts, append=flat.size)
