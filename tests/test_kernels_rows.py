@@ -23,7 +23,7 @@ def small_blocks(request, monkeypatch):
     before = threads.get_num_threads()
     threads.set_num_threads(request.param)
     for module, name, value in ((rows, "BIG", 40), (rows, "ALONE", 24), (rows, "SHARED", 16), (L, "BIG", 40), (L, "ROWS", 5),
-                                (L, "SMALL", 30), (L, "TINY", 10), (L, "SHORT", 8)):
+                                (L, "SMALL", 30), (L, "TINY", 10), (L, "SHORT", 8), (L, "STACKS", 40)):
         monkeypatch.setattr(module, name, value)
     yield
     threads.set_num_threads(before)
@@ -216,7 +216,9 @@ def test_cross_entropy_far_out():
 @pytest.mark.parametrize("dtype", "fd")
 @pytest.mark.parametrize("a, b", [
     ((3,), (3,)), ((3,), (3, 4)), ((5, 3), (3,)), ((1, 1), (1, 1)), ((7, 3), (3, 5)), ((4, 3), (3, 5)), ((2, 3), (3, 1)), ((0, 3), (3, 4)),
-    ((6, 0), (0, 4)), ((9, 3), (3, 0)), ((2, 7, 3), (3, 5)), ((2, 4, 7, 3), (4, 3, 5)), ((3, 1, 7, 3), (4, 3, 5))], ids=str)
+    ((6, 0), (0, 4)), ((9, 3), (3, 0)), ((2, 7, 3), (3, 5)), ((2, 4, 7, 3), (4, 3, 5)), ((3, 1, 7, 3), (4, 3, 5)),
+    ((2, 1, 7, 3), (1, 4, 3, 5)), ((7, 3), (4, 3, 5)), ((1, 1, 7, 3), (1, 1, 3, 5)), ((3, 0, 3), (3, 3, 5)),
+    ((1, 5, 7, 3), (5, 3, 4))], ids=str)
 def test_product_is_numpys(a, b, dtype):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(a).astype(dtype), rng.standard_normal(b).astype(dtype)
@@ -234,6 +236,8 @@ def test_product_of_other_numbers_and_shapes_that_do_not_fit():
     assert L.product(x.astype("f"), x.T.astype("d")).dtype == np.float64
     with pytest.raises(ValueError, match="core dimension"):
         L.product(x.astype("f"), x.astype("f"))
+    with pytest.raises(ValueError, match="shape mismatch|core dimension|broadcast"):
+        L.product(np.ones((2, 7, 3)), np.ones((3, 3, 5)))
     for left, right in ((2, Tensor(x)), (Tensor(x), 2.5), (np.float64(2), Tensor(np.ones((3, 3))))):
         with pytest.raises(ValueError, match=r"A number has no rows or columns: multiply with \* instead of @"):
             left @ right

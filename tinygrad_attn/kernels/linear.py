@@ -1,4 +1,4 @@
-"""Products of two matrices, and with them a linear layer, y = x W^T + b.
+"""Products of two matrices or of two stacks of them, and with them a linear layer, y = x W^T + b.
 
     dx = g W        dW = g^T x        db = 1^T g
 
@@ -24,6 +24,7 @@ ROWS = 384                      # fewer rows than this are left to the matrix li
 SMALL = 1 << 21                 # multiplications, below which its threads gain less than their spinning costs
 TINY = 1 << 19                  # and below which it is as good as alone, and telling it so would cost more
 SHORT = 1 << 14                 # elements of the left matrix, below which `product` does not look further
+STACKS = 1 << 24                # multiplications of two stacks of matrices, from where the same holds
 _AS_IT_IS = nullcontext()
 
 
@@ -38,11 +39,16 @@ def _alone(rows: int, size: int) -> Any:
 
 
 def product(a: ndarray, b: ndarray) -> ndarray:
-    """a @ b for whatever NumPy multiplies, with NumPy's errors; a large (..., rows, k) @ (k, n) of one float dtype is shared out."""
-    if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.size < SHORT or b.ndim != 2 or a.ndim < 2 or a.shape[-1] != len(b):
+    """a @ b for whatever NumPy multiplies, with NumPy's errors; what is large and of one float dtype is shared out.
+
+    Of (..., rows, k) @ (k, n) the rows, of two stacks of matrices the stacks.
+    """
+    if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.size < SHORT or min(a.ndim, b.ndim) < 2:
         return a @ b
-    if a.dtype != b.dtype or a.dtype.kind != "f":
+    if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:
         return a @ b
+    if b.ndim > 2:
+        return _stacks(a, b)
     x = a if a.ndim == 2 else a.reshape(-1, len(b))
     rows, size = len(x), b.size
     if x.strides[0] < x.strides[1]:                 # x^T g, a gradient by weights: the model's rows lie along the other axis
@@ -54,6 +60,26 @@ def product(a: ndarray, b: ndarray) -> ndarray:
         y = np.empty((len(x), b.shape[1]), a.dtype)
         split(lambda lo, hi: np.matmul(x[lo:hi], b, out=y[lo:hi]), len(x))
     return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
+
+
+def _stacks(a: ndarray, b: ndarray) -> ndarray:
+    """a @ b for (..., m, k) and (..., k, n)."""
+    threads = get_num_threads()
+    if threads == 1 or max(a.size * b.shape[-1], b.size * a.shape[-2]) < STACKS:
+        return a @ b
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    axis = next((i for i, n in enumerate(lead) if n >= threads), None)
+    if axis is None:
+        return a @ b
+    a, b = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    y = np.empty((*lead, a.shape[-2], b.shape[-1]), a.dtype)
+
+    def run(lo: int, hi: int) -> None:
+        part = (slice(None),) * axis + (slice(lo, hi),)
+        np.matmul(a[part], b[part], out=y[part])
+
+    split(run, lead[axis])
+    return y
 
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:

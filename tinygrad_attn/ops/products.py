@@ -41,7 +41,7 @@ def _matmul_by_right(g, y, a, b):
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
     if b.ndim == 2:                                   # one matrix for all rows: fold them, and the product sums over them
         return _product(_rows(a).mT, _rows(g))
-    return a.mT @ g
+    return _product(a.mT, g)
 
 
 matmul.vjp(_matmul_by_left, _matmul_by_right)
