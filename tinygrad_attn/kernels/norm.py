@@ -35,18 +35,16 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     average = averaging(n, dtype)
 
     def run(s: slice) -> None:
-        block, r = y[s], reciprocal[s]
-        if mean is None:
-            block[...] = x[s]
-        else:
+        block, r, centred = y[s], reciprocal[s], x[s]
+        if mean is not None:
             np.dot(x[s], average, out=mean[s])
-            np.subtract(x[s], mean[s, None], out=block)
-        np.vecdot(block, block, out=r)
+            centred = np.subtract(x[s], mean[s, None], out=block)
+        np.vecdot(centred, centred, out=r)
         r *= 1 / n
         r += eps
         np.sqrt(r, out=r)
         np.reciprocal(r, out=r)
-        block *= r[:, None]
+        np.multiply(centred, r[:, None], out=block)
         if weight is not None:
             block *= weight
         if bias is not None:
@@ -67,24 +65,22 @@ def norm_backward(g: ndarray, x: ndarray, weight: ndarray | None, saved: Norm, w
     weighted = average if weight is None else average * weight
 
     def run(s: slice) -> None:
-        gs, r, d = g[s], saved.reciprocal[s, None], dx[s]
-        if saved.mean is None:
-            h = x[s] * r
-        else:
-            h = x[s] - saved.mean[s, None]
-            h *= r
-        t = gs * h
-        one = ones(len(gs), dtype)
-        parts[s.start] = one.dot(t) if wants_weight else None, one.dot(gs) if wants_bias else None
-        h *= t.dot(weighted)[:, None]
+        gs, r, d = g[s], saved.reciprocal[s], dx[s]
+        centred = x[s] if saved.mean is None else x[s] - saved.mean[s, None]        # h, but for the factor r of each row,
+        t = gs * centred                                                            # which can wait until the rows are summed
+        parts[s.start] = r.dot(t) if wants_weight else None, ones(len(gs), dtype).dot(gs) if wants_bias else None
+        share = t.dot(weighted)
+        share *= r
+        share *= r
+        along = np.multiply(centred, share[:, None], out=t)
         if weight is None:
-            np.subtract(gs, h, out=d)
+            np.subtract(gs, along, out=d)
         else:
             np.multiply(gs, weight, out=d)
-            d -= h
+            d -= along
         if saved.mean is not None:
             d -= gs.dot(weighted)[:, None]
-        d *= r
+        d *= r[:, None]
 
     by_rows(run, rows, n)
     dweight, dbias = parts.pop(0)
