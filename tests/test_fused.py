@@ -131,7 +131,16 @@ def test_attention(lead, t, s, causal, dtype, normal):
                  scale=0.4, is_causal=causal, **dropout)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lead, t, s", [((), 5, 5), ((1,), 1, 3), ((2, 3), 4, 7), ((2, 2), 7, 3)])
+def test_attention_weights(lead, t, s, causal, dtype, normal):
+    for mask in masks(lead, t, s, normal):
+        same(fused.attention_weights, normal(*lead, t, 4), normal(*lead, s, 4), mask, dtype=dtype, scale=0.4, is_causal=causal)
+
+
 def test_attention_of_inputs_that_broadcast(dtype, normal):
+    same(fused.attention_weights, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(4, 6), dtype=dtype, scale=0.4)
+    same(fused.attention_weights, normal(3, 4, 5), normal(3, 6, 5), np.arange(12).reshape(2, 1, 1, 6) % 5 > 0, dtype=dtype, scale=0.4)
     same(fused.attention, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(3, 6, 2), normal(4, 6), dtype=dtype, scale=0.4)
     same(fused.attention, normal(3, 4, 5), normal(3, 6, 5), normal(3, 6, 2), np.ones((2, 1, 1, 6), bool), dtype=dtype, scale=0.4)
 
@@ -170,6 +179,7 @@ def test_gradients_are_fresh():
             (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}), (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),
             (fused.layer_norm, [new(3, 4), new(4), new(4)], {}), (fused.rms_norm, [new(3, 4), new(4)], {}),
             (fused.attention, [new(2, 3, 4), new(2, 5, 4), new(2, 5, 4), new(3, 5)], {"scale": 0.5}),
+            (fused.attention_weights, [new(2, 3, 4), new(2, 5, 4), new(2, 3, 5)], {"scale": 0.5}),
             (fused.packed_attention, [new(2, 3, 12), new(3, 3)], {"scale": 0.5, "num_heads": 2})):
         y = op(*inputs, **static)
         g = Tensor(rng.standard_normal(y.shape))
@@ -228,6 +238,7 @@ def test_attention_is_torchs(kind, dtype, normal):
 
 
 def test_the_composites_are_the_specification_and_have_no_rules():
-    for name in ("gelu", "softmax", "log_softmax", "cross_entropy", "layer_norm", "rms_norm", "linear", "attention", "packed_attention"):
+    for name in ("gelu", "softmax", "log_softmax", "cross_entropy", "layer_norm", "rms_norm", "linear", "attention", "attention_weights",
+                 "packed_attention"):
         op = getattr(fused, name)
         assert op.twin.__module__ == reference.__name__

@@ -292,11 +292,13 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1] or 1)
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
-    attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
+    fits = fused.fits(q, k, v)
+    attention = fused.attention if fits else reference.scaled_dot_product_attention_reference
     out = attention(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
     if not need_weights:
         return out
-    weights = reference.attention_weights_reference(q, k, mask, scale=scale, is_causal=is_causal)
+    attention_weights = fused.attention_weights if fits else reference.attention_weights_reference
+    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
     return out, weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
 
 

@@ -227,6 +227,22 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
                                       dq=dq, dk=dk, dv=dv)
 
 
+@op(broadcasts=True, fresh=True, twin=reference.attention_weights_reference)
+def attention_weights(q, k, mask=None, *, scale, is_causal=False):
+    """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
+    q, k, one = _broadcast_heads(q, k, np.ones((*k.shape[:-1], 1), k.dtype), mask)
+    saved = attention_kernel.attention(q, k, one, scale=scale, mask=mask, causal=is_causal)[1]
+    return attention_kernel.attention_weights(q, k, saved, scale=scale)
+
+
+@attention_weights.vjp_all
+def _attention_weights(g, y, q, k, mask=None, *, scale, is_causal, needs):
+    ds = softmax_kernel.softmax_backward(_matrix(g), _matrix(y)).reshape(y.shape)
+    factor = y.dtype.type(scale)
+    dq, dk = linear_kernel.product(ds, k), linear_kernel.product(ds.mT, q)
+    return dq * factor, dk * factor, ds if needs[2:] == (True,) else None
+
+
 def _unpack(packed: ndarray, num_heads: int) -> ndarray:
     """(B, T, 3 H D) -> q, k, v as views (3, B, H, T, D)"""
     b, t, width = packed.shape
