@@ -603,7 +603,7 @@ def attention_in_steps(q, k, v, mask=None, *, scale, is_causal, enable_gqa, weig
     return reference.scaled_dot_product_attention_reference(q, k, v, mask, **settings)
 
 
-def weights_given_along(q, k, v, mask=None, **settings):
+def weights_times_values(q, k, v, mask=None, **settings):
     """The weights that scaled_dot_product_attention returns beside its result, times the values."""
     weights = F.scaled_dot_product_attention(q, k, v, mask, need_weights=True, **settings)[1]
     return weights @ (reference.repeat_heads(v, 2) if settings["enable_gqa"] else v)
@@ -612,7 +612,7 @@ def weights_given_along(q, k, v, mask=None, **settings):
 TABLE["F.scaled_dot_product_attention"] = attention(F.scaled_dot_product_attention)
 TABLE["scaled_dot_product_attention_reference"] = attention(lambda *xs, **settings: attention_in_steps(*xs, **settings, weights_too=False))
 TABLE["attention_weights_reference"] = attention(attention_in_steps)
-TABLE["F.scaled_dot_product_attention, weights"] = attention(weights_given_along)
+TABLE["F.weights_as_applied"] = attention(weights_times_values)
 
 
 @entry("packed_attention_reference")

@@ -292,14 +292,17 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1] or 1)
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
-    fits = fused.fits(q, k, v)
-    attention = fused.attention if fits else reference.scaled_dot_product_attention_reference
-    out = attention(q, k, v, mask, scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
-    if not need_weights:
-        return out
-    attention_weights = fused.attention_weights if fits else reference.attention_weights_reference
+    settings: dict[str, Any] = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
+    out = attention(q, k, v, mask, **settings)
+    return (out, weights_as_applied(q, k, mask, **settings)) if need_weights else out
+
+
+def weights_as_applied(q: Any, k: Any, mask: Any, *, scale: float, is_causal: bool, keep: np.ndarray | None, keep_scale: float) -> Any:
+    """softmax(q k^T scale + mask) keep keep_scale, (..., T, S), of what `scaled_dot_product_attention` has checked."""
+    attention_weights = fused.attention_weights if fused.fits(q, k) else reference.attention_weights_reference
     weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
-    return out, weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
+    return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
 
 
 def _share_heads(q: Any, x: Any, name: str) -> Any:

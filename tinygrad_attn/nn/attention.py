@@ -26,24 +26,33 @@ def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool,
     The heads come out side by side, and with them the weights (B, H, T, S), or None.  Who records attention gets the
     weights as well, asked for or not.
     """
-    recording = record.recording()
-    if not (need_weights or recording):
+    if not (need_weights or record.recording()):
         return F.merge_heads(F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)), None
     out, weights = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, need_weights=True)
-    if recording:
-        record.leave(weights._data.copy())
-    return F.merge_heads(out), weights if need_weights else None
+    return F.merge_heads(out), _left_to_recorders(weights, need_weights)
 
 
-def attend_packed(packed: Any, num_heads: int, mask: Any, dropout_p: float, is_causal: bool) -> Any:
+def attend_packed(packed: Any, num_heads: int, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
     """`attend` for queries, keys and values side by side, as one projection makes them: (B, T, 3 H D) -> (B, T, H D)
 
     The same kernel on the same views, so the same numbers; only their gradients need not be put together again.
     """
     batch, length, width = packed.shape
+    size = width // 3
     keep, keep_scale = F.draw_kept_weights((batch, num_heads, length, length), dropout_p)
-    return fused.packed_attention(packed, mask, num_heads=num_heads, scale=1 / math.sqrt(width // (3 * num_heads)),
-                                  is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    settings: dict[str, Any] = dict(scale=1 / math.sqrt(size // num_heads), is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    out = fused.packed_attention(packed, mask, num_heads=num_heads, **settings)
+    if not (need_weights or record.recording()):
+        return out, None
+    q, k = (F.split_heads(part, num_heads) for part in (packed[..., :size], packed[..., size:2 * size]))
+    return out, _left_to_recorders(F.weights_as_applied(q, k, mask, **settings), need_weights)
+
+
+def _left_to_recorders(weights: Any, need_weights: bool) -> Any:
+    """The weights if they are needed, or None; whoever records attention gets a copy."""
+    if record.recording():
+        record.leave(weights._data.copy())
+    return weights if need_weights else None
 
 
 class MultiheadAttention(Module):
@@ -131,12 +140,11 @@ class MultiheadAttention(Module):
             query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
 
         dropout_p = self.dropout if self.training else 0.0
-        wanted = need_weights or record.recording()
-        if own and self._packs and cache is None and not wanted and fused.fits(query, self.in_proj_weight):
+        if own and self._packs and cache is None and fused.fits(query, self.in_proj_weight):
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)                 # (B, T, 3 H D)
             sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
             mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype)
-            out, weights = attend_packed(packed, self.num_heads, mask, dropout_p, is_causal), None
+            out, weights = attend_packed(packed, self.num_heads, mask, dropout_p, is_causal, need_weights)
         else:
             q, k, v, past = self._tokens(query, key, value, own, cache)
             sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], k.shape[2])
