@@ -1,12 +1,14 @@
 """The Transformer family: the documents' printed numbers, PyTorch's numbers in training, and weights that go both
 ways."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from support import require
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn, no_grad
+from tinygrad_attn import Tensor, grad, nn, no_grad
 from tinygrad_attn import random as ta_random
 
 ENCODER_ROWS = [[-1.0328, -.9185, .6710, 1.2804], [-1.4175, -.1948, 1.3775, .2347], [-1.0022, -.8035, .3029, 1.5028]]
@@ -175,6 +177,22 @@ def test_a_cache_gives_the_same_numbers_as_the_whole_sequence(steps, batch_first
     assert caches[0].length == caches[1].length == 6
     with pytest.raises(ValueError, match="a batch of 6, but the new tokens are a batch of 1.*fresh KeyValueCache"):
         encoder(x[:1, :1], cache=caches[0])
+
+
+@pytest.mark.parametrize("recorded", ["..........", "1.........", ".....1....", ".1.1.1.1.1", "1111111111"])
+def test_a_cache_may_be_filled_with_and_without_recording(recorded):
+    """Without it the tokens lie in one growing array; with it gradients reach the earlier ones."""
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), ta_random.randn(2, 10, 8)
+    whole, cache, outs = layer(x, x, x, is_causal=True, need_weights=False)[0], nn.KeyValueCache(), []
+    for t, letter in enumerate(recorded):
+        new = x[:, t:t + 1]
+        with no_grad() if letter == "." else nullcontext():
+            outs.append(layer(new, new, new, is_causal=True, need_weights=False, cache=cache)[0])
+    np.testing.assert_allclose(np.concatenate([out.numpy() for out in outs], 1), whole.numpy(), rtol=1e-5, atol=1e-6)
+    if "." not in recorded:
+        expected, = grad(whole[:, -1].sum(), layer.in_proj_weight)
+        found, = grad(outs[-1].sum(), layer.in_proj_weight)
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_cache_with_padding_and_bias_kv():

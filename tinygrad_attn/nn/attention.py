@@ -172,13 +172,16 @@ class MultiheadAttention(Module):
         weight = separate if self.in_proj_weight is None else self.in_proj_weight[part]
         return F.linear(x, weight, None if self.in_proj_bias is None else self.in_proj_bias[part])
 
-    def _projections(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
-        """Queries (B, T, H D), keys (B, S, H D), values (B, S, H V); one product where they have one input."""
-        if own and self.in_proj_weight is not None:
-            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)           # (B, T, 2 H D + H V)
-            a, b = self._widths[0], 2 * self._widths[0]
-            return [packed[..., :a], packed[..., a:b], packed[..., b:]]
-        return [self._project(i, x) for i, x in enumerate((query, key, value))]
+    def _projected_heads(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
+        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); one product where they have one input."""
+        if not (own and self.in_proj_weight is not None):
+            return [self._heads(self._project(i, x)) for i, x in enumerate((query, key, value))]
+        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)               # (B, T, 2 H D + H V)
+        if self.head_dim == self.value_head_dim:
+            heads = packed.reshape(*packed.shape[:2], 3, self.num_heads, self.head_dim).transpose(2, 0, 3, 1, 4)
+            return [heads[0], heads[1], heads[2]]
+        a, b = self._widths[0], 2 * self._widths[0]
+        return [self._heads(part) for part in (packed[..., :a], packed[..., a:b], packed[..., b:])]
 
     def _heads(self, x: Any) -> Any:
         """(B, T, H D) -> (B, H, T, D)"""
@@ -189,7 +192,7 @@ class MultiheadAttention(Module):
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), and how many of the S come from the cache."""
         if cache is not None and not own and self in cache:
             return self._heads(self._project(0, query)), *cache.get(self), 0
-        q, k, v = (self._heads(x) for x in self._projections(query, key, value, own))
+        q, k, v = self._projected_heads(query, key, value, own)
         if cache is None:
             return q, k, v, 0
         if not own:

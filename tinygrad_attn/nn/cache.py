@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..tensor import Tensor
 from .module import Module
 
 
@@ -25,6 +26,7 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self._kept: dict[Module, tuple[Any, Any]] = {}
+        self._room: dict[Module, list[np.ndarray]] = {}         # where those of `_kept` that grew lie, with room for more
         self._first: Module | None = None
 
     @property
@@ -48,9 +50,23 @@ class KeyValueCache:
             if old_k.shape[:2] != k.shape[:2]:
                 raise ValueError(f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of "
                                  f"{k.shape[0]}; start each batch with a fresh KeyValueCache().")
-            k, v = np.concatenate([old_k, k], axis=-2), np.concatenate([old_v, v], axis=-2)
+            k, v = self._append(module, (old_k, old_v), (k, v))
         self._kept[module] = k, v
         return k, v
+
+    def _append(self, module: Module, old: tuple[Any, Any], new: tuple[Any, Any]) -> list[Any]:
+        """Old tokens and new ones; copied together only where a gradient may flow or the room is used up."""
+        if any(x.requires_grad for x in (*old, *new)):
+            return [np.concatenate(pair, axis=-2) for pair in zip(old, new, strict=True)]
+        start, end = old[0].shape[-2], old[0].shape[-2] + new[0].shape[-2]
+        room = self._room.get(module)
+        if room is None or room[0].shape[-2] < end or old[0]._data.base is not room[0]:
+            room = self._room[module] = [np.empty((*x.shape[:-2], 2 * end, x.shape[-1]), x.dtype) for x in old]
+            for place, x in zip(room, old, strict=True):
+                place[..., :start, :] = x._data
+        for place, x in zip(room, new, strict=True):
+            place[..., start:end, :] = x._data
+        return [Tensor._of(place[..., :end, :]) for place in room]
 
     def keep(self, module: Module, k: Any, v: Any) -> None:
         """Store k and v for `get`."""
