@@ -1,5 +1,6 @@
 """Threads: every part is done once, errors come back, and nothing is left behind."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -122,8 +123,8 @@ def test_one_blas_thread_nests_and_a_number_chosen_inside_holds_afterwards():
     blas, before = threads._blas(), threads.get_num_threads()
     threads.set_num_threads(3)
     chosen, inside = blas.get(), []
-    with threads.one_blas_thread:
-        with threads.one_blas_thread:
+    with threads.one_blas_thread():
+        with threads.one_blas_thread():
             inside.append(blas.get())
         threads.split(lambda lo, hi: inside.append(blas.get()), 2)
         threads.set_num_threads(before)
@@ -131,6 +132,24 @@ def test_one_blas_thread_nests_and_a_number_chosen_inside_holds_afterwards():
     assert blas.get() == before or chosen != 3          # a library that cannot be told
     if chosen == 3:
         assert set(inside) == {1}
+
+
+@pytest.mark.parametrize("when", ["entering", "leaving"])
+def test_an_interrupt_while_entering_or_leaving_leaves_the_matrix_library_as_it_was(when, monkeypatch):
+    blas, number, interrupted = threads._blas(), [2], []
+
+    def told(n):
+        number[0] = n
+        if (n == 1) == (when == "entering") and not interrupted:
+            interrupted.append(n)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(blas, "get", lambda: number[0])
+    monkeypatch.setattr(blas, "set", told)
+    with pytest.raises(KeyboardInterrupt), threads.one_blas_thread():
+        pass
+    gc.collect()
+    assert interrupted and number == [2] and threads._inside.count == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and their choice")

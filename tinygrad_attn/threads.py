@@ -42,7 +42,7 @@ def set_num_threads(n: int) -> None:
     if n < 1:
         raise ValueError(f"set_num_threads needs at least one thread, got {n}; write set_num_threads(1) for no threading")
     _chosen = int(n)
-    one_blas_thread.choose(_chosen)
+    _inside.choose(_chosen)
 
 
 def get_num_threads() -> int:
@@ -88,46 +88,59 @@ class _Blas:
             self.set = lambda n: [pool.set_num_threads(n) for pool in pools]
 
 
-class _OneBlasThread:
-    """`with one_blas_thread:` keeps the matrix library at one thread; as it was when the last one inside has left.
-
-    Its own threads go on spinning for 0.1 s after a product, each on a core that then does not serve our worker: beside
-    products that are shared out over our threads, a small one that is not should not wake them.
-    """
+class _Inside:
+    """How many `with one_blas_thread():` are open, and how many threads the matrix library had before."""
 
     def __init__(self) -> None:
-        self.inside = self.before = 0
-        self.restart()
+        self.count = self.before = 0
+        self.lock = threading.RLock()               # of its own thread too: a garbage collection may call __del__ below
 
     def restart(self) -> None:
         """Nobody is inside; a forked child comes here with what its parent's threads left."""
-        self.lock = threading.Lock()
-        if self.inside:
+        self.lock = threading.RLock()
+        if self.count:
             _blas().set(self.before)
-        self.inside = 0
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if not self.inside:
-                self.before = _blas().get()
-                _blas().set(1)
-            self.inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                _blas().set(self.before)
+        self.count = 0
 
     def choose(self, n: int) -> None:
         """Use n threads outside."""
         with self.lock:
             self.before = n
-            if not self.inside:
+            if not self.count:
                 _blas().set(n)
 
 
-one_blas_thread = _OneBlasThread()
+_inside = _Inside()
+
+
+class one_blas_thread:
+    """`with one_blas_thread():` keeps the matrix library at one thread; as it was when the last one inside has left.
+
+    Its own threads go on spinning for 0.1 s after a product, each on a core that then does not serve our worker: beside
+    products that are shared out over our threads, a small one that is not should not wake them.
+
+    Ctrl-C may come between any two calls, also in here.  Then what was begun is ended when this object goes away.
+    """
+
+    entered = False
+
+    def __enter__(self) -> None:
+        with _inside.lock:
+            if not _inside.count:
+                _inside.before = _blas().get()
+            self.entered, _inside.count = True, _inside.count + 1
+            _blas().set(1)
+
+    def __exit__(self, *_: object) -> None:
+        with _inside.lock:
+            if self.entered:
+                if _inside.count == 1:
+                    _blas().set(_inside.before)
+                self.entered, _inside.count = False, max(0, _inside.count - 1)      # 0 already in a forked child
+
+    def __del__(self) -> None:
+        if self.entered:
+            self.__exit__()
 
 
 _found_blas: _Blas | None = None
@@ -201,7 +214,7 @@ def _new_pool() -> None:
     """A forked child has none of its parent's threads, and perhaps a lock that nobody will release."""
     global _pool
     _pool = _Pool()
-    one_blas_thread.restart()
+    _inside.restart()
 
 
 def _together(parts: list[Callable[[], Any]]) -> None:
@@ -220,7 +233,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
             os.register_at_fork(after_in_child=_new_pool)
         pool.grow(len(parts) - 1)
         _move_to(here)
-        with one_blas_thread:
+        with one_blas_thread():
             try:
                 for part in parts[1:]:
                     context = copy_context()             # the caller's, because np.errstate lives there

@@ -35,7 +35,7 @@ def _shared(rows: int, size: int) -> bool:
 def _alone(rows: int, size: int) -> Any:
     """One thread for a product that is not shared out, unless the matrix library's threads may have it."""
     work = rows * size
-    return one_blas_thread if work >= TINY and (rows >= ROWS or work < SMALL) and get_num_threads() > 1 else _AS_IT_IS
+    return one_blas_thread() if work >= TINY and (rows >= ROWS or work < SMALL) and get_num_threads() > 1 else _AS_IT_IS
 
 
 def product(a: ndarray, b: ndarray) -> ndarray:
