@@ -243,18 +243,12 @@ def _attention_weights(g, y, q, k, mask=None, *, scale, is_causal, needs):
     return dq * factor, dk * factor, ds if needs[2:] == (True,) else None
 
 
-def _unpack(packed: ndarray, num_heads: int) -> ndarray:
-    """(B, T, 3 H D) -> q, k, v as views (3, B, H, T, D)"""
-    b, t, width = packed.shape
-    return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
-
-
 @op(saves=True, fresh=True, twin=reference.packed_attention_reference)
 def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0):
     """Self-attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
     packed = np.ascontiguousarray(packed)
-    q, k, v = _unpack(packed, num_heads)
+    q, k, v = reference.unpack_heads(packed, num_heads)
     y = np.empty((b, t, width // 3), packed.dtype)
     out, saved = attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale,
                                    out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2))
@@ -265,8 +259,8 @@ def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, ke
 def _packed_attention(g, y, packed, mask=None, *, num_heads, scale, is_causal, keep, keep_scale, saved, needs):
     b, t, width = packed.shape
     dpacked = np.empty(packed.shape, packed.dtype)
-    q, k, v = _unpack(np.ascontiguousarray(packed), num_heads)
-    dq, dk, dv = _unpack(dpacked, num_heads)
+    q, k, v = reference.unpack_heads(np.ascontiguousarray(packed), num_heads)
+    dq, dk, dv = reference.unpack_heads(dpacked, num_heads)
     g, y = (np.ascontiguousarray(x).reshape(b, t, num_heads, -1).swapaxes(1, 2) for x in (g, y))
     *_, dmask = attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale,
                                            mask_shape=mask.shape if needs[1:] == (True,) else None, dq=dq, dk=dk, dv=dv)

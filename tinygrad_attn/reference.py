@@ -216,11 +216,17 @@ def scaled_dot_product_attention_reference(q: Any, k: Any, v: Any, mask: Any = N
     return ops.matmul(weights, v)
 
 
+def unpack_heads(packed: Any, num_heads: int) -> Any:
+    """Queries, keys and values side by side, (B, T, 3 H D), by heads: (3, B, H, T, D), a view."""
+    b, t, width = packed.shape
+    return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
+
+
 def packed_attention_reference(packed: Any, mask: Any = None, *, num_heads: int, scale: float, is_causal: bool = False,
                                keep: np.ndarray | None = None, keep_scale: float = 1.0) -> Any:
     """Attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
-    heads = packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)      # (3, B, H, T, D)
+    heads = unpack_heads(packed, num_heads)
     out = scaled_dot_product_attention_reference(heads[0], heads[1], heads[2], mask, scale=scale, is_causal=is_causal,
                                                  keep=keep, keep_scale=keep_scale)
     return out.swapaxes(1, 2).reshape(b, t, width // 3)

@@ -63,8 +63,9 @@ def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
     else:
         share = -(-heads // threads)
         at_once = BLOCK // scores if threads == 1 else min(2 * BLOCK // scores, max(BLOCK // 2 // scores, share))
-        cut = blocks(tuple(lead), max(1, at_once))
-    height = max(STRIP, (BLOCK if threads > 1 else BLOCK // 2) // (max(1, at_once) * columns)) if causal else rows
+        at_once = max(1, at_once)
+        cut = blocks(tuple(lead), at_once)
+    height = max(STRIP, (BLOCK if threads > 1 else BLOCK // 2) // (at_once * columns)) if causal else rows
     strips = [(slice(max(0, end - height), end), slice(0, columns if end == rows else min(end, columns)))
               for end in range(rows, 0, -height)]               # the last rows, which see the most, come first, with all columns
     return Cut(cut, strips, big)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from .. import fused, record
+from .. import fused, record, reference
 from ..errors import describe
 from ..tensor import Tensor
 from . import init, masks
@@ -38,14 +38,13 @@ def attend_packed(packed: Any, num_heads: int, mask: Any, dropout_p: float, is_c
     The same kernel on the same views, so the same numbers; only their gradients need not be put together again.
     """
     batch, length, width = packed.shape
-    size = width // 3
     keep, keep_scale = F.draw_kept_weights((batch, num_heads, length, length), dropout_p)
-    settings: dict[str, Any] = dict(scale=1 / math.sqrt(size // num_heads), is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    settings: dict[str, Any] = dict(scale=1 / math.sqrt(width // (3 * num_heads)), is_causal=is_causal, keep=keep, keep_scale=keep_scale)
     out = fused.packed_attention(packed, mask, num_heads=num_heads, **settings)
     if not (need_weights or record.recording()):
         return out, None
-    q, k = (F.split_heads(part, num_heads) for part in (packed[..., :size], packed[..., size:2 * size]))
-    return out, _left_to_recorders(F.weights_as_applied(q, k, mask, **settings), need_weights)
+    heads = reference.unpack_heads(packed, num_heads)
+    return out, _left_to_recorders(F.weights_as_applied(heads[0], heads[1], mask, **settings), need_weights)
 
 
 def _left_to_recorders(weights: Any, need_weights: bool) -> Any:
@@ -178,7 +177,7 @@ class MultiheadAttention(Module):
             return [self._heads(self._project(i, x)) for i, x in enumerate((query, key, value))]
         packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)               # (B, T, 2 H D + H V)
         if self.head_dim == self.value_head_dim:
-            heads = packed.reshape(*packed.shape[:2], 3, self.num_heads, self.head_dim).transpose(2, 0, 3, 1, 4)
+            heads = reference.unpack_heads(packed, self.num_heads)
             return [heads[0], heads[1], heads[2]]
         a, b = self._widths[0], 2 * self._widths[0]
         return [self._heads(part) for part in (packed[..., :a], packed[..., a:b], packed[..., b:])]
