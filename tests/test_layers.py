@@ -22,6 +22,7 @@ LAYERS = [
     "graph",
     "engine",
     "autograd",
+    "waiting",
     "threads",
     "kernels.*",
     "ops.*",

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
-from tinygrad_attn import threads
+from tinygrad_attn import threads, waiting
 
 
 @pytest.fixture(autouse=True)
@@ -153,14 +154,45 @@ def test_an_interrupt_while_entering_or_leaving_leaves_the_matrix_library_as_it_
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and their choice")
-def test_caller_and_worker_have_cores_of_their_own_meanwhile_and_the_caller_is_free_afterwards():
-    before, used = os.sched_getaffinity(0), []
-    threads.split(lambda lo, hi: used.append(os.sched_getaffinity(0)), 2)
-    assert len(used) == 2 and not used[0] & used[1]
-    assert os.sched_getaffinity(0) == before
+def test_the_worker_keeps_off_the_callers_core_and_the_caller_is_left_alone():
+    before, worker, caller = os.sched_getaffinity(0), [], []
+
+    def part(lo, hi):
+        (worker if lo else caller).append(os.sched_getaffinity(0))
+
+    for core in sorted(before)[:2]:
+        os.sched_setaffinity(0, {core})                 # to be there, and then free again
+        os.sched_setaffinity(0, before)
+        threads.split(part, 2)
+        assert worker.pop() == before - {threads._pool.caller} and caller.pop() == before
     with pytest.raises(ZeroDivisionError):
         threads.split(lambda lo, hi: 1 / 0, 2)
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["looking", "asleep"])
+def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_or_sleeps(asleep, monkeypatch):
+    monkeypatch.setattr(waiting, "LOOKS", 1 << 12 if asleep else 1 << 34)       # ended by the other thread, or several seconds
+    signals, calls, results = waiting.Signals(), SimpleQueue(), SimpleQueue()
+
+    def work():
+        for number in iter(lambda: signals.answer_and_get(calls), None):
+            if asleep:
+                time.sleep(0.002)
+            results.put(-number)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    answers = []
+    for number in range(1, 21):
+        calls.put(number)
+        signals.call()
+        answers.append(signals.get_answer(results))
+        time.sleep(0.001)
+    calls.put(None)
+    signals.call()
+    worker.join(3)                                       # less than a look that nobody ends
+    assert answers == [-number for number in range(1, 21)] and not worker.is_alive()
 
 
 def test_the_number_is_checked():

@@ -3,7 +3,7 @@
 NumPy lets go of Python's global lock while it works on large arrays, so two Python threads that each add half of an array
 finish in half the time.  `split` hands out ranges of rows and `tasks` hands out numbered blocks; both run the first share
 in the calling thread, and both tell the matrix library (BLAS) to use one thread meanwhile, since the cores are already
-taken. A hand-off costs 10 to 100 microseconds, depending on the machine, so callers pass `big=False` for small work.
+taken. A hand-off costs 10 to 60 microseconds, depending on the machine, so callers pass `big=False` for small work.
 Nothing here changes a result beyond rounding, and importing this module starts no thread and touches nothing in the
 process.
 """
@@ -20,6 +20,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+
+from .waiting import Signals
 
 __all__ = ["get_num_threads", "reuse_memory", "set_num_threads", "split", "tasks"]
 
@@ -66,12 +68,15 @@ def _default() -> int:
 # ---- BLAS threads
 
 class _Blas:
-    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that library cannot be found."""
+    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that library cannot be found.
+
+    Loaded as a PyDLL, since a CDLL would let go of Python's lock for these short calls, and then have to queue for it.
+    """
 
     def __init__(self) -> None:
         self.get: Callable[[], int] = get_num_threads
         self.set: Callable[[int], Any] = lambda n: None
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)          # type: ignore[attr-defined]
+        library = ctypes.PyDLL(np._core._multiarray_umath.__file__)          # type: ignore[attr-defined]
         for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):       # as NumPy's wheels name it
             getter = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
             setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
@@ -161,20 +166,36 @@ class _Pool:
     def __init__(self) -> None:
         self.owned = threading.Lock()
         self.calls: SimpleQueue = SimpleQueue()
+        self.signals = Signals()
         self.workers = 0
+        self.caller: int | None = None              # the core on which the last caller was
+        self.cores: set[int] = set()                # and the ones left for the workers
 
     def grow(self, workers: int) -> None:
         while self.workers < workers:
-            threading.Thread(target=_work, args=(self.calls,), daemon=True, name="tinygrad_attn").start()
+            threading.Thread(target=_work, args=(self.calls, self.signals), daemon=True, name="tinygrad_attn").start()
             self.workers += 1
 
+    def keep_off(self) -> None:
+        """Keep the workers off the caller's core.
 
-def _work(calls: SimpleQueue) -> None:
+        Linux likes to wake a thread on the core of the one that woke it, and then the two take turns there, for many milliseconds,
+        while another core idles.
+        """
+        core = _core_teller()()
+        if core != self.caller:
+            self.cores, self.caller = _cores_beside(core), core
+
+
+def _work(calls: SimpleQueue, signals: Signals) -> None:
+    mine: set[int] | None = None
     while True:
-        run, done, cores = calls.get()
+        run, done, cores = signals.answer_and_get(calls)
         error = None
         try:
-            _move_to(cores)
+            if cores is not mine:
+                mine = cores
+                _move_to(cores)
             run()
         except BaseException as raised:
             error = raised
@@ -188,16 +209,10 @@ def _core_teller() -> Callable[[], int]:
     return getattr(ctypes.PyDLL(None), "sched_getcpu", lambda: -1) if os.name == "posix" else lambda: -1
 
 
-def _places() -> tuple[set[int], set[int], set[int]]:
-    """The cores this thread may use, the one it is running on, and the others; none where the system does not tell.
-
-    Linux likes to wake a thread on the core of the one that woke it, and then the two take turns there, for many milliseconds, while
-    another core idles.  So for the time of a call the caller stays where it is and the workers are kept off its core.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        return set(), set(), set()
-    allowed, here = os.sched_getaffinity(0), {_core_teller()()}
-    return (allowed, here, allowed - here) if here < allowed else (set(), set(), set())
+def _cores_beside(core: int) -> set[int]:
+    """The cores this process may use, but for one of them; none where the system does not tell."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    return allowed - {core} if core in allowed else set()
 
 
 def _move_to(cores: set[int]) -> None:
@@ -225,27 +240,26 @@ def _together(parts: list[Callable[[], Any]]) -> None:
             part()
         return
     waiting = 0
-    allowed, here, others = _places()
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
     error = None
     try:
         if not pool.workers and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_new_pool)
         pool.grow(len(parts) - 1)
-        _move_to(here)
+        pool.keep_off()
         with one_blas_thread():
             try:
                 for part in parts[1:]:
                     context = copy_context()             # the caller's, because np.errstate lives there
-                    pool.calls.put((partial(context.run, part), done, others))
+                    pool.calls.put((partial(context.run, part), done, pool.cores))
                     waiting += 1
+                pool.signals.call()
                 parts[0]()
             finally:
                 while waiting:
-                    error = done.get() or error
+                    error = pool.signals.get_answer(done) or error
                     waiting -= 1
     finally:
-        _move_to(allowed)
         pool.owned.release()
     if error is not None:
         try:
