@@ -21,11 +21,13 @@ from ..threads import get_num_threads, split
 BIG = 1 << 18                   # elements, from where a second thread is worth its start
 ALONE, SHARED = 1 << 16, 1 << 18            # elements in a block, with one thread and with several
 BUFFERED = range(160, 4097)     # the widths for which NumPy's buffer is made as short as a row
+WORTH = 1 << 13                 # and the elements from where that is worth two calls
 
 
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     """Call f(slice of rows) until all rows, each of `width` elements, are done."""
-    before = np.setbufsize(width // 16 * 16) if width in BUFFERED else None         # of this thread and its workers
+    short = width in BUFFERED and rows * width >= WORTH
+    before = np.setbufsize(width // 16 * 16) if short else None                     # of this thread and its workers
     try:
         if rows * width <= ALONE:
             f(slice(0, rows))
