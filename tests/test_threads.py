@@ -170,6 +170,14 @@ def test_the_worker_keeps_off_the_callers_core_and_the_caller_is_left_alone():
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_nobody_looks_out_where_threads_have_to_share_a_core(times):
+    parts = 1 + times * len(threads._cores()) // 2
+    threads.set_num_threads(parts)
+    threads.split(lambda lo, hi: None, parts)
+    assert threads._pool.signals.looking == (parts <= len(threads._cores()))
+
+
 @pytest.mark.parametrize("asleep", [False, True], ids=["looking", "asleep"])
 def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_or_sleeps(asleep, monkeypatch):
     monkeypatch.setattr(waiting, "LOOKS", 1 << 12 if asleep else 1 << 34)       # ended by the other thread, or several seconds

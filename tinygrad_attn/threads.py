@@ -60,9 +60,12 @@ def _default() -> int:
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdigit() and int(first) > 0:
             return int(first)
-    if hasattr(os, "sched_getaffinity"):            # the cores this process may use, not all that the machine has
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(_cores())
+
+
+def _cores() -> set[int]:
+    """The cores this process may use; all that the machine has where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 # ---- BLAS threads
@@ -168,8 +171,9 @@ class _Pool:
         self.calls: SimpleQueue = SimpleQueue()
         self.signals = Signals()
         self.workers = 0
-        self.caller: int | None = None              # the core on which the last caller was
-        self.cores: set[int] = set()                # and the ones left for the workers
+        self.caller: int | None = None              # the core on which the last caller was,
+        self.beside: set[int] = set()               # the ones left for the workers,
+        self.cores = 0                              # and how many there are altogether
 
     def grow(self, workers: int) -> None:
         while self.workers < workers:
@@ -184,7 +188,9 @@ class _Pool:
         """
         core = _core_teller()()
         if core != self.caller:
-            self.cores, self.caller = _cores_beside(core), core
+            cores = _cores()
+            self.beside, self.cores = cores - {core} if core in cores else set(), len(cores)
+            self.caller = core
 
 
 def _work(calls: SimpleQueue, signals: Signals) -> None:
@@ -207,12 +213,6 @@ def _work(calls: SimpleQueue, signals: Signals) -> None:
 def _core_teller() -> Callable[[], int]:
     """The C library's sched_getcpu, found when it is first needed; -1 where nobody tells."""
     return getattr(ctypes.PyDLL(None), "sched_getcpu", lambda: -1) if os.name == "posix" else lambda: -1
-
-
-def _cores_beside(core: int) -> set[int]:
-    """The cores this process may use, but for one of them; none where the system does not tell."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    return allowed - {core} if core in allowed else set()
 
 
 def _move_to(cores: set[int]) -> None:
@@ -247,11 +247,12 @@ def _together(parts: list[Callable[[], Any]]) -> None:
             os.register_at_fork(after_in_child=_new_pool)
         pool.grow(len(parts) - 1)
         pool.keep_off()
+        pool.signals.looking = len(parts) <= pool.cores
         with one_blas_thread():
             try:
                 for part in parts[1:]:
                     context = copy_context()             # the caller's, because np.errstate lives there
-                    pool.calls.put((partial(context.run, part), done, pool.cores))
+                    pool.calls.put((partial(context.run, part), done, pool.beside))
                     waiting += 1
                 pool.signals.call()
                 parts[0]()

@@ -3,9 +3,9 @@
 A thread that waits in a lock or a queue is asleep, and 30 to 60 microseconds pass between the call that wakes it and its first
 step, as many as a small product takes.  A Python loop that looks again and again would be quicker, if it did not take Python's
 lock from the thread it waits for.  One call of NumPy can look instead: "is any of these true?" over an array that shows one
-byte two million times.  It holds no lock meanwhile and ends as soon as somebody has made the byte true; if nobody does, it
-ends after a millisecond or less, and only then does the thread go to sleep.  Nothing but time depends on it: whatever one
-thread hands to another goes through a queue.
+byte half a million times.  It holds no lock meanwhile and ends as soon as somebody has made the byte true; if nobody
+does, it ends after a fifth of a millisecond, and only then does the thread go to sleep.  Longer looks would gain little and
+keep the core from others.  Nothing but time depends on it: whatever one thread hands to another goes through a queue.
 """
 
 from queue import SimpleQueue
@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-LOOKS = 1 << 21                 # some 0.3 ns each
+LOOKS = 1 << 19                 # some 0.3 ns each
 LINE = 64                       # bytes of a cache line: what two threads write should not share one
 
 
 class Signals:
     """Two bytes: the caller raises one when there is work, a worker the other when its part is done."""
+
+    looking = True              # False where threads have to share a core: who looks keeps it from the one that is waited for
 
     def __init__(self) -> None:
         shown, answers = np.zeros(2 * LINE, bool), np.zeros(2 * LINE, bool)
@@ -35,7 +37,7 @@ class Signals:
     def answer_and_get(self, calls: SimpleQueue) -> Any:
         """A worker has put a result into its caller's queue; returns the next work, once there is some."""
         self._called[0] = False
-        if calls.empty():
+        if self.looking and calls.empty():
             # One call for both.  A second one, to raise the byte before looking, would return into Python and take its lock,
             # just when the caller wants it.  The first row's answer is there at once, the second one's when the caller calls.
             np.logical_or.reduce(self._rows, axis=1, out=self._any_in_row)
@@ -46,6 +48,6 @@ class Signals:
     def get_answer(self, results: SimpleQueue) -> Any:
         """The next result for the caller, once there is one."""
         self._answered[0] = False
-        if results.empty():
+        if self.looking and results.empty():
             np.logical_or.reduce(self._answers)
         return results.get()
