@@ -49,8 +49,8 @@ def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray
     if 0 in shape or v.shape[-1] == 0:
         out[...] = 0
         return out, Saved(None, seen)
-    scores = shape[-1] * shape[-2]
-    small = scores <= KEEP_SCORES and math.prod(shape) * q.itemsize <= KEEP_BYTES
+    scores = shape[-1] * shape[-2] / (2 if causal else 1)       # of one head; under a causal mask `whole` keeps about half of them
+    small = scores <= KEEP_SCORES and math.prod(shape[:-2]) * scores * q.itemsize <= KEEP_BYTES
     return out, Saved((whole if small else tiled).forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
 
 
