@@ -71,6 +71,16 @@ def test_relu(shape, dtype, normal):
     assert F.relu(large)._node.op is fused.relu and F.relu(large[:, :9])._node.op is not fused.relu
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 7), (2, 1, 5)])
+def test_dropout(shape, p, dtype, normal):
+    keep = np.random.default_rng(4).random(shape) >= p
+    same(fused.dropout, normal(*shape), dtype=dtype, keep=keep, p=p)
+    same(fused.dropout, normal(*shape).T, dtype=dtype, keep=keep.T, p=p)
+    same(fused.dropout, normal(*shape[::-1]), dtype=dtype, keep=keep.T, p=p)
+    assert F.dropout(Tensor(normal(3, 4), requires_grad=True), 0.5)._node.op is fused.dropout
+
+
 @pytest.mark.parametrize("op", [fused.softmax, fused.log_softmax])
 @pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 0), ((3, 7, 5), 1), ((3, 7, 5), -1), ((2, 1), 1)])
 def test_softmax(op, shape, axis, dtype, normal):
@@ -177,6 +187,7 @@ def test_gradients_are_fresh():
     for op, inputs, static in (
             *((op, [new(3, 4)], {}) for op in (fused.gelu, fused.relu, fused.softmax, fused.log_softmax)),
             (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}), (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),
+            (fused.dropout, [new(3, 4)], {"keep": rng.random((3, 4)) > 0.5, "p": 0.5}),
             (fused.layer_norm, [new(3, 4), new(4), new(4)], {}), (fused.rms_norm, [new(3, 4), new(4)], {}),
             (fused.attention, [new(2, 3, 4), new(2, 5, 4), new(2, 5, 4), new(3, 5)], {"scale": 0.5}),
             (fused.attention_weights, [new(2, 3, 4), new(2, 5, 4), new(2, 3, 5)], {"scale": 0.5}),

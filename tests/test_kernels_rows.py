@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tinygrad_attn import Tensor, threads
+from tinygrad_attn.kernels import dropout as D
 from tinygrad_attn.kernels import gelu as G
 from tinygrad_attn.kernels import linear as L
 from tinygrad_attn.kernels import norm as N
@@ -267,6 +268,18 @@ def test_results_repeat():
     for again in runs[1:]:
         for a, b in zip(runs[0], again, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", "fd")
+def test_dropout_in_blocks_is_bit_equal_to_the_equation(dtype):
+    rng = np.random.default_rng(0)
+    x, keep = rng.standard_normal((13, 11)).astype(dtype), rng.random((13, 11)) > 0.3
+    expected = np.where(keep, x * (x.dtype.type(1) / x.dtype.type(0.7)), 0)
+    for view in (lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1]):
+        y = D.dropout(view(x), view(keep), 0.3)
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, view(expected))
+    assert not D.dropout(x, np.zeros_like(keep), 1.0).any()
 
 
 def test_wide_rows_and_the_buffer_of_numpy_afterwards():

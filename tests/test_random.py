@@ -1,5 +1,6 @@
 """The stream of random numbers is PyTorch's, whatever is drawn in whatever order."""
 
+import math
 import threading
 
 import numpy as np
@@ -185,6 +186,24 @@ def test_no_other_thread_comes_between_the_words_of_a_draw(draw, monkeypatch):
     monkeypatch.setattr(generator, "_words", watched)
     draw(generator)
     assert entered and not any(entered)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 1 / 3, 0.5, 0.9, 1 - 2**-30, 1.0])
+def test_bernoulli_compares_all_53_bits_also_where_the_first_word_ties(p, monkeypatch):
+    limit = math.ceil(p * 2.0**53)
+    k = np.array([max(limit + step, 0) % 2**53 for step in (-2**32, -2, -1, 0, 1, 2**32)] + [0, 2**53 - 1], np.uint64)
+    words = np.stack([k >> np.uint64(32), k & np.uint64(2**32 - 1)], axis=1).reshape(-1).astype(np.uint32)
+    words[0::2] |= np.uint32(0xABC) << np.uint32(21)                # the bits above are not looked at
+    generator = Generator(3)
+    monkeypatch.setattr(generator, "_words", lambda count: words[:count])
+    np.testing.assert_array_equal(generator.bernoulli(len(k), p), k < limit)
+
+
+@pytest.mark.parametrize("count", [1, 999, 1000, 5000])
+def test_words_are_the_twisters_however_many_are_drawn(count):
+    generator, words = Generator(3), np.random.RandomState(3)._bit_generator
+    for _ in range(3):
+        np.testing.assert_array_equal(generator._words(count), words.random_raw(count))
 
 
 def test_default_dtype_and_gradient():

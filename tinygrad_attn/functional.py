@@ -180,7 +180,8 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
         return x
     x = real(x, "dropout")
     keep = draw_keep(x, p) if p < 1 else np.zeros(x.shape, bool)
-    return reference.dropout_reference(x, keep=keep, p=p)
+    drop = fused.dropout if fused.fits(x) else reference.dropout_reference
+    return drop(x, keep=keep, p=p)
 
 
 # ---- losses

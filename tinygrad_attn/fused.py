@@ -18,6 +18,7 @@ from numpy import ndarray
 from . import ops, reference
 from .engine import Variable, op
 from .kernels import attention as attention_kernel
+from .kernels import dropout as dropout_kernel
 from .kernels import gelu as gelu_kernel
 from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
@@ -176,6 +177,19 @@ def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
 def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
     dx, dweight, _ = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, (*needs, False)[1], False)
     return dx.reshape(x.shape), None if dweight is None else dweight.reshape(weight.shape)
+
+
+# ---- dropout
+
+@op(fresh=True, twin=reference.dropout_reference)
+def dropout(x, *, keep, p):
+    """y = x keep / (1 - p), where `keep`, booleans of x's shape, was drawn before"""
+    return dropout_kernel.dropout(x, keep, p)
+
+
+@dropout.vjp_all
+def _dropout(g, y, x, *, keep, p):
+    return (dropout_kernel.dropout(g, keep, p),)
 
 
 # ---- linear

@@ -58,6 +58,7 @@ class Generator:
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._lock = threading.RLock()
         self._bits = np.random.MT19937()
+        self._drawing = np.random.Generator(self._bits)
         self._spare_normal: float | None = None
         self.manual_seed(seed)
 
@@ -96,8 +97,10 @@ class Generator:
 
     # ---- words of the twister -------------------------------------------------------------------------------------
 
-    def _words(self, count: int) -> NDArray[np.uint64]:
-        return self._bits.random_raw(count)
+    def _words(self, count: int) -> NDArray[np.uint32]:
+        if count < 1000:
+            return self._bits.random_raw(count).astype(np.uint32)                  # the same words, begun sooner
+        return self._drawing.integers(2**32, size=count, dtype=np.uint32)          # of all 32 bits, so each takes one word
 
     def _double_words(self, count: int) -> NDArray[np.uint64]:
         words = self._words(2 * count)
@@ -108,7 +111,7 @@ class Generator:
         """`count` numbers in [0, 1): as many random bits as the type's mantissa holds."""
         if dtype == np.float64:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
-        return (self._words(count) & np.uint64(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
+        return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
 
     # ---- distributions, on arrays ---------------------------------------------------------------------------------
 
@@ -157,10 +160,15 @@ class Generator:
         """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`. For dropout, p is the chance to keep."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
+        high, low = divmod(math.ceil(p * 2.0**53), 2**32)          # k / 2^53 < p, without leaving the integers
         with self._lock:
-            k = self._double_words(_size(shape))
-        k &= np.uint64(2**53 - 1)
-        return (k < np.uint64(math.ceil(p * 2.0**53))).reshape(shape)  # k / 2^53 < p, without leaving the integers
+            words = self._words(2 * _size(shape))
+        first = words[0::2] & np.uint32(2**21 - 1)                 # the 53 bits of k: 21 of one word and all 32 of the next
+        keep = first < np.uint32(high)
+        tie = first == np.uint32(high)
+        if tie.any():                                              # seldom is the second one needed
+            keep[tie] = words[1::2][tie] < low
+        return keep.reshape(shape)
 
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Integers with low <= i < high, as `torch.randint`. int64."""
