@@ -170,9 +170,9 @@ def test_the_worker_keeps_off_the_callers_core_and_the_caller_is_left_alone():
     assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_nobody_looks_out_where_threads_have_to_share_a_core(times):
-    parts = 1 + times * len(threads._cores()) // 2
+@pytest.mark.parametrize("more", [False, True], ids=["two threads", "one more than cores"])
+def test_nobody_looks_out_where_threads_have_to_share_a_core(more):
+    parts = len(threads._cores()) + 1 if more else 2
     threads.set_num_threads(parts)
     threads.split(lambda lo, hi: None, parts)
     assert threads._pool.signals.looking == (parts <= len(threads._cores()))
