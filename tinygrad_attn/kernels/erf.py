@@ -3,8 +3,9 @@
 In float64 there are two branches, each applied to its own numbers only.  Up to 1 the power series of erf, 19 terms, is
 exact to rounding.  Above, where erf is nearly 1, it is 1 - erfc, with W. J. Cody's quotient of polynomials times exp(-x^2)
 for erfc ("Rational Chebyshev approximations for the error function", Math. Comp. 23, 1969).  float32 needs no such care:
-erf is nearly a tanh, so erf(x) = tanh(x * p(x^2)) with a polynomial p of degree 6, fitted to make the largest error least
-(6e-8, half a unit in the last place at 1), is one expression without branches.
+erf is nearly a tanh, so erf(x) = tanh(x * p(x^2)) is one expression without branches.  The function p grows like a square
+root and bends near zero; a quotient of polynomials with five numbers follows it as well as a polynomial with seven, and takes
+a quarter less time in GELU.  They were fitted to make the largest relative error of erf least: 1.5e-7.
 """
 
 import math
@@ -18,33 +19,34 @@ _ABOVE = (1.23033935479799725e3, 2.05107837782607147e3, 1.71204761263407058e3, 8
 _BELOW = (1.23033935480374942e3, 3.43936767414372164e3, 4.36261909014324716e3, 3.29079923573345963e3, 1.62138957456669019e3,
           5.37181101862009858e2, 1.17693950891312499e2, 1.57449261107098347e1, 1.0)
 
-# tanh(x * p(x^2)) = erf(x / sqrt(2)), with p(z) = LEAD * product of (z + a)^2 + b over the three pairs. The normal
-# distribution's scale, because GELU asks for it. As a product p takes a third less time than by Horner's rule.
-LEAD = 1.7562776300097705e-09
-FACTORS = ((-40.10962869064086, 268.80804116595243), (-10.026838367732802, 941.520499352228), (12.481177588704067, 76.41600965714157))
+# p(z) = (z + A) (B + C / ((z + D)^2 + E)), such that tanh(x * p(x^2)) = erf(x / sqrt(2)): in the normal distribution's scale,
+# because GELU asks for it.
+_A, _B, _C, _D, _E = 61.89722289963932, 0.01861516985655638, -1.7816067420920956, 10.295182129301626, 205.2234904158317
 
 
 def erf(x: ndarray) -> ndarray:
-    """erf of a float array: within 2 ulp in float64, within 2e-7 in float32 (and for float16, computed in float32)."""
+    """erf of a float array: within 2 ulp in float64, within 2.1e-7 in float32 (and for float16, computed in float32)."""
     if x.dtype == np.float64:
         return _double(x)
-    scaled = np.asarray(x, np.float32) * np.float32(2**0.5)
-    with np.errstate(over="ignore"):                # far out p overflows to +inf, and tanh of that is 1
-        p = from_factors(np.square(scaled))
-        return np.tanh(scaled * p * np.float32(LEAD)).astype(x.dtype, copy=False)
+    flat = np.asarray(x, np.float32).reshape(-1)
+    z = np.square(flat, dtype=np.float64)           # what tanh is taken of, in float64: its rounding would add half to the error
+    z *= 2
+    with np.errstate(over="ignore"):                # far out it overflows to inf, and tanh of that is 1
+        w = (flat * quotient(z, math.sqrt(2))).astype(np.float32)
+    return np.tanh(w).reshape(x.shape).astype(x.dtype, copy=False)
 
 
-def from_factors(z: ndarray, out: ndarray | None = None) -> ndarray:
-    """p(z) / LEAD."""
-    result, other = np.empty_like(z) if out is None else out, np.empty_like(z)
-    for i, (a, b) in enumerate(FACTORS):
-        factor = other if i else result
-        np.add(z, z.dtype.type(a), out=factor)
-        np.square(factor, out=factor)               # reads one operand: half the time of factor *= factor
-        factor += z.dtype.type(b)
-        if i:
-            result *= factor
-    return result
+def quotient(z: ndarray, scale: float = 1.0, out: ndarray | None = None) -> ndarray:
+    """scale * p(z), in seven passes; z is overwritten."""
+    number = z.dtype.type
+    p = np.add(z, number(_D), out=out)
+    np.square(p, out=p)                             # reads one operand: half the time of p *= p
+    p += number(_E)
+    np.divide(number(scale * _C), p, out=p)
+    p += number(scale * _B)
+    z += number(_A)
+    p *= z
+    return p
 
 
 def _polynomial(coefficients: tuple[float, ...], z: ndarray) -> ndarray:

@@ -2,7 +2,7 @@
 
 Both forms are x * sigmoid(u) for some odd u(x): exactly, Phi(x) = (1 + erf(x / sqrt(2))) / 2 and erf is a tanh of
 x * p(x^2) to float32's precision (see erf.py); and the tanh formula has p(z) = sqrt(2/pi) (1 + 0.044715 z) itself.  Since
-(1 + tanh(w)) / 2 = 1 / (1 + 2^(-2 w log2(e))), the constant goes into the polynomial and one 2^x and one division remain.
+(1 + tanh(w)) / 2 = 1 / (1 + 2^(-2 w log2(e))), the constant goes into p, and one 2^x and one division remain.
 float64 takes its Phi from the full-precision erf.  All passes run over blocks that stay in the cache.
 """
 
@@ -11,11 +11,12 @@ import math
 import numpy as np
 from numpy import ndarray
 
-from .erf import LEAD, erf, from_factors
+from .erf import erf, quotient
 from .memory import empty
 from .rows import by_rows
 from .scores import LOG2E
 
+SCALE = -2 * LOG2E
 TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 
 
@@ -23,7 +24,7 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
     y, phi = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     flat, flat_y, flat_phi = np.ascontiguousarray(x).reshape(-1), y.reshape(-1), phi.reshape(-1)
-    lead = x.dtype.type(-2 * LOG2E * (TANH[1] if tanh else LEAD))
+    number = x.dtype.type
 
     def run(s: slice) -> None:
         block, p, result = flat[s], flat_phi[s], flat_y[s]
@@ -33,11 +34,11 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
         else:
             z = np.square(block, out=result)
             if tanh:
-                np.add(z, x.dtype.type(TANH[0] / TANH[1]), out=p)
+                np.multiply(z, number(SCALE * TANH[1]), out=p)
+                p += number(SCALE * TANH[0])
             else:
-                from_factors(z, out=p)
+                quotient(z, SCALE, out=p)
             p *= block
-            p *= lead
             np.exp2(p, out=p)
             p += 1
             np.reciprocal(p, out=p)
