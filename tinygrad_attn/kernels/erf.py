@@ -5,7 +5,7 @@ exact to rounding.  Above, where erf is nearly 1, it is 1 - erfc, with W. J. Cod
 for erfc ("Rational Chebyshev approximations for the error function", Math. Comp. 23, 1969).  float32 needs no such care:
 erf is nearly a tanh, so erf(x) = tanh(x * p(x^2)) is one expression without branches.  The function p grows like a square
 root and bends near zero; a quotient of polynomials with five numbers follows it as well as a polynomial with seven, and takes
-a quarter less time in GELU.  They were fitted to make the largest relative error of erf least: 1.5e-7.
+a quarter less time in the forward pass of GELU.  They were fitted to make the largest relative error of erf least: 1.5e-7.
 """
 
 import math
