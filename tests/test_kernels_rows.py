@@ -1,5 +1,6 @@
 """The row kernels against the equations in float64: erf, GELU, norms, softmax, cross-entropy, linear."""
 
+import itertools
 import math
 
 import numpy as np
@@ -259,6 +260,19 @@ def test_linear(m, i, o, dtype):
         close(found, expected, dtype)
     assert L.linear_backward(g, x, w, False, False, False) == (None, None, None)
     assert L.linear_backward(g, x, w, False, True, False)[1].shape == w.shape
+
+
+@pytest.mark.parametrize("number", [2, 3, 5])
+@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=3)))
+def test_the_gradients_of_linear_laid_end_to_end_and_shared_out(wanted, number):
+    rng = np.random.default_rng(0)
+    x, w, g = (rng.standard_normal(s) for s in ((17, 6), (11, 6), (17, 11)))
+    threads.set_num_threads(number)
+    for want, found, expected in zip(wanted, L.linear_backward(g, x, w, *wanted), (g @ w, g.T @ x, g.sum(0)), strict=True):
+        if want:
+            np.testing.assert_allclose(found, expected, atol=1e-13)
+        else:
+            assert found is None
 
 
 def test_results_repeat():
