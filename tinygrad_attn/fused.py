@@ -24,7 +24,7 @@ from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
 from .kernels import relu as relu_kernel
 from .kernels import softmax as softmax_kernel
-from .kernels.rows import BIG, as_rows
+from .kernels.rows import as_rows
 
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -40,11 +40,6 @@ def fits(x: Any, *others: Any) -> bool:
         if other is not None and (array.dtype != dtype or not array.size):
             return False
     return True
-
-
-def large(x: Any) -> bool:
-    """Does a second thread pay for one pass over x, as relu is? It needs more elements than the longer kernels do."""
-    return x.size >= 4 * BIG
 
 
 def _matrix(x: ndarray) -> ndarray:
