@@ -13,6 +13,9 @@ import math
 import numpy as np
 from numpy import ndarray
 
+from .memory import empty
+from .rows import by_rows
+
 _SERIES = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(19))
 _ABOVE = (1.23033935479799725e3, 2.05107837782607147e3, 1.71204761263407058e3, 8.81952221241769090e2, 2.98635138197400131e2,
           6.61191906371416295e1, 8.88314979438837594e0, 5.64188496988670089e-1, 2.15311535474403846e-8)
@@ -29,11 +32,16 @@ def erf(x: ndarray) -> ndarray:
     if x.dtype == np.float64:
         return _double(x)
     flat = np.asarray(x, np.float32).reshape(-1)
-    z = np.square(flat, dtype=np.float64)           # what tanh is taken of, in float64: its rounding would add half to the error
-    z *= 2
+    y = empty(flat.shape, flat.dtype)
+
+    def run(s: slice) -> None:
+        z = np.square(flat[s], dtype=np.float64)    # what tanh is taken of, in float64: its rounding would add half to the error
+        z *= 2
+        np.tanh((flat[s] * quotient(z, math.sqrt(2))).astype(np.float32), out=y[s])
+
     with np.errstate(over="ignore"):                # far out it overflows to inf, and tanh of that is 1
-        w = (flat * quotient(z, math.sqrt(2))).astype(np.float32)
-    return np.tanh(w).reshape(x.shape).astype(x.dtype, copy=False)
+        by_rows(run, y.size, 1)
+    return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 def quotient(z: ndarray, scale: float = 1.0, out: ndarray | None = None) -> ndarray:

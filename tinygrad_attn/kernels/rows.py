@@ -46,8 +46,8 @@ def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
 
 
 def row_dots(a: ndarray, b: ndarray) -> ndarray:
-    """rowsum(a * b). Few long rows by einsum: vecdot holds Python's lock, and the other thread, if it makes fewer than 500 numbers."""
-    return np.einsum("ij,ij->i", a, b) if len(a) < 500 < a.shape[1] else np.vecdot(a, b)
+    """rowsum(a * b). Few long rows by einsum: vecdot keeps Python's lock if it makes 500 numbers or fewer, and others wait."""
+    return np.einsum("ij,ij->i", a, b) if len(a) <= 500 < a.shape[1] else np.vecdot(a, b)
 
 
 def as_rows(x: ndarray) -> ndarray:

@@ -5,7 +5,7 @@
 
 Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps two numbers a row, and backward makes
 the gradient, softmax(x) - onehot(t), straight from the logits.  Row sums are products with a vector of ones, three times
-faster than NumPy's sum over the last axis; by `dot`, since `@` holds Python's lock where the result has fewer than 500 numbers.
+faster than NumPy's sum over the last axis; by `dot`, since `@` keeps Python's lock for a result of 500 numbers or fewer.
 """
 
 import numpy as np
