@@ -5,21 +5,24 @@ import pytest
 
 from tinygrad_attn import threads
 from tinygrad_attn.kernels import attention as A
-from tinygrad_attn.kernels import tiled, whole
+from tinygrad_attn.kernels import pieces, tiled, whole
 
 SHAPES = [((2, 3), 16, 16, 8, 8), ((), 1, 1, 4, 4), ((3,), 37, 41, 8, 5), ((2, 2), 5, 61, 7, 3), ((1, 5), 61, 17, 8, 8),
           ((2,), 1, 33, 4, 4), ((2,), 33, 1, 4, 4)]
 MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf", "float over keys"]
 
 
-@pytest.fixture(params=["whole", "tiled"])
+@pytest.fixture(params=["whole", "tiled", "tiled, in pieces"])
 def kernel(request, monkeypatch):
-    """One kernel or the other, with blocks so small that tiny inputs have many of them."""
+    """One kernel or the other, with blocks so small that tiny inputs have many of them; and with products in pieces or not."""
     monkeypatch.setattr(A, "KEEP_SCORES", 1 << 40 if request.param == "whole" else 0)
     for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300),
                                 (whole, "STRIP", 5)):
         monkeypatch.setattr(module, name, value)
-    return request.param
+    small = 3 if "pieces" in request.param else 1 << 20
+    monkeypatch.setattr(pieces, "WIDE", 5)
+    monkeypatch.setattr(pieces, "_rows", lambda height, *_: min(height, small))
+    return request.param.partition(",")[0]
 
 
 def make_mask(kind, lead, t, s, dtype, rng):

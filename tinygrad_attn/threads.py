@@ -79,12 +79,17 @@ class _Blas:
     def __init__(self) -> None:
         self.get: Callable[[], int] = get_num_threads
         self.set: Callable[[int], Any] = lambda n: None
+        self.core = ""
         library = ctypes.PyDLL(np._core._multiarray_umath.__file__)          # type: ignore[attr-defined]
         for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):       # as NumPy's wheels name it
             getter = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
             setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
             if getter and setter:
                 self.get, self.set = getter, setter
+                name = getattr(library, f"{prefix}openblas_get_corename{suffix}", None)
+                if name:
+                    name.restype = ctypes.c_char_p
+                    self.core = name().decode()
                 return
         try:
             from threadpoolctl import ThreadpoolController
@@ -94,6 +99,7 @@ class _Blas:
         if pools:
             self.get = lambda: max(pool.num_threads for pool in pools)
             self.set = lambda n: [pool.set_num_threads(n) for pool in pools]
+            self.core = getattr(pools[0], "architecture", "") or ""
 
 
 class _Inside:
@@ -159,6 +165,11 @@ def _blas() -> _Blas:
     if _found_blas is None:
         _found_blas = _Blas()
     return _found_blas
+
+
+def blas_core() -> str:
+    """The processor that NumPy's matrix library works for, as OpenBLAS names it; "" where nobody tells."""
+    return _blas().core
 
 
 # ---- the workers

@@ -15,7 +15,8 @@ import numpy as np
 from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
-from .memory import empty
+from .memory import empty, empty_rows
+from .pieces import aligned, multiply, turned
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 ROWS, COLUMNS = 256, 512        # COLUMNS is a multiple of ROWS, so the diagonal meets a tile of rows in one tile only
@@ -56,20 +57,19 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        turned = [transposed(k[at][j:j + COLUMNS]) for j in range(0, k.shape[-2], COLUMNS)]
-        values = np.ascontiguousarray(v[at])
+        keys, values = [turned(k[at][j:j + COLUMNS]) for j in range(0, k.shape[-2], COLUMNS)], aligned(v[at])
         buffer, product = empty(ROWS * COLUMNS, dtype), empty((ROWS, v.shape[-1]), dtype)
 
         def scores(rows: slice, columns: slice, queries: ndarray) -> ndarray:
             tile = _tile(buffer, rows, columns)
-            np.matmul(queries, turned[columns.start // COLUMNS][:, :columns.stop - columns.start], out=tile)
+            multiply(queries, keys[columns.start // COLUMNS], tile)
             mask.add(tile, at, rows, columns)
             return tile
 
         def add_share(rows: slice, columns: slice, tile: ndarray, result: ndarray) -> None:
             if keep is not None:
                 tile *= keep[(*at, rows, columns)]
-            result += np.matmul(tile, values[columns], out=product[:len(result)])
+            result += multiply(tile, values[columns], product[:len(result)])
 
         for index in range(share, len(row_tiles), shares):
             rows = row_tiles[index]
@@ -140,21 +140,20 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
         first, second = empty((2, ROWS * COLUMNS), dtype)
-        query_one, cotangent_one = (np.empty((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
+        query_one, cotangent_one = (empty_rows((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
         key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
         for_query, for_key, for_value = (empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
         dqueries = np.zeros(q.shape[-2:], dtype)        # sums lie contiguous, because adding to rows with gaps is slow
-        queries, cotangents, all_keys = (np.ascontiguousarray(x[at]) for x in (q, g, k))
         minus_lse = saved.lse[at] * dtype.type(-mask.unit)
-        minus_delta = -np.vecdot(cotangents, out[at])
+        minus_delta = -np.vecdot(g[at], out[at])
         head = tuple(slice(i, i + 1) for i in at)
         for j in starts[share::shares]:
             stop = min(j + COLUMNS, width)
-            keys = all_keys[j:stop]
-            kt = transposed(_with_column(key_one, scaled(keys, scale * mask.unit), 1))
-            vt = transposed(_with_column(value_one, v[at][j:stop], 1))
+            keys = aligned(k[at][j:stop])
+            kt = turned(_with_column(key_one, scaled(keys, scale * mask.unit), 1))
+            vt = turned(_with_column(value_one, v[at][j:stop], 1))
             if keep is not None:
-                vt[:-1] *= dtype.type(keep_scale)
+                vt[:, :-1] *= dtype.type(keep_scale)
             dkeys, dvalues = (np.zeros((stop - j, x.shape[-1]), dtype) for x in (k, v))
             for i in range(j if mask.causal else 0, length, ROWS):
                 rows = slice(i, min(i + ROWS, length))
@@ -165,7 +164,9 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 tile, ds = _tile(first, rows, columns), _tile(second, rows, columns)
 
                 shifted = saved.shifted[at][i // ROWS]
-                np.matmul(_with_column(query_one, queries[rows], 0 if shifted else minus_lse[rows]), kt[:, :size], out=tile)
+                query = _with_column(query_one, q[at][rows], 0 if shifted else minus_lse[rows])
+                cotangent = _with_column(cotangent_one, g[at][rows], minus_delta[rows])
+                multiply(query, kt, tile)
                 mask.add(tile, at, rows, columns)
                 if shifted:
                     tile *= dtype.type(1 / mask.unit)       # e^x copes with numbers far below 0 faster than 2^x does
@@ -178,20 +179,20 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 mask.multiply(tile, at, rows, columns)
 
                 if keep is None:
-                    np.matmul(_with_column(cotangent_one, cotangents[rows], minus_delta[rows]), vt[:, :size], out=ds)
+                    multiply(cotangent, vt, ds)
                     kept = tile
                 else:
                     chosen = keep[(*at, rows, columns)]
                     kept = tile * chosen
-                    np.matmul(cotangents[rows], vt[:-1, :size], out=ds)
+                    multiply(cotangent[:, :-1], vt[:, :-1], ds)
                     ds *= chosen
                     ds += minus_delta[rows, None]
                 ds *= tile
                 if dmask is not None:
                     accumulate(dmask, ds[(None,) * len(lead)], head, rows, columns)
-                dvalues[:size] += np.matmul(kept.T, cotangents[rows], out=for_value[:size])
-                dkeys[:size] += np.matmul(ds.T, queries[rows], out=for_key[:size])
-                dqueries[rows] += np.matmul(ds, keys[:size], out=for_query[:height])
+                dvalues[:size] += multiply(kept.T, cotangent[:, :-1], for_value[:size])
+                dkeys[:size] += multiply(ds.T, query[:, :-1], for_key[:size])
+                dqueries[rows] += multiply(ds, keys[:size], for_query[:height])
             np.multiply(dkeys, dtype.type(scale), out=dk[at][j:stop])
             np.multiply(dvalues, dtype.type(keep_scale), out=dv[at][j:stop])
         np.multiply(dqueries, dtype.type(scale), out=dqs[share][at])

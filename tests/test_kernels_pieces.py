@@ -1,0 +1,88 @@
+"""Products in pieces are the products, whatever the sizes, and no piece is too large for the kernel it is meant for."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinygrad_attn.kernels import memory, pieces
+
+LENGTHS = st.integers(1, 70)
+
+
+@contextmanager
+def small(cuts):
+    """Pieces of at most 6,000 multiplications and blocks of 32 columns, or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_cuts", lambda: cuts), ("MOST", 6000), ("WIDE", 32), ("FEW", 2)):
+            patch.setattr(pieces, name, value)
+        pieces._rows.cache_clear()
+        yield
+    pieces._rows.cache_clear()
+
+
+def numbers(rows, columns, dtype, columns_first=False):
+    x = np.random.default_rng(rows * 100 + columns).standard_normal((rows, columns)).astype(dtype)
+    return np.asfortranarray(x) if columns_first else x
+
+
+@given(cuts=st.booleans(), height=LENGTHS, width=LENGTHS, shown=LENGTHS, depth=st.sampled_from([1, 5, 32, 33, 64]),
+       dtype=st.sampled_from(["f4", "f8"]), columns_first=st.booleans())
+def test_a_product_with_turned_blocks_or_with_their_first_columns(cuts, height, width, shown, depth, dtype, columns_first):
+    a, x = numbers(height, depth, dtype, columns_first), numbers(width, depth, dtype)
+    for n in (width, min(shown, width)):
+        out = np.full((height, n), np.nan, dtype)
+        with small(cuts):
+            blocks = pieces.turned(x)
+            assert pieces.multiply(a, blocks, out) is out
+        assert (len(blocks) > 1) == (cuts and depth >= 32 and width > 32)
+        np.testing.assert_allclose(out, a @ x[:n].T, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
+
+
+@given(cuts=st.booleans(), height=LENGTHS, depth=LENGTHS, width=st.sampled_from([1, 31, 32, 64]), columns_first=st.booleans())
+def test_a_product_with_a_matrix(cuts, height, depth, width, columns_first):
+    a, b = numbers(height, depth, "f8", columns_first), pieces.aligned(numbers(depth, width, "f8"))
+    out = np.full((height, width), np.nan)
+    with small(cuts):
+        pieces.multiply(a, b, out)
+    np.testing.assert_allclose(out, a @ b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("depth", [32, 64, 96])
+def test_pieces_stay_below_the_limit(monkeypatch, depth):
+    """As tiles of attention are multiplied: one multiplication more, and OpenBLAS takes its other kernel for the whole piece."""
+    sizes, plain = [], np.matmul
+
+    class Recording:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def matmul(self, a, b, out):
+            sizes.append(a.shape[-2] * a.shape[-1] * b.shape[-1])
+            return plain(a, b, out=out)
+
+    monkeypatch.setattr(pieces, "_cuts", lambda: True)
+    pieces._rows.cache_clear()
+    monkeypatch.setattr(pieces, "np", Recording())
+    for rows, columns in ((256, 512), (232, 488), (255, 511)):
+        tile = np.ones((rows, columns), np.float32)
+        blocks = pieces.turned(np.ones((columns, depth + 1), np.float32))
+        pieces.multiply(np.ones((rows, depth + 1), np.float32), blocks, tile)
+        pieces.multiply(tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32))
+        pieces.multiply(tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32))
+    pieces._rows.cache_clear()
+    assert len(sizes) > 9 and max(sizes) <= 1_000_000 and np.median(sizes) > 400_000
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_rows_begin_at_a_cache_line(dtype):
+    for shape in ((3,), (5, 7), (2, 3, 17), (4, 0), (0, 4), (300, 65)):
+        x = memory.empty_rows(shape, np.dtype(dtype))
+        assert x.shape == shape and x.dtype == dtype
+        starts = [x[i].__array_interface__["data"][0] for i in np.ndindex(x.shape[:-1])] if x.size and x.ndim > 1 else []
+        assert all(start % memory.LINE == 0 for start in starts)
+        x[...] = 1
+    copy = pieces.aligned(np.arange(12.0).reshape(3, 4).T)
+    assert (copy == np.arange(12.0).reshape(3, 4).T).all() and copy.base is not None
