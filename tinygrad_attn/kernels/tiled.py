@@ -5,7 +5,7 @@ the logarithm of those sums (lse, one number a row; beside it the maximum, where
 of weights again, exp(q k^T - lse): that costs one more product, and saves the memory and the traffic of the whole matrix.
 Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the products, by one column more:
 [q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
-What a product reads again and again is first copied to lie contiguous, a head's numbers or a tile's: 3 to 5 % of the whole.
+The products are cut into pieces (see `pieces`), for which what stands on the right is copied to lie close together.
 (Rabe & Staats 2021; Dao et al. 2022.)
 """
 
