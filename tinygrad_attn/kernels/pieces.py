@@ -1,8 +1,8 @@
 """Matrix products cut into pieces that the matrix library takes as they lie.
 
 Before it multiplies, OpenBLAS copies both matrices into an order of its own.  For processors with AVX-512 it has a second kernel,
-for up to a million multiplications, that does without; in attention, with 32, 64 or 96 numbers a head, that one is a fifth to a
-quarter faster.  So such a product is cut into pieces of at most a million, all in one call of `numpy.matmul`, which goes through
+for up to a million multiplications, that does without; in attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 %
+faster.  So such a product is cut into pieces of at most a million, all in one call of `numpy.matmul`, which goes through
 stacks of matrices.  (For x y^T as it lies that kernel is not made: `turned` turns y beforehand.)  It reads the right matrix again
 and again, which is why that should begin at a cache line and its rows lie close together: blocks of WIDE columns, one after another.
 
@@ -17,7 +17,7 @@ from numpy import ndarray
 from ..threads import blas_core
 from .memory import empty_rows
 
-MOST = 1_000_000                # multiplications in a piece: the limit of OpenBLAS, from 0.3.17 on
+MOST = 1_000_000                # multiplications in a piece: the limit of OpenBLAS
 WIDE = 128                      # columns of a block
 FEW = 16                        # rows of a piece, below which nothing is gained; twice as many where they lie as columns
 CORES = ("SkylakeX", "Cooperlake", "SapphireRapids")        # as OpenBLAS calls the processors it has that kernel for
