@@ -1,5 +1,8 @@
 """Products in pieces are the products, whatever the sizes, and no piece is too large for the kernel it is meant for."""
 
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinygrad_attn import threads
 from tinygrad_attn.kernels import memory, pieces
 
 LENGTHS = st.integers(1, 70)
@@ -86,3 +90,10 @@ def test_rows_begin_at_a_cache_line(dtype):
         x[...] = 1
     copy = pieces.aligned(np.arange(12.0).reshape(3, 4).T)
     assert (copy == np.arange(12.0).reshape(3, 4).T).all() and copy.base is not None
+
+
+@pytest.mark.skipif(threads.blas_core() not in pieces.CORES, reason="needs OpenBLAS on a processor with AVX-512, which can play an older one")
+def test_the_processor_decides():
+    code = "from tinygrad_attn.kernels import pieces; from tinygrad_attn.threads import blas_core; print(blas_core(), pieces._cuts())"
+    told = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, OPENBLAS_CORETYPE="Haswell"), capture_output=True, text=True)
+    assert told.stdout.split() == ["Haswell", "False"] and pieces._cuts()
