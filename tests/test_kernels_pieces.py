@@ -92,7 +92,7 @@ def test_rows_begin_at_a_cache_line(dtype):
     assert (copy == np.arange(12.0).reshape(3, 4).T).all() and copy.base is not None
 
 
-@pytest.mark.skipif(threads.blas_core() not in pieces.CORES, reason="needs OpenBLAS on a processor with AVX-512, which can play an older one")
+@pytest.mark.skipif(threads.blas_core() not in pieces.CORES, reason="needs OpenBLAS and AVX-512, to play an older processor")
 def test_the_processor_decides():
     code = "from tinygrad_attn.kernels import pieces; from tinygrad_attn.threads import blas_core; print(blas_core(), pieces._cuts())"
     told = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, OPENBLAS_CORETYPE="Haswell"), capture_output=True, text=True)
