@@ -47,7 +47,7 @@ def test_a_product_with_turned_blocks_or_with_their_first_columns(cuts, height, 
 
 @given(cuts=st.booleans(), height=LENGTHS, depth=LENGTHS, width=st.sampled_from([1, 31, 32, 64]), columns_first=st.booleans())
 def test_a_product_with_a_matrix(cuts, height, depth, width, columns_first):
-    a, b = numbers(height, depth, "f8", columns_first), pieces.aligned(numbers(depth, width, "f8"))
+    a, b = numbers(height, depth, "f8", columns_first), memory.aligned(numbers(depth, width, "f8"))
     out = np.full((height, width), np.nan)
     with small(cuts):
         pieces.multiply(a, b, out)
@@ -88,7 +88,7 @@ def test_rows_begin_at_a_cache_line(dtype):
         starts = [x[i].__array_interface__["data"][0] for i in np.ndindex(x.shape[:-1])] if x.size and x.ndim > 1 else []
         assert all(start % memory.LINE == 0 for start in starts)
         x[...] = 1
-    copy = pieces.aligned(np.arange(12.0).reshape(3, 4).T)
+    copy = memory.aligned(np.arange(12.0).reshape(3, 4).T)
     assert (copy == np.arange(12.0).reshape(3, 4).T).all() and copy.base is not None
 
 

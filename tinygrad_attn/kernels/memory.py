@@ -29,6 +29,13 @@ def empty_rows(shape: tuple[int, ...], dtype: np.dtype) -> ndarray:
     return _at_line(math.prod(lead) * room, dtype).reshape(*lead, room)[..., :length]
 
 
+def aligned(x: ndarray) -> ndarray:
+    """A copy of x with every row at the start of a cache line."""
+    copy = empty_rows(x.shape, x.dtype)
+    copy[...] = x
+    return copy
+
+
 def _at_line(size: int, dtype: np.dtype) -> ndarray:
     spare = np.empty(size + LINE // dtype.itemsize, dtype)
     start = -spare.__array_interface__["data"][0] % LINE // dtype.itemsize

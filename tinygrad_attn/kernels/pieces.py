@@ -66,10 +66,3 @@ def multiply(a: ndarray, b: ndarray, out: ndarray) -> ndarray:
         multiply(a[:rows], blocks[n, :, :width - columns], out[:rows, columns:])
     np.matmul(a[:rows].reshape(m, 1, high, depth), blocks[:n], out=out[:rows, :columns].reshape(m, high, n, wide).swapaxes(1, 2))
     return out
-
-
-def aligned(x: ndarray) -> ndarray:
-    """A copy of x with every row at the start of a cache line."""
-    copy = empty_rows(x.shape, x.dtype)
-    copy[...] = x
-    return copy

@@ -15,8 +15,8 @@ import numpy as np
 from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
-from .memory import empty, empty_rows
-from .pieces import aligned, multiply, turned
+from .memory import aligned, empty, empty_rows
+from .pieces import multiply, turned
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 ROWS, COLUMNS = 256, 512        # COLUMNS is a multiple of ROWS, so the diagonal meets a tile of rows in one tile only
@@ -151,9 +151,7 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
             stop = min(j + COLUMNS, width)
             keys = aligned(k[at][j:stop])
             kt = turned(_with_column(key_one, scaled(keys, scale * mask.unit), 1))
-            vt = turned(_with_column(value_one, v[at][j:stop], 1))
-            if keep is not None:
-                vt[:, :-1] *= dtype.type(keep_scale)
+            vt = turned(_with_column(value_one, scaled(v[at][j:stop], keep_scale), 1))
             dkeys, dvalues = (np.zeros((stop - j, x.shape[-1]), dtype) for x in (k, v))
             for i in range(j if mask.causal else 0, length, ROWS):
                 rows = slice(i, min(i + ROWS, length))
