@@ -94,19 +94,23 @@ def test_dropout_keeps_what_it_is_told(kernel):
     check((out, *found), composite(g, q, k, v, None, True, 0.3, keep * 1.4), np.float64)
 
 
-def test_dropout_reads_nothing_that_was_not_written(kernel, monkeypatch):
-    """The last block of turned keys or values is wider than they are; what lies there may be any bits."""
+@pytest.mark.parametrize("dv", [5, 8, 11])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_nothing_is_read_that_was_not_written(kernel, monkeypatch, dropout, dv):
+    """Blocks of turned keys may be wider than they are, and of keys and values the shorter ones are filled up: with what?"""
     def full_of_large_numbers(shape, dtype):
         return np.full(shape, np.finfo(dtype).max, dtype)
 
-    monkeypatch.setattr(pieces, "empty_rows", full_of_large_numbers)
+    for module in (pieces, tiled):
+        for name in ("empty", "empty_rows"):
+            monkeypatch.setattr(module, name, full_of_large_numbers, raising=False)
     rng = np.random.default_rng(0)
-    q, k, v, g = rng.standard_normal((4, 2, 14, 8))
-    keep = rng.random((2, 14, 14)) > 0.3
+    q, k, v, g = (rng.standard_normal((2, 14, d)) for d in (8, 8, dv, dv))
+    keep, keep_scale = (rng.random((2, 14, 14)) > 0.3, 1 / 0.7) if dropout else (None, 1.0)
     with np.errstate(over="raise", invalid="raise"):
-        out, saved = A.attention(q, k, v, scale=0.4, keep=keep, keep_scale=1 / 0.7)
-        found = A.attention_backward(g, out, q, k, v, saved, scale=0.4, keep=keep, keep_scale=1 / 0.7)
-    check((out, *found), composite(g, q, k, v, None, False, 0.4, keep / 0.7), np.float64)
+        out, saved = A.attention(q, k, v, scale=0.4, keep=keep, keep_scale=keep_scale)
+        found = A.attention_backward(g, out, q, k, v, saved, scale=0.4, keep=keep, keep_scale=keep_scale)
+    check((out, *found), composite(g, q, k, v, None, False, 0.4, 1.0 if keep is None else keep / 0.7), np.float64)
 
 
 def test_weights_are_the_softmax(kernel):

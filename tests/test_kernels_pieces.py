@@ -39,8 +39,8 @@ def test_a_product_with_turned_blocks_or_with_their_first_columns(cuts, height, 
     for n in (width, min(shown, width)):
         out = np.full((height, n), np.nan, dtype)
         with small(cuts):
-            blocks = pieces.turned(x)
-            assert pieces.multiply(a, blocks, out) is out
+            blocks = pieces.turn(x, pieces.room(width, depth, x.dtype))
+            pieces.Product(a, blocks, out)()
         assert (len(blocks) > 1) == (cuts and depth >= 32 and width > 32)
         np.testing.assert_allclose(out, a @ x[:n].T, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
 
@@ -50,8 +50,27 @@ def test_a_product_with_a_matrix(cuts, height, depth, width, columns_first):
     a, b = numbers(height, depth, "f8", columns_first), memory.aligned(numbers(depth, width, "f8"))
     out = np.full((height, width), np.nan)
     with small(cuts):
-        pieces.multiply(a, b, out)
+        pieces.Product(a, b, out)()
     np.testing.assert_allclose(out, a @ b, rtol=0, atol=1e-12)
+
+
+@given(cuts=st.booleans(), height=LENGTHS, width=LENGTHS, shown=LENGTHS, depth=st.sampled_from([5, 32, 33]), turned=st.booleans(),
+       pairs=st.sampled_from([(2,), (2, 3)]))
+def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(cuts, height, width, shown, depth, turned, pairs):
+    """Stacks of matrices, written to after they were cut up: as the buffers of a tile are."""
+    rng, shown = np.random.default_rng(height), min(shown, width)
+    a = np.empty((*pairs, height, depth)) if not turned else np.empty((*pairs, depth, height)).mT
+    room = np.full((*pairs, height + 2, shown + 3), np.nan)
+    out = room[..., :height, :shown]
+    with small(cuts):
+        blocks = pieces.room(width, depth, a.dtype, *pairs)
+        product = pieces.Product(a, blocks, out)
+    for _ in range(2):
+        a[...], x = rng.standard_normal(a.shape), rng.standard_normal((*pairs, width, depth))
+        pieces.turn(x, blocks)
+        product()
+        np.testing.assert_allclose(out, a @ x[..., :shown, :].mT, rtol=0, atol=1e-12)
+    assert np.isnan(room[..., height:, :]).all() and np.isnan(room[..., shown:]).all()
 
 
 @pytest.mark.parametrize("depth", [32, 64, 96])
@@ -72,10 +91,10 @@ def test_pieces_stay_below_the_limit(monkeypatch, depth):
     monkeypatch.setattr(pieces, "np", Recording())
     for rows, columns in ((256, 512), (232, 488), (255, 511)):
         tile = np.ones((rows, columns), np.float32)
-        blocks = pieces.turned(np.ones((columns, depth + 1), np.float32))
-        pieces.multiply(np.ones((rows, depth + 1), np.float32), blocks, tile)
-        pieces.multiply(tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32))
-        pieces.multiply(tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32))
+        blocks = pieces.turn(np.ones((columns, depth + 1), np.float32), pieces.room(columns, depth + 1, tile.dtype))
+        pieces.Product(np.ones((rows, depth + 1), np.float32), blocks, tile)()
+        pieces.Product(tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32))()
+        pieces.Product(tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32))()
     pieces._rows.cache_clear()
     assert len(sizes) > 9 and max(sizes) <= 1_000_000 and np.median(sizes) > 400_000
 

@@ -3,13 +3,15 @@
 Before it multiplies, OpenBLAS copies both matrices into an order of its own.  For processors with AVX-512 it has a second kernel,
 for up to a million multiplications, that does without; in attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 %
 faster.  So such a product is cut into pieces of at most a million, all in one call of `numpy.matmul`, which goes through
-stacks of matrices.  (For x y^T as it lies that kernel is not made: `turned` turns y beforehand.)  It reads the right matrix again
+stacks of matrices.  (For x y^T as it lies that kernel is not made: `turn` turns y beforehand.)  It reads the right matrix again
 and again, which is why that should begin at a cache line and its rows lie close together: blocks of WIDE columns, one after another.
 
 On other processors a product is one piece, and all this is `numpy.matmul`.
 """
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -39,30 +41,48 @@ def _rows(height: int, depth: int, columns: int, few: int) -> int:
     return height // count if height % count == 0 else 1 << most.bit_length() - 1
 
 
-def turned(x: ndarray) -> ndarray:
-    """x^T of x (n, depth), as blocks of columns, (blocks, depth, width); what lies beyond n in the last one is left as it was."""
-    n, depth = x.shape
+def room(n: int, depth: int, dtype: np.dtype, *lead: int) -> ndarray:
+    """Memory for `turn`: n columns as blocks, (..., blocks, depth, width)."""
     count = -(-n // WIDE) if _rows(MOST, depth, WIDE, FEW) < MOST else 1
-    wide = n // count if n % count == 0 else WIDE
-    blocks = empty_rows((count, depth, wide), x.dtype)
+    return empty_rows((*lead, count, depth, n // count if n % count == 0 else WIDE), dtype)
+
+
+def turn(x: ndarray, blocks: ndarray) -> ndarray:
+    """blocks <- x^T of x (..., n, depth); what lies beyond n in the last one is left as it was."""
+    *lead, n, depth = x.shape
+    wide = blocks.shape[-1]
     full = n // wide
-    blocks[:full] = x[:full * wide].reshape(full, wide, depth).swapaxes(1, 2)
-    blocks[full:, :, :n - full * wide] = x[full * wide:].T
+    blocks[..., :full, :, :] = x[..., :full * wide, :].reshape(*lead, full, wide, depth).swapaxes(-1, -2)
+    if full * wide < n:
+        blocks[..., full, :, :n - full * wide] = x[..., full * wide:, :].swapaxes(-1, -2)
     return blocks
 
 
-def multiply(a: ndarray, b: ndarray, out: ndarray) -> ndarray:
-    """out <- a b for a (rows, depth) and b (depth, columns), or the first columns of b in blocks as `turned` makes them."""
-    (height, depth), width, wide = a.shape, out.shape[1], b.shape[-1]
-    high = _rows(height, depth, wide, FEW if a.strides[1] == a.itemsize else 2 * FEW)
-    if high == height and width <= wide:
-        return np.matmul(a, b if b.ndim == 2 else b[0, :, :width], out=out)
-    blocks = b if b.ndim == 3 else b[None]
-    m, n = height // high, width // wide
-    rows, columns = m * high, n * wide
-    if rows < height:
-        multiply(a[rows:], b, out[rows:])
-    if columns < width:
-        multiply(a[:rows], blocks[n, :, :width - columns], out[:rows, columns:])
-    np.matmul(a[:rows].reshape(m, 1, high, depth), blocks[:n], out=out[:rows, :columns].reshape(m, high, n, wide).swapaxes(1, 2))
-    return out
+class Product:
+    """out <- a b for a (..., rows, depth) and b (..., depth, columns), or the first columns of b in blocks as `turn` makes them.
+
+    It is cut up once, and each call multiplies what the matrices then hold: between short calls two threads wait for Python.
+    """
+
+    __slots__ = ("calls",)
+
+    def __init__(self, a: ndarray, b: ndarray, out: ndarray):
+        (*lead, height, depth), width, wide = a.shape, out.shape[-1], b.shape[-1]
+        high = _rows(height, depth, wide, FEW if a.strides[-1] == a.itemsize else 2 * FEW)
+        blocks = b if b.ndim > a.ndim else b[..., None, :, :]
+        self.calls: list[Callable[[], Any]] = []
+        if high == height and width <= wide:
+            self.calls = [partial(np.matmul, a, blocks[..., 0, :, :width], out)]
+            return
+        m, n = height // high, width // wide
+        rows, columns = m * high, n * wide
+        if rows < height:
+            self.calls += Product(a[..., rows:, :], b, out[..., rows:, :]).calls
+        if columns < width:
+            self.calls += Product(a[..., :rows, :], blocks[..., n, :, :width - columns], out[..., :rows, columns:]).calls
+        cut = out[..., :rows, :columns].reshape(*lead, m, high, n, wide).swapaxes(-2, -3)
+        self.calls.append(partial(np.matmul, a[..., :rows, :].reshape(*lead, m, 1, high, depth), blocks[..., None, :n, :, :], cut))
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()

@@ -6,17 +6,21 @@ of weights again, exp(q k^T - lse): that costs one more product, and saves the m
 Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the products, by one column more:
 [q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
 The products are cut into pieces (see `pieces`), for which what stands on the right is copied to lie close together.
+
+While one thread runs Python another one waits for it, and longer than it takes: who has slept is late.  So what can be
+prepared once is: the buffers, the views of them that a tile of some shape is, and the products between these.
 (Rabe & Staats 2021; Dao et al. 2022.)
 """
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
-from .memory import aligned, empty, empty_rows
-from .pieces import multiply, turned
+from .memory import empty, empty_rows
+from .pieces import Product, room, turn
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 ROWS, COLUMNS = 256, 512        # COLUMNS is a multiple of ROWS, so the diagonal meets a tile of rows in one tile only
@@ -44,156 +48,230 @@ def _column_tiles(rows: slice, columns: int, causal: bool) -> list[slice]:
     return [slice(j, min(j + COLUMNS, end)) for j in range(0, end, COLUMNS)]
 
 
+class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
+    """The buffers in which one thread goes forward, and by (rows, first column, end): the tile, and the products into and out of it."""
+
+    def __init__(self, depth: int, columns: int, depth_v: int, dtype: np.dtype):
+        self.turned_keys = [room(min(COLUMNS, columns - j), depth, dtype) for j in range(0, columns, COLUMNS)]
+        self.value_rows = empty_rows((columns, depth_v), dtype)
+        self.scores = empty(ROWS * COLUMNS, dtype)
+        self.queries, self.shares = empty((ROWS, depth), dtype), empty((ROWS, depth_v), dtype)
+
+    def load(self, k: ndarray, v: ndarray) -> None:
+        for n, blocks in enumerate(self.turned_keys):
+            turn(k[n * COLUMNS:(n + 1) * COLUMNS], blocks)
+        self.value_rows[:] = v
+
+    def __missing__(self, shape: tuple[int, int, int]) -> tuple[ndarray, Product, Product]:
+        height, start, stop = shape
+        tile = _tile(self.scores, height, stop - start)
+        self[shape] = (tile, Product(self.queries[:height], self.turned_keys[start // COLUMNS], tile),
+                       Product(tile, self.value_rows[start:stop], self.shares[:height]))
+        return self[shape]
+
+
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
             out: ndarray) -> Tiled:
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
-    *lead, length, _ = q.shape
-    dtype = q.dtype
+    *lead, length, depth = q.shape
+    dtype, (width, depth_v) = q.dtype, v.shape[-2:]
     row_tiles = [slice(i, min(i + ROWS, length)) for i in range(0, length, ROWS)]
     lse, maxima = np.empty(q.shape[:-1], dtype), np.zeros(q.shape[:-1], dtype)
     shifted = np.zeros((*lead, len(row_tiles)), bool)
     heads = list(np.ndindex(*lead))
     shares = _shares(len(heads), len(row_tiles))
+    spare: list[_Forward] = []
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        keys, values = [turned(k[at][j:j + COLUMNS]) for j in range(0, k.shape[-2], COLUMNS)], aligned(v[at])
-        buffer, product = empty(ROWS * COLUMNS, dtype), empty((ROWS, v.shape[-1]), dtype)
+        space: _Forward = _taken(spare, lambda: _Forward(depth, width, depth_v, dtype))
+        space.load(k[at], v[at])
 
-        def scores(rows: slice, columns: slice, queries: ndarray) -> ndarray:
-            tile = _tile(buffer, rows, columns)
-            multiply(queries, keys[columns.start // COLUMNS], tile)
+        def scores(rows: slice, columns: slice) -> ndarray:
+            tile, product, _ = space[rows.stop - rows.start, columns.start, columns.stop]
+            product()
             mask.add(tile, at, rows, columns)
             return tile
 
-        def add_share(rows: slice, columns: slice, tile: ndarray, result: ndarray) -> None:
+        def add_share(rows: slice, columns: slice, result: ndarray) -> None:
+            tile, _, product = space[len(result), columns.start, columns.stop]
             if keep is not None:
                 tile *= keep[(*at, rows, columns)]
-            result += multiply(tile, values[columns], product[:len(result)])
+            product()
+            result += space.shares[:len(result)]
 
         for index in range(share, len(row_tiles), shares):
             rows = row_tiles[index]
-            tiles = [mask.seen(at, rows, columns) for columns in _column_tiles(rows, k.shape[-2], mask.causal)]
+            tiles = [mask.seen(at, rows, columns) for columns in _column_tiles(rows, width, mask.causal)]
             cut = [columns for columns in tiles if columns.stop > columns.start]
-            queries = scaled(q[at][rows], scale * mask.unit)
-            result = np.zeros((len(queries), v.shape[-1]), dtype)
-            total, unmasked = np.zeros((2, len(queries)), dtype)
+            queries = q[at][rows]
+            height = len(queries)
+            np.multiply(queries, dtype.type(scale * mask.unit), out=space.queries[:height])
+            result = np.zeros((height, depth_v), dtype)
+            total, unmasked = np.zeros((2, height), dtype)
             for columns in cut:
-                tile = scores(rows, columns, queries)
+                tile = scores(rows, columns)
                 mask.exp(tile, out=tile)
                 one = ones(COLUMNS, dtype)[:tile.shape[1]]
                 if mask.multiplies:
-                    np.maximum(unmasked, tile @ one, out=unmasked)
+                    np.maximum(unmasked, tile.dot(one), out=unmasked)
                     mask.multiply(tile, at, rows, columns)
-                total += tile @ one
-                add_share(rows, columns, tile, result)
+                total += tile.dot(one)
+                add_share(rows, columns, result)
             if not in_range(total, np.maximum(unmasked, total)):
                 shifted[at][index] = True
-                queries = scaled(q[at][rows], scale)
-                top = np.full((len(queries), 1), -np.inf, dtype)
+                np.multiply(queries, dtype.type(scale), out=space.queries[:height])
+                top = np.full((height, 1), -np.inf, dtype)
                 for columns in cut:
-                    tile = scores(rows, columns, queries)
+                    tile = scores(rows, columns)
                     mask.hide(tile, at, rows, columns)
                     np.maximum(top, tile.max(-1, keepdims=True), out=top)
                 maximum = maxima[at][rows] = row_maximum(top)[:, 0]
                 result[:], total[:] = 0, 0
                 for columns in cut:
-                    tile = scores(rows, columns, queries)
+                    tile = scores(rows, columns)
                     mask.hide(tile, at, rows, columns)
                     tile -= maximum[:, None]
                     np.exp(tile, out=tile)
                     total += tile.sum(-1)
-                    add_share(rows, columns, tile, result)
+                    add_share(rows, columns, result)
                 total[total == 0] = 1                   # a row that sees nothing: 0 / 1, and an lse of 0
             lse[at][rows] = np.log(total)
             np.multiply(result, (dtype.type(keep_scale) / total)[:, None], out=out[at][rows])
+        spare.append(space)
 
     with np.errstate(**QUIET):
         tasks(run, len(heads) * shares)
     return Tiled(lse, maxima if shifted.any() else maxima[..., :0].copy(), shifted)
 
 
-def _tile(buffer: ndarray, rows: slice, columns: slice) -> ndarray:
-    """A contiguous matrix for these scores at the start of a flat buffer: exponentials are slow where rows have gaps."""
-    height, width = rows.stop - rows.start, columns.stop - columns.start
-    return buffer[:height * width].reshape(height, width)
+def _tile(buffer: ndarray, *shape: int) -> ndarray:
+    """A contiguous array of this shape at the start of a flat buffer: exponentials are slow where rows have gaps."""
+    return buffer[:math.prod(shape)].reshape(shape)
 
 
-def _with_column(wide: ndarray, x: ndarray, column: ndarray | float) -> ndarray:
-    """[x, column], in the first rows of `wide`."""
-    wide = wide[:len(x)]
-    wide[:, :-1] = x
-    wide[:, -1] = column
-    return wide
+def _taken(spare: list, make: Any) -> Any:
+    """One that an earlier task has done with, or a new one; another thread may take the last one at any moment."""
+    try:
+        return spare.pop()
+    except IndexError:
+        return make()
+
+
+class _Tile(NamedTuple):
+    """A tile of one shape in backward, and the products that fill it and that use it."""
+
+    p: ndarray
+    ds: ndarray
+    scores: Product
+    dcolumns: Product
+    dquery: Product
+
+
+class _Backward(dict[tuple[int, int, int], _Tile]):
+    """The buffers in which one thread goes backward, and by (columns loaded, rows, columns): a tile, and the products between them.
+
+    What stands in pairs, first for the weights p, then for ds, is multiplied in one call:
+
+        [p, ds] <- [[q, -lse], [g, -delta]] [[k, 1], [v, 1]]^T          [dv, dk] <- [p, ds]^T [g, q]
+
+    so the shorter of a key and a value is filled up with zeros.
+    """
+
+    def __init__(self, depth: int, depth_v: int, dtype: np.dtype):
+        wide = max(depth, depth_v)
+        self.scores = empty(2 * ROWS * COLUMNS, dtype)
+        self.rows, self.columns = empty_rows((2, ROWS, wide + 1), dtype), np.zeros((2, COLUMNS, wide + 1), dtype)
+        self.rows[:], self.columns[..., -1] = 0, 1
+        self.query, self.cotangent = self.rows[0, :, :depth], self.rows[1, :, :depth_v]
+        self.key, self.value = self.columns[0, :, :depth], self.columns[1, :, :depth_v]
+        self.key_rows, self.dquery = empty((COLUMNS, depth), dtype), empty((ROWS, depth), dtype)
+        self.dcolumns = empty((2, COLUMNS, wide), dtype)
+        self.turned: dict[int, ndarray] = {}
+
+    def load(self, k: ndarray, v: ndarray, scale: Any, keep_scale: Any) -> None:
+        n = len(k)
+        self.key_rows[:n] = k
+        np.multiply(k, scale, out=self.key[:n])
+        np.multiply(v, keep_scale, out=self.value[:n])
+        if n not in self.turned:
+            self.turned[n] = room(n, self.columns.shape[-1], k.dtype, 2)
+        turn(self.columns[:, :n], self.turned[n])
+
+    def __missing__(self, shape: tuple[int, int, int]) -> _Tile:
+        loaded, height, width = shape
+        pair, rows = _tile(self.scores, 2, height, width), self.rows[:, :height]
+        self[shape] = _Tile(pair[0], pair[1], Product(rows, self.turned[loaded], pair),
+                            Product(pair.mT, rows[::-1, :, :-1], self.dcolumns[:, :width]),
+                            Product(pair[1], self.key_rows[:width], self.dquery[:height]))
+        return self[shape]
 
 
 def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Tiled, mask: Mask, scale: float,
              keep: ndarray | None, keep_scale: float, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None) -> None:
     """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
-    *lead, length, _ = q.shape
-    dtype, width = q.dtype, k.shape[-2]
+    *lead, length, depth = q.shape
+    dtype, (width, depth_v) = q.dtype, v.shape[-2:]
+    number = dtype.type
     heads = list(np.ndindex(*lead))
     starts = range(0, width, COLUMNS)
     shares = _shares(len(heads), len(starts)) if dmask is None else 1
     dqs = [dq] + [np.empty_like(dq) for _ in range(shares - 1)]             # each share adds up its own; one share is usual
+    spare: list[_Backward] = []
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        first, second = empty((2, ROWS * COLUMNS), dtype)
-        query_one, cotangent_one = (empty_rows((ROWS, x.shape[-1] + 1), dtype) for x in (k, v))
-        key_one, value_one = (np.empty((COLUMNS, x.shape[-1] + 1), dtype) for x in (k, v))
-        for_query, for_key, for_value = (empty((n, x.shape[-1]), dtype) for n, x in ((ROWS, k), (COLUMNS, k), (COLUMNS, v)))
-        dqueries = np.zeros(q.shape[-2:], dtype)        # sums lie contiguous, because adding to rows with gaps is slow
-        minus_lse = saved.lse[at] * dtype.type(-mask.unit)
-        minus_delta = -np.vecdot(g[at], out[at])
+        space: _Backward = _taken(spare, lambda: _Backward(depth, depth_v, dtype))
+        queries, cotangents, shifted = q[at], g[at], saved.shifted[at]
+        dqueries = np.zeros(queries.shape, dtype)       # sums lie contiguous, because adding to rows with gaps is slow
+        minus_lse = saved.lse[at] * number(-mask.unit)
+        minus_delta = -np.vecdot(cotangents, out[at])
         head = tuple(slice(i, i + 1) for i in at)
         for j in starts[share::shares]:
             stop = min(j + COLUMNS, width)
-            keys = aligned(k[at][j:stop])
-            kt = turned(_with_column(key_one, scaled(keys, scale * mask.unit), 1))
-            vt = turned(_with_column(value_one, scaled(v[at][j:stop], keep_scale), 1))
-            dkeys, dvalues = (np.zeros((stop - j, x.shape[-1]), dtype) for x in (k, v))
+            space.load(k[at][j:stop], v[at][j:stop], number(scale * mask.unit), number(keep_scale))
+            dcolumns = np.zeros((2, stop - j, space.dcolumns.shape[-1]), dtype)
             for i in range(j if mask.causal else 0, length, ROWS):
                 rows = slice(i, min(i + ROWS, length))
                 columns = mask.seen(at, rows, slice(j, min(stop, rows.stop) if mask.causal else stop))
                 height, size = rows.stop - i, columns.stop - j
                 if size == 0:
                     continue
-                tile, ds = _tile(first, rows, columns), _tile(second, rows, columns)
-
-                shifted = saved.shifted[at][i // ROWS]
-                query = _with_column(query_one, q[at][rows], 0 if shifted else minus_lse[rows])
-                cotangent = _with_column(cotangent_one, g[at][rows], minus_delta[rows])
-                multiply(query, kt, tile)
-                mask.add(tile, at, rows, columns)
-                if shifted:
-                    tile *= dtype.type(1 / mask.unit)       # e^x copes with numbers far below 0 faster than 2^x does
-                    tile -= saved.maximum[at][rows, None]
-                    tile -= saved.lse[at][rows, None]
-                    np.minimum(tile, 0, out=tile)           # weights are at most 1; a hidden score might overflow
-                    np.exp(tile, out=tile)
+                needed = shifted[i // ROWS]
+                space.query[:height], space.cotangent[:height] = queries[rows], cotangents[rows]
+                space.rows[0, :height, -1] = 0 if needed else minus_lse[rows]
+                space.rows[1, :height, -1] = minus_delta[rows] if keep is None else 0
+                tile = space[stop - j, height, size]
+                p, ds = tile.p, tile.ds
+                tile.scores()
+                mask.add(p, at, rows, columns)
+                if needed:
+                    p *= number(1 / mask.unit)          # e^x copes with numbers far below 0 faster than 2^x does
+                    p -= saved.maximum[at][rows, None]
+                    p -= saved.lse[at][rows, None]
+                    np.minimum(p, 0, out=p)             # weights are at most 1; a hidden score might overflow
+                    np.exp(p, out=p)
                 else:
-                    mask.exp(tile, out=tile)
-                mask.multiply(tile, at, rows, columns)
+                    mask.exp(p, out=p)
+                mask.multiply(p, at, rows, columns)
 
-                if keep is None:
-                    multiply(cotangent, vt, ds)
-                    kept = tile
-                else:
+                if keep is not None:
                     chosen = keep[(*at, rows, columns)]
-                    kept = tile * chosen
-                    multiply(cotangent[:, :-1], vt[:, :-1], ds)
                     ds *= chosen
                     ds += minus_delta[rows, None]
-                ds *= tile
+                ds *= p
                 if dmask is not None:
                     accumulate(dmask, ds[(None,) * len(lead)], head, rows, columns)
-                dvalues[:size] += multiply(kept.T, cotangent[:, :-1], for_value[:size])
-                dkeys[:size] += multiply(ds.T, query[:, :-1], for_key[:size])
-                dqueries[rows] += multiply(ds, keys[:size], for_query[:height])
-            np.multiply(dkeys, dtype.type(scale), out=dk[at][j:stop])
-            np.multiply(dvalues, dtype.type(keep_scale), out=dv[at][j:stop])
-        np.multiply(dqueries, dtype.type(scale), out=dqs[share][at])
+                if keep is not None:
+                    p *= chosen
+                tile.dcolumns()
+                dcolumns[:, :size] += space.dcolumns[:, :size]
+                tile.dquery()
+                dqueries[rows] += space.dquery[:height]
+            np.multiply(dcolumns[0, :, :depth_v], number(keep_scale), out=dv[at][j:stop])
+            np.multiply(dcolumns[1, :, :depth], number(scale), out=dk[at][j:stop])
+        np.multiply(dqueries, number(scale), out=dqs[share][at])
+        spare.append(space)
 
     with np.errstate(under="ignore"):
         tasks(run, len(heads) * shares, dmask is None)          # heads may add to the same entries of dmask
