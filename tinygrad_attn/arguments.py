@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,11 @@ def check_probability(p: float, function: str, name: str = "p") -> None:
 
 def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
     """The sizes of the axes to normalise, from one whole number or several."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, (int, np.integer)) else normalized_shape
-    if isinstance(shape, str) or not hasattr(shape, "__iter__") or not all(isinstance(n, (int, np.integer)) for n in shape):
+    try:
+        return tuple(map(index, (normalized_shape,) if isinstance(normalized_shape, (int, np.integer)) else normalized_shape))
+    except TypeError:
         raise TypeError(f"normalized_shape is the size of the last axis, or a tuple of the last sizes, such as x.shape[-1]; "
-                        f"got {describe(normalized_shape)}.")
-    return tuple(map(int, shape))
+                        f"got {describe(normalized_shape)}.") from None
 
 
 def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str, **parameters: Any) -> int:

@@ -233,7 +233,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
     dq, dk, dv = (_heads_inside(x.shape, x.dtype) for x in (q, k, v))
     mask_shape = mask.shape if needs[3:] == (True,) else None
     return attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale, mask_shape=mask_shape,
-                                      dq=dq, dk=dk, dv=dv)
+                                               dq=dq, dk=dk, dv=dv)
 
 
 @op(broadcasts=True, fresh=True, twin=reference.attention_weights_reference)
@@ -260,7 +260,7 @@ def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, ke
     q, k, v = reference.unpack_heads(packed, num_heads)
     y = np.empty((b, t, width // 3), packed.dtype)
     out, saved = attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale,
-                                   out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2))
+                                          out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2))
     return y, saved
 
 
@@ -272,7 +272,7 @@ def _packed_attention(g, y, packed, mask=None, *, num_heads, scale, is_causal, k
     dq, dk, dv = reference.unpack_heads(dpacked, num_heads)
     g, y = (np.ascontiguousarray(x).reshape(b, t, num_heads, -1).swapaxes(1, 2) for x in (g, y))
     *_, dmask = attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale,
-                                           mask_shape=mask.shape if needs[1:] == (True,) else None, dq=dq, dk=dk, dv=dv)
+                                                    mask_shape=mask.shape if needs[1:] == (True,) else None, dq=dq, dk=dk, dv=dv)
     return dpacked, dmask
 
 
