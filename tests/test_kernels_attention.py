@@ -15,7 +15,8 @@ MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf",
 @pytest.fixture(params=["whole", "tiled", "tiled, in pieces"])
 def kernel(request, monkeypatch):
     """One kernel or the other, with blocks so small that tiny inputs have many of them; and with products in pieces or not."""
-    monkeypatch.setattr(A, "KEEP_SCORES", 1 << 40 if request.param == "whole" else 0)
+    for name in ("KEEP_ALWAYS", "KEEP_SCORES"):
+        monkeypatch.setattr(A, name, 1 << 40 if request.param == "whole" else 0)
     for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300),
                                 (whole, "STRIP", 5)):
         monkeypatch.setattr(module, name, value)
@@ -194,3 +195,19 @@ def test_blocks_cover_every_item_once(lead, most):
         assert seen[at].size <= most
         seen[at] += 1
     assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("heads, rows, columns, causal, expected", [
+    (4096, 64, 64, False, whole.Whole),             # short: however many heads there are, tiles would take longer
+    (512, 362, 362, False, whole.Whole), (512, 363, 363, False, tiled.Tiled), (64, 363, 363, False, whole.Whole),
+    (8, 724, 724, False, whole.Whole), (8, 725, 725, False, tiled.Tiled),
+    (8, 961, 961, True, whole.Whole), (8, 962, 962, True, tiled.Tiled),         # half of the scores and half a strip
+    (512, 1, 4096, True, whole.Whole),              # one token more, with a cache
+])
+def test_which_kernel_runs(heads, rows, columns, causal, expected):
+    q, k = (np.broadcast_to(np.float32(0), (heads, n, 1)) for n in (rows, columns))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (whole, tiled):
+            patch.setattr(module, "forward", lambda *_, name=module.__name__: name)
+        out, saved = A.attention(q, k, k, scale=1.0, causal=causal)
+    assert saved.state == expected.__module__

@@ -15,8 +15,9 @@ from numpy import ndarray
 from . import tiled, whole
 from .scores import Mask
 
-KEEP_BYTES = 16 << 20           # weights kept, all heads together: below the size that malloc always takes afresh
-KEEP_SCORES = 1 << 19           # and of one head: beyond, they do not fit the cache
+KEEP_ALWAYS = whole.BLOCK       # weights of one head: up to here its tiles would be small, and Python dearer than the products
+KEEP_SCORES = 1 << 19           # beyond this they do not fit the cache
+KEEP_BYTES = 64 << 20           # and between the two this much of all heads together: there `tiled` is little slower
 
 
 class Saved(NamedTuple):
@@ -24,6 +25,12 @@ class Saved(NamedTuple):
 
     state: whole.Whole | tiled.Tiled | None         # None: there is nothing to compute, some axis has length 0
     mask: Mask
+
+
+def _worth_keeping(heads: int, rows: int, columns: int, causal: bool, itemsize: int) -> bool:
+    """Should `whole` run?"""
+    kept = columns * (rows + min(rows, whole.STRIP)) / 2 if causal else columns * rows
+    return kept <= KEEP_ALWAYS or kept <= KEEP_SCORES and heads * kept * itemsize <= KEEP_BYTES
 
 
 def _whole_rows(x: ndarray) -> ndarray:
@@ -49,8 +56,7 @@ def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray
     if 0 in shape or v.shape[-1] == 0:
         out[...] = 0
         return out, Saved(None, seen)
-    scores = shape[-1] * shape[-2] / (2 if causal else 1)       # of one head; under a causal mask `whole` keeps about half of them
-    small = scores <= KEEP_SCORES and math.prod(shape[:-2]) * scores * q.itemsize <= KEEP_BYTES
+    small = _worth_keeping(math.prod(shape[:-2]), shape[-2], shape[-1], causal, q.itemsize)
     return out, Saved((whole if small else tiled).forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
 
 
