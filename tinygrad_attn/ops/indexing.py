@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..engine import op
+
+OFTEN = 8                       # uses of a row of a table in one call, from where it is worth a call of its own
 
 
 def _is_basic(index):
@@ -56,14 +56,15 @@ def embedding_backward(g, *, indices, rows):
     flat = flat[order]
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     counts = np.diff(starts, append=flat.size)
-    # First all rows' first uses at once, then all second ones, ...; a row used very often gets the rest of its uses in one sum.
-    most = math.isqrt(flat.size) + 1
-    out[flat[starts]] = g[order[starts]]
-    for use in range(1, min(int(counts.max()), most)):
-        places = starts[counts > use] + use
+    # What is used seldom: first all rows' first uses at once, then all second ones, ...
+    seldom = counts <= OFTEN
+    out[flat[starts[seldom]]] = g[order[starts[seldom]]]
+    for use in range(1, min(int(counts.max()), OFTEN)):
+        places = starts[seldom & (counts > use)] + use
         out[flat[places]] += g[order[places]]
-    for start, count in zip(starts[counts > most], counts[counts > most], strict=True):
-        out[flat[start]] += g[order[start + most:start + count]].sum(axis=0)
+    one = np.ones(int(counts.max()), g.dtype)        # what is used often: a product with ones is the fastest sum
+    for start, count in zip(starts[~seldom].tolist(), counts[~seldom].tolist(), strict=True):
+        one[:count].dot(g[order[start:start + count]], out=out[flat[start]])
     return out
 
 
