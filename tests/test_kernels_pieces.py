@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinygrad_attn import threads
-from tinygrad_attn.kernels import memory, pieces
+from tinygrad_attn.kernels import linear, memory, pieces
 
 LENGTHS = st.integers(1, 70)
 
@@ -41,7 +41,7 @@ def test_a_product_with_turned_blocks_or_with_their_first_columns(cuts, height, 
         with small(cuts):
             blocks = pieces.turn(x, pieces.room(width, depth, x.dtype))
             pieces.Product(a, blocks, out)()
-        assert (len(blocks) > 1) == (cuts and depth >= 32 and width > 32)
+        assert (len(blocks) > 1) == (cuts and depth > 1 and width > 32)
         np.testing.assert_allclose(out, a @ x[:n].T, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
 
 
@@ -73,7 +73,22 @@ def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(cuts, h
     assert np.isnan(room[..., height:, :]).all() and np.isnan(room[..., shown:]).all()
 
 
-@pytest.mark.parametrize("depth", [32, 64, 96])
+@given(cuts=st.booleans(), rows=st.integers(1, 20), width=LENGTHS, out=LENGTHS, bias=st.booleans(), dtype=st.sampled_from(["f4", "f8"]),
+       columns_first=st.booleans(), wants=st.tuples(*[st.booleans()] * 3))
+def test_linear_layers_of_few_rows(cuts, rows, width, out, bias, dtype, columns_first, wants):
+    x, g, weight = numbers(rows, width, dtype), numbers(rows, out, dtype), numbers(out, width, dtype, columns_first)
+    b = numbers(1, out, dtype)[0] if bias else None
+    with small(cuts):
+        assert pieces.thin(rows, weight.size) == (cuts and 4 <= rows <= 17 and rows * weight.size > 6000)
+        y = linear.linear(x, weight, b)
+        found = linear.linear_backward(g, x, weight, *wants)
+    expected = [e if wanted else None for e, wanted in zip((g @ weight, g.T @ x, g.sum(0)), wants, strict=True)]
+    assert y.dtype == dtype and y.flags.c_contiguous
+    for a, e in zip((y, *found), (x @ weight.T + (0 if b is None else b), *expected), strict=True):
+        assert a is e is None or np.allclose(a, e, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
+
+
+@pytest.mark.parametrize("depth", [8, 16, 32, 64, 96])
 def test_pieces_stay_below_the_limit(monkeypatch, depth):
     """As tiles of attention are multiplied: one multiplication more, and OpenBLAS takes its other kernel for the whole piece."""
     sizes, plain = [], np.matmul

@@ -2,9 +2,10 @@
 
 Before it multiplies, OpenBLAS copies both matrices into an order of its own.  For processors with AVX-512 it has a second kernel,
 for up to a million multiplications, that does without; in attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 %
-faster.  So such a product is cut into pieces of at most a million, all in one call of `numpy.matmul`, which goes through
-stacks of matrices.  (For x y^T as it lies that kernel is not made: `turn` turns y beforehand.)  It reads the right matrix again
-and again, which is why that should begin at a cache line and its rows lie close together: blocks of WIDE columns, one after another.
+faster, and with 4 to 16 numbers, or in a linear layer of so few rows, up to twice as fast.  So such a product is cut into pieces
+of at most a million, all in one call of `numpy.matmul`, which goes through stacks of matrices.  (For x y^T as it lies that kernel
+is not made: `turn` turns y beforehand.)  It reads the right matrix again and again, which is why that should begin at a cache
+line and its rows lie close together: blocks of WIDE columns, one after another.
 
 On other processors a product is one piece, and all this is `numpy.matmul`.
 """
@@ -21,6 +22,7 @@ from .memory import empty_rows
 
 MOST = 1_000_000                # multiplications in a piece: the limit of OpenBLAS
 WIDE = 128                      # columns of a block
+THIN = range(4, 18)             # rows of x, or numbers of a head and one more, with which large products gain most
 FEW = 16                        # rows of a piece, below which nothing is gained; twice as many where they lie as columns
 CORES = ("SkylakeX", "Cooperlake", "SapphireRapids")        # as OpenBLAS calls the processors it has that kernel for
 
@@ -33,12 +35,18 @@ def _cuts() -> bool:
 @lru_cache(maxsize=256)
 def _rows(height: int, depth: int, columns: int, few: int) -> int:
     """How many of its rows a piece has, in a product of that depth and so many columns: cut evenly, if that can be."""
-    narrow = min(depth, columns)                    # the numbers of a head, or one more
-    most = MOST // (depth * columns) if _cuts() and narrow % 32 < 2 and 32 <= narrow < 98 else 0
+    narrow = min(depth, columns)                    # the numbers of a head, or one more; or the rows of a thin x
+    worth = narrow in THIN or 32 <= narrow < 98 and narrow % 32 < 2
+    most = MOST // (depth * columns) if worth and _cuts() else 0
     if most < few or height <= most:
         return height
     count = -(-height // most)
     return height // count if height % count == 0 else 1 << most.bit_length() - 1
+
+
+def thin(rows: int, size: int) -> bool:
+    """Are products of so few rows with a matrix of that size worth being cut?"""
+    return rows in THIN and rows * size > MOST and _cuts()
 
 
 def room(n: int, depth: int, dtype: np.dtype, *lead: int) -> ndarray:
