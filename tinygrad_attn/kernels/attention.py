@@ -17,7 +17,7 @@ from .scores import Mask
 
 KEEP_ALWAYS = whole.BLOCK       # weights of one head: up to here its tiles would be small, and Python dearer than the products
 KEEP_SCORES = 1 << 19           # beyond this they do not fit the cache
-KEEP_BYTES = 64 << 20           # and between the two this much of all heads together: there `tiled` is little slower
+KEEP_BYTES = 64 << 20           # and between the two so much of all heads together: more memory would not be worth the time
 
 
 class Saved(NamedTuple):

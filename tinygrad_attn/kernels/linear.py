@@ -109,8 +109,8 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     return y
 
 
-def _outer(g: ndarray, x: ndarray, size: int) -> ndarray:
-    """g^T x"""
+def _by_weight(g: ndarray, x: ndarray, size: int) -> ndarray:
+    """dW = g^T x, (out, in), by this thread or the matrix library's."""
     if not thin(len(x), size):
         return g.T.dot(x)
     y = np.empty((g.shape[1], x.shape[1]), x.dtype)
@@ -124,7 +124,7 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
     one = ones(len(x), x.dtype)
     if not _shared(len(x), weight.size):
         with _alone(len(x), weight.size):
-            dweight = _outer(g, x, weight.size) if wants_weight else None
+            dweight = _by_weight(g, x, weight.size) if wants_weight else None
             return g.dot(weight) if wants_x else None, dweight, one.dot(g) if wants_bias else None
     dx = np.empty(x.shape, x.dtype) if wants_x else None
     dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None

@@ -6,8 +6,6 @@ import numpy as np
 
 from ..engine import op
 
-OFTEN = 8                       # uses of a row of a table in one call, from where it is worth a call of its own
-
 
 def _is_basic(index):
     """Slices, integers, None and ... pick every element at most once."""
@@ -56,10 +54,11 @@ def embedding_backward(g, *, indices, rows):
     flat = flat[order]
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     counts = np.diff(starts, append=flat.size)
-    # What is used seldom: first all rows' first uses at once, then all second ones, ...
-    seldom = counts <= OFTEN
+    # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows are sooner worth a call of their own.
+    most = min(max(1024 // max(g.shape[-1], 1), 8), 32)
+    seldom = counts <= most
     out[flat[starts[seldom]]] = g[order[starts[seldom]]]
-    for use in range(1, min(int(counts.max()), OFTEN)):
+    for use in range(1, min(int(counts.max()), most)):
         places = starts[seldom & (counts > use)] + use
         out[flat[places]] += g[order[places]]
     one = np.ones(int(counts.max()), g.dtype)        # what is used often: a product with ones is the fastest sum
