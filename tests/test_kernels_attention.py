@@ -211,3 +211,23 @@ def test_which_kernel_runs(heads, rows, columns, causal, expected):
             patch.setattr(module, "forward", lambda *_, name=module.__name__: name)
         out, saved = A.attention(q, k, k, scale=1.0, causal=causal)
     assert saved.state == expected.__module__
+
+
+@pytest.mark.parametrize("batch, heads, length, depth, projected, expected", [
+    (1, 4, 256, 16, True, False),           # one sequence: its projections are left to the matrix library's threads
+    (2, 8, 190, 8, True, False), (2, 8, 192, 8, True, True),                    # 380 rows in all, and 384
+    (1, 4, 256, 8, True, True),             # so narrow that the library's threads do not run
+    (1, 4, 256, 16, False, True),           # heads that no projection has made
+    (1, 1, 256, 64, True, False)])          # few scores
+def test_heads_are_shared_out_unless_the_matrix_library_is_at_work(batch, heads, length, depth, projected, expected):
+    shape = (batch, length, heads, depth) if projected else (batch, heads, length, depth)
+    q = np.zeros(shape, np.float32)
+    q = q.swapaxes(1, 2) if projected else q
+    before = threads.get_num_threads()
+    try:
+        threads.set_num_threads(2)
+        assert whole._cut(q, q, causal=False).shared is expected
+        threads.set_num_threads(1)
+        assert not whole._cut(q, q, causal=False).shared
+    finally:
+        threads.set_num_threads(before)

@@ -7,7 +7,8 @@ rows is a product with ones, faster than NumPy's sum.  Where the products are la
 shared out over our threads, each with a product of its own: the bias is then added on all cores as well, and the matrix
 library's own threads stay asleep.  Those go on spinning for 0.1 s after each product and keep the cores from our workers, so
 the two are not mixed: a model of few rows is left to the library's threads, of many rows to ours, and a small product beside
-the shared ones stays in one thread.  (An MLP of 256 x 512 with two threads took twice the time when they were mixed.)
+the shared ones stays in one thread; and so does attention beside the library's (see `whole`).  (An MLP of 256 x 512 with two
+threads took twice the time when they were mixed.)
 With 4 to 17 rows y and dW are made in pieces (see `pieces`): y^T = W x^T, since x is the one to be turned at little cost.
 """
 
@@ -35,10 +36,14 @@ def _shared(rows: int, size: int) -> bool:
     return rows >= ROWS and rows * size >= BIG
 
 
+def left_to_library(rows: int, size: int) -> bool:
+    """Do the matrix library's threads multiply so many rows by a matrix of that size?"""
+    return rows < ROWS and rows * size >= SMALL
+
+
 def _alone(rows: int, size: int) -> Any:
     """One thread for a product that is not shared out, unless the matrix library's threads may have it."""
-    work = rows * size
-    return one_blas_thread() if work >= TINY and (rows >= ROWS or work < SMALL) and get_num_threads() > 1 else _AS_IT_IS
+    return one_blas_thread() if rows * size >= TINY and not left_to_library(rows, size) and get_num_threads() > 1 else _AS_IT_IS
 
 
 def product(a: ndarray, b: ndarray) -> ndarray:
