@@ -182,6 +182,18 @@ def dtype_scale(dtype, size):
     return np.dtype(dtype).type(size)
 
 
+@pytest.mark.parametrize("dtype", ["f", "d"])
+def test_softmax_of_rows_far_from_zero_and_apart(dtype):
+    """What is too small or too large for an exponential has its maximum subtracted, and the rows beside it come out the same."""
+    row = np.linspace(-3, 3, 7)
+    x = (row + np.array([[0.0], [-8], [-60], [-700], [30], [80], [700], [1e5]])).astype(dtype)
+    for part in (x, x[:1], x[1:2], x[2:4], x[4:5], x[5:]):
+        close(S.softmax(part), true_softmax(part.astype("d")), dtype)
+    apart = np.array([[-30.0, -103.0], [-7.5, -100.0], [30.0, -50.0]], dtype)
+    assert np.allclose(np.log(S.softmax(apart)[:, 1]), [-73, -92.5, -80], rtol=1e-3), "what is small is not lost"
+    assert (S.softmax(np.linspace(-200, 200, 401, dtype=dtype)[:, None]) == 1).all()
+
+
 @pytest.mark.parametrize("dtype", "fd")
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weighted", [False, True])
