@@ -97,9 +97,6 @@ def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str
 
 def check_linear(x: Any, weight: Any, bias: Any) -> None:
     """x (..., I), weight (O, I) or (I,), bias (O,) or ()."""
-    shape, sizes = plain(weight).shape, plain(x).shape
-    if sizes and len(shape) == 2 and sizes[-1] == shape[1] and (bias is None or plain(bias).shape == shape[:1]):
-        return                                       # the usual case, first and quickly
     if x.ndim == 0 or weight.ndim not in (1, 2) or x.shape[-1] != weight.shape[-1]:
         turned = weight.ndim == 2 and x.ndim and x.shape[-1] == weight.shape[0]
         raise ValueError("linear: the last size of the input must be the last size of the weight (out, in); got "

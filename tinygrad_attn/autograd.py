@@ -120,11 +120,14 @@ def _result(g: Any, fresh: bool) -> Any:
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
     """Add the gradients of the outputs to the `.grad` of every leaf they depend on; see `Tensor.backward`."""
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
-    with enable_grad() if create_graph else no_grad():
-        found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
-        for t, g, fresh in found.values():
+    here = local.context
+    before, here.recording = here.recording, create_graph
+    try:
+        for t, g, fresh in sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values():
             g = _result(g, fresh)
             t._grad = g if t._grad is None else t._grad + g
+    finally:
+        here.recording = before
 
 
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,

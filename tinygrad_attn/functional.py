@@ -132,11 +132,12 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
     Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
     """
-    if not isinstance(x, (Variable, np.ndarray)) or x.dtype.kind in "iub":  # type: ignore[union-attr]
+    if not isinstance(x, (Variable, np.ndarray)) or plain(x).dtype.kind in "iub":
         x = Tensor(x, dtype=weight.dtype)
+    if fused.fits_linear(x, weight, bias):
+        return fused.linear(x, weight, bias)
     arguments.check_linear(x, weight, bias)
-    plain_case = plain(weight).ndim == 2 and (bias is None or plain(bias).ndim == 1) and fused.fits(x, weight, bias)
-    return (fused.linear if plain_case else reference.linear_reference)(x, weight, bias)
+    return reference.linear_reference(x, weight, bias)
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:

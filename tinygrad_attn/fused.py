@@ -42,6 +42,18 @@ def fits(x: Any, *others: Any) -> bool:
     return True
 
 
+def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
+    """Does `fits` hold, and have they the shapes (..., I), (O, I) and (O,)? A linear layer is called so often that one look must do."""
+    a = x._data if isinstance(x, Variable) else x
+    w = weight._data if isinstance(weight, Variable) else weight
+    b = bias._data if isinstance(bias, Variable) else bias
+    if not (a.__class__ is w.__class__ is ndarray and a.dtype is w.dtype and a.dtype in _FAST and a.size and w.size):
+        return False
+    if w.ndim != 2 or a.shape[-1:] != w.shape[1:]:
+        return False
+    return b is None or b.__class__ is ndarray and b.dtype is a.dtype and b.shape == w.shape[:1]
+
+
 def _matrix(x: ndarray) -> ndarray:
     """x as a contiguous matrix of its last axis. A cotangent may be one number, broadcast; products with that are slow."""
     return np.ascontiguousarray(as_rows(x))
@@ -192,13 +204,14 @@ def _dropout(g, y, x, *, keep, p):
 @op(fresh=True, twin=reference.linear_reference)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
-    return linear_kernel.linear(_matrix(x), weight, bias).reshape(*x.shape[:-1], len(weight))
+    y = linear_kernel.linear(_matrix(x), weight, bias)
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 
 @linear.vjp_all
 def _linear(g, y, x, weight, bias=None, *, needs):
     dx, dweight, dbias = linear_kernel.linear_backward(_matrix(g), _matrix(x), weight, *(*needs, False)[:3])
-    return None if dx is None else dx.reshape(x.shape), dweight, dbias
+    return dx if dx is None or x.ndim == 2 else dx.reshape(x.shape), dweight, dbias
 
 
 # ---- attention

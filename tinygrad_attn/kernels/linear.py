@@ -92,16 +92,28 @@ def _stacks(a: ndarray, b: ndarray) -> ndarray:
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
-    if thin(len(x), weight.size):
-        turned = np.empty((len(weight), len(x)), x.dtype)
-        Product(weight, aligned(x.T), turned)()
-        return np.add(turned.T, 0 if bias is None else bias, out=np.empty((len(x), len(weight)), x.dtype))
-    if not _shared(len(x), weight.size):
-        with _alone(len(x), weight.size):
+    rows, size = len(x), weight.size
+    if rows * size < TINY:                          # small layers, which feel every question asked
+        y = x.dot(weight.T)
+    elif _shared(rows, size):
+        return _linear_shared(x, weight, bias)
+    elif thin(rows, size):
+        y = _linear_thin(x, weight)
+    else:
+        with _alone(rows, size):
             y = x.dot(weight.T)
-        if bias is not None:
-            y += bias
-        return y
+    if bias is not None:
+        y += bias
+    return y
+
+
+def _linear_thin(x: ndarray, weight: ndarray) -> ndarray:
+    turned = np.empty((len(weight), len(x)), x.dtype)
+    Product(weight, aligned(x.T), turned)()
+    return turned.T.copy()
+
+
+def _linear_shared(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     y = np.empty((len(x), len(weight)), x.dtype)
 
     def run(lo: int, hi: int) -> None:
@@ -114,23 +126,27 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     return y
 
 
-def _by_weight(g: ndarray, x: ndarray, size: int) -> ndarray:
-    """dW = g^T x, (out, in), by this thread or the matrix library's."""
-    if not thin(len(x), size):
-        return g.T.dot(x)
-    y = np.empty((g.shape[1], x.shape[1]), x.dtype)
-    Product(g.T, x, y)()
-    return y
-
-
 def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = True, wants_weight: bool = True,
                     wants_bias: bool = True) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     """(dx, dweight, dbias) for the cotangent g (rows, out); what is not wanted is None."""
+    rows, size = len(x), weight.size
+    if _shared(rows, size):
+        return _backward_shared(g, x, weight, wants_x, wants_weight, wants_bias)
+    with _AS_IT_IS if rows * size < TINY else _alone(rows, size):
+        dx = g.dot(weight) if wants_x else None
+        dweight = None if not wants_weight else _by_weight_thin(g, x) if thin(rows, size) else g.T.dot(x)
+        return dx, dweight, ones(rows, x.dtype).dot(g) if wants_bias else None
+
+
+def _by_weight_thin(g: ndarray, x: ndarray) -> ndarray:
+    dweight = np.empty((g.shape[1], x.shape[1]), x.dtype)
+    Product(g.T, x, dweight)()
+    return dweight
+
+
+def _backward_shared(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool, wants_weight: bool,
+                     wants_bias: bool) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     one = ones(len(x), x.dtype)
-    if not _shared(len(x), weight.size):
-        with _alone(len(x), weight.size):
-            dweight = _by_weight(g, x, weight.size) if wants_weight else None
-            return g.dot(weight) if wants_x else None, dweight, one.dot(g) if wants_bias else None
     dx = np.empty(x.shape, x.dtype) if wants_x else None
     dweight = np.empty(weight.shape, weight.dtype) if wants_weight else None
     dbias = np.empty(len(weight), weight.dtype) if wants_bias else None

@@ -52,4 +52,6 @@ def row_dots(a: ndarray, b: ndarray) -> ndarray:
 
 def as_rows(x: ndarray) -> ndarray:
     """x as a matrix of its last axis: a view where the strides allow it."""
+    if x.ndim == 2:
+        return x
     return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
