@@ -151,11 +151,11 @@ def _classes_last(x: ndarray) -> ndarray:
 
 def _rows_of(x: ndarray, ndim: int) -> ndarray:
     """The last `ndim` axes as one row."""
-    return np.ascontiguousarray(x).reshape(-1, math.prod(x.shape[x.ndim - ndim:]))
+    return _matrix(x if ndim == 1 else x.reshape(*x.shape[:-ndim], -1))
 
 
 def _flat(x: ndarray | None) -> ndarray | None:
-    return None if x is None else x.reshape(-1)
+    return x if x is None or x.ndim == 1 else x.reshape(-1)
 
 
 @op(saves=True, fresh=True, twin=reference.layer_norm_reference)
@@ -169,8 +169,9 @@ def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
 def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
     wanted = (*needs, False, False)[1:3]
     dx, dweight, dbias = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *wanted)
-    shape = x.shape[x.ndim - ndim:]
-    return dx.reshape(x.shape), *(None if d is None else d.reshape(shape) for d in (dweight, dbias))
+    if ndim > 1:
+        dweight, dbias = (None if d is None else d.reshape(x.shape[-ndim:]) for d in (dweight, dbias))
+    return dx.reshape(x.shape), dweight, dbias
 
 
 @op(saves=True, fresh=True, twin=reference.rms_norm_reference)
