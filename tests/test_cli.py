@@ -93,6 +93,22 @@ def test_doctor_names_what_is_missing_and_what_fails(capsys, monkeypatch):
     assert "ok      sums: fine" in out and "FAILED  products: ZeroDivisionError" in out and "Something is wrong" in out
 
 
+@pytest.mark.parametrize("core, features, lines", [
+    ("Haswell", {"AVX512_SKX": True}, 2), ("Zen", {"X86_V4": True, "AVX512_SKX": False}, 2),
+    ("Haswell", {"AVX2": True}, 1), ("SkylakeX", {"AVX512_SKX": True}, 1), ("", {"AVX512_SKX": True}, 0)])
+def test_doctor_says_where_matrix_products_leave_the_processor_unused(core, features, lines, monkeypatch):
+    monkeypatch.setattr(doctor, "product_time", lambda **environment: 1.5 if environment == {"OPENBLAS_CORETYPE": "SkylakeX"} else 3.0)
+    found = doctor.kernels(core, features)
+    assert len(found) == lines and all(core in line for line in found[:1])
+    assert all("OPENBLAS_CORETYPE=SkylakeX" in line and "0.50 of the time" in line for line in found[1:])
+
+
+def test_doctor_times_a_product_in_a_process_of_its_own(monkeypatch):
+    assert 1e-6 < doctor.product_time(SOME_VARIABLE="1") < 10
+    monkeypatch.setattr(doctor.sys, "executable", "no such program")
+    assert len(doctor.kernels("Haswell", {"AVX512_SKX": True})) == 1, "what cannot be timed is not advised"
+
+
 # ---- seeds, exercises
 
 
