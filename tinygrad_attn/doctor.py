@@ -119,8 +119,8 @@ def kernels(core: str, features: dict[str, bool]) -> list[str]:
             ratio = product_time(OPENBLAS_CORETYPE=AVX512) / product_time()
         except (OSError, ValueError, subprocess.SubprocessError):
             return lines
-        lines.append(f"              This processor has AVX-512, which those do not use. With OPENBLAS_CORETYPE={AVX512} in the environment\n"
-                     f"              a product of two matrices takes {ratio:.2f} of the time here (float32, 768 x 768, one thread).")
+        lines.append(f"              This processor has AVX-512, which those do not use. With OPENBLAS_CORETYPE={AVX512} in the\n"
+                     f"              environment a product of matrices takes {ratio:.2f} of the time here (float32, 768 x 768, one thread).")
     return lines
 
 
@@ -135,7 +135,8 @@ for _ in range(20):
     times.append(time.perf_counter() - start)
 print(min(times))"""
     alone = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **alone, **environment}, capture_output=True, text=True, check=True)
+    variables = {**os.environ, **alone, **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 

@@ -9,7 +9,6 @@ float32 or float64: `fits` tells, and for anything else there is the composite.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
