@@ -120,7 +120,7 @@ def kernels(core: str, features: dict[str, bool]) -> list[str]:
         except (OSError, ValueError, subprocess.SubprocessError):
             return lines
         lines.append(f"              This processor has AVX-512, which those do not use. With OPENBLAS_CORETYPE={AVX512} in the\n"
-                     f"              environment a product of matrices takes {ratio:.2f} of the time here (float32, 768 x 768, one thread).")
+                     f"              environment a matrix product takes {ratio:.2f} of the time here (float32, 768 x 768, one thread).")
     return lines
 
 
