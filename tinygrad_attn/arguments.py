@@ -114,7 +114,7 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         hint = " One-hot targets are probabilities: write target.astype(x.dtype)." if labels.shape == x.shape else ""
         raise ValueError(f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
                          f"{expected}, got {labels.shape}.{hint}")
-    if (labels.astype(np.uint64) < classes).all():   # a negative one becomes very large
+    if np.count_nonzero(labels.astype(np.uint64) < classes) == labels.size:     # a negative one becomes very large
         return
     outside = ((labels < 0) | (labels >= classes)) & (labels != ignore_index)
     if outside.any():

@@ -24,6 +24,7 @@ from .kernels import norm as norm_kernel
 from .kernels import relu as relu_kernel
 from .kernels import softmax as softmax_kernel
 from .kernels.rows import as_rows
+from .kernels.scores import ones
 
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -134,7 +135,7 @@ def _cross_entropy(g, y, x, weight=None, *, target, ignore_index, reduction, lab
     labels, seen, sums, total = saved
     if total is not None:
         g = g / total
-    each = g.reshape(-1) if reduction == "none" else np.full(labels.size, g, x.dtype)
+    each = g.reshape(-1) if reduction == "none" else ones(labels.size, x.dtype) * g
     dx = softmax_kernel.cross_entropy_backward(each, _classes_last(x), labels, sums, weight, seen=seen, smoothing=label_smoothing)
     if x.ndim > 2:
         dx = np.moveaxis(dx.reshape(x.shape[0], *x.shape[2:], x.shape[1]), -1, 1)
