@@ -182,6 +182,17 @@ def dtype_scale(dtype, size):
     return np.dtype(dtype).type(size)
 
 
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("shape", [(1, 1), (7, 1), (5, 3), (40, 65), (3, 1023), (3, 1024), (0, 4)])
+def test_row_maxima_are_numpys(shape, dtype):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, shape).astype(dtype)                    # with ties
+    x[x == -3] = -np.inf
+    for array in (x, x[1:], np.where(rng.random(shape) < 0.1, np.nan, x).astype(dtype), np.full(shape, -np.inf, dtype)):
+        top = rows.row_max(array)
+        assert top.dtype == array.dtype and np.array_equal(top, array.max(-1, keepdims=True), equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", ["f", "d"])
 def test_softmax_of_rows_far_from_zero_and_apart(dtype):
     """What is too small or too large for an exponential has its maximum subtracted, and the rows beside it come out the same."""
