@@ -132,7 +132,7 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
     rows, size = len(x), weight.size
     if _shared(rows, size):
         return _backward_shared(g, x, weight, wants_x, wants_weight, wants_bias)
-    with _AS_IT_IS if rows * size < TINY else _alone(rows, size):
+    with _alone(rows, size):
         dx = g.dot(weight) if wants_x else None
         dweight = None if not wants_weight else _by_weight_thin(g, x) if thin(rows, size) else g.T.dot(x)
         return dx, dweight, ones(rows, x.dtype).dot(g) if wants_bias else None

@@ -4,7 +4,7 @@
     log_softmax(x) = x - logsumexp(x)          cross_entropy(x, t) = logsumexp(x) - x[t]
 
 Softmax takes the exponentials as they come and subtracts the maximum only where a sum has left the range in which that does no
-harm: it is a quarter faster without, and what is not subtracted is not rounded.  The logarithms need the maximum, because a loss
+harm: it is a quarter faster without, or more, and what is not subtracted is not rounded.  The logarithms need the maximum, because a loss
 near 0 is the difference of two numbers that may be large.
 
 Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps two numbers a row, and backward makes

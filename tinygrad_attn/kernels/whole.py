@@ -60,7 +60,7 @@ def _beside_library(q: ndarray) -> bool:
     """Were these heads cut from the rows of a projection (..., T, H D) so small that it is left to the matrix library's threads?"""
     *lead, length, depth = q.shape
     side_by_side = len(lead) > 0 and q.strides[-3] < q.strides[-2]
-    return side_by_side and left_to_library(math.prod(lead[:-1]) * length, 4 * (lead[-1] * depth) ** 2)
+    return side_by_side and left_to_library(math.prod(lead[:-1]) * length, 4 * (lead[-1] * depth) ** 2)     # feed-forward's weight
 
 
 def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
