@@ -248,3 +248,22 @@ def test_reuse_memory_says_whether_it_did_and_changes_no_result():
             "print(done, np.arange(1e6).sum() == a)")
     done, same = python(code)
     assert done in ("True", "False") and same == "True"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts Linux's page faults")
+@pytest.mark.parametrize("megabytes", [8, 100])
+def test_memory_that_is_reused_is_not_cleared_again_however_large_the_array(megabytes):
+    code = f"""
+import resource, numpy as np, tinygrad_attn.threads as t
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use():
+    before = faults()
+    np.ones({megabytes} << 20, np.int8)
+    return faults() - before
+use()
+fresh = use()
+print(t.reuse_memory(), fresh, (use(), use())[1])"""
+    done, fresh, again = python(code)
+    if done == "False":
+        pytest.skip("this C library is not glibc")
+    assert int(again) < 3 <= int(fresh)

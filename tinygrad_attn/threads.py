@@ -335,6 +335,8 @@ def reuse_memory() -> bool:
         return False
     if not hasattr(libc, "gnu_get_libc_version"):           # glibc alone has this name, and these meanings of the numbers
         return False
-    mmap_threshold, trim_threshold, arena_max = -3, -1, -8
-    done = [libc.mallopt(mmap_threshold, 32 << 20), libc.mallopt(trim_threshold, 2**31 - 1), libc.mallopt(arena_max, 1)]
+    mmap_max, trim_threshold, arena_max = -4, -1, -8
+    # No array, however large, has pages of its own, nothing is given back, and all threads draw on one heap. A threshold instead of
+    # the first would leave out arrays above 32 MB.
+    done = [libc.mallopt(mmap_max, 0), libc.mallopt(trim_threshold, -1), libc.mallopt(arena_max, 1)]
     return all(done)
