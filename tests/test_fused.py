@@ -1,5 +1,7 @@
 """Every fused op equals its twin, the composite: value, gradients, and the gradients of those; and F hands over to it."""
 
+import pickle
+
 import numpy as np
 import pytest
 from support import require
@@ -103,6 +105,20 @@ def test_linear(lead, dtype, normal):
     for bias in (normal(4), None):
         same(fused.linear, normal(*lead, 5), normal(4, 5), bias, dtype=dtype)
         same(fused.linear, normal(5, *lead).swapaxes(0, -1), normal(5, 5)[:, ::-1], None, dtype=dtype)
+
+
+def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
+    x, weight, bias = normal(2, 5).astype(dtype), normal(4, 5).astype(dtype), normal(4).astype(dtype)
+    unpickled = pickle.loads(pickle.dumps(weight))                  # whose dtype is equal but another object
+    for w in (weight, unpickled, np.asfortranarray(weight)):
+        for b in (bias, pickle.loads(pickle.dumps(bias)), None):
+            y = F.linear(x, Tensor._of(w, True), b)
+            assert y._node.op is fused.linear
+            assert np.allclose(y.numpy(), x @ weight.T + (0 if b is None else bias), atol=1e-5)
+    for a, w, b in ((x[:0], weight, bias), (x, weight, bias.astype("e")), (x.astype("e"), weight, bias), (x, weight[0], None),
+                    (x, weight, bias[0])):
+        y = F.linear(a, Tensor._of(w, True), b)
+        assert y._node.op is not fused.linear and np.allclose(y.numpy(), a @ w.T + (0 if b is None else b), atol=1e-2)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -47,11 +47,11 @@ def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
     a = x._data if isinstance(x, Variable) else x
     w = weight._data if isinstance(weight, Variable) else weight
     b = bias._data if isinstance(bias, Variable) else bias
-    if not (a.__class__ is w.__class__ is ndarray and a.dtype is w.dtype and a.dtype in _FAST and a.size and w.size):
+    if not (a.__class__ is w.__class__ is ndarray and a.dtype == w.dtype and a.dtype in _FAST and a.size and w.size):
         return False
     if w.ndim != 2 or a.shape[-1:] != w.shape[1:]:
         return False
-    return b is None or b.__class__ is ndarray and b.dtype is a.dtype and b.shape == w.shape[:1]
+    return b is None or b.__class__ is ndarray and b.dtype == a.dtype and b.shape == w.shape[:1]
 
 
 def _matrix(x: ndarray) -> ndarray:

@@ -3,7 +3,7 @@
 The work is cut over batch and heads into blocks whose T x S scores fit the processor's cache, so that the several passes
 over them (product, scale, exponential, row sum, division, product) do not go to memory.  Blocks are shared out over threads,
 but not in a model of so few rows that its products are left to the matrix library: its threads still spin on the other cores,
-and a layer of one sequence of 256 tokens took 2.3 ms beside them and takes 1.5 alone.
+and an encoder layer on one sequence of 256 tokens, 64 wide, took 2.3 ms beside them and takes 1.5 alone.
 Under a causal mask a block is cut once more, into strips of rows, and what lies right of a strip's last row is left out.
 What is done to a row is done to the scores, which lie contiguous, and not to the T x D numbers of a head, which are fewer
 but lie in short rows with gaps between.  Backward, for the weights p, reads (Dao et al. 2022, appendix B)
