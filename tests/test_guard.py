@@ -299,3 +299,36 @@ def test_an_optimiser_takes_back_what_nobody_holds_any_more_and_only_that():
     w.data += 1                                      # handed out once more
     with pytest.raises(ValueError, match="changed in place"):
         late.backward()
+
+
+@pytest.mark.parametrize("differentiate", [lambda y, w: y.backward(), lambda y, w: grad(y, w)], ids=["backward", "grad"])
+def test_a_backward_pass_takes_back_what_nobody_holds_any_more_and_only_that(differentiate):
+    w, held = rand(4), rand(4, seed=1)
+
+    def loss():
+        return (w * w * held).sum()
+
+    w.numpy()[0] = 2.0
+    seen = held.numpy()[1:]
+    differentiate(loss(), [w, held])
+    assert id(w._data) not in guard.handed_out and id(held._data) in guard.handed_out
+    late = loss()
+    seen += 1
+    with pytest.raises(ValueError, match="changed in place"):
+        differentiate(late, [w, held])
+    late = loss()
+    w.numpy()[0] = 3.0                               # handed out once more
+    with pytest.raises(ValueError, match="changed in place"):
+        differentiate(late, [w, held])
+
+
+@pytest.mark.parametrize("take_back", [lambda w, v: grad(v.sum(), w, allow_unused=True), lambda w, v: optim.SGD([w], lr=0.1).step()],
+                         ids=["grad", "optimiser"])
+def test_a_change_that_an_older_graph_must_know_of_is_noticed_before_the_memory_is_taken_back(take_back):
+    w, v = rand(4), rand(4, seed=1)
+    older = (w * v).sum()
+    w.numpy()[0] = 2.0
+    take_back(w, v)
+    assert id(w._data) not in guard.handed_out
+    with pytest.raises(ValueError, match="changed in place"):
+        older.backward()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from . import guard
 from .engine import Variable, clone, constant, local, sweep
 from .errors import describe
 
@@ -123,11 +124,13 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     here = local.context
     before, here.recording = here.recording, create_graph
     try:
-        for t, g, fresh in sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values():
+        found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values()
+        for t, g, fresh in found:
             g = _result(g, fresh)
             t._grad = g if t._grad is None else t._grad + g
     finally:
         here.recording = before
+    guard.take_back(t for t, _, _ in found)
 
 
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,
@@ -166,4 +169,5 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
             else:
                 raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs (or that part of the graph "
                                  "has been released). Pass allow_unused=True to get None for it.")
+    guard.take_back(inputs)
     return tuple(results)

@@ -4,8 +4,8 @@ NumPy arrays carry no version number, so this module keeps one for the few that 
 
 - the package's own in-place steps (an optimiser, `t[i] = v`) report themselves with `changed(array)`;
 - memory that a user can reach (`t.data`, `t.numpy()`, an ndarray used as an operand) is noted by `hand_out(array)`, which
-  takes a checksum; whenever the package looks again and the checksum differs, that too counts as a change.  A step of an
-  optimiser takes back what nobody but its tensor holds any more.
+  takes a checksum; whenever the package looks again and the checksum differs, that too counts as a change.  After a backward
+  pass, and before a step of an optimiser, what nobody but its tensor holds any more is taken back.
 
 Either way a change becomes a tick of the same clock that numbers the recorded ops, and `last_change(array) > node.tick`
 reads "changed after it was used".  Arrays are known by the array that owns their memory, so views are covered.  Tensors whose
@@ -120,6 +120,7 @@ def take_back(tensors: Iterable[Any]) -> None:
     """Stop watching memory that was handed out once and that by now nobody but its tensor holds."""
     for t in tensors if handed_out else ():
         if id(t._data) in handed_out and sys.getrefcount(t._data) <= _ALONE and t._data.base is None:
+            last_change(t._data)                     # made while it was held: another graph may still need the old values
             handed_out.discard(id(t._data))
             watched[id(t._data)].checksum = None
 
