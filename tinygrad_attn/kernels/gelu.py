@@ -1,8 +1,7 @@
 """GELU, x * Phi(x) with the normal distribution's Phi, exactly or by the older tanh formula (Hendrycks & Gimpel 2016).
 
-Both forms are x * sigmoid(u) for some odd u(x): exactly, Phi(x) = (1 + erf(x / sqrt(2))) / 2 and erf is a tanh of
-x * p(x^2) to float32's precision (see erf.py); and the tanh formula has p(z) = sqrt(2/pi) (1 + 0.044715 z) itself.  Since
-(1 + tanh(w)) / 2 = 1 / (1 + 2^(-2 w log2(e))), the constant goes into p, and one 2^x and one division remain.
+Both forms are x * (1 + tanh(w)) / 2 for some odd w(x): exactly, Phi(x) = (1 + erf(x / sqrt(2))) / 2 and erf is a tanh of
+x * p(x^2) to float32's precision (see erf.py); and the tanh formula has p(z) = sqrt(2/pi) (1 + 0.044715 z) itself.
 float64 takes its Phi from the full-precision erf.  All passes run over blocks that stay in the cache.
 """
 
@@ -16,7 +15,6 @@ from .memory import empty
 from .rows import by_rows
 from .scores import LOG2E
 
-SCALE = -2 * LOG2E
 TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 
 
@@ -34,14 +32,14 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
         else:
             z = np.square(block, out=result)
             if tanh:
-                np.multiply(z, number(SCALE * TANH[1]), out=p)
-                p += number(SCALE * TANH[0])
+                np.multiply(z, number(TANH[1]), out=p)
+                p += number(TANH[0])
             else:
-                quotient(z, SCALE, out=p)
+                quotient(z, out=p)
             p *= block
-            np.exp2(p, out=p)
-            p += 1
-            np.reciprocal(p, out=p)
+            np.tanh(p, out=p)
+            p *= 0.5
+            p += 0.5
         np.multiply(block, p, out=result)
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
