@@ -155,9 +155,10 @@ def test_an_interrupt_while_entering_or_leaving_leaves_the_matrix_library_as_it_
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and their choice")
 def test_the_worker_keeps_off_the_callers_core_and_the_caller_is_left_alone():
-    before, worker, caller = os.sched_getaffinity(0), [], []
+    before, worker, caller, both = os.sched_getaffinity(0), [], [], threading.Barrier(2)
 
     def part(lo, hi):
+        both.wait(timeout=10)                           # a caller that had ended by then would do the worker's part as well
         (worker if lo else caller).append(os.sched_getaffinity(0))
 
     for core in sorted(before)[:2]:
@@ -168,6 +169,45 @@ def test_the_worker_keeps_off_the_callers_core_and_the_caller_is_left_alone():
     with pytest.raises(ZeroDivisionError):
         threads.split(lambda lo, hi: 1 / 0, 2)
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.fixture
+def busy_worker(monkeypatch):
+    """Two threads, of which the second is busy with something else until the test has ended."""
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    threads.set_num_threads(2)
+    threads._pool.grow(1)
+    begun, free = threading.Event(), threading.Event()
+    threads._pool.calls.put((lambda: (begun.set(), free.wait(30)), SimpleQueue(), set()))
+    assert begun.wait(10)
+    yield
+    free.set()
+
+
+@pytest.mark.parametrize("run, parts", [(threads.split, [(0, 2), (2, 4)]), (threads.tasks, [(0,), (1,), (2,), (3,)])])
+def test_what_no_worker_has_begun_is_done_by_the_caller(busy_worker, run, parts):
+    done = []
+    caller = threading.Thread(target=lambda: run(lambda *part: done.append((part, threading.current_thread())), 4), daemon=True)
+    caller.start()
+    caller.join(10)
+    assert not caller.is_alive(), "the caller waits for a worker that is busy"
+    assert sorted(part for part, _ in done) == parts and {thread for _, thread in done} == {caller}
+
+
+def test_an_error_in_a_part_that_the_caller_took_over_reaches_it(busy_worker):
+    ended = []
+
+    def part(lo, hi):
+        ended.append(lo)
+        assert np.geterr()["over"] == "raise"           # the caller's settings hold there as well
+        if lo:
+            raise ZeroDivisionError
+
+    with np.errstate(over="raise"), pytest.raises(ZeroDivisionError):
+        threads.split(part, 4)
+    assert ended == [0, 2]
+    threads.split(lambda lo, hi: ended.append(hi), 4)
+    assert ended == [0, 2, 2, 4]
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["two threads", "one more than cores"])

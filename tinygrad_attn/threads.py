@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -208,16 +208,37 @@ def _work(calls: SimpleQueue, signals: Signals) -> None:
     mine: set[int] | None = None
     while True:
         run, done, cores = signals.answer_and_get(calls)
-        error = None
-        try:
-            if cores is not mine:
-                mine = cores
-                _move_to(cores)
-            run()
-        except BaseException as raised:
-            error = raised
+        if cores is not mine:
+            mine = cores
+            _move_to(cores)
+        _answer(run, done)
+        del run, done                   # an idle worker must not keep arrays alive
+
+
+def _answer(run: Callable[[], Any], done: SimpleQueue) -> None:
+    """Do one part, and put into the queue what went wrong with it, or None."""
+    try:
+        run()
+    except BaseException as error:
         done.put(error)
-        del run, done, error            # an idle worker must not keep arrays alive
+    else:
+        done.put(None)
+
+
+def _finish(pool: _Pool, done: SimpleQueue, parts: int) -> BaseException | None:
+    """Wait until so many parts have ended; returns the last error, if any.
+
+    What no worker has begun by now is done here.  Their cores are busy with something else: with another library's threads, which may
+    look for work for ten milliseconds after it has ended, or with another program.
+    """
+    with suppress(Empty):
+        while True:
+            run, whose, _ = pool.calls.get_nowait()
+            _answer(run, whose)
+    error = None
+    for _ in range(parts):
+        error = pool.signals.get_answer(done) or error
+    return error
 
 
 @cache
@@ -268,9 +289,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
                 pool.signals.call()
                 parts[0]()
             finally:
-                while waiting:
-                    error = pool.signals.get_answer(done) or error
-                    waiting -= 1
+                error = _finish(pool, done, waiting)
     finally:
         pool.owned.release()
     if error is not None:
