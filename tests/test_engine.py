@@ -225,6 +225,27 @@ def test_what_backward_refuses():
         Tensor(np.array([True]), requires_grad=True)
 
 
+@pytest.mark.parametrize("other", [np.arange(1.0, 4.0), np.arange(1, 4, dtype=np.float32), np.arange(1, 4), np.array([True, True, True]),
+                                   np.arange(1.0, 7.0)[::2], np.ones((2, 1), np.float32), np.array(2.0), np.float32(2), np.float64(2),
+                                   np.float16(2), np.int64(2), np.bool_(True), np.longdouble(2), 2, 2.5, True],
+                         ids=lambda x: f"{type(x).__name__} {getattr(x, 'dtype', '')} {np.shape(x)}")
+@pytest.mark.parametrize("op", [ops.add, ops.subtract, ops.multiply, ops.divide], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("reflected", [False, True])
+def test_an_operator_is_its_op_whatever_stands_on_the_other_side(op, other, reflected):
+    forward, reverse = op.operators()
+    results = []
+    for call in (reverse if reflected else forward, lambda x, other: op(other, x) if reflected else op(x, other)):
+        x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+        y = call(x, other)
+        y.sum().backward()
+        results.append((y.numpy(), x.grad.numpy(), y.dtype, x.grad.dtype))
+    (y, g, *kinds), (expected, gradient, *same) = results
+    assert np.array_equal(y, expected) and np.array_equal(g, gradient) and kinds == same
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    made = [a.__class__ for a in (reverse if reflected else forward)(x, other)._node.inputs]
+    assert made == [a.__class__ for a in (op(other, x) if reflected else op(x, other))._node.inputs]
+
+
 def test_float32_stays_float32_also_beside_numpy_scalars_and_lists():
     x = leaf(2, 3, dtype=np.float32)
     y = ops.exp(x * np.float64(2.0) / np.sqrt(8) + [0.5, 1.0, 1.5]).var(axis=0).sum()

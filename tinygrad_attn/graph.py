@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numpy import asarray, generic, ndarray, ufunc
+from numpy import asarray, dtype, generic, ndarray, ufunc
 
 from . import guard
 from .errors import as_operand, describe, explain
@@ -202,16 +202,24 @@ class Op:
         return t
 
     def operators(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-        """The methods of Tensor for `a + b` and for its reflection: `self(a, b)`, in half the time for tensors and Python's numbers."""
+        """The methods of Tensor for `a + b` and for its reflection: `self(a, b)`, in half the time for tensors, arrays and numbers."""
 
         def operator(a: Any, b: Any) -> Any:
-            here = local.context
+            here, array = local.context, None
             if isinstance(b, Variable) and isinstance(a, Variable):
                 u, v, tracked = a._data, b._data, a._tracked or b._tracked
             elif b.__class__ in _NUMBERS and isinstance(a, Variable):
                 u, v, tracked = a._data, b, a._tracked
             elif a.__class__ in _NUMBERS and isinstance(b, Variable):
                 u, v, tracked = a, b._data, b._tracked
+            elif b.__class__ in _SCALARS:
+                return operator(a, b.item())
+            elif a.__class__ in _SCALARS:
+                return operator(a.item(), b)
+            elif b.__class__ is ndarray and isinstance(a, Variable) and b.dtype.kind in "fiub":
+                u, v, tracked, array = a._data, b, a._tracked, b
+            elif a.__class__ is ndarray and isinstance(b, Variable) and a.dtype.kind in "fiub":
+                u, v, tracked, array = a, b._data, b._tracked, a
             else:
                 return self(a, b)
             if here.observers:
@@ -225,8 +233,10 @@ class Op:
             t._data = out
             t._grad = t._record = t.name = None
             if tracked and here.recording:           # so one is of floats, and then the result is
-                if handed_out:
+                if handed_out or array is not None:
                     guard.look((u, v))
+                    if array is not None:
+                        guard.lend(array)
                 t._record = (tick(), self, NO_SETTINGS, None, here.scope, PLAIN, a, b)
                 t._tracked = True
             else:
@@ -250,8 +260,8 @@ class Op:
             return inputs
         for x, array in zip(inputs, arrays, strict=True):
             if isinstance(array, ndarray) and not isinstance(x, Variable):
-                guard.hand_out(array)
-        return tuple(x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True))
+                guard.lend(array)
+        return tuple([x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True)])
 
     def _bind(self, inputs: tuple, static: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Positional inputs given by keyword take their place; keyword-only arguments get their defaults."""
@@ -285,3 +295,4 @@ def op(forward: Callable | None = None, **flags: Any) -> Any:
 
 
 _NUMBERS = {float, int, bool, type(None)}
+_SCALARS = {dtype(code).type for code in "?bhilqBHILQefd"}      # NumPy's, that have a number of Python's in them
