@@ -88,7 +88,17 @@ def averaging(n: int, dtype: np.dtype) -> ndarray:
 
 def in_range(total: ndarray, unmasked: ndarray) -> bool:
     """May sums of unshifted exponentials be trusted? NaN answers no. The sum before masking bounds every single weight."""
-    return bool(total.min() > LOW and unmasked.max() < HIGH)
+    return smallest(total) > LOW and largest(unmasked) < HIGH
+
+
+def smallest(x: ndarray) -> float:
+    """The least number of x, NaN if there is one: by way of its place, which takes NumPy a third of the time."""
+    return x.item(x.argmin())
+
+
+def largest(x: ndarray) -> float:
+    """The largest number of x, likewise."""
+    return x.item(x.argmax())
 
 
 def row_maximum(scores: ndarray) -> ndarray:

@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from .memory import empty
 from .rows import by_rows, row_dots, row_max
-from .scores import HIGH, ones
+from .scores import HIGH, largest, ones, smallest
 
 LOW = 1e-3                      # of a row's sum: below, or above HIGH, its largest number is subtracted first
 
@@ -25,12 +25,14 @@ LOW = 1e-3                      # of a row's sum: below, or above HIGH, its larg
 def softmax(x: ndarray) -> ndarray:
     """Softmax of the rows of x (rows, n); a row of -inf gives NaN."""
     y = empty(x.shape, x.dtype)
+    if not x.size:
+        return y
     one = ones(x.shape[1], x.dtype)
 
     def run(s: slice) -> None:
         block = np.exp(x[s], out=y[s])
         total = block.dot(one)
-        if not (total.min(initial=1) > LOW and total.max(initial=1) < HIGH):
+        if not (smallest(total) > LOW and largest(total) < HIGH):
             total = _exponentials(x[s], block)[1]
         block /= total[:, None]                         # and not times 1 / total, so that a row of one number gives 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine import op
+from ..engine import Variable, op
 from .shapes import broadcast_to, flip
 
 
@@ -17,10 +17,21 @@ def axes_of(x, axis):
 
 def kept(g, x, axis):
     """g with the reduced axes put back as size 1, so that it broadcasts against x."""
-    if axis is None and g.ndim == 0:
+    if g.ndim == x.ndim or axis is None and g.ndim == 0:
         return g
+    if axis == -1:
+        return g.reshape((*g.shape, 1))
     axes = axes_of(x, axis)
     return g.reshape(tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
+
+
+def repeated(g, x):
+    """g repeated to the shape of x; where that is little, in memory of its own, since a view takes NumPy four times as long."""
+    if x.size > 4096 or isinstance(g, Variable):
+        return broadcast_to(g, shape=x.shape)
+    part = np.empty(x.shape, g.dtype)
+    part[...] = g
+    return part
 
 
 def count(x, axis):
@@ -44,7 +55,7 @@ def sum(x, *, axis=None, keepdims=False):
     return x.sum(axis=axis, keepdims=keepdims)
 
 
-sum.vjp(lambda g, y, x, *, axis, keepdims: broadcast_to(kept(g, x, axis), shape=x.shape))
+sum.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis), x))
 
 
 @op
@@ -56,7 +67,7 @@ def mean(x, *, axis=None, keepdims=False):
     return total / (x.size // total.size)
 
 
-mean.vjp(lambda g, y, x, *, axis, keepdims: broadcast_to(kept(g, x, axis) / (count(x, axis) or 1), shape=x.shape))
+mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / (count(x, axis) or 1), x))
 
 
 @op
