@@ -246,7 +246,8 @@ def test_cross_entropy_far_out():
     ((3,), (3,)), ((3,), (3, 4)), ((5, 3), (3,)), ((1, 1), (1, 1)), ((7, 3), (3, 5)), ((4, 3), (3, 5)), ((2, 3), (3, 1)), ((0, 3), (3, 4)),
     ((6, 0), (0, 4)), ((9, 3), (3, 0)), ((2, 7, 3), (3, 5)), ((2, 4, 7, 3), (4, 3, 5)), ((3, 1, 7, 3), (4, 3, 5)),
     ((2, 1, 7, 3), (1, 4, 3, 5)), ((7, 3), (4, 3, 5)), ((1, 1, 7, 3), (1, 1, 3, 5)), ((3, 0, 3), (3, 3, 5)),
-    ((1, 5, 7, 3), (5, 3, 4))], ids=str)
+    ((1, 5, 7, 3), (5, 3, 4)), ((5, 1), (1, 4)), ((0, 1), (1, 3)), ((3, 5, 1), (3, 1, 4)), ((2, 1, 5, 1), (3, 1, 4)), ((5, 1), (3, 1, 4)),
+    ((3, 5, 1), (1, 4))], ids=str)
 def test_product_is_numpys(a, b, dtype):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(a).astype(dtype), rng.standard_normal(b).astype(dtype)
@@ -262,6 +263,12 @@ def test_product_of_other_numbers_and_shapes_that_do_not_fit():
     x = np.arange(21).reshape(7, 3)
     assert np.array_equal(L.product(x, x.T), x @ x.T) and L.product(x, x.T).dtype == x.dtype
     assert L.product(x.astype("f"), x.T.astype("d")).dtype == np.float64
+    for column, row in ((x[:, :1], x[:1]), (x[:, :1] > 6, x[:1] > 1), (x[:, :1].astype("f"), x[:1].astype("d")),
+                        (x[None, :, :1], x[:1] > 1)):
+        assert np.array_equal(L.product(column, row), column @ row) and L.product(column, row).dtype == (column @ row).dtype
+    for column in (x[:, :1], x[None, :, :1]):
+        with pytest.raises(ValueError):
+            L.product(column, x)
     with pytest.raises(ValueError, match="core dimension"):
         L.product(x.astype("f"), x.astype("f"))
     with pytest.raises(ValueError, match="shape mismatch|core dimension|broadcast"):

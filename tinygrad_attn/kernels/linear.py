@@ -51,7 +51,11 @@ def product(a: ndarray, b: ndarray) -> ndarray:
 
     Of (..., rows, k) @ (k, n) the rows, of two stacks of matrices the stacks.
     """
-    if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.size < SHORT or min(a.ndim, b.ndim) < 2:
+    if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.ndim < 2 or b.ndim < 2:
+        return a @ b
+    if a.shape[-1] == b.shape[-2] == 1:             # columns by rows: `@` takes four to eight times as long here
+        return a.dot(b) if a.ndim == b.ndim == 2 else a * b
+    if a.size < SHORT:
         return a @ b
     if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:
         return a @ b

@@ -162,10 +162,12 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
 
 def _add(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
     """total <- a b if it is the first share, total + a b otherwise."""
-    if first:
-        np.matmul(a, b, out=total)
-    else:
+    if not first:
         total += a @ b
+    elif a.shape[-1] == 1:                                      # of a single query: columns by rows, which `matmul` is slow at
+        np.multiply(a, b, out=total)
+    else:
+        np.matmul(a, b, out=total)
 
 
 def weights(q: ndarray, k: ndarray, saved: Whole) -> ndarray:
