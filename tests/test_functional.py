@@ -387,6 +387,27 @@ def test_the_table_of_an_embedding_sums_all_uses_however_often_a_row_is_used(ind
     assert np.allclose(ops.embedding_backward(g, indices=indices, rows=100), expected, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape, index", [
+    ((5,), np.array([0, -1, 4, 0])), ((5,), np.array([[0, 4], [-5, 0]])), ((5,), np.array(3)), ((5,), np.zeros((0, 2), int)),
+    ((5,), (np.array([1, 1, 1]),)), ((4, 3), (np.array([0, -4, 0]), np.array([2, -1, 2]))),
+    ((4, 3), (np.array([[0], [3]]), np.array([1, 1, -2]))), ((4, 3), (np.array(1), np.array([0, 0]))),
+    ((4, 3), (np.array([0, 0]), 1)), ((4, 3), (slice(None), np.array([2, 2, -1]))), ((4, 3), (np.array([3, 3]), None)),
+    ((4, 3), (np.array([True, False, True, True]), np.array([0, 2, 0]))), ((4, 3), np.array([1, -3, 1])),
+    ((4, 40), np.array([1, -3, 1])), ((4, 5, 8), np.array([[3, 0, -1], [3, 3, 3]])), ((4, 40), (np.array([2, 2]),)),
+    ((300, 20), np.arange(-300, 300)), ((4, 5, 8), (np.array([0, 0]), np.array([4, -1]))),
+    ((300,), np.array([255, 0, 255], np.uint8)), ((4, 0), np.array([1, 1])), ((3, 20), np.array([], int))],
+    ids=str)
+def test_the_gradient_of_an_index_adds_up_however_often_and_by_whatever_way_an_element_was_picked(shape, index, dtype):
+    x = Tensor(np.zeros(shape, dtype), requires_grad=True)
+    y = x[index]
+    g = np.random.default_rng(0).integers(-4, 5, y.shape).astype(dtype)         # whole numbers, so that no order of adding rounds
+    y.backward(g)
+    expected = np.zeros(shape, dtype)
+    np.add.at(expected, index, g)
+    assert np.array_equal(x.grad.numpy(), expected) and x.grad.dtype == dtype
+
+
 @pytest.mark.parametrize("rows", [3, 1 << 16, (1 << 16) + 1])
 def test_the_gradient_of_a_table_adds_up_whatever_its_length(rows):
     """Indices of up to 16 bits are sorted another way than longer ones."""

@@ -6,6 +6,8 @@ import numpy as np
 
 from ..engine import op
 
+WIDE = 16                       # numbers in a row, from where rows are sorted before they are added up
+
 
 def _is_basic(index):
     """Slices, integers, None and ... pick every element at most once."""
@@ -24,9 +26,17 @@ def getitem(x, *, index):
 def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
     g = np.asarray(g)
+    parts = index if isinstance(index, tuple) else (index,)
     out = np.zeros(shape, g.dtype)
     if _is_basic(index):
         out[index] = g
+    elif not all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts):
+        np.add.at(out, index, g)
+    elif len(parts) == out.ndim:                     # single elements, by their places: `add.at` is ten times as fast with one flat index
+        places = parts[0] if out.ndim == 1 else np.ravel_multi_index(parts, shape, mode="wrap")
+        np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
+    elif len(parts) == 1 and (width := out[:1].size) >= WIDE:
+        add_rows(out.reshape(-1, width), parts[0].reshape(-1), g.reshape(-1, width))
     else:
         np.add.at(out, index, g)
     return out
@@ -45,10 +55,17 @@ def embedding(weight, *, indices):
 @op
 def embedding_backward(g, *, indices, rows):
     """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
-    flat, g = indices.reshape(-1) % max(rows, 1), g.reshape(indices.size, g.shape[-1])     # -1 and rows - 1 are one row
     out = np.zeros((rows, g.shape[-1]), g.dtype)
-    if not flat.size:
-        return out
+    add_rows(out, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]))
+    return out
+
+
+def add_rows(out, indices, g):
+    """out[i] += g row by row, for `out` (V, E) full of zeros, indices (N,) and g (N, E)."""
+    if not indices.size:
+        return
+    rows = len(out)
+    flat = indices % rows                            # -1 and rows - 1 are one row
     short = flat.astype(np.uint16) if rows <= 1 << 16 else flat      # NumPy sorts those by radix, in a tenth of the time
     order = np.argsort(short, kind="stable")         # equal indices side by side
     flat = flat[order]
@@ -64,7 +81,6 @@ def embedding_backward(g, *, indices, rows):
     one = np.ones(int(counts.max()), g.dtype)        # what is used often: a product with ones is the fastest sum
     for start, count in zip(starts[~seldom].tolist(), counts[~seldom].tolist(), strict=True):
         one[:count].dot(g[order[start:start + count]], out=out[flat[start]])
-    return out
 
 
 embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0]))
