@@ -408,6 +408,17 @@ def test_the_gradient_of_an_index_adds_up_however_often_and_by_whatever_way_an_e
     assert np.array_equal(x.grad.numpy(), expected) and x.grad.dtype == dtype
 
 
+@pytest.mark.parametrize("f, sign", [(np.max, 1), (np.min, -1)])
+@pytest.mark.parametrize("rows, expected", [([[1, 3, 2], [5, 4, 0]], [[0, 1, 0], [1, 0, 0]]),
+                                            ([[3, 3, 2], [5, 4, 0]], [[0.5, 0.5, 0], [1, 0, 0]]),
+                                            ([[3, 3, 2], [5, np.nan, 0]], [[0.5, 0.5, 0], [0, 0, 0]])],
+                         ids=["one each", "a tie", "a tie and as many NaN"])
+def test_the_largest_takes_the_gradient_and_ties_share_it(f, sign, rows, expected):
+    x = Tensor(sign * np.array(rows, float), requires_grad=True)
+    f(x, axis=1).backward(np.ones(2))
+    assert x.grad.numpy().tolist() == expected
+
+
 @pytest.mark.parametrize("rows", [3, 1 << 16, (1 << 16) + 1])
 def test_the_gradient_of_a_table_adds_up_whatever_its_length(rows):
     """Indices of up to 16 bits are sorted another way than longer ones."""

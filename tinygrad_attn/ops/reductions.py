@@ -102,7 +102,10 @@ std.vjp(_std_rule)
 
 def _to_the_extremes(g, y, x, *, axis, keepdims):
     """All of g to the extreme element, in equal parts where several tie."""
-    hit = values(x) == kept(values(y), x, axis)
+    top = values(y)
+    hit = values(x) == kept(top, x, axis)
+    if np.count_nonzero(hit) == top.size and not np.isnan(top).any():           # no ties, and no NaN, which equals nothing
+        return kept(g, x, axis) * hit
     share = hit / np.maximum(hit.sum(axis=axis, keepdims=True), 1)
     return kept(g, x, axis) * share.astype(g.dtype)
 
