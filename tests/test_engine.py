@@ -246,6 +246,22 @@ def test_an_operator_is_its_op_whatever_stands_on_the_other_side(op, other, refl
     assert made == [a.__class__ for a in (op(other, x) if reflected else op(x, other))._node.inputs]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("large, small", [((5000, 3), (3,)), ((40, 60, 7), (7,)), ((40, 60, 7), (60, 7)), ((3000, 1, 2), (1, 2)),
+                                          ((3000, 4), (1, 4)), ((300, 20, 4), (20, 1)), ((3000, 4), ()),
+                                          ((2, 3000), (3000,)), ((3000, 0), (0,)), ((3000, 2), (3000, 1))], ids=str)
+def test_the_gradient_of_what_was_broadcast_far_is_summed_back(large, small, dtype):
+    b = Tensor(np.zeros(small, dtype), requires_grad=True)
+    g = np.random.default_rng(0).integers(-1, 2, large).astype(dtype)                  # sums that float16 can hold
+    for cotangent in (g, np.asfortranarray(g)):
+        b.zero_grad()
+        (Tensor(np.zeros(large, dtype)) + b).backward(cotangent)
+        lead = tuple(range(len(large) - len(small)))
+        expected = g.astype(float).sum(axis=lead)
+        expected = expected.sum(axis=tuple(i for i, n in enumerate(small) if n == 1 != expected.shape[i]), keepdims=True)
+        assert b.grad.dtype == dtype and b.grad.shape == small and np.array_equal(b.grad.numpy(), expected.reshape(small))
+
+
 def test_float32_stays_float32_also_beside_numpy_scalars_and_lists():
     x = leaf(2, 3, dtype=np.float32)
     y = ops.exp(x * np.float64(2.0) / np.sqrt(8) + [0.5, 1.0, 1.5]).var(axis=0).sum()
