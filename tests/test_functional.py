@@ -396,7 +396,9 @@ def test_the_table_of_an_embedding_sums_all_uses_however_often_a_row_is_used(ind
     ((4, 3), (np.array([True, False, True, True]), np.array([0, 2, 0]))), ((4, 3), np.array([1, -3, 1])),
     ((4, 40), np.array([1, -3, 1])), ((4, 5, 8), np.array([[3, 0, -1], [3, 3, 3]])), ((4, 40), (np.array([2, 2]),)),
     ((300, 20), np.arange(-300, 300)), ((4, 5, 8), (np.array([0, 0]), np.array([4, -1]))),
-    ((300,), np.array([255, 0, 255], np.uint8)), ((4, 0), np.array([1, 1])), ((3, 20), np.array([], int))],
+    ((300,), np.array([255, 0, 255], np.uint8)), ((300, 20), np.array([255, 0, 255], np.uint8)),
+    ((300, 256), (np.array([255, 7], np.uint64),) * 2), ((300, 20), np.array([255, 0, 255], np.uint64)),
+    ((300, 20), np.array([-1, 127], np.int8)), ((4, 0), np.array([1, 1])), ((3, 20), np.array([], int))],
     ids=str)
 def test_the_gradient_of_an_index_adds_up_however_often_and_by_whatever_way_an_element_was_picked(shape, index, dtype):
     x = Tensor(np.zeros(shape, dtype), requires_grad=True)

@@ -65,7 +65,7 @@ def add_rows(out, indices, g):
     if not indices.size:
         return
     rows = len(out)
-    flat = indices % rows                            # -1 and rows - 1 are one row
+    flat = indices.astype(np.intp) % rows             # -1 and rows - 1 are one row
     short = flat.astype(np.uint16) if rows <= 1 << 16 else flat      # NumPy sorts those by radix, in a tenth of the time
     order = np.argsort(short, kind="stable")         # equal indices side by side
     flat = flat[order]
