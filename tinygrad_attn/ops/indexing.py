@@ -27,15 +27,14 @@ def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
     g = np.asarray(g)
     parts = index if isinstance(index, tuple) else (index,)
+    integers = all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts)
     out = np.zeros(shape, g.dtype)
     if _is_basic(index):
         out[index] = g
-    elif not all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts):
-        np.add.at(out, index, g)
-    elif len(parts) == out.ndim:                     # single elements, by their places: `add.at` is ten times as fast with one flat index
+    elif integers and len(parts) == out.ndim:        # single elements, by their places: `add.at` is ten times as fast with one flat index
         places = parts[0] if out.ndim == 1 else np.ravel_multi_index(parts, shape, mode="wrap")
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
-    elif len(parts) == 1 and (width := out[:1].size) >= WIDE:
+    elif integers and len(parts) == 1 and (width := out[:1].size) >= WIDE:
         add_rows(out.reshape(-1, width), parts[0].reshape(-1), g.reshape(-1, width))
     else:
         np.add.at(out, index, g)
@@ -65,7 +64,7 @@ def add_rows(out, indices, g):
     if not indices.size:
         return
     rows = len(out)
-    flat = indices.astype(np.intp) % rows             # -1 and rows - 1 are one row
+    flat = indices.astype(np.intp) % rows            # -1 and rows - 1 are one row
     short = flat.astype(np.uint16) if rows <= 1 << 16 else flat      # NumPy sorts those by radix, in a tenth of the time
     order = np.argsort(short, kind="stable")         # equal indices side by side
     flat = flat[order]
