@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, grad, guard, nn, no_grad, optim
+from tinygrad_attn import Tensor, grad, guard, nn, no_grad, ops, optim
+from tinygrad_attn.engine import Op
 
 
 def rand(*shape, seed=0):
@@ -193,6 +194,27 @@ def test_what_no_rule_reads_may_change():
     x.data[:] = 0
     loss.backward()
     assert np.array_equal(x.grad.numpy(), [1, 1, 1])
+
+
+@pytest.mark.parametrize("f", [lambda x, c: x - c, lambda x, c: c + x, lambda x, c: F.mse_loss(x, c), ops.subtract,
+                               lambda x, c: ops.add(b=c, a=x)])
+def test_an_array_that_is_only_added_or_subtracted_is_not_watched(f):
+    x, target = rand(3), np.ones(3)
+    y = f(x, target)
+    assert id(target) not in guard.watched
+    z = y + x * target                               # a product reads it
+    assert id(target) in guard.handed_out
+    target += 1
+    with pytest.raises(ValueError, match="multiply needs its input 1"):
+        np.sum(z).backward()
+
+
+@pytest.mark.parametrize("op", [op for op in vars(ops).values() if isinstance(op, Op) and not op.reads], ids=lambda op: op.__name__)
+def test_no_rule_of_an_op_that_says_so_reads_values(op):
+    g, unknown = np.arange(3.0), np.full(3, np.nan)
+    for rule in op.partials:
+        np.testing.assert_array_equal(rule(g, unknown, unknown, unknown), rule(g, g, g, g))
+        assert not np.isnan(rule(g, unknown, unknown, unknown)).any()
 
 
 def test_an_optimiser_step_between_forward_and_backward():

@@ -111,17 +111,26 @@ def test_gelu_far_out(dtype, tanh):
 
 # ---- ReLU
 
-@pytest.mark.parametrize("dtype", "fd")
-@pytest.mark.parametrize("shape", [(), (37,), (5, 3, 7), (0, 4)])
+@pytest.mark.parametrize("dtype", "efd")
+@pytest.mark.parametrize("shape", [(37,), (5, 3, 7), (0, 4), (7, 11, 401), (3, 100_003)])
 def test_relu(shape, dtype):
     rng = np.random.default_rng(0)
     x, g = (np.asarray(rng.standard_normal(shape), dtype) for _ in range(2))
     x.flat[:1] = 0
+    g.flat[-1:] = np.inf
     y = R.relu(x)
-    close(y, np.maximum(x, 0), dtype)
-    close(R.relu_backward(g, y), np.where(x > 0, g, 0), dtype)
-    close(R.relu(x.T), np.maximum(x.T, 0), dtype)
-    assert np.isnan(R.relu(np.full(50, np.nan, dtype))).all()
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+    np.testing.assert_array_equal(R.relu_backward(g, y), np.where(x > 0, g, 0))
+    np.testing.assert_array_equal(R.relu(x.T), np.maximum(x.T, 0))
+    assert y.dtype == R.relu_backward(g, y).dtype == dtype
+
+
+@pytest.mark.parametrize("n", [50, 100_003])
+def test_relu_of_nan_and_of_negative_zero(n):
+    x, g = np.full(n, np.nan, "f"), np.arange(n, dtype="f") + 1
+    assert np.isnan(R.relu(x)).all() and np.isnan(R.relu(-x)).all()
+    np.testing.assert_array_equal(R.relu_backward(g, R.relu(x)), g)
+    np.testing.assert_array_equal(R.relu_backward(g, R.relu(np.full(n, -0.0, "f"))), 0)
 
 
 # ---- normalisation

@@ -21,7 +21,6 @@ from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
 from .errors import describe, missing_from, numpy_names
-from .kernels.rows import BIG
 from .tensor import Tensor, get_default_dtype
 
 # ---- activations
@@ -29,8 +28,7 @@ from .tensor import Tensor, get_default_dtype
 
 def relu(x: Any) -> Any:
     """relu(x) = max(x, 0), with slope 0 at 0.  Any shape."""
-    x = x if isinstance(x, (Variable, np.ndarray)) else Tensor(x)
-    return (fused.relu if x.size >= BIG and fused.fits(x) else ops.relu)(x)
+    return ops.relu(x if isinstance(x, (Variable, np.ndarray)) else Tensor(x))
 
 
 def sigmoid(x: Any) -> Any:

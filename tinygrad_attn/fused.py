@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from . import ops, reference
+from . import reference
 from .engine import Variable, op
 from .kernels import attention as attention_kernel
 from .kernels import dropout as dropout_kernel
 from .kernels import gelu as gelu_kernel
 from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
-from .kernels import relu as relu_kernel
 from .kernels import softmax as softmax_kernel
 from .kernels.rows import as_rows
 from .kernels.scores import ones
@@ -60,17 +59,6 @@ def _matrix(x: ndarray) -> ndarray:
 
 
 # ---- activations and softmax
-
-@op(fresh=True, twin=ops.relu)
-def relu(x):
-    """y = max(x, 0), with slope 0 at 0, for arrays so large that several threads pay"""
-    return relu_kernel.relu(x)
-
-
-@relu.vjp_all
-def _relu(g, y, x):
-    return (relu_kernel.relu_backward(g, y),)
-
 
 @op(saves=True, fresh=True, twin=reference.gelu_reference)
 def gelu(x, *, approximate="none"):

@@ -98,13 +98,14 @@ class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
     # What each call reads is quicker found in slots; functools.update_wrapper needs the dictionary beside them.
-    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "defaults", "_special", "__dict__", "__weakref__")
+    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "reads", "defaults", "_special", "__dict__",
+                 "__weakref__")
     __name__: str
 
     def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None,
-                 fresh: bool = False):
+                 fresh: bool = False, reads: bool = True):
         functools.update_wrapper(self, forward)
-        self.forward, self.broadcasts, self.saves, self.twin, self.fresh = forward, broadcasts, saves, twin, fresh
+        self.forward, self.broadcasts, self.saves, self.twin, self.fresh, self.reads = forward, broadcasts, saves, twin, fresh, reads
         self.partials: tuple[Callable | None, ...] = ()
         self.joint: Callable | None = None
         self._joint_asks_needs = False
@@ -233,7 +234,7 @@ class Op:
             t._data = out
             t._grad = t._record = t.name = None
             if tracked and here.recording:           # so one is of floats, and then the result is
-                if handed_out or array is not None:
+                if (handed_out or array is not None) and self.reads:
                     guard.look((u, v))
                     if array is not None:
                         guard.lend(array)
@@ -255,11 +256,12 @@ class Op:
 
     def _remember(self, inputs: tuple, arrays: list[Any], constants: bool) -> tuple:
         """Look at memory that users can reach, so that changes up to here count as older; constants as they were used."""
-        guard.look(arrays)
+        if self.reads:
+            guard.look(arrays)
         if not constants:
             return inputs
         for x, array in zip(inputs, arrays, strict=True):
-            if isinstance(array, ndarray) and not isinstance(x, Variable):
+            if isinstance(array, ndarray) and not isinstance(x, Variable) and self.reads:
                 guard.lend(array)
         return tuple([x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True)])
 
@@ -289,7 +291,8 @@ def op(forward: Callable | None = None, **flags: Any) -> Any:
     methods and NumPy functions and they can be differentiated again.  Flags: `broadcasts=True`, the op follows NumPy broadcasting
     and its gradients are summed back to the inputs' shapes; `saves=True`, forward returns `(y, saved)`; `twin=f`, a composite of ops
     that computes the same and is differentiated instead under `create_graph=True`; `fresh=True`, each array that a rule returns is new
-    and nobody else holds it, so that it may be added to and kept without a copy.
+    and nobody else holds it, so that it may be added to and kept without a copy; `reads=False`, no rule looks at the values of the
+    inputs or of the result, so that these may change in place before the backward pass.
     """
     return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)
 

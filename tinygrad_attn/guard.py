@@ -166,6 +166,8 @@ def place(array: np.ndarray) -> str:
 
 def check(t: Any, g: Any) -> None:
     """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
+    if not t._record[1].reads:
+        return
     since, inputs = t._record[0], t._record[6:]
     values = [t._data]
     for x in inputs:

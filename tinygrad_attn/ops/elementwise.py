@@ -12,10 +12,11 @@ import numpy as np
 
 from ..engine import op
 from ..kernels.erf import erf as _erf
-from ..kernels.relu import BITS, chosen
+from ..kernels.relu import BITS, chosen, relu_backward
+from ..kernels.relu import relu as _relu
 
 
-@op(broadcasts=True)
+@op(broadcasts=True, reads=False)
 def add(a, b):
     """y = a + b"""
     return a + b
@@ -25,7 +26,7 @@ add.vjp(lambda g, y, a, b: g,
         lambda g, y, a, b: g)
 
 
-@op(broadcasts=True)
+@op(broadcasts=True, reads=False)
 def subtract(a, b):
     """y = a - b"""
     return a - b
@@ -333,10 +334,16 @@ def relu(x):
     """y = max(x, 0), with slope 0 at 0."""
     if x.ndim == 0:                                  # single numbers: NumPy's maximum costs ten times the comparison
         return x if not x <= 0 else x.dtype.type(0)
-    return np.maximum(x, 0)
+    return _relu(x)
 
 
-relu.vjp(lambda g, y, x: _weighed(g, y > 0) if y.ndim else g if not y <= 0 else g.dtype.type(0))
+def _relu_partial(g, y, x):
+    if y.ndim == 0:
+        return g if y != 0 else g.dtype.type(0)
+    return relu_backward(g, y) if g.__class__ is np.ndarray else _weighed(g, y != 0)
+
+
+relu.vjp(_relu_partial)
 
 
 @op
