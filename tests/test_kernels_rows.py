@@ -150,11 +150,11 @@ def test_norm(shape, dtype, center):
     for weight, bias in ((None, None), tuple(rng.standard_normal((2, shape[1])).astype(dtype))):
         y, saved = N.norm(x, weight, bias, eps=1e-5, center=center)
         close(y, true_norm(x.astype("d"), weight, bias, center), dtype, 5)
-        dx, dweight, dbias = N.norm_backward(g, x, weight, saved)
+        dx, dweight, dbias = N.norm_backward(g, x, weight, saved, True, True)
         close(dx, slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g), dtype, 20 if dtype == "f" else 1e6)
         close(dweight, (g * true_norm(x.astype("d"), None, None, center)).sum(0), dtype, 10)
         close(dbias, g.astype("d").sum(0), dtype, 10)
-    assert N.norm_backward(g, x, weight, saved, False, False)[1:] == (None, None)
+    assert N.norm_backward(g, x, weight, saved)[1:] == (None, None)
 
 
 def test_norm_of_equal_numbers_is_zero_and_keeps_its_precision_far_from_zero():
@@ -294,7 +294,7 @@ def test_linear(m, i, o, dtype):
     x, w, b, g = (rng.standard_normal(s).astype(dtype) for s in ((m, i), (o, i), o, (m, o)))
     close(L.linear(x, w, b), x.astype("d") @ w.T + b, dtype)
     close(L.linear(x, w, None), x.astype("d") @ w.T, dtype)
-    dx, dw, db = L.linear_backward(g, x, w)
+    dx, dw, db = L.linear_backward(g, x, w, True, True, True)
     for found, expected in ((dx, g.astype("d") @ w), (dw, g.astype("d").T @ x), (db, g.astype("d").sum(0))):
         close(found, expected, dtype)
     assert L.linear_backward(g, x, w, False, False, False) == (None, None, None)
@@ -320,7 +320,7 @@ def test_results_repeat():
     runs = []
     for _ in range(3):
         y, saved = N.norm(x, None, None, eps=1e-5)
-        runs.append((y, *N.norm_backward(g, x, None, saved), *L.linear_backward(g, x, x[:9].copy())))
+        runs.append((y, *N.norm_backward(g, x, None, saved, True, True), *L.linear_backward(g, x, x[:9].copy(), True, True, True)))
     for again in runs[1:]:
         for a, b in zip(runs[0], again, strict=True):
             np.testing.assert_array_equal(a, b)

@@ -22,7 +22,6 @@ from .kernels import gelu as gelu_kernel
 from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
 from .kernels import softmax as softmax_kernel
-from .kernels.rows import as_rows
 from .kernels.scores import ones
 
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
@@ -55,7 +54,7 @@ def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
 
 def _matrix(x: ndarray) -> ndarray:
     """x as a contiguous matrix of its last axis. A cotangent may be one number, broadcast; products with that are slow."""
-    return np.ascontiguousarray(as_rows(x))
+    return np.ascontiguousarray(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]))
 
 
 # ---- activations and softmax
@@ -155,8 +154,7 @@ def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
 
 @layer_norm.vjp_all
 def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
-    wanted = (*needs, False, False)[1:3]
-    dx, dweight, dbias = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *wanted)
+    dx, dweight, dbias = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *needs[1:])
     if ndim > 1:
         dweight, dbias = (None if d is None else d.reshape(x.shape[-ndim:]) for d in (dweight, dbias))
     return dx.reshape(x.shape), dweight, dbias
@@ -171,7 +169,7 @@ def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
 
 @rms_norm.vjp_all
 def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
-    dx, dweight, _ = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, (*needs, False)[1], False)
+    dx, dweight, _ = norm_kernel.norm_backward(_rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *needs[1:])
     return dx.reshape(x.shape), None if dweight is None else dweight.reshape(weight.shape)
 
 
@@ -199,7 +197,7 @@ def linear(x, weight, bias=None):
 
 @linear.vjp_all
 def _linear(g, y, x, weight, bias=None, *, needs):
-    dx, dweight, dbias = linear_kernel.linear_backward(_matrix(g), _matrix(x), weight, *(*needs, False)[:3])
+    dx, dweight, dbias = linear_kernel.linear_backward(_matrix(g), _matrix(x), weight, *needs)
     return dx if dx is None or x.ndim == 2 else dx.reshape(x.shape), dweight, dbias
 
 

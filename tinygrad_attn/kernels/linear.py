@@ -130,8 +130,8 @@ def _linear_shared(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray
     return y
 
 
-def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = True, wants_weight: bool = True,
-                    wants_bias: bool = True) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
+def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = True, wants_weight: bool = False,
+                    wants_bias: bool = False) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     """(dx, dweight, dbias) for the cotangent g (rows, out); what is not wanted is None."""
     rows, size = len(x), weight.size
     if _shared(rows, size):

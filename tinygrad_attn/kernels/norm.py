@@ -54,8 +54,8 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     return y, Norm(mean, reciprocal)
 
 
-def norm_backward(g: ndarray, x: ndarray, weight: ndarray | None, saved: Norm, wants_weight: bool = True,
-                  wants_bias: bool = True) -> tuple[ndarray, ndarray | None, ndarray | None]:
+def norm_backward(g: ndarray, x: ndarray, weight: ndarray | None, saved: Norm, wants_weight: bool = False,
+                  wants_bias: bool = False) -> tuple[ndarray, ndarray | None, ndarray | None]:
     """(dx, dweight, dbias) for the cotangent g (rows, n); what is not wanted is None."""
     rows, n = x.shape
     dtype = x.dtype

@@ -9,7 +9,6 @@ that it first writes each r as often as its row is long into a buffer.  A buffer
 and the product takes half the time, or a third; below 160 numbers a row NumPy's way is faster.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,10 +59,3 @@ def row_max(x: ndarray) -> ndarray:
     if n >= LONG:
         return x.max(-1, keepdims=True)
     return x.reshape(-1).take(x.argmax(1) + np.arange(0, rows * n, n))[:, None]
-
-
-def as_rows(x: ndarray) -> ndarray:
-    """x as a matrix of its last axis: a view where the strides allow it."""
-    if x.ndim == 2:
-        return x
-    return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
