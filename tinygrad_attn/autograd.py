@@ -115,7 +115,7 @@ def _result(g: Any, fresh: bool) -> Any:
     """A gradient as a Tensor that shares memory with nothing."""
     if isinstance(g, Variable):
         return clone(g)
-    return constant(g if fresh or g.__class__ is not np.ndarray else g.copy())
+    return constant(g if fresh or g.__class__ is not np.ndarray else g.copy(order="K"))
 
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
