@@ -77,10 +77,23 @@ def test_dropout(shape, p, dtype, normal):
 
 
 @pytest.mark.parametrize("op", [fused.softmax, fused.log_softmax])
-@pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 0), ((3, 7, 5), 1), ((3, 7, 5), -1), ((2, 1), 1)])
+@pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 0), ((3, 7, 5), 1), ((3, 7, 5), -1), ((2, 1), 1),
+                                         ((5, 131), 0), ((1, 130), 0), ((2, 3, 129), -2), ((2, 3, 64, 2), 1)])
 def test_softmax(op, shape, axis, dtype, normal):
     same(op, normal(*shape), dtype=dtype, axis=axis)
     same(op, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis)
+
+
+@pytest.mark.parametrize("axis, inner", [(0, 3), (0, 200), (1, 200), (-1, 200)])
+def test_softmax_of_extreme_rows(axis, inner, dtype):
+    x = np.array([[0, -np.inf, -np.inf], [1e30, 0, -1e30], [-np.inf, 0, 0], [np.nan, 0, 0]], dtype)       # each line a row
+    expected = np.array([[1, 0, 0], [1, 0, 0], [0, 0.5, 0.5], [np.nan] * 3])
+    x, expected = (np.moveaxis(np.broadcast_to(a[:, None], (4, inner, 3)), -1, axis) for a in (x, expected))
+    with np.errstate(all="raise", under="ignore"):
+        np.testing.assert_array_equal(fused.softmax(x, axis=axis), expected)
+        np.testing.assert_allclose(np.exp(fused.log_softmax(x, axis=axis)), expected, rtol=1e-6)
+        for row, op in ((-np.inf, fused.softmax), (-np.inf, fused.log_softmax), (np.inf, fused.softmax)):
+            assert np.isnan(op(np.full_like(x, row), axis=axis)).all()
 
 
 @pytest.mark.parametrize("ndim", [1, 2])

@@ -1,5 +1,6 @@
 """Products in pieces are the products, whatever the sizes, and no piece is too large for the kernel it is meant for."""
 
+import math
 import os
 import subprocess
 import sys
@@ -131,3 +132,15 @@ def test_the_processor_decides():
     code = "from tinygrad_attn.kernels import pieces; from tinygrad_attn.threads import blas_core; print(blas_core(), pieces._cuts())"
     told = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, OPENBLAS_CORETYPE="Haswell"), capture_output=True, text=True)
     assert told.stdout.split() == ["Haswell", "False"] and pieces._cuts()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+@pytest.mark.parametrize("shape, axes", [((300, 200), (1, 0)), ((513, 64), (1, 0)), ((63, 900), (1, 0)), ((5, 101, 131), (0, 2, 1)),
+                                         ((101, 5, 131), (2, 1, 0)), ((3, 4), (1, 0)), ((0, 4), (1, 0)), ((7,), (0,)), ((), ())])
+def test_a_turned_matrix_is_copied_row_by_row(shape, axes, dtype):
+    x = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
+    turned = x.transpose(axes)
+    copy = memory.contiguous(turned)
+    assert copy.flags.c_contiguous and copy.dtype == dtype
+    np.testing.assert_array_equal(copy, turned)
+    assert memory.contiguous(x) is x and (copy is turned or not np.shares_memory(copy, x))

@@ -9,6 +9,7 @@ float32 or float64: `fits` tells, and for anything else there is the composite.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from .kernels import gelu as gelu_kernel
 from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
 from .kernels import softmax as softmax_kernel
-from .kernels.scores import ones
+from .kernels.memory import contiguous
+from .kernels.scores import QUIET, ones
 
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
+LONG = 128                      # numbers in a row, from where NumPy's sums over rows are fast
 
 
 def fits(x: Any, *others: Any) -> bool:
@@ -54,7 +57,8 @@ def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
 
 def _matrix(x: ndarray) -> ndarray:
     """x as a contiguous matrix of its last axis. A cotangent may be one number, broadcast; products with that are slow."""
-    return np.ascontiguousarray(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]))
+    x = contiguous(x)
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 # ---- activations and softmax
@@ -78,26 +82,41 @@ def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
     return np.moveaxis(kernel(*map(_matrix, moved)).reshape(moved[0].shape), -1, axis)
 
 
+def _side_by_side(x: ndarray, axis: int) -> bool:
+    """Do long rows lie beside each other, of which the axis counts the rows? NumPy adds those up sooner than they could be turned."""
+    return axis not in (-1, x.ndim - 1) and math.prod(x.shape[axis % x.ndim + 1:]) >= LONG
+
+
 @op(fresh=True, twin=reference.softmax_reference)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
-    return _along(softmax_kernel.softmax, axis, x)
+    if not _side_by_side(x, axis):
+        return _along(softmax_kernel.softmax, axis, x)
+    with np.errstate(**QUIET):
+        return reference.softmax_reference(x, axis=axis)
 
 
 @softmax.vjp_all
 def _softmax(g, y, x, *, axis):
-    return (_along(softmax_kernel.softmax_backward, axis, g, y),)
+    if not _side_by_side(x, axis):
+        return (_along(softmax_kernel.softmax_backward, axis, g, y),)
+    return (y * (g - (g * y).sum(axis, keepdims=True)),)
 
 
 @op(fresh=True, twin=reference.log_softmax_reference)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
-    return _along(softmax_kernel.log_softmax, axis, x)
+    if not _side_by_side(x, axis):
+        return _along(softmax_kernel.log_softmax, axis, x)
+    with np.errstate(**QUIET):
+        return reference.log_softmax_reference(x, axis=axis)
 
 
 @log_softmax.vjp_all
 def _log_softmax(g, y, x, *, axis):
-    return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
+    if not _side_by_side(x, axis):
+        return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
+    return (g - np.exp(y) * g.sum(axis, keepdims=True),)
 
 
 # ---- cross-entropy
@@ -131,7 +150,7 @@ def _cross_entropy(g, y, x, weight=None, *, target, ignore_index, reduction, lab
 
 def _classes_last(x: ndarray) -> ndarray:
     """(C,) or (N, C) or (N, C, d1, ...) -> (N d1 ..., C)"""
-    return _matrix(x if x.ndim <= 2 else np.moveaxis(x, 1, -1))
+    return _matrix(x if x.ndim <= 2 else x.reshape(*x.shape[:2], -1).swapaxes(1, 2))
 
 
 # ---- normalisation

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from . import guard, threads
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .errors import missing_from
+from .kernels.memory import contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
 
@@ -69,7 +70,7 @@ class _Bucket:
         for i, data in enumerate(arrays):
             if (grad := self.params[i].grad) is not None:
                 values = data.reshape(-1)  # a view if contiguous, and then nothing is left to write
-                yield ([i], values, grad._data.reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()],
+                yield ([i], values, contiguous(grad._data).reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()],
                        [] if data.flags.c_contiguous else [(data, values.reshape(data.shape))])
 
 
@@ -102,13 +103,12 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (or fill them with zeros). Call it before each backward pass."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if set_to_none:
-                    p.grad = None
-                elif p.grad is not None:
-                    p.grad._array()[...] = 0
-                    guard.changed(p.grad._array())
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad._array()[...] = 0
+                guard.changed(p.grad._array())
 
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
