@@ -125,3 +125,19 @@ def test_memory_layout_changes_nothing(f, shape):
     for y, g in results[1:]:
         np.testing.assert_allclose(y, results[0][0], rtol=1e-13)
         np.testing.assert_allclose(g, results[0][1], rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "?"])
+@pytest.mark.parametrize("n", [3, 100])
+def test_logaddexp_of_many_numbers_is_numpys(n, dtype):
+    rng = np.random.default_rng(0)
+    values = np.array([0, 1, -1, 88, -88, 1e-4, 6e4, -6e4, np.inf, -np.inf, np.nan] if dtype[0] == "f" else [0, 1, -1, 88])
+    a, b = (np.concatenate([values.astype(dtype), (9 * rng.standard_normal(n * 7)).astype(dtype)]) for _ in range(2))
+    b = rng.permutation(b)
+    for x, y in ((a, b), (a[:, None], b[:7]), (a, 0), (0.5, a), (a[np.isfinite(a)], b[:1])):
+        for _ in range(2):
+            with np.errstate(all="raise", under="ignore", invalid="ignore"):        # NumPy itself calls NaN invalid here
+                found, expected = ops.logaddexp(x, y), np.logaddexp(x, y)
+            np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(found.dtype).eps)
+            assert found.dtype == expected.dtype
+            x, y = y, x

@@ -15,6 +15,8 @@ from ..kernels.erf import erf as _erf
 from ..kernels.relu import BITS, chosen, relu_backward
 from ..kernels.relu import relu as _relu
 
+MANY = 512                      # numbers, from where several NumPy calls that are fast beat a single slow one
+
 
 @op(broadcasts=True, reads=False)
 def add(a, b):
@@ -205,7 +207,13 @@ clip.vjp(lambda g, y, x, low, high: _weighed(g, _inside(x, low, high)),
 @op(broadcasts=True)
 def logaddexp(a, b):
     """y = log(exp a + exp b), without overflow."""
-    return np.logaddexp(a, b)
+    if np.size(a) < MANY > np.size(b) or np.result_type(a, b).char not in "fd":
+        return np.logaddexp(a, b)
+    with np.errstate(invalid="ignore", under="ignore"):
+        y = np.abs(a - b)                            # NumPy's does the same one number after the other: ten times as slow
+        np.log1p(np.exp(np.negative(y, out=y), out=y), out=y)
+        y += np.maximum(a, b)
+    return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
 
 
 logaddexp.vjp(lambda g, y, a, b: g * np.exp(a - y),
