@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 
+import tinygrad_attn as ta
 from tinygrad_attn import Tensor, threads
+from tinygrad_attn.kernels import choice as R
 from tinygrad_attn.kernels import dropout as D
 from tinygrad_attn.kernels import gelu as G
 from tinygrad_attn.kernels import linear as L
 from tinygrad_attn.kernels import norm as N
-from tinygrad_attn.kernels import relu as R
 from tinygrad_attn.kernels import rows
 from tinygrad_attn.kernels import softmax as S
 from tinygrad_attn.kernels.erf import erf
@@ -131,6 +132,44 @@ def test_relu_of_nan_and_of_negative_zero(n):
     assert np.isnan(R.relu(x)).all() and np.isnan(R.relu(-x)).all()
     np.testing.assert_array_equal(R.relu_backward(g, R.relu(x)), g)
     np.testing.assert_array_equal(R.relu_backward(g, R.relu(np.full(n, -0.0, "f"))), 0)
+
+
+# ---- where
+
+@pytest.mark.parametrize("dtype", "efd")
+def test_where_is_numpys(dtype):
+    rng = np.random.default_rng(0)
+    a, b = (np.asarray(rng.standard_normal((97, 101)), dtype) for _ in range(2))
+    a[0, :5] = b[:5, 0] = np.nan, np.inf, -np.inf, -0.0, 0
+    condition = rng.random((97, 101)) < 0.5
+    assert condition.size >= R.MANY
+    number = a.dtype.type
+    for c in (condition, condition.T.copy().T, np.broadcast_to(condition[:1], (97, 101)), condition[None]):
+        for x, y in ((a, b), (a, 0), (0.0, a), (a, -0.0), (-np.inf, a), (a, 2), (a, b[:, :1]), (a[:1], b), (a[0, 3], b), (number(0), b),
+                     (b, number(7)), (a, np.zeros((), dtype)), (a, b.astype("d")), (a, np.int8(3)), (np.arange(101), b), (a[None], b),
+                     (0, b.T.copy().T), (True, a), (a[::-1, ::-1], b), (0, 0), (1.5, 2), (np.float64(2), a),
+                     (number(0), np.zeros((), dtype)), (rng.standard_normal((2, 97, 101)).astype(dtype), b)):
+            expected, found = np.where(c, x, y), R.where(c, x, y)
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+            assert found.dtype == expected.dtype and not any(np.shares_memory(found, z) for z in (a, b))
+    thirds = np.arange(97 * 101).reshape(97, 101) % 3
+    np.testing.assert_array_equal(R.where(thirds, a, b), np.where(thirds, a, b))
+
+
+def test_where_of_many_numbers_is_differentiated_twice():
+    rng = np.random.default_rng(0)
+    x, y = (Tensor(rng.standard_normal((100, 90)), requires_grad=True) for _ in range(2))
+    condition = rng.random((100, 90)) < 0.5
+    g = rng.standard_normal((100, 90))
+    g[:2, :2] = np.inf
+    for create_graph in (False, True):
+        dx, dy = ta.grad(np.where(condition, x * x, y), [x, y], g, create_graph=create_graph)
+        np.testing.assert_array_equal(dx.numpy(), np.where(condition, g * 2 * x.numpy(), 0))
+        np.testing.assert_array_equal(dy.numpy(), np.where(condition, 0, g))
+    finite = np.where(np.isinf(g), 0, g)
+    dx, = ta.grad(np.where(condition, x * x, y), x, finite, create_graph=True)
+    np.testing.assert_allclose(ta.grad(dx, x, np.ones_like(g))[0].numpy(), np.where(condition, 2 * finite, 0))
 
 
 # ---- normalisation

@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from ..engine import op
+from ..kernels import choice
+from ..kernels.choice import BITS, chosen
 from ..kernels.erf import erf as _erf
-from ..kernels.relu import BITS, chosen, relu_backward
-from ..kernels.relu import relu as _relu
 
 MANY = 512                      # numbers, from where several NumPy calls that are fast beat a single slow one
 
@@ -181,12 +181,12 @@ fmin.vjp(*_first_if(lambda a, b: a <= b))
 @op(broadcasts=True)
 def where(condition, a, b):
     """y = a where the condition holds, else b."""
-    return np.where(condition, a, b)
+    return choice.where(condition, a, b)
 
 
 where.vjp(None,
-          lambda g, y, condition, a, b: np.where(condition, g, 0),
-          lambda g, y, condition, a, b: np.where(condition, 0, g))
+          lambda g, y, condition, a, b: choice.where(condition, g, 0),
+          lambda g, y, condition, a, b: choice.where(condition, 0, g))
 
 
 @op(broadcasts=True)
@@ -342,13 +342,13 @@ def relu(x):
     """y = max(x, 0), with slope 0 at 0."""
     if x.ndim == 0:                                  # single numbers: NumPy's maximum costs ten times the comparison
         return x if not x <= 0 else x.dtype.type(0)
-    return _relu(x)
+    return choice.relu(x)
 
 
 def _relu_partial(g, y, x):
     if y.ndim == 0:
         return g if y != 0 else g.dtype.type(0)
-    return relu_backward(g, y) if g.__class__ is np.ndarray else _weighed(g, y != 0)
+    return choice.relu_backward(g, y) if g.__class__ is np.ndarray else _weighed(g, y != 0)
 
 
 relu.vjp(_relu_partial)

@@ -1,0 +1,65 @@
+"""Choosing number by number without asking each: ReLU, and `where`.
+
+NumPy's `where` looks at one element of the condition after the other, and where that is random, as in x > 0, the processor guesses
+wrong half the time: 3.5 ns a number.  The bits of a number, read as an integer and multiplied by 1 or 0, are that number or 0 (the
+product of numbers themselves would be NaN for an infinite one), and what was chosen from two arrays can be joined bit by bit: 0.5 ns.
+ReLU, max(x, 0), is one more such choice on the way back; on the way forth x is compared with an array of zeros, since NumPy finds the
+maximum of two arrays five times as fast as that of an array and a number.  Large arrays go block by block and to several threads.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from .memory import empty
+from .rows import SHARED, by_rows
+
+SMALL = 1 << 14                 # elements, up to which one call for all of them is soonest done
+MANY = 1 << 13                  # elements of a condition, from where `where` takes longer than several products
+BITS = {np.dtype(f"f{n}"): np.dtype(f"i{n}") for n in (2, 4, 8)}      # the integer as long as each floating dtype
+
+
+def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
+    """g where `where` (boolean) holds, else 0; g is float16, float32 or float64, and both broadcast."""
+    bits = BITS[g.dtype]
+    return np.multiply(g.view(bits), where, out=None if out is None else out.view(bits)).view(g.dtype)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """np.where(condition, a, b), of Tensors too; by bits where the condition is large and a or b an array of floats."""
+    like = a if isinstance(a, ndarray) else b
+    if not isinstance(like, ndarray) or not like.ndim or like.dtype not in BITS or np.size(condition) < MANY or condition.dtype != bool:
+        return np.where(condition, a, b)
+    a, b = (np.asarray(x, like.dtype) if x.__class__ in (int, float, bool) else x for x in (a, b))
+    if not getattr(a, "dtype", None) == getattr(b, "dtype", None) == like.dtype:
+        return np.where(condition, a, b)
+    bits = BITS[like.dtype]
+    found = [chosen(x, taken).view(bits) for x, taken in ((a, condition), (b, ~condition)) if x.ndim or x.view(bits)]     # 0 adds nothing
+    return (found[0] if len(found) == 1 else np.bitwise_or(*found)).view(like.dtype)
+
+
+@lru_cache(maxsize=16)
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> ndarray:
+    return np.zeros(shape, dtype)
+
+
+def relu(x: ndarray) -> ndarray:
+    """max(x, 0); NaN stays NaN."""
+    if x.size <= SMALL:
+        return np.maximum(x, _zeros(x.shape, x.dtype))
+    y, zeros = empty(x.shape, x.dtype), _zeros((SHARED,), x.dtype)
+    flat, flat_y = np.ascontiguousarray(x).reshape(-1), y.reshape(-1)
+    by_rows(lambda s: np.maximum(flat[s], zeros[:s.stop - s.start], out=flat_y[s]), x.size, 1)
+    return y
+
+
+def relu_backward(g: ndarray, y: ndarray) -> ndarray:
+    """g where y = relu(x) is not 0, else 0; where x is NaN it is g, as in PyTorch."""
+    if y.size <= SMALL:
+        return chosen(g, y != 0)
+    dx = empty(y.shape, y.dtype)
+    flat_g, flat_y, flat_dx = (np.ascontiguousarray(a).reshape(-1) for a in (g, y, dx))
+    by_rows(lambda s: chosen(flat_g[s], flat_y[s] != 0, out=flat_dx[s]), y.size, 1)
+    return dx
