@@ -141,3 +141,48 @@ def test_logaddexp_of_many_numbers_is_numpys(n, dtype):
             np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(found.dtype).eps)
             assert found.dtype == expected.dtype
             x, y = y, x
+
+
+@pytest.mark.parametrize("index", [
+    (slice(None), np.array([3, -1, 3, 0])), (slice(None), slice(None), np.array([[1, 1, -4], [0, 2, 2]], "i1")),
+    (slice(None), np.array([[2, 2], [0, 1]], "u8"), slice(None)), (np.array([1, 1, 1]), slice(None)), (slice(None), np.array([], int)),
+    (slice(None), np.int64(2)), (slice(None), np.array(2)), (np.array([1, 0]), slice(None), np.array([1, 1])),
+    (slice(1, None), np.array([1, 1])), (slice(None), np.array([True, False, True, True, False]))])
+def test_columns_by_number_and_their_adjoint(index):
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.standard_normal((19, 5, 23)), requires_grad=True)
+    y = x[index]
+    np.testing.assert_array_equal(y.numpy(), x.numpy()[index])
+    assert not np.shares_memory(y.numpy(), x.numpy()) or isinstance(index[1], np.integer)
+    g, expected = rng.standard_normal(y.shape), np.zeros(x.shape)
+    np.add.at(expected, index, g)
+    for create_graph in (False, True):
+        dx, = ta.grad(x[index], x, g, create_graph=create_graph)
+        np.testing.assert_allclose(dx.numpy(), expected, rtol=1e-12, atol=1e-12)
+    v = Tensor(g, requires_grad=True)
+    np.testing.assert_array_equal(ta.grad(ops.scatter(v, index=index, shape=x.shape), v, expected)[0].numpy(), expected[index])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+@pytest.mark.parametrize("dtype", ["i8", "u1", "i2"])
+def test_take_along_axis_of_many(axis, dtype):
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.standard_normal((7, 11, 13)).swapaxes(0, 1), requires_grad=True)
+    shape = (400,) if axis is None else [60 if i == axis % 3 else n for i, n in enumerate(x.shape)]
+    n = x.size if axis is None else x.shape[axis]
+    indices = rng.integers(0 if dtype[0] == "u" else -min(n, 100), min(n, 100), shape).astype(dtype)
+    for which in (indices, indices if axis is None else indices[:, :1] if axis != 1 else indices[:1]):
+        y = np.take_along_axis(x, which, axis)
+        np.testing.assert_array_equal(y.numpy(), np.take_along_axis(x.numpy(), which, axis))
+        g = rng.standard_normal(y.shape)
+        for create_graph in (False, True):
+            dx, = ta.grad(np.take_along_axis(x, which, axis), x, g, create_graph=create_graph)
+            assert np.isclose(np.vdot(dx.numpy(), x.numpy()), np.vdot(g, y.numpy()))      # the op is linear
+            assert dx.shape == x.shape
+    if axis is not None:
+        for wrong in (n, -n - 1) if dtype[0] == "i" else (n,):
+            indices.flat[-1] = wrong
+            with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis {axis % 3} with size {n}"):
+                np.take_along_axis(x, indices, axis)
+        with pytest.raises(ValueError, match="same number of dimensions"):
+            np.take_along_axis(x, indices[None], axis)

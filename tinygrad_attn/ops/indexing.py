@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..engine import op
+from ..kernels.memory import contiguous
 
 WIDE = 16                       # numbers in a row, from where rows are sorted before they are added up
+MANY = 256                      # elements, from where it pays to work out their places first
 
 
 def _is_basic(index):
@@ -16,29 +20,50 @@ def _is_basic(index):
                or isinstance(part, np.ndarray) and part.dtype == bool for part in parts)
 
 
+def _single(index):
+    """(axis, indices) if one axis alone is indexed by an array of integers and all others are taken whole, or None."""
+    found = None
+    for axis, part in enumerate(index if isinstance(index, tuple) else (index,)):
+        if found is None and isinstance(part, np.ndarray) and part.ndim and part.dtype.kind in "iu":
+            found = axis, part
+        elif not (isinstance(part, slice) and part == slice(None)):
+            return None
+    return found
+
+
 @op(fresh=True)
 def getitem(x, *, index):
     """y = x[index], basic or advanced."""
-    return x[index]
+    single = _single(index) if index.__class__ is tuple else None
+    return x[index] if single is None else x.take(single[1], single[0])      # two to five times as fast as x[:, indices]
 
 
 @op
 def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
     g = np.asarray(g)
+    single = _single(index)
+    if single is not None and (rest := math.prod(shape) // max(shape[single[0]], 1)) >= WIDE:
+        return _scatter_rows(g, *single, shape, rest)
     parts = index if isinstance(index, tuple) else (index,)
-    integers = all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts)
     out = np.zeros(shape, g.dtype)
     if _is_basic(index):
         out[index] = g
-    elif integers and len(parts) == out.ndim:        # single elements, by their places: `add.at` is ten times as fast with one flat index
+    elif len(parts) == out.ndim and all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts):
+        # Single elements, by their places: `add.at` is ten times as fast with one flat index.
         places = parts[0] if out.ndim == 1 else np.ravel_multi_index(parts, shape, mode="wrap")
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
-    elif integers and len(parts) == 1 and (width := out[:1].size) >= WIDE:
-        add_rows(out.reshape(-1, width), parts[0].reshape(-1), g.reshape(-1, width))
     else:
         np.add.at(out, index, g)
     return out
+
+
+def _scatter_rows(g, axis, indices, shape, width):
+    """The same for indices along one axis, if what belongs to each is `width` numbers, enough to be added up row by row."""
+    out = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), g.dtype)
+    rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
+    add_rows(out.reshape(-1, width), indices.reshape(-1), contiguous(rows).reshape(-1, width))
+    return contiguous(np.moveaxis(out, 0, axis))
 
 
 getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
@@ -89,17 +114,27 @@ embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=
 @op(fresh=True)
 def take_along_axis(x, *, indices, axis=-1):
     """y = np.take_along_axis(x, indices, axis)"""
-    return np.take_along_axis(x, indices, axis)
+    if indices.size < MANY or axis is None or indices.ndim != x.ndim or indices.dtype.kind not in "iu":
+        return np.take_along_axis(x, indices, axis)
+    if not -x.shape[axis] <= indices.min() <= indices.max() < x.shape[axis]:
+        return np.take_along_axis(x, indices, axis)              # which says so
+    return contiguous(x).reshape(-1).take(_places(indices, axis, x.shape))
 
 
-def _along(indices, axis, shape):
-    """take_along_axis spelled as one advanced index."""
+def _places(indices, axis, shape):
+    """Where take_along_axis finds each element in an array of that shape laid out row by row: a third of the time of several indices."""
     if axis is None:
-        return np.unravel_index(indices, shape)
+        return indices
     axis %= len(shape)
-    grid = list(np.ogrid[tuple(slice(n) for n in shape)])        # the other axes broadcast, as in NumPy
-    grid[axis] = indices
-    return tuple(grid)
+    places = indices.astype(np.intp, copy=False)
+    if places.min(initial=0) < 0:
+        places = np.where(places < 0, places + shape[axis], places)
+    if axis < len(shape) - 1:
+        places = places * math.prod(shape[axis + 1:])
+    for i, n in enumerate(shape):
+        if i != axis:
+            places = places + (np.arange(n) * math.prod(shape[i + 1:])).reshape(-1, *(1,) * (len(shape) - 1 - i))
+    return places
 
 
-take_along_axis.vjp(lambda g, y, x, *, indices, axis: scatter(g, index=_along(indices, axis, x.shape), shape=x.shape))
+take_along_axis.vjp(lambda g, y, x, *, indices, axis: scatter(g, index=_places(indices, axis, x.shape), shape=(x.size,)).reshape(x.shape))
