@@ -186,3 +186,39 @@ def test_take_along_axis_of_many(axis, dtype):
                 np.take_along_axis(x, indices, axis)
         with pytest.raises(ValueError, match="same number of dimensions"):
             np.take_along_axis(x, indices[None], axis)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 17, 64, 128, 129])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8"])
+def test_sums_and_extremes_of_short_rows_are_numpys(n, dtype):
+    x = (9 * np.random.default_rng(0).standard_normal((4, 2100 // n + 1, n))).astype(dtype)
+    special = x.copy()
+    if dtype[0] == "f":
+        special[0, :5, 0] = np.nan, np.inf, -np.inf, 0, -0.0
+        special[1, :5] = np.array([np.nan, np.inf, -np.inf, 0, -0.0])[:, None]
+    eps = np.finfo(dtype).eps if dtype[0] == "f" else 0
+    for a in (x, special, x[:, ::-1], x.swapaxes(0, 1), x[0]):
+        for axis, keepdims in ((-1, False), (a.ndim - 1, True), ((-1,), True), (0, False)):
+            for f, g in ((ops.max, np.max), (ops.min, np.min)):
+                np.testing.assert_array_equal(f(a, axis=axis, keepdims=keepdims), g(a, axis=axis, keepdims=keepdims))
+            size = np.abs(a).sum(axis=axis, keepdims=keepdims, dtype="f8")
+            for f, g in ((ops.sum, np.sum), (ops.mean, np.mean)):
+                with np.errstate(invalid="ignore"):
+                    found, expected = f(a, axis=axis, keepdims=keepdims), g(a, axis=axis, keepdims=keepdims)
+                assert found.dtype == expected.dtype and found.shape == expected.shape
+                close = np.abs(found.astype("f8") - expected) <= 4 * eps * size
+                assert (close | (found == expected) | np.isnan(found) & np.isnan(expected)).all()
+
+
+@pytest.mark.parametrize("n", [2, 16, 128, 129])
+@pytest.mark.parametrize("dtype", ["f", "d"])
+def test_what_was_broadcast_along_short_rows_is_summed_back(n, dtype):
+    rng = np.random.default_rng(0)
+    g, column = (rng.standard_normal(shape).astype(dtype) for shape in ((30, 2100 // n, n), (30, 2100 // n, 1)))
+    for c in (column, column[0], column[:, :1], column.reshape(-1)[:1]):
+        t = Tensor(c, requires_grad=True)
+        dx, = ta.grad(np.ones(g.shape, dtype) * t, t, g)
+        wide = np.broadcast_to(c, g.shape)
+        expected = g.sum(axis=tuple(i for i in range(3) if i >= c.ndim or wide.strides[i] == 0 and g.shape[i] > 1), dtype="f8")
+        np.testing.assert_allclose(dx.numpy().reshape(expected.shape), expected, rtol=0, atol=n * 30 * np.finfo(dtype).eps * 30)
+        assert dx.dtype == dtype and dx.shape == c.shape

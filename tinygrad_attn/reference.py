@@ -39,7 +39,8 @@ def silu_reference(x: Any) -> Any:
 
 def _largest(x: Any, axis: Axis | None) -> Any:
     """The maximum along the axis, a constant to the derivative: it keeps exp in range and cancels in the result."""
-    return plain(x).max(axis=axis, keepdims=True, initial=-math.inf)
+    array = plain(x)
+    return ops.max(array, axis=axis, keepdims=True) if array.size else array.max(axis=axis, keepdims=True, initial=-math.inf)
 
 
 def _as_row(function: Any, x: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import Variable, op
+from ..kernels.rows import has_short_rows, row_max, row_sums
 from .shapes import broadcast_to, flip
 
 
@@ -49,10 +50,17 @@ def values(x):
     return getattr(x, "_data", x)
 
 
+def _total(x, axis, keepdims):
+    """x.sum(axis, keepdims=keepdims)"""
+    if has_short_rows(x, axis):
+        return row_sums(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
+    return x.sum(axis=axis, keepdims=keepdims)
+
+
 @op
 def sum(x, *, axis=None, keepdims=False):
     """y = sum of x over the axes."""
-    return x.sum(axis=axis, keepdims=keepdims)
+    return _total(x, axis, keepdims)
 
 
 sum.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis), x))
@@ -63,7 +71,7 @@ def mean(x, *, axis=None, keepdims=False):
     """y = (1/n) sum of x over the axes."""
     if not (x.ndim and x.size) or x.dtype.itemsize < 4 or x.dtype.kind != "f":
         return x.mean(axis=axis, keepdims=keepdims)
-    total = x.sum(axis=axis, keepdims=keepdims)      # and the quotient: what NumPy's mean does, in a third of its time
+    total = _total(x, axis, keepdims)                # and the quotient: what NumPy's mean does, in a third of its time
     return total / (x.size // total.size)
 
 
@@ -110,16 +118,21 @@ def _to_the_extremes(g, y, x, *, axis, keepdims):
     return kept(g, x, axis) * share.astype(g.dtype)
 
 
+def _largest(x, keepdims):
+    """The largest number of each short row."""
+    return row_max(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
+
+
 @op
 def max(x, *, axis=None, keepdims=False):
     """y = the largest element; ties share the gradient evenly, as torch.amax."""
-    return x.max(axis=axis, keepdims=keepdims)
+    return _largest(x, keepdims) if has_short_rows(x, axis) else x.max(axis=axis, keepdims=keepdims)
 
 
 @op
 def min(x, *, axis=None, keepdims=False):
     """y = the smallest element; ties share the gradient evenly, as torch.amin."""
-    return x.min(axis=axis, keepdims=keepdims)
+    return -_largest(-x, keepdims) if has_short_rows(x, axis) else x.min(axis=axis, keepdims=keepdims)
 
 
 max.vjp(_to_the_extremes)
