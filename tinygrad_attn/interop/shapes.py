@@ -218,7 +218,37 @@ def _copies(function: Callable) -> Callable:
     return copies
 
 
-FUNCTIONS |= {f: _copies(f) for f in (np.tile, np.repeat, np.rot90, np.resize, np.delete)}
+FUNCTIONS |= {f: _copies(f) for f in (np.rot90, np.resize, np.delete)}
+
+
+def _count(k):
+    """Is k how often, at least once?"""
+    return isinstance(k, (int, np.integer)) and k > 0
+
+
+@rule(np.tile)
+def _tile(A, reps):
+    x, times = tensor(A), plain(reps)
+    times = tuple(times) if np.ndim(times) else (times,)
+    if not all(map(_count, times)) or max(times, default=1) == 1:
+        return _copies(np.tile)(x, times)
+    ndim = max(x.ndim, len(times))
+    pairs = list(zip((1,) * (ndim - len(times)) + times, (1,) * (ndim - x.ndim) + x.shape, strict=True))
+    parted = ops.reshape(x, shape=tuple(i for _, n in pairs for i in (1, n)))        # (1, n, 1, m, ...), then (k, n, l, m, ...)
+    return ops.reshape(ops.broadcast_to(parted, shape=tuple(i for pair in pairs for i in pair)), shape=tuple(k * n for k, n in pairs))
+
+
+@rule(np.repeat)
+def _repeat(a, repeats, axis=None):
+    x, k = tensor(a), plain(repeats)
+    if axis is None:
+        x, axis = _ravel(x), 0
+    if not _count(k) or k == 1 or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+        return _copies(np.repeat)(x, k, axis)
+    axis %= x.ndim
+    before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    spread = ops.broadcast_to(ops.reshape(x, shape=(*before, n, 1, *after)), shape=(*before, n, k, *after))
+    return ops.reshape(spread, shape=(*before, n * k, *after))
 
 
 @rule(np.diagflat)
