@@ -153,6 +153,8 @@ def test_where_is_numpys(dtype):
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
             assert found.dtype == expected.dtype and not any(np.shares_memory(found, z) for z in (a, b))
+    np.testing.assert_array_equal(R.where(condition[0], a, b), np.where(condition[0], a, b))
+    np.testing.assert_array_equal(R.where(True, a, b), a)
     thirds = np.arange(97 * 101).reshape(97, 101) % 3
     np.testing.assert_array_equal(R.where(thirds, a, b), np.where(thirds, a, b))
 

@@ -130,12 +130,13 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
     Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
     """
-    if fused.fits_linear(x, weight, bias):           # the usual case, first and quickly
-        return fused.linear(x, weight, bias)
-    if not isinstance(x, (Variable, np.ndarray)) or plain(x).dtype.kind in "iub":
-        return linear(Tensor(x, dtype=weight.dtype), weight, bias)
-    arguments.check_linear(x, weight, bias)
-    return reference.linear_reference(x, weight, bias)
+    if not fused.fits_linear(x, weight, bias):       # asked first, since it usually does
+        if not isinstance(x, (Variable, np.ndarray)) or plain(x).dtype.kind in "iub":
+            x = Tensor(x, dtype=weight.dtype)
+        if not fused.fits_linear(x, weight, bias):
+            arguments.check_linear(x, weight, bias)
+            return reference.linear_reference(x, weight, bias)
+    return fused.linear(x, weight, bias)
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:

@@ -17,7 +17,7 @@ from .memory import empty
 from .rows import SHARED, by_rows
 
 SMALL = 1 << 14                 # elements, up to which one call for all of them is soonest done
-MANY = 1 << 13                  # elements of a condition, from where `where` takes longer than several products
+MANY = 1 << 13                  # elements, from where `where` takes longer than several products
 BITS = {np.dtype(f"f{n}"): np.dtype(f"i{n}") for n in (2, 4, 8)}      # the integer as long as each floating dtype
 
 
@@ -28,9 +28,11 @@ def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """np.where(condition, a, b), of Tensors too; by bits where the condition is large and a or b an array of floats."""
+    """np.where(condition, a, b), of Tensors too; by bits where there are many and a or b is an array of floats."""
     like = a if isinstance(a, ndarray) else b
-    if not isinstance(like, ndarray) or not like.ndim or like.dtype not in BITS or np.size(condition) < MANY or condition.dtype != bool:
+    if not (isinstance(like, ndarray) and isinstance(condition, ndarray)) or max(like.size, condition.size) < MANY:
+        return np.where(condition, a, b)
+    if condition.dtype != bool or like.dtype not in BITS or not like.ndim:
         return np.where(condition, a, b)
     a, b = (np.asarray(x, like.dtype) if x.__class__ in (int, float, bool) else x for x in (a, b))
     if not getattr(a, "dtype", None) == getattr(b, "dtype", None) == like.dtype:

@@ -46,7 +46,7 @@ def contiguous(x: ndarray) -> ndarray:
     """x if it lies row by row, or else a copy that does."""
     if x.flags.c_contiguous:
         return x
-    if x.ndim < 2 or x.size < LARGE or min(x.shape[-2:]) < 2 * STRIP or x.strides[-2] > x.strides[-1]:
+    if x.ndim < 2 or x.size < LARGE or min(x.shape[-2:]) < 2 * STRIP or abs(x.strides[-2]) >= abs(x.strides[-1]):
         return np.ascontiguousarray(x)
     y = np.empty(x.shape, x.dtype)
     for i in range(0, x.shape[-1], STRIP):

@@ -348,7 +348,7 @@ def relu(x):
 def _relu_partial(g, y, x):
     if y.ndim == 0:
         return g if y != 0 else g.dtype.type(0)
-    return choice.relu_backward(g, y) if g.__class__ is np.ndarray else _weighed(g, y != 0)
+    return choice.relu_backward(g, y) if g.__class__ is np.ndarray and g.dtype in BITS else _weighed(g, y != 0)
 
 
 relu.vjp(_relu_partial)
