@@ -183,6 +183,13 @@ def test_kinks_and_ties_are_pytorchs():
     assert slope_at(lambda x: x.std(), [2.0, 2.0]) == [[0, 0]]
 
 
+def test_linear_of_integers_and_lists():
+    assert F.linear(np.array([[1, 2]]), np.array([[3, 4]])).tolist() == [[11]]
+    for x in ([[1, 2]], np.array([[1, 2]]), Tensor([[1, 2]])):
+        y = F.linear(x, Tensor(np.array([[3, 4], [0, 1]], "f")))
+        assert y.tolist() == [[11, 2]] and y.dtype == np.float32
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sigmoid_and_the_softmaxes_are_accurate_where_a_naive_form_overflows(dtype):
     x = np.array([-1e4, -80, -20, 0, 20, 80, 1e4], dtype)
