@@ -205,8 +205,8 @@ def test_sums_and_extremes_of_short_rows_are_numpys(n, dtype):
             for f, g in ((ops.sum, np.sum), (ops.mean, np.mean)):
                 with np.errstate(invalid="ignore"):
                     found, expected = f(a, axis=axis, keepdims=keepdims), g(a, axis=axis, keepdims=keepdims)
+                    close = np.abs(found.astype("f8") - expected) <= 4 * eps * size
                 assert found.dtype == expected.dtype and found.shape == expected.shape
-                close = np.abs(found.astype("f8") - expected) <= 4 * eps * size
                 assert (close | (found == expected) | np.isnan(found) & np.isnan(expected)).all()
 
 
