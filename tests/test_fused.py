@@ -1,5 +1,6 @@
 """Every fused op equals its twin, the composite: value, gradients, and the gradients of those; and F hands over to it."""
 
+import math
 import pickle
 
 import numpy as np
@@ -9,6 +10,7 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, fused, reference
+from tinygrad_attn.kernels.rows import BIG
 
 TOLERANCE = {"f": 3e-4, "d": 1e-10}
 
@@ -64,6 +66,31 @@ def normal(dtype):
 def test_gelu(shape, approximate, dtype, normal):
     same(fused.gelu, normal(*shape), dtype=dtype, approximate=approximate)
     same(fused.gelu, normal(3, 4).T, dtype=dtype, approximate=approximate)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 1, 5), (3, 100_003)])
+def test_silu(shape, dtype, normal):
+    if math.prod(shape) < 100:
+        same(fused.silu, normal(*shape), dtype=dtype)
+        same(fused.silu, normal(3, 4).T, dtype=dtype)
+    x, g = (Tensor(3 * normal(*shape), requires_grad=True) for _ in range(2))
+    y = fused.silu(x)
+    assert x.size < 1 << 15 or F.silu(x)._node.op is fused.silu
+    np.testing.assert_allclose(y.numpy(), x.numpy() / (1 + np.exp(-x.numpy())), rtol=1e-6)
+    slope = 1 / (1 + np.exp(-x.numpy().astype("d")))
+    slope = slope * (1 + x.numpy() * (1 - slope))
+    np.testing.assert_allclose(ta.grad(y, x, g)[0].numpy(), g.numpy() * slope, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [40, BIG + 5])
+def test_sigmoid_and_silu_far_out(n, dtype):
+    x = np.resize(np.array([0, 1e4, -1e4, 700, -700, np.inf, -np.inf, np.nan], dtype), n)
+    with np.errstate(all="raise", under="ignore"):
+        y = F.sigmoid(x)
+        np.testing.assert_allclose(y[:8], [0.5, 1, 0, 1, 0, 1, 0, np.nan], atol=1e-300)
+        np.testing.assert_allclose(F.silu(x[:5]), [0, 1e4, 0, 700, 0], atol=1e-300)
+        x, g = Tensor(x[:n - n % 8].reshape(-1, 8)[:, :7], requires_grad=True), np.ones((n // 8, 7), dtype)
+        np.testing.assert_allclose(ta.grad(F.sigmoid(x), x, g)[0].numpy()[-1], [0.25, 0, 0, 0, 0, 0, 0], atol=1e-300)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
@@ -207,7 +234,7 @@ def test_gradients_are_fresh():
         return Tensor(rng.standard_normal(shape), requires_grad=True)
 
     for op, inputs, static in (
-            *((op, [new(3, 4)], {}) for op in (fused.gelu, fused.softmax, fused.log_softmax)),
+            *((op, [new(3, 4)], {}) for op in (fused.gelu, fused.silu, fused.softmax, fused.log_softmax)),
             (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}), (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),
             (fused.dropout, [new(3, 4)], {"keep": rng.random((3, 4)) > 0.5, "p": 0.5}),
             (fused.layer_norm, [new(3, 4), new(4), new(4)], {}), (fused.rms_norm, [new(3, 4), new(4)], {}),

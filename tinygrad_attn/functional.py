@@ -21,6 +21,7 @@ from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
 from .errors import describe, missing_from, numpy_names
+from .kernels.sigmoid import MANY
 from .tensor import Tensor, get_default_dtype
 
 # ---- activations
@@ -43,7 +44,8 @@ def tanh(x: Any) -> Any:
 
 def silu(x: Any) -> Any:
     """silu(x) = x sigmoid(x).  Any shape.  (Elfwing et al. 2017, arXiv:1702.03118)"""
-    return reference.silu_reference(real(x, "silu"))
+    x = real(x, "silu")
+    return (fused.silu if x.size >= MANY and fused.fits(x) else reference.silu_reference)(x)
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:

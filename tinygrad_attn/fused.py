@@ -22,6 +22,7 @@ from .kernels import dropout as dropout_kernel
 from .kernels import gelu as gelu_kernel
 from .kernels import linear as linear_kernel
 from .kernels import norm as norm_kernel
+from .kernels import sigmoid as sigmoid_kernel
 from .kernels import softmax as softmax_kernel
 from .kernels.memory import contiguous
 from .kernels.scores import QUIET, ones
@@ -72,6 +73,17 @@ def gelu(x, *, approximate="none"):
 @gelu.vjp_all
 def _gelu(g, y, x, *, approximate, saved):
     return (gelu_kernel.gelu_backward(g, x, saved, tanh=approximate == "tanh"),)
+
+
+@op(saves=True, fresh=True, twin=reference.silu_reference)
+def silu(x):
+    """silu(x) = x / (1 + e^-x)"""
+    return sigmoid_kernel.silu(x)
+
+
+@silu.vjp_all
+def _silu(g, y, x, *, saved):
+    return (sigmoid_kernel.silu_backward(g, x, saved),)
 
 
 def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:

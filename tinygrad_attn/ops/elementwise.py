@@ -12,8 +12,10 @@ import numpy as np
 
 from ..engine import op
 from ..kernels import choice
+from ..kernels import sigmoid as logistic
 from ..kernels.choice import BITS, chosen
 from ..kernels.erf import erf as _erf
+from ..kernels.rows import BIG
 
 MANY = 512                      # numbers, from where several NumPy calls that are fast beat a single slow one
 
@@ -354,14 +356,21 @@ def _relu_partial(g, y, x):
 relu.vjp(_relu_partial)
 
 
+def _large(x):
+    """Is x an array on which a second thread is worth its start?"""
+    return x.__class__ is np.ndarray and x.size >= BIG and x.dtype.char in "fd"
+
+
 @op
 def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
+    if _large(x):
+        return logistic.sigmoid(x)
     with np.errstate(over="ignore"):                 # where e^-x overflows, 1 / inf = 0 is right
         return 1 / (1 + np.exp(-x))
 
 
-sigmoid.vjp(lambda g, y, x: g * y * (1 - y))
+sigmoid.vjp(lambda g, y, x: logistic.sigmoid_backward(g, y) if _large(g) else g * y * (1 - y))
 
 
 @op
