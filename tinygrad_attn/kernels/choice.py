@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from .memory import empty
-from .rows import SHARED, by_rows
+from .rows import SHARED, by_elements
 
 SMALL = 1 << 14                 # elements, up to which one call for all of them is soonest done
 MANY = 1 << 13                  # elements, from where `where` takes longer than several products
@@ -51,17 +50,12 @@ def relu(x: ndarray) -> ndarray:
     """max(x, 0); NaN stays NaN."""
     if x.size <= SMALL:
         return np.maximum(x, _zeros(x.shape, x.dtype))
-    y, zeros = empty(x.shape, x.dtype), _zeros((SHARED,), x.dtype)
-    flat, flat_y = np.ascontiguousarray(x).reshape(-1), y.reshape(-1)
-    by_rows(lambda s: np.maximum(flat[s], zeros[:s.stop - s.start], out=flat_y[s]), x.size, 1)
-    return y
+    zeros = _zeros((SHARED,), x.dtype)
+    return by_elements(lambda x, y: np.maximum(x, zeros[:x.size], out=y), x)[0]
 
 
 def relu_backward(g: ndarray, y: ndarray) -> ndarray:
     """g where y = relu(x) is not 0, else 0; where x is NaN it is g, as in PyTorch."""
     if y.size <= SMALL:
         return chosen(g, y != 0)
-    dx = empty(y.shape, y.dtype)
-    flat_g, flat_y, flat_dx = (np.ascontiguousarray(a).reshape(-1) for a in (g, y, dx))
-    by_rows(lambda s: chosen(flat_g[s], flat_y[s] != 0, out=flat_dx[s]), y.size, 1)
-    return dx
+    return by_elements(lambda g, y, dx: chosen(g, y != 0, out=dx), g, y)[0]

@@ -7,8 +7,8 @@ the results of softmax, norms and GELU, and the tiles of attention; and what `pi
 nothing.
 
 NumPy copies a transposed matrix along its long way, so that of each line only one number is used before the line is needed
-again; and where rows lie 1,024 bytes apart, or a multiple of that, few of them fit in the cache side by side.  In strips
-of 32 columns it takes a fifth to a half of the time.
+again; and where rows lie 1,024 bytes apart, or a multiple of that, few of them fit in the cache side by side.  There it takes
+a fifth to a half of the time in strips of 32 columns, and elsewhere about the same.
 """
 
 import math
