@@ -52,9 +52,10 @@ def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
 
 def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> list[ndarray]:
     """New arrays like the given ones, which are of one shape and dtype, filled by f(*blocks, *blocks of the results)."""
-    new = [empty(arrays[0].shape, arrays[0].dtype) for _ in range(results)]
-    flat = [contiguous(a).reshape(-1) for a in (*arrays, *new)]
-    by_rows(lambda s: f(*[a[s] for a in flat]), arrays[0].size, 1)
+    like = arrays[0]
+    new = [empty(like.shape, like.dtype) for _ in range(results)]
+    flat = [contiguous(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
+    by_rows(lambda s: f(*[a[s] for a in flat]), like.size, 1)
     return new
 
 
