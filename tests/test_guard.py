@@ -354,3 +354,112 @@ def test_a_change_that_an_older_graph_must_know_of_is_noticed_before_the_memory_
     assert id(w._data) not in guard.handed_out
     with pytest.raises(ValueError, match="changed in place"):
         older.backward()
+
+
+def test_of_an_operand_only_what_was_used_is_looked_at():
+    data, w = np.random.default_rng(0).standard_normal((8, 3)), rand(3)
+    batch = data[2:4]
+    loss = np.exp(batch * w).sum()
+    data[:2] = data[4:] = 0.0                        # the next batch is read into the same memory
+    loss.backward()
+    loss = np.exp(batch * w).sum()
+    data[3, 1] = 9.0
+    with pytest.raises(ValueError, match=r"multiply needs its input 0.*last reached at .*test_guard.py"):
+        loss.backward()
+
+
+def test_an_operand_that_is_used_whole_and_in_part():
+    data, w = np.random.default_rng(0).standard_normal((8, 3)), rand(3)
+    batch = data[2:4]
+    whole, part = np.exp(data * w).sum(), np.exp(batch * w).sum()
+    data[0] = 0.0
+    part.backward()
+    with pytest.raises(ValueError, match="multiply needs its input 0"):
+        whole.backward()
+    part = np.exp(batch * w).sum()
+    data[2] = 0.0
+    with pytest.raises(ValueError, match="multiply needs its input 0"):
+        part.backward()
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(100, 300), (slice(None), slice(None, None, -1))], ids=["whole", "rows", "reversed"])
+def test_a_file_that_is_mapped_into_memory(part, tmp_path):
+    data = np.memmap(tmp_path / "numbers", np.float64, "w+", shape=(400, 500))
+    operand, w = data[part], rand(500)
+    for _ in range(2):
+        (operand * w).sum().backward()
+        data[:] = 1.0
+    loss = (operand * w).sum()
+    operand[20, 3] = 5.0
+    with pytest.raises(ValueError, match="multiply needs its input 0"):
+        loss.backward()
+
+
+def test_an_operand_that_shares_a_tensors_memory_is_told_of_the_packages_own_changes():
+    table, w = Tensor(np.ones((4, 3))), rand(3)
+    loss = (table.numpy()[1:3] * w).sum()
+    table[3] = 5.0
+    with pytest.raises(ValueError, match="multiply needs its input 0"):        # which row it was, nobody has written down
+        loss.backward()
+
+
+@pytest.mark.parametrize("view", [lambda a: np.broadcast_to(a[0], (1000, 3)), lambda a: a.T, lambda a: a[::-1]],
+                         ids=["repeated", "turned", "reversed"])
+def test_an_operand_that_is_as_large_as_its_memory_is_known_by_its_memory(view):
+    data, scale = np.ones((3, 3)), rand(1)
+    loss = (view(data) * scale).sum()
+    assert id(data) in guard.handed_out
+    data[0, 0] = 2.0
+    with pytest.raises(ValueError, match="multiply needs its input 0"):
+        loss.backward()
+
+
+def test_memory_handed_out_between_forward_and_backward():
+    x, w = rand(3), rand(3, seed=1)
+    y = x * w                                        # recorded before anybody could reach its operands
+    other = rand(3).numpy()
+    z = y * 2.0
+    w.numpy()[0] = 1.0
+    with pytest.raises(ValueError, match="multiply needs its input 1"):
+        z.sum().backward()
+    assert other.size == 3
+
+
+def test_a_tensor_whose_gradient_is_kept_is_watched_all_the_same():
+    x, factor = rand(3), np.ones(3)
+    y = x * factor
+    y.retain_grad()
+    assert y._node.retain
+    factor[0] = 2.0
+    with pytest.raises(ValueError, match="multiply needs its input 1"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("shape,dtype", [((1 << 18,), np.float32), ((1600, 500), np.float32), ((3, 50_001, 7), np.int8),
+                                         ((1021, 509), np.float64), ((700, 700), np.float16), ((1025, 1021), bool)])
+def test_the_checksum_of_many_numbers_finds_every_kind_of_change(shape, dtype):
+    rng = np.random.default_rng(0)
+    a = (rng.random(shape) * 2).astype(dtype)
+    before = guard._checksum(a)
+    assert a.nbytes > guard.LARGE
+
+    def differs(b):
+        assert (guard._checksum(b) != before) == (b.tobytes() != a.tobytes())
+
+    differs(a.copy())
+    differs(np.frombuffer(b"x" + a.tobytes(), dtype, offset=1).reshape(shape))         # where words do not begin at whole addresses
+    for _ in range(20):
+        i, j = (tuple(rng.integers(shape)) for _ in range(2))
+        for change in (1, a[j]):
+            b = a.copy()
+            b[i], b[j] = change, a[i]
+            differs(b)
+    differs(np.roll(a, 1, axis=0)), differs(a[::-1].copy()), differs(rng.permutation(a)), differs(np.zeros_like(a))
+    last = a.copy()
+    last.reshape(-1).view(np.uint8)[-1] ^= 1
+    differs(last)
+    for row in (509, 1021):
+        if len(a) > row:
+            b = a.copy()
+            b[[0, row]] = a[[row, 0]]
+            differs(b)

@@ -16,8 +16,7 @@ import numpy as np
 from numpy import asarray, ndarray
 
 from . import guard
-from .graph import NO_SETTINGS, RETAINED, SPECIAL, Context, Node, Op, Variable, constant, local, op
-from .guard import handed_out
+from .graph import NO_SETTINGS, RETAINED, SPECIAL, WATCHED, Context, Node, Op, Variable, constant, local, op
 
 __all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "op", "sum_to", "sweep"]
 
@@ -156,9 +155,9 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             if op is None:
                 raise RuntimeError("this graph has been released: backward() was called on it before. "
                                    "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
-            if record[5] == RETAINED or goal is not None and id(t) in goal:
+            if record[5] & RETAINED or goal is not None and id(t) in goal:
                 done[id(t)] = t, g, False
-        if handed_out or latest > record[0]:
+        if latest > record[0] or special and record[5] & WATCHED:
             guard.check(t, g)
         rules = op.partials
         if special or not rules:

@@ -56,7 +56,8 @@ class Node(NamedTuple):
 
 _new_tensor: Any = object.__new__
 NO_SETTINGS: dict[str, Any] = {}
-PLAIN, SPECIAL, RETAINED = 0, 1, 2      # of a recorded op: one or two inputs and no settings; anything else; the user wants its .grad
+PLAIN, SPECIAL, RETAINED, WATCHED = 0, 1, 2, 4
+"""Of a recorded op: one or two inputs and no settings; or bits for: anything else; the user wants its .grad; and can reach its inputs."""
 
 
 class Variable:
@@ -82,7 +83,7 @@ class Variable:
         if self._record is None:
             return None
         tick, op, static, saved, scope, special, *inputs = self._record
-        return Node(tick, op, tuple(inputs), static, saved, scope, special == RETAINED)
+        return Node(tick, op, tuple(inputs), static, saved, scope, bool(special & RETAINED))
 
 
 def constant(array: Any) -> Any:
@@ -191,9 +192,12 @@ class Op:
         t._grad = t._record = t.name = None
         here = local.context
         if tracked and here.recording and out.dtype.kind == "f":
-            if constants or handed_out:
-                inputs = self._remember(inputs, arrays, constants)
-            t._record = (tick(), self, static or NO_SETTINGS, saved, here.scope, SPECIAL if static else self._special) + inputs
+            special = SPECIAL if static else self._special
+            if constants:                            # as they were used
+                inputs = tuple([x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True)])
+            if (constants or handed_out) and self.reads and self._reachable(inputs, arrays):
+                special |= WATCHED
+            t._record = (tick(), self, static or NO_SETTINGS, saved, here.scope, special) + inputs
             t._tracked = True
         else:
             t._tracked = False
@@ -234,11 +238,13 @@ class Op:
             t._data = out
             t._grad = t._record = t.name = None
             if tracked and here.recording:           # so one is of floats, and then the result is
+                special = PLAIN
                 if (handed_out or array is not None) and self.reads:
-                    guard.look((u, v))
+                    if guard.look((u, v)) or array is not None:
+                        special = WATCHED
                     if array is not None:
                         guard.lend(array)
-                t._record = (tick(), self, NO_SETTINGS, None, here.scope, PLAIN, a, b)
+                t._record = (tick(), self, NO_SETTINGS, None, here.scope, special, a, b)
                 t._tracked = True
             else:
                 t._tracked = False
@@ -254,16 +260,14 @@ class Op:
                             "it end with return, and compute with np.* on its arguments?")
         return array
 
-    def _remember(self, inputs: tuple, arrays: list[Any], constants: bool) -> tuple:
-        """Look at memory that users can reach, so that changes up to here count as older; constants as they were used."""
-        if self.reads:
-            guard.look(arrays)
-        if not constants:
-            return inputs
-        for x, array in zip(inputs, arrays, strict=True):
-            if isinstance(array, ndarray) and not isinstance(x, Variable) and self.reads:
-                guard.lend(array)
-        return tuple([x if isinstance(x, Variable) else array for x, array in zip(inputs, arrays, strict=True)])
+    def _reachable(self, inputs: tuple, arrays: list[Any]) -> bool:
+        """Can users reach memory of these? Then look at it, so that changes up to here count as older."""
+        found = guard.look(arrays)
+        for x in inputs:
+            if isinstance(x, ndarray):
+                guard.lend(x)
+                found = True
+        return found
 
     def _bind(self, inputs: tuple, static: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Positional inputs given by keyword take their place; keyword-only arguments get their defaults."""

@@ -212,7 +212,7 @@ class Tensor(Variable):
         if not self._tracked:
             raise ValueError(f"{describe(self)} does not require a gradient, so there is none to retain.")
         if self._node is not None:
-            self._record = (*self._record[:5], RETAINED, *self._record[6:])     # type: ignore[index]
+            self._record = (*self._record[:5], self._record[5] | RETAINED, *self._record[6:])     # type: ignore[index]
 
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded."""
