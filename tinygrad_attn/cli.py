@@ -86,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
     demo.add_argument("--epochs", type=int, default=20, metavar="N", help="rounds through the data (default 20)")
     demo.add_argument("--runs", type=int, default=None, metavar="N",
-                      help="how many seeds, without the ordered split (default: up to 3 and the ordered split, as long as 90 s last)")
+                      help="how many seeds, without the ordered split (default: up to 3 and the ordered split, as long as 85 s last)")
     demo.add_argument("--out", default="demo-report", metavar="DIR", help="where the report and the checkpoints go (default demo-report)")
     demo.add_argument("--resume", action="store_true", help="go on from the checkpoints in DIR")
 

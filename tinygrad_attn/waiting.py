@@ -1,11 +1,12 @@
 """Waiting for another thread awake: without Python's lock, and without the system, which takes long to wake a sleeper.
 
-A thread that waits in a lock or a queue is asleep, and 30 to 60 microseconds pass between the call that wakes it and its first
-step, as many as a small product takes.  A Python loop that looks again and again would be quicker, if it did not take Python's
-lock from the thread it waits for.  One call of NumPy can look instead: "is any of these true?" over an array that shows one
-byte half a million times.  It holds no lock meanwhile and ends as soon as somebody has made the byte true; if nobody
-does, it ends after a fifth of a millisecond, and only then does the thread go to sleep.  Longer looks would gain little and
-keep the core from others.  Nothing but time depends on it: whatever one thread hands to another goes through a queue.
+A thread that waits in a lock or a queue is asleep, and 30 to 60 microseconds pass between the call that wakes it and its
+first step; there and back is as long as a small product takes.  A Python loop that looks again and again would be quicker, if
+it did not take Python's lock from the thread it waits for.  One call of NumPy can look instead: "is any of these true?" over
+an array that shows one byte half a million times.  It holds no lock meanwhile and ends as soon as somebody has made the byte
+true; if nobody does, it ends after a fifth of a millisecond, and only then does the thread go to sleep.  Longer looks would
+gain little and keep the core from others.  Nothing but time depends on it: whatever one thread hands to another goes through a
+queue.
 """
 
 from queue import SimpleQueue

@@ -1,7 +1,7 @@
 """The bug zoo: real bugs of published small engines, each one line to switch on in ours.
 
     from tinygrad_attn.check import zoo
-    with zoo.bug("softmax-global-max"):
+    with zoo.bug("softmax-batch"):
         ta.gradcheck(F.softmax, x)               # what do you see?
     print(zoo.list())
 

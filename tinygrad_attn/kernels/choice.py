@@ -3,7 +3,7 @@
 NumPy's `where` looks at one element of the condition after the other, and where that is random, as in x > 0, the processor guesses
 wrong half the time: 3.5 ns a number.  The bits of a number, read as an integer and multiplied by 1 or 0, are that number or 0 (the
 product of numbers themselves would be NaN for an infinite one), and what was chosen from two arrays can be joined bit by bit: 0.5 ns.
-ReLU, max(x, 0), is one more such choice on the way back; on the way forth x is compared with an array of zeros, since NumPy finds the
+ReLU, max(x, 0), is one more such choice on the way back; on the way forward x is compared with an array of zeros, since NumPy finds the
 maximum of two arrays five times as fast as that of an array and a number.  Large arrays go block by block and to several threads.
 """
 

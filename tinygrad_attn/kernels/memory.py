@@ -3,8 +3,8 @@
 A processor moves memory in lines of 64 bytes, and its widest store is just as long.  What NumPy allocates begins 16 bytes
 into a line, so each such store touches two: a product of two arrays in the cache then takes twice the time, an exponential
 a fifth more, a narrow matrix product 5 %.  Loads mind much less, so it is what a kernel writes to again and again that counts:
-the results of softmax, norms and GELU, and the tiles of attention; and what `pieces` reads again and again.  Elsewhere it gained
-nothing.
+the results of softmax, norms and element-wise functions, and the tiles of attention; and what `pieces` reads again and again.
+Elsewhere it gained nothing.
 
 NumPy copies a transposed matrix along its long way, so that of each line only one number is used before the line is needed
 again; and where rows lie 1,024 bytes apart, or a multiple of that, few of them fit in the cache side by side.  There it takes

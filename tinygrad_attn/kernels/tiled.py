@@ -7,8 +7,8 @@ Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside 
 [q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
 The products are cut into pieces (see `pieces`), for which what stands on the right is copied to lie close together.
 
-While one thread runs Python another one waits for it, and longer than it takes: who has slept is late.  So what can be
-prepared once is: the buffers, the views of them that a tile of some shape is, and the products between these.
+While one thread runs Python another one waits, and falls asleep, which takes longer than the wait.  So what can be prepared
+is prepared once: the buffers, the views of them for a tile of some shape, and the products between these.
 (Rabe & Staats 2021; Dao et al. 2022.)
 """
 

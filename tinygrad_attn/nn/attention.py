@@ -23,8 +23,8 @@ from .module import Module, Parameter
 def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
     """softmax(q k^T / sqrt(D) + mask) v: (B, H, T, D), (B, H, S, D), (B, H, S, V) -> (B, T, H V)
 
-    The heads come out side by side, and with them the weights (B, H, T, S), or None.  Who records attention gets the
-    weights as well, asked for or not.
+    The heads come out side by side, and with them the weights (B, H, T, S), or None.  `record_attention` gets the
+    weights as well, whether they were asked for or not.
     """
     if not (need_weights or record.recording()):
         return F.merge_heads(F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)), None

@@ -32,7 +32,8 @@ class Graph:
         return render.svg(self.dot)
 
     def svg(self) -> str:
-        """The picture as one SVG element; raises RuntimeError where no Graphviz is there to draw it."""
+        """The picture as one SVG element; raises ImportError without the graphviz package and RuntimeError
+        where no Graphviz is there to draw it."""
         return self._svg
 
     def text(self) -> str:
@@ -50,7 +51,8 @@ class Graph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture; the suffix says as what: .svg .png .pdf .dot (or .gv) .txt .html.
 
-        Raises ValueError for another suffix, RuntimeError where no Graphviz is there to draw it.
+        Raises ValueError for another suffix; for what is drawn ImportError without the graphviz package and RuntimeError
+        where no Graphviz is there to draw it.
         """
         suffix = os.path.splitext(os.fspath(path))[1].lower()
         if suffix == ".svg":
