@@ -38,7 +38,7 @@ tick = count(1).__next__
 class Watch:
     """What is known about one piece of memory."""
 
-    __slots__ = ("ref", "changed", "checksum", "place")
+    __slots__ = ("ref", "changed", "told", "checksum", "place")
 
     def __init__(self, memory: np.ndarray) -> None:
         key = id(memory)
@@ -49,7 +49,7 @@ class Watch:
             reachable.discard(key)
 
         self.ref = weakref.ref(memory, forget)
-        self.changed = 0                             # tick of the last known change
+        self.changed = self.told = 0                 # tick of the last known change, and of the last one by the package
         self.checksum: int | None = None             # None: never handed out, so only the package can change it
         self.place: tuple[str, int] | None = None    # file and line that last got hold of it
 
@@ -72,14 +72,16 @@ def _checksum(array: np.ndarray) -> int:
     array = array if array.flags.c_contiguous else array.ravel(order="K")
     if array.nbytes < LARGE:
         return zlib.crc32(array.data)
-    # Sums of every 509th word and of every 1,021st take a quarter of the time. Two prime numbers, so that exchanged rows do not add up
-    # to the same.
+    # Sums of every 509th word and of every 1,021st take a quarter of the time. Both are prime and 256 rows of 1,021 words are fewer than
+    # 509 x 1,021, so two words that were exchanged never stay in their sums both times.
     octets, whole = array.view(ndarray).reshape(-1).view(np.uint8), array.nbytes // 8 * 8
     words, found = octets[:whole].view(np.uint64), zlib.crc32(octets[whole:].data)
-    for stripes in (509, 1021):
-        whole = words.size // stripes * stripes
-        for part in (np.add.reduce(words[:whole].reshape(-1, stripes), axis=0), words[whole:]):
-            found = zlib.crc32(part.data, found)
+    for width in (509, 1021):
+        whole = words.size // width * width
+        rows = words[:whole].reshape(-1, width)
+        for start in range(0, len(rows), 256):
+            found = zlib.crc32(np.add.reduce(rows[start:start + 256], axis=0).data, found)
+        found = zlib.crc32(words[whole:].data, found)
     return found
 
 
@@ -122,7 +124,7 @@ def lend(array: np.ndarray) -> None:
         memory = owner(array)
         part = array if array.nbytes < memory.nbytes else memory      # repeated rows are more
         if id(part) not in handed_out:
-            _note(part, depth=3)
+            _note(part, depth=2)
 
 
 def changed(*arrays: np.ndarray, depth: int = 2) -> None:
@@ -132,7 +134,7 @@ def changed(*arrays: np.ndarray, depth: int = 2) -> None:
     for array in arrays:
         memory = owner(array)
         watch = _watch(memory)
-        watch.changed, watch.place = latest, place
+        watch.changed, watch.told, watch.place = latest, latest, place
         if watch.checksum is not None:
             watch.checksum = _checksum(memory)
 
@@ -161,19 +163,19 @@ def last_change(array: Any) -> int:
     global latest
     if not isinstance(array, np.ndarray):
         return 0
-    found, looked = 0, False
     memory = array if array.base is None else owner(array)
-    for part in (array, memory) if array is not memory else (array,):
-        watch = watched.get(id(part))
-        if watch is None:
-            continue
-        if watch.checksum is not None and not looked:         # if it is an operand, the rest of its memory does not matter
-            looked, now = True, _checksum(part)
-            if now != watch.checksum:
-                watch.checksum = now
-                watch.changed = latest = tick()
-        found = max(found, watch.changed)
-    return found
+    whole = watched.get(id(memory))
+    part = watched.get(id(array)) if memory is not array else None
+    watch, seen = (whole, memory) if part is None else (part, array)
+    if watch is None:
+        return 0
+    if watch.checksum is not None:
+        now = _checksum(seen)
+        if now != watch.checksum:
+            watch.checksum = now
+            watch.changed = latest = tick()
+    # What else changed in the memory of an operand does not matter, but what the package did there may have been done to this part.
+    return watch.changed if part is None or whole is None else max(watch.changed, whole.told)
 
 
 def look(arrays: Iterable[Any]) -> bool:
@@ -191,7 +193,7 @@ def look(arrays: Iterable[Any]) -> bool:
 
 
 def place(array: np.ndarray) -> str:
-    """` (last changed or handed out at FILE:LINE)`, or nothing where that is not known."""
+    """` (last reached at FILE:LINE)`, or nothing where that is not known."""
     watch = watched.get(id(array)) or watched.get(id(owner(array)))
     return "" if watch is None or watch.place is None else f" (last reached at {watch.place[0]}:{watch.place[1]})"
 
@@ -224,8 +226,11 @@ def _reads(node: Any, g: Any, values: list[Any], which: int) -> bool:
         trial = [*values[:which], other.astype(value.dtype), *values[which + 1:]]
         for rule, x in zip(op.partials, node.inputs, strict=False):
             if rule is not None and getattr(x, "_tracked", False):
-                with np.errstate(all="ignore"):
-                    before, after = (np.asarray(rule(g, *v, **node.static)) for v in (values, trial))
+                try:
+                    with np.errstate(all="ignore"):
+                        before, after = (np.asarray(rule(g, *v, **node.static)) for v in (values, trial))
+                except Exception:                    # a matrix of zeros has no inverse
+                    return True
                 if not np.array_equal(before, after, equal_nan=True):
                     return True
     return False
