@@ -391,8 +391,8 @@ def test_an_operand_that_is_used_whole_and_in_part():
 
 @pytest.mark.parametrize("expression", ["x * a", "a * x", "x @ a", "x / a", "np.multiply(x, a)", "x ** a"])
 def test_an_operand_at_the_top_of_a_program_is_found_on_its_line(expression, tmp_path):
-    lines = ["import numpy as np", "from tinygrad_attn import Tensor", "x, a = Tensor([1.0, 2.0], requires_grad=True), np.array([3.0, 4.0])",
-             f"y = {expression}", "a[0] = 5.0", "y.sum().backward()"]
+    lines = ["import numpy as np", "from tinygrad_attn import Tensor",
+             "x, a = Tensor([1.0, 2.0], requires_grad=True), np.array([3.0, 4.0])", f"y = {expression}", "a[0] = 5.0", "y.sum().backward()"]
     program = tmp_path / "program.py"
     program.write_text("\n".join(lines))
     told = subprocess.run([sys.executable, program], capture_output=True, text=True)

@@ -9,7 +9,9 @@ import numpy as np
 from ..engine import op
 from ..kernels.memory import contiguous
 
-WIDE = 16                       # numbers in a row, from where rows are sorted before they are added up
+NARROW = 48                     # numbers in a row, up to which they are added one by one
+FEW = 1 << 14                   # and numbers in all rows
+AT_ONCE = 1 << 16               # so many at a time, since each needs its place
 MANY = 256                      # elements, from where it pays to work out their places first
 
 
@@ -35,7 +37,7 @@ def _single(index):
 def getitem(x, *, index):
     """y = x[index], basic or advanced."""
     single = _single(index) if index.__class__ is tuple else None
-    if single is None:
+    if single is None or len(index) > x.ndim:
         return x[index]
     axis, indices = single                           # two to five times as fast as x[:, indices]; NumPy 2.0 takes no uint64
     return x.take(indices.astype(np.intp, copy=False), axis)
@@ -46,14 +48,14 @@ def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
     g = np.asarray(g)
     single = _single(index)
-    if single is not None and (rest := math.prod(shape) // max(shape[single[0]], 1)) >= WIDE:
-        return _scatter_rows(g, *single, shape, rest)
+    if single is not None and len(shape) > 1 and (width := math.prod(shape) // max(shape[single[0]], 1)):
+        return _scatter_rows(g, *single, shape, width)
     parts = index if isinstance(index, tuple) else (index,)
     out = np.zeros(shape, g.dtype)
     if _is_basic(index):
         out[index] = g
     elif len(parts) == out.ndim and all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts):
-        # Single elements, by their places: `add.at` is ten times as fast with one flat index.
+        # Single elements, by their places.
         places = parts[0] if out.ndim == 1 else np.ravel_multi_index(parts, shape, mode="wrap")
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
     else:
@@ -62,7 +64,7 @@ def scatter(g, *, index, shape):
 
 
 def _scatter_rows(g, axis, indices, shape, width):
-    """The same for indices along one axis, if what belongs to each is `width` numbers, enough to be added up row by row."""
+    """The same for indices along one axis, to each of which `width` numbers belong."""
     out = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), g.dtype)
     rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
     add_rows(out.reshape(-1, width), indices.reshape(-1), contiguous(rows).reshape(-1, width))
@@ -91,15 +93,21 @@ def add_rows(out, indices, g):
     """out[i] += g row by row, for `out` (V, E) full of zeros, indices (N,) and g (N, E)."""
     if not indices.size:
         return
-    rows = len(out)
+    rows, width = out.shape
     flat = indices.astype(np.intp) % rows            # -1 and rows - 1 are one row
+    if width <= NARROW or g.size <= FEW:             # `add.at` is ten times as fast with one flat index
+        step, columns = AT_ONCE // max(width, 1), np.arange(width)
+        for start in range(0, len(flat), step):
+            part = slice(start, start + step)
+            np.add.at(out.reshape(-1), (flat[part, None] * width + columns).reshape(-1), g[part].reshape(-1))
+        return
     short = flat.astype(np.uint16) if rows <= 1 << 16 else flat      # NumPy sorts those by radix, in a tenth of the time
     order = np.argsort(short, kind="stable")         # equal indices side by side
     flat = flat[order]
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     counts = np.diff(starts, append=flat.size)
     # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows are sooner worth a call of their own.
-    most = min(max(1024 // max(g.shape[-1], 1), 8), 32)
+    most = max(1024 // width, 8)
     seldom = counts <= most
     out[flat[starts[seldom]]] = g[order[starts[seldom]]]
     for use in range(1, min(int(counts.max()), most)):
