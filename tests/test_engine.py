@@ -363,3 +363,97 @@ def test_two_threads_differentiate_at_once():
     for t in threads:
         t.join()
     assert all((results[k] == k).all() for k in range(1, 5))
+
+
+def test_a_rule_without_return_is_named():
+    @ta.op
+    def square(x):
+        return x * x
+    square.vjp(lambda g, y, x: None)
+
+    @ta.op
+    def times(a, b):
+        return a * b
+    times.vjp(lambda g, y, a, b: g * b, lambda g, y, a, b: None)
+    x, y = leaf(3), leaf(3, seed=1)
+    for f, name in ((lambda: square(x), "square.*input 0"), (lambda: times(x, y), "times.*input 1"),
+                    (lambda: times(2.0, y), "times.*input 1")):
+        with pytest.raises(TypeError, match=f"{name} returned None. Does it end with return"):
+            f().sum().backward()
+        with pytest.raises(TypeError, match=f"{name} returned None"):
+            ta.grad(f().sum(), [x, y], allow_unused=True)
+    times(x, 2.0).sum().backward()                   # nobody asks for the other one
+    times(x, Tensor(np.ones(3))).sum().backward()
+
+
+@pytest.mark.parametrize("returned,told", [(lambda g, a, b: (g * b,), "1 gradients"), (lambda g, a, b: (g * b, g * a, g), "3 gradients"),
+                                           (lambda g, a, b: None, "nothing"), (lambda g, a, b: g * b, r"array \(2, 2\)")])
+def test_one_rule_for_all_returns_a_gradient_for_each_input(returned, told):
+    @ta.op(broadcasts=True)
+    def times(a, b):
+        return a * b
+    times.vjp_all(lambda g, y, a, b: returned(g, a, b))
+    a, b = leaf(2, 2), leaf(2, 2, seed=1)
+    for x, y in ((a, b), (a.detach(), b)):
+        with pytest.raises(TypeError, match=f"'times' returned {told}.*It returns a tuple of 2"):
+            times(x, y).sum().backward()
+
+
+def test_what_an_op_that_saves_returns():
+    saves = ta.op(lambda x: x * x, saves=True)
+    plain = ta.op(lambda x: (x * x, x))
+    for n in (2, 3):
+        with pytest.raises(TypeError, match=r"saves=True.*\(y, what its rule needs\)"):
+            saves(leaf(n))
+        with pytest.raises(TypeError, match=r"returned a tuple.*\(y, saved\), with @op\(saves=True\)"):
+            plain(leaf(n))
+
+
+def test_an_input_with_a_default_that_a_rule_does_not_have():
+    scale = ta.op(lambda x, k=2.0: x * k)
+    with pytest.raises(ValueError, match="may be called without 'k', but one of its rules may not"):
+        scale.vjp(lambda g, y, x, k: g * k, None)
+    scale.vjp(lambda g, y, x, k=2.0: g * k, None)
+    x = leaf(3)
+    scale(x).sum().backward()
+    assert x.grad.numpy().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_leaf_that_was_frozen_since_gets_no_gradient():
+    x, w = leaf(3), leaf(3, seed=1)
+    y = np.exp(x) + x * w
+    x.requires_grad = False
+    y.sum().backward()
+    assert x.grad is None and w.grad is not None
+
+
+def test_one_no_grad_in_two_threads():
+    shared, seen = ta.no_grad(), {}
+    inside, outside = threading.Event(), threading.Event()
+
+    def first():
+        with shared:
+            inside.set()
+            outside.wait(5)
+        seen["first"] = (leaf(1) * 2).requires_grad
+
+    def second():
+        inside.wait(5)
+        with ta.enable_grad(), shared:
+            outside.set()
+            thread.join(5)
+            seen["inside"] = (leaf(1) * 2).requires_grad
+        seen["second"] = (leaf(1) * 2).requires_grad
+
+    thread, other = threading.Thread(target=first), threading.Thread(target=second)
+    thread.start(), other.start(), other.join(5)
+    assert seen == {"first": True, "inside": False, "second": True}
+
+
+def test_an_error_of_another_kind_keeps_its_cause_and_says_where():
+    @ta.op
+    def fails(x):
+        raise KeyError("missing")
+    with pytest.raises(KeyError) as caught:
+        fails(leaf(3))
+    assert caught.value.__cause__ is None and caught.value.__notes__ == ["in fails of Tensor (3,) float64"]

@@ -6,6 +6,7 @@ A table: the call, the kind of error, and a pattern that its text matches.  Each
 import copy
 import math
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -283,3 +284,41 @@ def test_python_itself_suggests_the_nearest_name_of_a_tensor():
     code = "from tinygrad_attn import Tensor; Tensor([1.0]).detatch()"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "'Tensor' object has no attribute 'detatch'. Did you mean: 'detach'?" in found.stderr
+
+
+@pytest.mark.parametrize("call,told", [
+    (lambda t: t + np.float64, "cannot take"), (lambda t: Tensor(np.float64), "class 'numpy.float64'"),
+    (lambda t: t == np.float64, "cannot be compared|bool"),
+    (lambda t: t * np.ma.masked_array([1.0, 2.0], [True, False]), "masked array.*filled"),
+    (lambda t: t.astype(complex), "holds real numbers or booleans, not complex128"), (lambda t: t.astype(object), "not object"),
+    (lambda t: np.where(np.array([True, False]), t, None), "where|None"), (lambda t: t.cumprod(), r"np.cumprod\(t.numpy\(\)\)"),
+    (lambda t: t.put(0, 1), r"np.put\(t.numpy\(\)\)"), (lambda t: t.var(1, 0), "one axis, or several as a tuple"),
+    (lambda t: t.argmin(dim=0), "axis= for dim=")], ids=range(11))
+def test_what_was_once_answered_wrongly_or_not_at_all(call, told):
+    try:
+        call(Tensor([1.0, 2.0], requires_grad=True))
+    except (TypeError, AttributeError, ValueError) as error:
+        assert re.search(told, str(error)), error
+    else:
+        assert "bool" in told                        # a comparison with a class is False everywhere, as NumPy's
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_a_matrix_beside_a_tensor_is_an_array():
+    t = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    y = t * np.matrix([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(y.numpy(), [[1, 4], [9, 16]])
+    y.sum().backward()
+    assert type(y.numpy()) is np.ndarray and type(t.grad.numpy()) is np.ndarray
+
+
+def test_a_number_that_is_or_is_not_in_a_tensor():
+    assert 3.0 in Tensor(3.0) and 2.0 in Tensor([[1.0, 2.0]]) and 5.0 not in Tensor([1.0]) and 1.0 not in Tensor(np.ones(0))
+
+
+def test_data_given_as_a_list_keeps_the_dtype():
+    t = Tensor([1.0, 2.0], requires_grad=True)
+    t.data = [3, 4]
+    assert t.dtype == np.float32
+    t.data = np.ones(2)
+    assert t.dtype == np.float64

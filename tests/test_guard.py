@@ -490,3 +490,43 @@ def test_the_checksum_of_many_numbers_finds_every_kind_of_change(shape, dtype):
             b = a.copy()
             b.reshape(-1).view(np.uint8)[:a.nbytes // 8 * 8].view(np.uint64)[[5, 5 + apart]] = words[[5 + apart, 5]]
             differs(b)
+
+
+def changes(rule_input, value):
+    rule_input.data[...] = value
+
+
+@pytest.mark.parametrize("f", [lambda x: x.max(), lambda x: x.max(axis=0), lambda x: np.maximum(x, 1.5), lambda x: np.clip(x, -2, 2),
+                               np.var, np.std, np.abs, lambda x: np.fmod(7.0, x), lambda x: np.minimum(2.0, x), lambda x: x * x],
+                         ids=["max", "max0", "maximum", "clip", "var", "std", "abs", "fmod", "minimum", "square"])
+@pytest.mark.parametrize("value", [0.25, -0.5, 5.0, [7.0, 6.0, 5.0]], ids=str)
+def test_a_change_after_which_the_rule_says_the_same_for_many_values(f, value):
+    """The maximum's rule compares with the old maximum, which no value after the change is equal to."""
+    x = rand(3)
+    y = f(x).sum()
+    changes(x, value)
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+
+
+@pytest.mark.parametrize("f", [lambda x, c: np.concatenate([x, c]), lambda x, c: np.stack([c, x]), lambda x, c: F.dropout(x, 0.5) + c,
+                               lambda x, c: F.linear(np.ones((2, 3)), x.reshape(1, 3), c[:1]), lambda x, c: np.roll(x, 1) - c,
+                               lambda x, c: np.where(np.array([True, False, True]), x, c), lambda x, c: np.sign(x) + c,
+                               lambda x, c: F.softmax(x - c), lambda x, c: np.exp(x) + c, lambda x, c: np.cumsum(x).reshape(3, 1) - c])
+def test_a_change_of_what_the_rule_looks_at_the_shape_of_is_no_error(f):
+    x, c = rand(3), rand(3, seed=1)
+    expected = grad(f(x, c).sum(), c, allow_unused=True)
+    y = f(x, c).sum()
+    changes(x, 9.0), changes(c, 9.0)
+    y.backward()
+    if expected[0] is not None:
+        np.testing.assert_array_equal(c.grad.numpy(), expected[0].numpy())
+
+
+def test_a_twin_reads_what_the_rule_does_not():
+    x = rand(2, 3)
+    y = F.softmax(x)
+    changes(x, 1.0)
+    grad(y[0, 0], x, retain_graph=True)
+    with pytest.raises(ValueError, match="softmax needs its input 0"):
+        grad(y[0, 0], x, create_graph=True)

@@ -374,8 +374,8 @@ def test_an_infinite_gradient_stops_where_relu_is_flat(dtype):
     assert x.grad.dtype == dtype and np.array_equal(x.grad.numpy(), [[0, 0], [-np.inf, 5]])
 
 
-@pytest.mark.parametrize("rows,count,width", [(27, 2000, 1), (27, 2000, 8), (3, 5000, 48), (3, 5000, 49), (100, 300, 64), (2, 70_000, 2), (7, 3, 1 << 16),
-                                              (9, 40, 0), (4, 0, 5)])
+@pytest.mark.parametrize("rows,count,width", [(27, 2000, 1), (27, 2000, 8), (3, 5000, 48), (3, 5000, 49), (100, 300, 64), (2, 70_000, 2),
+                                              (7, 3, 1 << 16), (9, 40, 0), (4, 0, 5)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_picked_many_times_add_up(rows, count, width, dtype):
     """Few numbers one by one, long rows sorted: both add the same whole numbers."""
@@ -390,8 +390,8 @@ def test_rows_picked_many_times_add_up(rows, count, width, dtype):
 
 
 def test_columns_picked_many_times_add_up():
-    rng = np.random.default_rng(0)
-    x, columns, g = Tensor(np.zeros((3, 5, 2)), requires_grad=True), rng.integers(-5, 5, (4, 6)), rng.integers(-3, 4, (3, 4, 6, 2)).astype(float)
+    rng, x = np.random.default_rng(0), Tensor(np.zeros((3, 5, 2)), requires_grad=True)
+    columns, g = rng.integers(-5, 5, (4, 6)), rng.integers(-3, 4, (3, 4, 6, 2)).astype(float)
     x[:, columns].backward(g)
     expected = np.zeros((3, 5, 2))
     np.add.at(expected, (slice(None), columns), g)

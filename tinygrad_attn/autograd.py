@@ -24,9 +24,6 @@ class _Recording(ContextDecorator):
         made = super().__new__(cls)
         return made if function is None else made(function)     # as a decorator it may go without parentheses
 
-    def __init__(self) -> None:
-        self._before: list[bool] = []
-
     def _recreate_cm(self) -> Any:
         return type(self)()
 
@@ -61,11 +58,12 @@ class _Recording(ContextDecorator):
         return steps
 
     def __enter__(self) -> None:
-        self._before.append(local.context.recording)
-        local.context.recording = self._value
+        here = local.context                         # one object may be open in several threads
+        here.before.append(here.recording)
+        here.recording = self._value
 
     def __exit__(self, *_: object) -> None:
-        local.context.recording = self._before.pop()
+        local.context.recording = local.context.before.pop()
 
 
 class no_grad(_Recording):
@@ -78,11 +76,6 @@ class enable_grad(_Recording):
     """Inside, ops are recorded even within `no_grad`; a context manager, and a decorator of functions and of generators; per thread."""
 
     _value = True
-
-
-def is_recording() -> bool:
-    """True outside `no_grad`."""
-    return local.context.recording
 
 
 def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
@@ -126,8 +119,9 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     try:
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values()
         for t, g, fresh in found:
-            g = _result(g, fresh)
-            t._grad = g if t._grad is None else t._grad + g
+            if t._tracked:                           # unless it was frozen since
+                g = _result(g, fresh)
+                t._grad = g if t._grad is None else t._grad + g
     finally:
         here.recording = before
     guard.take_back(t for t, _, _ in found)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy import asarray, ndarray
 
 from . import guard
+from .errors import describe
 from .graph import NO_SETTINGS, RETAINED, SPECIAL, WATCHED, Context, Node, Op, Variable, constant, local, op
 
 __all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "op", "sum_to", "sweep"]
@@ -85,13 +86,32 @@ def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]
         if op._joint_asks_needs:
             extra["needs"] = tuple(needs)
         parts = op.joint(g, t if create_graph else t._data, *args, **static, **extra)
+        if parts.__class__ is not tuple or len(parts) != len(args):
+            _check_number(parts, op, len(args))
     elif op.partials:
         y = t if create_graph else t._data
         parts = [rule(g, y, *args, **static) if need and (rule := op.partials[i]) is not None else None for i, need in enumerate(needs)]
+        for i, part in enumerate(parts):
+            if part is None and needs[i] and op.partials[i] is not None:
+                raise _silent(op, i)
     else:
         raise TypeError(f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one rule for each input, "
                         "or detach() its result.")
     return parts if False not in needs else [parts[i] if need else None for i, need in enumerate(needs)]
+
+
+def _check_number(parts: Any, op: Op, inputs: int) -> None:
+    """Raise unless there is a gradient for each input; of an optional one that was not given there may be a None."""
+    several = isinstance(parts, (tuple, list))
+    if not several or len(parts) < inputs or any(part is not None for part in parts[inputs:]):
+        told = f"{len(parts)} gradients" if several else "nothing" if parts is None else describe(parts)
+        raise TypeError(f"the rule of op {op.__name__!r} returned {told}. It returns a tuple of {inputs}, a gradient for each input, None "
+                        "for one that has none.")
+
+
+def _silent(op: Op, index: int) -> TypeError:
+    return TypeError(f"the rule of op {op.__name__!r} for input {index} returned None. Does it end with return? For an input that has no "
+                     f"derivative write None in place of the rule: {op.__name__}.vjp(..., None).")
 
 
 def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[int]:
@@ -175,6 +195,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         for part in parts:
             i += 1
             if part is None:
+                if rules and not special and rules[i - 6] is not None and isinstance(record[i], Variable) and record[i]._tracked:
+                    raise _silent(op, i - 6)
                 continue
             x = record[i]
             data, kind = x._data, part.__class__

@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def describe(x: Any) -> str:
     """One operand in a few words: `Tensor (2, 3) float32 'encoder.weight'`."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-    if shape is None or dtype is None:
+    if shape is None or dtype is None or isinstance(x, type):
         text = repr(x)
         return text if len(text) <= 40 else f"a {type(x).__name__}"
     kind = "array" if isinstance(x, np.ndarray) else type(x).__name__
@@ -42,8 +42,8 @@ def numpy_names(function: Function) -> Function:
         if kwargs and ("dim" in kwargs or "keepdim" in kwargs):
             raise TypeError(f"{function.__name__}() speaks NumPy here: write axis= for dim=, and keepdims= for keepdim=.")
         if len(args) > 2 and args[-1].__class__ is int:
-            raise TypeError(f"{function.__name__}() takes one axis, or several as a tuple: write axis={args[1:]}. (After the axis comes "
-                            "keepdims, which is True or False.)")
+            raise TypeError(f"{function.__name__}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
+                            "by name.")
         return function(*args, **kwargs)
     return cast(Function, call)
 
@@ -71,18 +71,20 @@ class Elsewhere:
     of a small op.  Names that nobody has are left to Python, which asks "Did you mean ...?" itself.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name, self.hint = name, ELSEWHERE.get(name, f"np.{name}(t)")
+    def __init__(self, name: str, hint: str) -> None:
+        self.name, self.hint = name, hint
 
     def __get__(self, t: Any, owner: type) -> Any:
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Write {self.hint}.", name=self.name, obj=t)
 
     @classmethod
-    def fill(cls, owner: type) -> None:
-        """Put one in place of each such name that the class does not have."""
+    def fill(cls, owner: type, rules: Iterable[str]) -> None:
+        """Put one in place of each such name that the class does not have; `rules`, NumPy's functions that are differentiated."""
+        known = set(rules)
         for name in {*ELSEWHERE, *(name for name in dir(np) if not name.startswith("_"))}:
             if not hasattr(owner, name):
-                setattr(owner, name, cls(name))
+                plain = f"np.{name}(t)" if name in known else f"np.{name}(t.numpy()): it has no derivative here"
+                setattr(owner, name, cls(name, ELSEWHERE.get(name, plain)))
 
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
@@ -112,10 +114,14 @@ def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Excepti
     return explain(f"np.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
 
 
+def listed(inputs: Sequence[Any]) -> str:
+    """The operands of an op, one after the other."""
+    return ", ".join(describe(x) for x in inputs if x is not None)
+
+
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of error."""
     shapes = [tuple(np.shape(getattr(x, "_data", x))) for x in inputs if x is not None]
-    operands = ", ".join(describe(x) for x in inputs if x is not None)
     text = str(error)
     hint = ""
     if any(isinstance(x, str) for x in inputs):
@@ -148,13 +154,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
             "A single number has no axes: leave axis out." if shapes else ""
     elif isinstance(error, IndexError):
         hint = f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)." if shapes else ""
-    kind = type(error) if type(error) in (ValueError, TypeError, IndexError) else (
-        IndexError if isinstance(error, IndexError) else ValueError if isinstance(error, ValueError) else
-        TypeError if isinstance(error, TypeError) else None)
-    if kind is None:
-        error.add_note(f"in {op} of {operands}")
-        return error
-    return kind(f"{op} of {operands}: {text}{'' if text.endswith('.') else '.'}" + (f" {hint}" if hint else ""))
+    kind = next(kind for kind in (IndexError, ValueError, TypeError) if isinstance(error, kind))
+    return kind(f"{op} of {listed(inputs)}: {text}{'' if text.endswith('.') else '.'}" + (f" {hint}" if hint else ""))
 
 
 def _broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
@@ -192,7 +193,10 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub" and any(hasattr(t, "_data") for t in inputs):
             raise TypeError(f"{op} cannot take {describe(x)} beside a Tensor, which holds real numbers or booleans.")
-        return x
+        if isinstance(x, np.ma.MaskedArray):
+            raise TypeError(f"{op} cannot take a masked array, whose mask would be lost. Write x.filled(0), and np.where(mask, a, b) to "
+                            "choose by the mask.")
+        return np.asarray(x)                         # of a np.matrix `*` would be the matrix product
     if isinstance(x, np.generic):
         return x.item() if any(hasattr(t, "_data") for t in inputs) else x
     if isinstance(x, (list, tuple)):
@@ -201,7 +205,7 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         array = np.asarray(x)
         like = next((t._data.dtype for t in inputs if hasattr(t, "_data")), array.dtype)
         return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array
-    if isinstance(x, str) or callable(x):
+    if isinstance(x, str) or callable(x) and not isinstance(x, type):
         return x
     raise TypeError(f"{op} cannot take {describe(x)}. Operands are Tensors, NumPy arrays and numbers; "
                     "convert it first, for example with Tensor(np.asarray(x)).")

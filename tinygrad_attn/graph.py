@@ -19,17 +19,18 @@ from typing import Any, NamedTuple
 from numpy import asarray, dtype, generic, ndarray, ufunc
 
 from . import guard
-from .errors import as_operand, describe, explain
+from .errors import as_operand, describe, explain, listed
 from .guard import handed_out, tick
 
 
 class Context:
     """What is true for one thread: are ops recorded, inside which module call, and who looks on."""
 
-    __slots__ = ("recording", "scope", "observers")
+    __slots__ = ("recording", "before", "scope", "observers")
 
     def __init__(self) -> None:
         self.recording = True
+        self.before: list[bool] = []                 # what it was outside each open `with no_grad():`
         self.scope: Any = None
         self.observers: tuple[Any, ...] = ()
 
@@ -113,6 +114,7 @@ class Op:
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         parameters = () if isinstance(forward, ufunc) else tuple(inspect.signature(forward).parameters.values())
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self.optional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
         self._special = SPECIAL if len(self.positional) < len(parameters) or len(parameters) not in (1, 2) else PLAIN
         self.variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
@@ -139,11 +141,14 @@ class Op:
         """Refuse what cannot be called as a rule: better now than in the first backward pass."""
         if rule is not None and not callable(rule):
             raise TypeError(f"a rule of op {self.__name__!r} is a function (g, y, *inputs) -> gradient, or None; got {describe(rule)}.")
-        code = getattr(rule, "__code__", None)
+        code, names = getattr(rule, "__code__", None), ", ".join(["g", "out" if "y" in self.positional else "y", *self.positional])
         if code is not None and not code.co_flags & inspect.CO_VARARGS and code.co_argcount < inputs + 2 and not self.variadic:
-            names = ", ".join(["g", "out" if "y" in self.positional else "y", *self.positional])
             raise ValueError(f"a rule of op {self.__name__!r} is called with {inputs + 2} arguments, ({names}), but one takes only "
                              f"{code.co_argcount}, {code.co_varnames[:code.co_argcount]}. Write lambda {names}: ...")
+        required = inputs + 2 - len(self.optional)
+        if code is not None and self.optional and code.co_argcount - len(rule.__defaults__ or ()) > required:
+            raise ValueError(f"op {self.__name__!r} may be called without {self.optional[0]!r}, but one of its rules may not. Give the "
+                             f"rule the same default (lambda {names}=...: ...), or make {self.optional[0]} a setting, after a *.")
 
     def vjp_all(self, rule: Callable) -> Callable:
         """One rule that returns all gradients together, for ops whose partials share work; a decorator.
@@ -177,9 +182,15 @@ class Op:
         forward = self.forward
         try:
             out = forward(*arrays, **static) if len(arrays) != 1 or static else forward(arrays[0])
-        except Exception as error:
+        except (ValueError, TypeError, IndexError) as error:
             raise explain(self.__name__, inputs, error) from error
+        except Exception as error:
+            error.add_note(f"in {self.__name__} of {listed(inputs)}")
+            raise
         if self.saves:
+            if out.__class__ is not tuple or len(out) != 2:
+                raise TypeError(f"op {self.__name__!r} is made with saves=True, so its function returns two things, (y, what its rule "
+                                f"needs); it returned {describe(out)}.")
             out, saved = out
         else:
             saved = None
@@ -201,6 +212,8 @@ class Op:
             t._tracked = True
         else:
             t._tracked = False
+            if out.dtype.kind not in "fiub":
+                raise TypeError(f"{self.__name__} of {listed(inputs)} gives {describe(out)}; a Tensor holds real numbers or booleans.")
         if here.observers:
             for observer in here.observers:
                 observer.forward(self, inputs, static, t)
@@ -254,6 +267,9 @@ class Op:
 
     def _answer(self, out: Any) -> ndarray:
         """What forward returned, as an array."""
+        if isinstance(out, tuple):
+            raise TypeError(f"op {self.__name__!r} returned a tuple; an op returns one array. What its rule needs beside that is returned "
+                            "as (y, saved), with @op(saves=True).")
         array = asarray(out) if out is not None and not isinstance(out, Variable) else None
         if array is None or array.dtype.kind not in "fiub":
             raise TypeError(f"op {self.__name__!r} returned {describe(out)}, but an op's function takes arrays and returns an array. Does "

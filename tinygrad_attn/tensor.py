@@ -58,7 +58,7 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = value._data if isinstance(value, Variable) else np.asarray(value)
+        array = value._data if isinstance(value, Variable) else np.asarray(value, getattr(value, "dtype", self._data.dtype))
         if self._tracked and array.dtype.kind != "f":
             raise TypeError(f"{describe(self)} requires a gradient and cannot hold {describe(array)}.")
         self._data = array
@@ -169,7 +169,7 @@ class Tensor(Variable):
     __hash__ = object.__hash__
 
     def __contains__(self, value: Any) -> bool:
-        return value in self._data
+        return bool(np.any(self == value))
 
     # ---- the graph
 
@@ -177,7 +177,8 @@ class Tensor(Variable):
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
         `gradient`, of this tensor's shape, weighs its elements and may be left out for a single number.  The graph is
-        released on the way unless `retain_graph`; with `create_graph` the gradients are themselves recorded.  Raises
+        released on the way unless `retain_graph`; with `create_graph` the gradients are themselves recorded (a `.grad` then
+        holds the graph that holds its tensor: forget it with zero_grad(), or use ta.grad).  Raises
         ValueError for a tensor of several elements without a gradient, for one of another shape, and where a value that
         is needed was changed in place; RuntimeError where the graph was already released.  As torch.Tensor.backward.
         """
@@ -215,7 +216,7 @@ class Tensor(Variable):
             self._record = (*self._record[:5], self._record[5] | RETAINED, *self._record[6:])     # type: ignore[index]
 
     def copy(self, order: str = "K") -> Tensor:
-        """A copy in memory of its own; recorded."""
+        """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
         return clone(self)
 
     clone = copy
@@ -289,7 +290,7 @@ class Tensor(Variable):
         if local.context.recording and (self._tracked or isinstance(value, Variable) and value._tracked):
             raise TypeError("t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
                             "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant.")
-        self._array()[as_index(index)] = _plain(value)
+        self._array()[as_index(index)] = value._data if isinstance(value, Variable) else value
         guard.changed(self._data)
 
     # ---- shape
@@ -333,6 +334,9 @@ class Tensor(Variable):
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: return np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
+        if np.dtype(dtype).kind not in "fiub":
+            raise TypeError(f"a Tensor holds real numbers or booleans, not {np.dtype(dtype)}; take t.numpy().astype({np.dtype(dtype)}).")
         return ops.astype(self, dtype=np.dtype(dtype))
 
     # ---- reductions and the rest of NumPy's methods
@@ -380,6 +384,7 @@ class Tensor(Variable):
     def abs(self) -> Tensor: return ops.absolute(self)
     @numpy_names
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmax(axis, keepdims=keepdims)
+    @numpy_names
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmin(axis, keepdims=keepdims)
     def argsort(self, axis: int = -1) -> np.ndarray: return self._data.argsort(axis)
     def all(self, axis: Axis = None) -> Any: return self._data.all(axis)
@@ -387,8 +392,4 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
-Elsewhere.fill(Tensor)
-
-
-def _plain(x: Any) -> Any:
-    return x._data if isinstance(x, Variable) else x
+Elsewhere.fill(Tensor, [function.__name__ for function in (*FUNCTIONS, *CALLS)])
