@@ -407,6 +407,8 @@ def test_what_an_op_that_saves_returns():
             saves(leaf(n))
         with pytest.raises(TypeError, match=r"returned a tuple.*\(y, saved\), with @op\(saves=True\)"):
             plain(leaf(n))
+    with pytest.raises(TypeError, match="saves=True"):
+        ta.op(lambda x: (x, x, x), saves=True)(leaf(3))
 
 
 def test_an_input_with_a_default_that_a_rule_does_not_have():

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, guard, nn, no_grad, ops, optim
 from tinygrad_attn.engine import Op
@@ -521,6 +522,21 @@ def test_a_change_of_what_the_rule_looks_at_the_shape_of_is_no_error(f):
     y.backward()
     if expected[0] is not None:
         np.testing.assert_array_equal(c.grad.numpy(), expected[0].numpy())
+
+
+def test_what_a_rule_may_ask_without_looking():
+    x, w = rand(2, 3), rand(2, 3, seed=1)
+    shapes = ta.op(lambda x: 2.0 * x)
+    shapes.vjp(lambda g, y, x: 2 * g * np.ones_like(x) + np.zeros(x.shape, x.dtype) * len(x) * x.ndim * np.size(x))
+    itself = ta.op(lambda x: x * x / 2)
+    itself.vjp(lambda g, y, x: x)
+    partly = x * w.numpy().copy()                    # the rule for the other one is not asked, since nobody wants it
+    loss, told = shapes(x).sum() + partly.sum(), itself(x).sum()
+    changes(x, 4.0)
+    loss.backward()
+    np.testing.assert_array_equal(x.grad.numpy(), 2 + w.numpy())
+    with pytest.raises(ValueError, match="needs its input 0"):
+        told.backward()
 
 
 def test_a_twin_reads_what_the_rule_does_not():
