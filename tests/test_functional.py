@@ -185,6 +185,8 @@ def test_kinks_and_ties_are_pytorchs():
 
 def test_linear_of_integers_and_lists():
     assert F.linear(np.array([[1, 2]]), np.array([[3, 4]])).tolist() == [[11]]
+    y = F.linear(np.array([[1, 2]]), np.array([[3.0, 4.0]]))
+    assert type(y) is np.ndarray and y.tolist() == [[11.0]]
     for x in ([[1, 2]], np.array([[1, 2]]), Tensor([[1, 2]])):
         y = F.linear(x, Tensor(np.array([[3, 4], [0, 1]], "f")))
         assert y.tolist() == [[11, 2]] and y.dtype == np.float32

@@ -139,6 +139,8 @@ def test_depth_folds_modules_and_expand_opens_them():
     assert module.lines == ["72 parameters", "-> (2, 3)"] and module.kind == "module"
     with pytest.raises(ValueError, match=r"blocks.1.iner.*no module here.*Did you mean 'blocks.1.inner'"):
         stack(expand=["blocks.1.iner"])
+    with pytest.raises(TypeError, match="expand names modules to open.*got 3"):
+        stack(expand=3)
     with pytest.raises(ValueError, match="depth counts"):
         stack(depth=-1)
 

@@ -133,8 +133,10 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
     """
     if not fused.fits_linear(x, weight, bias):       # asked first, since it usually does
-        if not isinstance(x, (Variable, np.ndarray)) or plain(x).dtype.kind in "iub":
+        if not isinstance(x, (Variable, np.ndarray)):
             x = Tensor(x, dtype=weight.dtype)
+        elif x.dtype.kind in "iub":
+            x = x.astype(weight.dtype)
         if not fused.fits_linear(x, weight, bias):
             arguments.check_linear(x, weight, bias)
             return reference.linear_reference(x, weight, bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -35,6 +35,8 @@ def build(
         raise ValueError(f"depth counts how many levels of modules are opened, 0 or more (None: 1), got {depth!r}.")
     if limit is not None and limit < 4:
         raise ValueError(f"limit= is the greatest number of boxes, 4 or more, or None for no limit; got {limit!r}.")
+    if not isinstance(expand, Iterable):
+        raise TypeError(f"expand names modules to open, such as ['layers.0.self_attn'], got {describe(expand)}.")
     expand = (expand,) if isinstance(expand, str) else tuple(expand)
     return _Builder(roots, model, depth, expand, rollup, limit).picture()
 
