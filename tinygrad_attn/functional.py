@@ -133,7 +133,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
     """
     if not fused.fits_linear(x, weight, bias):       # asked first, since it usually does
-        if not isinstance(x, (Variable, np.ndarray)):
+        if not isinstance(x, (Tensor, np.ndarray)):
             x = Tensor(x, dtype=weight.dtype)
         elif x.dtype.kind in "iub":
             x = x.astype(weight.dtype)
