@@ -109,12 +109,13 @@ std.vjp(_std_rule)
 
 
 def _to_the_extremes(g, y, x, *, axis, keepdims):
-    """All of g to the extreme element, in equal parts where several tie."""
+    """All of g to the extreme element, in equal parts where several tie; NaN is more extreme than any number."""
     top = values(y)
     hit = values(x) == kept(top, x, axis)
     if np.count_nonzero(hit) == top.size and not np.isnan(top).any():           # no ties, and no NaN, which equals nothing
         return kept(g, x, axis) * hit
-    share = hit / np.maximum(hit.sum(axis=axis, keepdims=True), 1)
+    hit |= np.isnan(values(x))
+    share = hit / hit.sum(axis=axis, keepdims=True)
     return kept(g, x, axis) * share.astype(g.dtype)
 
 
@@ -147,9 +148,14 @@ def prod(x, *, axis=None, keepdims=False):
 
 def _prod_rule(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
-    if not np.any(values(x) == 0):
+    zero = values(x) == 0
+    if not np.any(zero):
         return g * y / x
     axes = axes_of(x, axis)
+    if not isinstance(x, Variable):                  # no derivative follows: the product of all others, if none of them is zero
+        safe = np.where(zero, 1, x)
+        others = safe.prod(axis=axis, keepdims=True) / safe
+        return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     moved = x.transpose(*rest, *axes)
     rows = moved.reshape(*moved.shape[:len(rest)], 1, -1)
