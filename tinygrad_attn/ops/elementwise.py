@@ -132,9 +132,9 @@ def _weighed(g, weights):
     return part if math.isfinite(np.vdot(found, found)) else np.where(weights == 0, 0, part)
 
 
-def _share(g, mine, other, wins):
-    """The part of g that belongs to an operand of maximum or minimum: all where it wins, half at a tie, as PyTorch."""
-    return _weighed(g, np.where(mine == other, 0.5, wins).astype(g.dtype))
+def _share(g, mine, other, loses):
+    """The part of g that belongs to an operand of maximum or minimum: half at a tie, else all where it does not lose, as PyTorch."""
+    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))     # to NaN nothing loses
 
 
 @op(broadcasts=True)
@@ -143,8 +143,8 @@ def maximum(a, b):
     return np.maximum(a, b)
 
 
-maximum.vjp(lambda g, y, a, b: _share(g, a, b, a > b),
-            lambda g, y, a, b: _share(g, b, a, b > a))
+maximum.vjp(lambda g, y, a, b: _share(g, a, b, a < b),
+            lambda g, y, a, b: _share(g, b, a, b < a))
 
 
 @op(broadcasts=True)
@@ -153,8 +153,8 @@ def minimum(a, b):
     return np.minimum(a, b)
 
 
-minimum.vjp(lambda g, y, a, b: _share(g, a, b, a < b),
-            lambda g, y, a, b: _share(g, b, a, b < a))
+minimum.vjp(lambda g, y, a, b: _share(g, a, b, a > b),
+            lambda g, y, a, b: _share(g, b, a, b > a))
 
 
 @op(broadcasts=True)
@@ -197,11 +197,13 @@ def clip(x, low, high):
     return np.clip(x, low, high)
 
 
-def _inside(x, low, high):
-    return (True if low is None else x >= low) & (True if high is None else x <= high)
+def _where_inside(g, y, x, low, high):
+    if low is None and high is None:
+        return g
+    return _weighed(g, (True if low is None else x >= low) & (True if high is None else x <= high))
 
 
-clip.vjp(lambda g, y, x, low, high: _weighed(g, _inside(x, low, high)),
+clip.vjp(_where_inside,
          lambda g, y, x, low, high: _weighed(g, (x < low) & (True if high is None else low < high)),
          lambda g, y, x, low, high: _weighed(g, (x > high) | (False if low is None else high < low)))
 
@@ -218,8 +220,8 @@ def logaddexp(a, b):
     return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
 
 
-logaddexp.vjp(lambda g, y, a, b: g * np.exp(a - y),
-              lambda g, y, a, b: g * np.exp(b - y))
+logaddexp.vjp(lambda g, y, a, b: g * sigmoid(a - b),             # e^(a - y) would be NaN where a is infinite
+              lambda g, y, a, b: g * sigmoid(b - a))
 
 
 @op
@@ -343,7 +345,9 @@ reciprocal.vjp(lambda g, y, x: -g * y * y)
 def relu(x):
     """y = max(x, 0), with slope 0 at 0."""
     if x.ndim == 0:                                  # single numbers: NumPy's maximum costs ten times the comparison
-        return x if not x <= 0 else x.dtype.type(0)
+        if x <= 0:
+            return x.dtype.type(0)
+        return x[()] if x.__class__ is np.ndarray else x         # [()] copies the number: y shares no memory with x
     return choice.relu(x)
 
 
@@ -367,7 +371,7 @@ def sigmoid(x):
     if _large(x):
         return logistic.sigmoid(x)
     with np.errstate(over="ignore"):                 # where e^-x overflows, 1 / inf = 0 is right
-        return 1 / (1 + np.exp(-x))
+        return 1 / (1 + np.exp(0.0 - x))             # -x would wrap round in unsigned integers
 
 
 sigmoid.vjp(lambda g, y, x: logistic.sigmoid_backward(g, y) if _large(g) else g * y * (1 - y))
