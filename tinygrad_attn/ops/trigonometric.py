@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import op
+from .norms import divisor
 
 
 @op
@@ -63,22 +64,28 @@ arctan.vjp(lambda g, y, x: g / (1 + x * x))
 
 @op(broadcasts=True)
 def arctan2(a, b):
-    """y = the angle of the point (b, a)."""
+    """y = the angle of the point (b, a), with slope 0 at the origin as PyTorch."""
     return np.arctan2(a, b)
 
 
-arctan2.vjp(lambda g, y, a, b: g * b / (a * a + b * b),
-            lambda g, y, a, b: -g * a / (a * a + b * b))
+def _over_square(x, a, b):
+    """x / (a^2 + b^2), without the squares, which are too large or too small for their dtype long before the quotient is."""
+    r = divisor(np.hypot(a, b))
+    return x / r / r
+
+
+arctan2.vjp(lambda g, y, a, b: g * _over_square(b, a, b),
+            lambda g, y, a, b: -g * _over_square(a, a, b))
 
 
 @op(broadcasts=True)
 def hypot(a, b):
-    """y = sqrt(a^2 + b^2)"""
+    """y = sqrt(a^2 + b^2), with slope 0 at the origin as the norm."""
     return np.hypot(a, b)
 
 
-hypot.vjp(lambda g, y, a, b: g * a / y,
-          lambda g, y, a, b: g * b / y)
+hypot.vjp(lambda g, y, a, b: g * (a / divisor(y)),
+          lambda g, y, a, b: g * (b / divisor(y)))
 
 
 @op
