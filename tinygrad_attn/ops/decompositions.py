@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine import op
+from ..engine import Variable, op
+from .reductions import values
 from .shapes import swapaxes, tril, triu
 
 
@@ -60,7 +61,7 @@ solve.vjp(_solve_by_matrix, lambda g, y, a, b: _solve_back(g, a, b))
 
 @op
 def det(a):
-    """y = det a; its derivative exists here where a can be inverted."""
+    """y = det a"""
     return np.linalg.det(a)
 
 
@@ -75,7 +76,25 @@ def _matrices(v):
     return v.reshape(*v.shape, 1, 1)
 
 
-det.vjp(lambda g, y, a: _matrices(g * y) * _t(inv(a)))
+def _cofactors(a):
+    """Of each element of a: the determinant without its row and column, with the sign of its square on a chessboard."""
+    n = a.shape[-1]
+    if not isinstance(a, Variable):                  # no derivative follows: a = U S V^T with each s for the product of the others
+        u, s, vt = np.linalg.svd(a)
+        others = np.where(np.eye(n, dtype=bool), 1, _row(s)).prod(axis=-1)
+        return _matrices(np.linalg.det(u @ vt)) * ((u * _row(others)) @ vt)
+    rest = np.array([[j for j in range(n) if j != i] for i in range(n)], int).reshape(n, n - 1)
+    signs = (-1.0) ** np.add.outer(np.arange(n), np.arange(n))
+    return det(a[..., rest[:, None, :, None], rest[None, :, None, :]]) * signs.astype(a.dtype)
+
+
+def _det_rule(g, y, a):
+    if np.any(values(y) == 0):                       # some matrix has no inverse
+        return _matrices(g) * _cofactors(a)
+    return _matrices(g * y) * _t(inv(a))
+
+
+det.vjp(_det_rule)
 logabsdet.vjp(lambda g, y, a: _matrices(g) * _t(inv(a)))
 
 
