@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import op
+from ..engine import op, sum_to
 from .indexing import scatter
 from .shapes import broadcast_to
 
@@ -48,6 +48,7 @@ def _partial(g, i, operands, labels, result):
         part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
         part = broadcast_to(part, shape=tuple(sizes.get(a) or shape[mine.index(a)] for a in distinct))
     if distinct != mine:                             # a label twice in one operand reads its diagonal
+        part = sum_to(part, tuple(shape[mine.index(a)] for a in distinct))       # a diagonal of one element may have been repeated
         grid = dict(zip(distinct, np.ogrid[tuple(slice(shape[mine.index(a)]) for a in distinct)], strict=True))
         part = scatter(part, index=tuple(grid[a] for a in mine), shape=shape)
     return part
@@ -81,6 +82,9 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
             raise ValueError(f"einsum labels {group!r} name {len(group.replace('...', ''))} axes of an operand that has {ndim(x)}.")
     labels = tuple(group.replace("...", dots[len(dots) - n:]) for group, n in zip(names, hidden, strict=True))
     if arrow:
+        if dots and "..." not in right:
+            raise ValueError(f"einsum: '...' stands for axes of the Tensors that the result {right!r} leaves out. Write '...' there too, "
+                             "or a letter for each axis that is to be summed over.")
         return operands, labels, right.replace("...", dots)
     letters = "".join(names).replace("...", "")
     return operands, labels, dots + "".join(sorted(a for a in set(letters) if letters.count(a) == 1))
