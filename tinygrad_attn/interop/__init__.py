@@ -48,6 +48,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if method == "at":
             raise TypeError(f"np.{name} changes an array in place, which cannot be differentiated. Write t[index] on the right-hand "
                             "side, or add a one-hot matrix product, or do it under t.numpy() if no gradient is meant.")
+    if any(name == f.__name__ for f in FUNCTIONS):   # the ufunc behind an array's own method
+        raise TypeError(f"a.{name}(...) of an array a takes no Tensors: write np.{name}(a, ...).")
     raise no_rule(name)
 
 
@@ -64,7 +66,7 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def _full_name(function: Any) -> str:
     module = getattr(function, "__module__", "numpy")
-    return ("linalg." if module == "numpy.linalg" else "fft." if module == "numpy.fft" else "") + function.__name__
+    return {"numpy.linalg": "linalg.", "numpy.fft": "fft.", "numpy.lib.scimath": "emath."}.get(module, "") + function.__name__
 
 
 def no_rule(name: str) -> TypeError:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from .. import ops
 from ..engine import Variable
@@ -52,6 +53,7 @@ def wrapped(y: Any) -> Any:
     """What NumPy made of integer or boolean Tensors, as Tensors again; a tuple with named fields keeps them."""
     if type(y) is list or isinstance(y, tuple):
         return type(y)(*map(wrapped, y)) if hasattr(y, "_fields") else type(y)(map(wrapped, y))
+    real(np.asarray(y).dtype)
     return Variable._kind._of(y)
 
 
@@ -63,9 +65,22 @@ def refuse(function: str, **given: Any) -> None:
             raise TypeError(f"np.{function} of a Tensor does not take {name}={describe(value)}. {advice}.")
 
 
+def real(dtype: Any) -> np.dtype:
+    """A dtype that a Tensor can have, or TypeError."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "fiub":
+        raise TypeError(f"a Tensor holds real numbers or booleans, not {dtype}. Leave the graph on purpose with t.numpy() first.")
+    return dtype
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """The Tensor, or array, in another dtype; as it is for dtype None."""
-    return x if dtype is None else ops.astype(x if isinstance(x, Variable) else np.asarray(x), dtype=np.dtype(dtype))
+    return x if dtype is None else ops.astype(x if isinstance(x, Variable) else np.asarray(x), dtype=real(dtype))
+
+
+def axes_of(x: Any, axis: Any = None) -> tuple[int, ...]:
+    """The axes that are meant, each counted from the front; all for None.  NumPy's AxisError for one that x does not have."""
+    return normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
 
 
 def together(items: Any) -> list[Any]:

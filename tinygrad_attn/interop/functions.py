@@ -6,9 +6,11 @@ import functools
 import math
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from .. import ops
-from .common import UNSET, cast, plain, refuse, rule, tensor, together
+from ..errors import describe
+from .common import UNSET, axes_of, cast, plain, refuse, rule, tensor, together
 from .shapes import _concatenate, _moveaxis, _slice
 
 # ---- elementwise functions that are not ufuncs
@@ -35,8 +37,9 @@ def _round(a, decimals=0, out=None):
 
 @rule(np.select)
 def _select(condlist, choicelist, default=0):
+    *choices, rest = together([*choicelist, default])
     return functools.reduce(lambda rest, pair: ops.where(plain(pair[0]), pair[1], rest),
-                            reversed(list(zip(condlist, choicelist, strict=True))), default)
+                            reversed(list(zip(condlist, choices, strict=True))), rest)
 
 
 @rule(np.nan_to_num)
@@ -82,12 +85,12 @@ def _fix(x, out=None):
 
 @rule(np.imag)
 def _imag(val):
-    return val * 0
+    return ops.where(True, 0, val)
 
 
 @rule(np.angle)
 def _angle(z, deg=False):
-    return ops.arctan2(abs(z) * 0, z) * (180 / math.pi if deg else 1)
+    return ops.arctan2(0.0, z) * (180 / math.pi if deg else 1)
 
 
 # ---- differences and running values
@@ -95,7 +98,10 @@ def _angle(z, deg=False):
 @rule(np.diff)
 def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
     a = tensor(a)
-    ends = [x if x is UNSET else ops.broadcast_to(tensor(x), shape=tuple(1 if i == axis % a.ndim else s for i, s in enumerate(a.shape)))
+    if n < 0 or a.ndim == 0:
+        raise ValueError(f"np.diff takes differences along at least one axis, n >= 0 times; got {describe(a)} and n={n}.")
+    axis = normalize_axis_index(axis, a.ndim)
+    ends = [x if x is UNSET else ops.broadcast_to(tensor(x), shape=tuple(1 if i == axis else s for i, s in enumerate(a.shape)))
             if np.ndim(x) == 0 else x for x in (prepend, append)]
     parts = [x for x in (ends[0], a, ends[1]) if x is not UNSET]
     if len(parts) > 1:
@@ -109,8 +115,12 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
 def _gradient(f, *spacing, axis=None, edge_order=1):
     refuse("gradient", edge_order=None if edge_order == 1 else edge_order)
     f = tensor(f)
-    axes = range(f.ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = axes_of(f, axis)
     steps = list(spacing) * len(axes) if len(spacing) == 1 else list(spacing) or [1.0] * len(axes)
+    if len(steps) != len(axes):
+        raise TypeError(f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one for all, or one for each.")
+    if any(f.shape[i] < 2 for i in axes):
+        raise ValueError(f"np.gradient takes differences, so it needs at least two elements along each axis; got {describe(f)}.")
     found = []
     for h, i in zip(steps, axes, strict=True):
         if np.ndim(h):
@@ -126,8 +136,9 @@ def _gradient(f, *spacing, axis=None, edge_order=1):
 def _trapezoid(y, x=None, dx=1.0, axis=-1):
     y = tensor(y)
     step = dx if x is None else np.diff(x, axis=axis if np.ndim(x) > 1 else -1)
+    axis = normalize_axis_index(axis, y.ndim)
     if np.ndim(step) == 1:
-        step = step.reshape([-1 if i == axis % y.ndim else 1 for i in range(y.ndim)])
+        step = step.reshape([-1 if i == axis else 1 for i in range(y.ndim)])
     return ops.sum((_slice(y, axis, 1, None) + _slice(y, axis, None, -1)) * step / 2, axis=axis)
 
 

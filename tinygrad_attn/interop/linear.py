@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ops
+from ..errors import describe
 from ..ops.einsum import parse
-from .common import FUNCTIONS, cast, plain, refuse, tensor
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
 from .shapes import _diagonal, _moveaxis, _ravel, _stack, _trace
 
 
@@ -47,14 +48,14 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         left, right = axes
     except TypeError:
         left, right = range(a.ndim - axes, a.ndim), range(axes)
-    left, right = ([i % x.ndim for i in ((s,) if isinstance(s, int) else s)] for s, x in ((left, a), (right, b)))
+    left, right = axes_of(a, left), axes_of(b, right)
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(f"tensordot sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; "
                          "their sizes must be the same.")
-    keep_a, keep_b = ([i for i in range(x.ndim) if i not in s] for x, s in ((a, left), (b, right)))
+    keep_a, keep_b = (tuple(i for i in range(x.ndim) if i not in s) for x, s in ((a, left), (b, right)))
     size = math.prod(a.shape[i] for i in left)
-    rows = ops.transpose(a, axes=tuple(keep_a + left)).reshape(math.prod(a.shape[i] for i in keep_a), size)
-    columns = ops.transpose(b, axes=tuple(right + keep_b)).reshape(size, math.prod(b.shape[i] for i in keep_b))
+    rows = ops.transpose(a, axes=keep_a + left).reshape(math.prod(a.shape[i] for i in keep_a), size)
+    columns = ops.transpose(b, axes=right + keep_b).reshape(size, math.prod(b.shape[i] for i in keep_b))
     return ops.matmul(rows, columns).reshape(*(a.shape[i] for i in keep_a), *(b.shape[i] for i in keep_b))
 
 
@@ -86,7 +87,11 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """y_n = sum over m of a_m v_(n - m)"""
-    a, v = tensor(a), tensor(v)
+    a, v = FUNCTIONS[np.atleast_1d](a, v)
+    if a.ndim > 1 or v.ndim > 1 or not (a.size and v.size):
+        raise ValueError(f"np.convolve takes two arrays of one axis, neither of them empty; got {describe(a)} and {describe(v)}.")
+    if mode not in ("full", "same", "valid"):
+        raise ValueError(f"np.convolve of Tensors knows the modes 'full', 'same' or 'valid', not {mode!r}.")
     if len(v) > len(a):
         a, v = v, a
     n, m = len(a), len(v)
@@ -98,10 +103,20 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
 
 # ---- np.linalg
 
+def _power(x: Any, p: float) -> Any:
+    """x ** p for x >= 0, with slope 0 at 0, as torch.linalg.vector_norm; there a rule would multiply infinity by 0."""
+    zero = plain(x) == 0
+    if not zero.any():
+        return ops.power(x, p)
+    return ops.where(zero, 0 if p > 0 else math.inf, ops.power(ops.where(zero, 1, x), p))
+
+
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """(sum |x|^ord)^(1/ord), and its limits at 0 (how many are not 0) and infinity (the largest)."""
     if ord is None or ord == 2:
         return ops.l2_norm(x, axis=axis, keepdims=keepdims)
+    if isinstance(ord, str):
+        raise ValueError(f"a norm of vectors has a number as its ord, got {ord!r} for {describe(x)}; for matrices say axis=, two of them.")
     size = ops.absolute(x)
     if ord == math.inf:
         return ops.max(size, axis=axis, keepdims=keepdims)
@@ -111,7 +126,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         return ops.sum(ops.sign(size), axis=axis, keepdims=keepdims)
     if ord == 1:
         return ops.sum(size, axis=axis, keepdims=keepdims)
-    return ops.power(ops.sum(ops.power(size, ord), axis=axis, keepdims=keepdims), 1 / ord)
+    return _power(ops.sum(_power(size, ord), axis=axis, keepdims=keepdims), 1 / ord)
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
@@ -120,10 +135,10 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """
     if ord in ("fro", None):
         return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
-    if ord == "nuc" or abs(ord) == 2:
+    if ord in ("nuc", 2, -2):
         s = ops.singular_values(x)
         found = ops.sum(s, axis=-1) if ord == "nuc" else s[..., 0] if ord == 2 else s[..., -1]
-    elif abs(ord) in (1, math.inf):
+    elif ord in (1, -1, math.inf, -math.inf):
         sums = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
         found = ops.max(sums, axis=-1) if ord > 0 else ops.min(sums, axis=-1)
     else:
@@ -134,15 +149,15 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """np.linalg.norm: of vectors along one axis, of matrices on two, of everything if neither is said."""
     x = tensor(x)
-    axes = (axis,) if isinstance(axis, int) else axis
-    if axes is None and (ord is None or x.ndim == 1):
-        return vector_norm(x, ord=ord, keepdims=keepdims)
-    if axes is None:
-        axes = (-2, -1)
+    if axis is None and ord is None:
+        return vector_norm(x, keepdims=keepdims)
+    axes = axes_of(x, axis)
     if len(axes) == 1:
         return vector_norm(x, axis=axes[0], ord=ord, keepdims=keepdims)
+    if len(axes) != 2:
+        raise ValueError(f"np.linalg.norm takes one axis or two: say axis=, that of the vectors or those of the matrices in {describe(x)}.")
     found = matrix_norm(_moveaxis(x, axes, (-2, -1)), ord=ord)
-    return found.reshape(*(1 if i in [a % x.ndim for a in axes] else n for i, n in enumerate(x.shape))) if keepdims else found
+    return found.reshape(*(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else found
 
 
 class SlogdetResult(NamedTuple):
@@ -190,6 +205,10 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
 
 def matrix_power(a: Any, n: int) -> Any:
     """a times itself n times; the inverse for negative n."""
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"np.linalg.matrix_power takes square matrices, got {describe(a)}.")
+    if not isinstance(n, (int, np.integer)):
+        raise TypeError(f"np.linalg.matrix_power takes a whole number as the power, got {describe(n)}.")
     if n == 0:
         return np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape) + a * 0
     base = ops.inv(a) if n < 0 else a

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from .. import ops
-from .common import FUNCTIONS, cast, plain, refuse, rule, tensor
+from ..errors import describe
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, rule, tensor, together
 from .shapes import _moveaxis
 
 
@@ -71,17 +74,36 @@ def _cumsum(a, axis=None, dtype=None, out=None):
 def _average(a, axis=None, weights=None, returned=False, *, keepdims=False):
     if weights is None:
         weights = np.ones(np.shape(a), plain(a).dtype)
-    elif np.shape(weights) != np.shape(a):           # one weight for each element along the axis
-        weights = tensor(weights).reshape([n if i == axis % np.ndim(a) else 1 for i, n in enumerate(np.shape(a))])
-    weights = ops.broadcast_to(weights, shape=np.shape(a))
+    a, weights = together([a, weights])
+    if weights.shape != a.shape:
+        weights = _along(weights, a, axis)
+    weights = ops.broadcast_to(weights, shape=a.shape)
     total = ops.sum(weights, axis=axis, keepdims=keepdims)
+    if a.size and not np.all(plain(total)):
+        raise ZeroDivisionError(f"np.average of {describe(a)}: its weights sum to zero, so there is nothing to divide by.")
     average = ops.sum(a * weights, axis=axis, keepdims=keepdims) / total
     return (average, total) if returned else average
 
 
+def _along(weights: Any, a: Any, axis: Any) -> Any:
+    """One weight for each element along the axes said, in the order said, so that they broadcast against a."""
+    if axis is None:
+        raise TypeError(f"np.average of {describe(a)} with {describe(weights)} as weights: say axis=, the axis that they belong to.")
+    axes = axes_of(a, axis)
+    sizes = tuple(a.shape[i] for i in axes)
+    if weights.shape != sizes:
+        raise ValueError(f"np.average of {describe(a)} takes a weight for each element along its axis: weights of shape {weights.shape} "
+                         f"do not fit {sizes}.")
+    weights = ops.transpose(weights, axes=tuple(np.argsort(axes)))
+    return weights.reshape([n if i in axes else 1 for i, n in enumerate(a.shape)])
+
+
 def _without_nan(function: Callable, neutral: float) -> Callable:
-    def reduction(a, axis=None, **kwargs):
-        return function(ops.where(np.isnan(plain(a)), neutral, a), axis, **kwargs)
+    def reduction(a, axis=None, *args, **kwargs):
+        missing = np.isnan(plain(a))
+        if math.isinf(neutral):                      # the largest of nothing but NaN is NaN
+            missing = missing & ~missing.all(axis, keepdims=True)
+        return function(ops.where(missing, neutral, a), axis, *args, **kwargs)
     return reduction
 
 
@@ -96,27 +118,36 @@ def _nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
     return FUNCTIONS[np.nansum](cast(a, dtype), axis, keepdims=keepdims) / np.asarray(seen, plain(a).dtype)
 
 
-@rule(np.quantile)
-def _quantile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False):
-    refuse("quantile", out=out, method=None if method == "linear" else method)
-    x = tensor(a)
-    axes = tuple(range(x.ndim)) if axis is None else tuple(i % x.ndim for i in (axis if isinstance(axis, tuple) else (axis,)))
+def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
+    """The values below which the shares q / whole of the elements lie, between two of them on a straight line."""
+    refuse(name, out=out, method=None if method == "linear" else method, weights=weights)
+    x, q = tensor(a), tensor(q)
+    if not ((plain(q) >= 0) & (plain(q) <= whole)).all():
+        raise ValueError(f"np.{name} of a Tensor takes q from 0 to {whole}, got {plain(q).tolist()}.")
+    if x.dtype.kind != "f":
+        x = x * 1.0
+    axes = axes_of(x, axis)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     rows = ops.sort(ops.transpose(x, axes=rest + axes).reshape(*(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)))
-    place = np.asarray(plain(q)) * (rows.shape[-1] - 1)
-    low, high = np.floor(place).astype(int), np.ceil(place).astype(int)
-    share = (place - low).astype(x.dtype)
+    if rows.shape[-1] == 0:
+        raise ValueError(f"np.{name} of nothing: {describe(x)} has no elements there.")
+    place = q / whole * (rows.shape[-1] - 1)
+    low, high = (f(plain(place)).astype(int) for f in (np.floor, np.ceil))
+    share = np.where(low == high, 0.5, place - low).astype(x.dtype)      # one number: twice its half, as inf * 0 would be NaN
     found = rows[..., low] * (1 - share) + rows[..., high] * share
+    if np.isnan(plain(rows)[..., -1]).any():         # NaN is sorted to the end, and makes all of its row NaN
+        last = rows[..., -1].reshape(*rows.shape[:-1], *(1,) * place.ndim)
+        found = ops.where(np.isnan(plain(last)), last, found)
     for _ in range(place.ndim):                      # one axis for each of q's, and NumPy has them in front
         found = _moveaxis(found, -1, 0)
     return found.reshape(*place.shape, *(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else found
 
 
-@rule(np.percentile)
-def _percentile(a, q, *args, **kwargs):
-    return _quantile(a, np.asarray(plain(q)) / 100, *args, **kwargs)
+FUNCTIONS |= {np.quantile: functools.partial(_quantiles, "quantile", 1), np.percentile: functools.partial(_quantiles, "percentile", 100)}
 
 
 @rule(np.median)
 def _median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
-    return _quantile(a, 0.5, axis, out, keepdims=keepdims)
+    if not a.size:
+        return _mean(a, axis, None, out, keepdims)   # NaN, with NumPy's warning
+    return _quantiles("median", 1, a, 0.5, axis, out, keepdims=keepdims)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from .. import ops
+from ..errors import describe
 from .common import FUNCTIONS, cast, plain, refuse, rule, tensor, together
 
 
@@ -30,19 +32,17 @@ def _transpose(a, axes=None):
 
 @rule(np.moveaxis)
 def _moveaxis(a, source, destination):
-    order = np.moveaxis(np.empty((0,) * np.ndim(a)), source, destination)    # NumPy checks the axes
-    where_from = [i % order.ndim for i in np.atleast_1d(source)]
-    where_to = [i % order.ndim for i in np.atleast_1d(destination)]
-    axes = [i for i in range(order.ndim) if i not in where_from]
-    for to, come in sorted(zip(where_to, where_from, strict=True)):
-        axes.insert(to, come)
-    return ops.transpose(a, axes=tuple(axes))
+    return _permuted(a, np.moveaxis, source, destination)
 
 
 @rule(np.rollaxis)
 def _rollaxis(a, axis, start=0):
-    axis, start = axis % np.ndim(a), start + np.ndim(a) if start < 0 else start
-    return _moveaxis(a, axis, start - 1 if axis < start else start)
+    return _permuted(a, np.rollaxis, axis, start)
+
+
+def _permuted(a: Any, function: Callable, *args: Any) -> Any:
+    """NumPy checks the axes and says where each goes: of an empty array whose axis i has size i."""
+    return ops.transpose(a, axes=function(np.empty(tuple(range(np.ndim(a))), bool), *args).shape)
 
 
 @rule(np.squeeze)
@@ -68,7 +68,7 @@ FUNCTIONS |= {np.atleast_1d: _at_least(np.atleast_1d), np.atleast_2d: _atleast_2
 
 @rule(np.broadcast_to)
 def _broadcast_to(array, shape, subok=False):
-    return ops.broadcast_to(array, shape=(shape,) if isinstance(shape, int) else tuple(shape))
+    return ops.broadcast_to(array, shape=(shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))
 
 
 @rule(np.broadcast_arrays)
@@ -92,7 +92,7 @@ FUNCTIONS |= {
 # ---- joins and splits
 
 def _slice(x: Any, axis: int, *bounds: Any) -> Any:
-    return x[(slice(None),) * (axis % x.ndim) + (slice(*bounds),)]
+    return x[(slice(None),) * normalize_axis_index(axis, x.ndim) + (slice(*bounds),)]
 
 
 @rule(np.concatenate)
@@ -142,7 +142,7 @@ def _append(arr, values, axis=None):
 def _splitter(function: Callable, fixed_axis: int | None = None) -> Callable:
     def split(ary, indices_or_sections, axis=0):
         axis = axis if fixed_axis is None else 0 if ary.ndim == 1 and fixed_axis == 1 else fixed_axis
-        pieces = function(np.arange(ary.shape[axis]), plain(indices_or_sections))
+        pieces = function(np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)]), plain(indices_or_sections))
         return [_slice(ary, axis, int(p[0]), int(p[-1]) + 1) if p.size else _slice(ary, axis, 0, 0) for p in pieces]
     return split
 
@@ -156,13 +156,32 @@ if hasattr(np, "unstack"):                           # NumPy 2.1
 @rule(np.pad)
 def _pad(array, pad_width, mode="constant", **kwargs):
     array = tensor(array)
-    if mode == "constant" and np.ndim(plain(kwargs.get("constant_values", 0))) == 0:
-        width = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2))
-        return ops.pad(array, width=tuple((int(a), int(b)) for a, b in width), value=kwargs.get("constant_values", 0))
+    width = _margins(array, pad_width)
+    if mode == "constant":
+        value = kwargs.pop("constant_values", 0)
+        refuse("pad", **kwargs)
+        if np.ndim(plain(value)) == 0:
+            return ops.pad(array, width=width, value=value)
+        return ops.pad(array, width=width) + np.pad(np.zeros(array.shape, array.dtype), width, constant_values=value)
     if mode in ("edge", "reflect", "symmetric", "wrap"):
-        return ops.arranged(np.pad, array, pad_width, mode, **kwargs)
-    raise TypeError(f"np.pad of a Tensor knows the modes constant (one value), edge, reflect, symmetric and wrap, not {mode!r}. Join "
+        if kwargs.get("reflect_type") == "odd":      # its values are sums, not copies
+            refuse("pad", **kwargs)
+        return ops.arranged(np.pad, array, width, mode, **kwargs)
+    raise TypeError(f"np.pad of a Tensor knows the modes constant, edge, reflect, symmetric and wrap, not {mode!r}. Join "
                     "the parts with np.concatenate instead.")
+
+
+def _margins(array: Any, pad_width: Any) -> tuple[tuple[int, int], ...]:
+    """How many numbers go before and after each axis."""
+    if isinstance(pad_width, dict):                  # axis: how many; NumPy 2.3
+        by_axis = [(0, 0)] * array.ndim
+        for axis, width in pad_width.items():
+            by_axis[normalize_axis_index(axis, array.ndim)] = tuple(np.broadcast_to(width, 2))
+        pad_width = by_axis
+    margins = np.broadcast_to(np.asarray(plain(pad_width)), (array.ndim, 2))
+    if margins.dtype.kind not in "iu":
+        raise TypeError(f"np.pad takes whole numbers as pad_width, not {margins.dtype}.")
+    return tuple((int(before), int(after)) for before, after in margins)
 
 
 # ---- picking and repeating elements
@@ -170,10 +189,14 @@ def _pad(array, pad_width, mode="constant", **kwargs):
 @rule(np.take)
 def _take(a, indices, axis=None, out=None, mode="raise"):
     refuse("take", out=out)
-    where = np.asarray(plain(indices))
-    n = np.size(a) if axis is None else a.shape[axis]
+    if mode not in ("raise", "wrap", "clip"):
+        raise ValueError(f"np.take of a Tensor knows the modes 'raise', 'wrap' or 'clip', not {mode!r}.")
+    if axis is None:
+        a, axis = _ravel(a), 0
+    where, axis = np.asarray(plain(indices)), normalize_axis_index(axis, a.ndim)
+    n = a.shape[axis]
     where = where if mode == "raise" else where % n if mode == "wrap" else where.clip(0, n - 1)
-    return ops.reshape(a, shape=(-1,))[where] if axis is None else a[(slice(None),) * (axis % a.ndim) + (where,)]
+    return a[(slice(None),) * axis + (where,)]
 
 
 @rule(np.take_along_axis)
@@ -204,7 +227,10 @@ def _trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
 
 @rule(np.diag)
 def _diag(v, k=0):
-    if v.ndim != 1:
+    if v.ndim not in (1, 2):
+        raise ValueError(f"np.diag makes a matrix of a vector, or takes the diagonal of a matrix; got {describe(v)}. For the last two axes "
+                         "of several write np.linalg.diagonal(t).")
+    if v.ndim == 2:
         return _diagonal(v, k)
     along = np.arange(v.shape[0])
     n = v.shape[0] + abs(k)

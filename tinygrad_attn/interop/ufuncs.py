@@ -29,6 +29,12 @@ def _vecmat(a: Any, b: Any) -> Any:
     return ops.matmul(a.reshape(*a.shape[:-1], 1, a.shape[-1]), b)[..., 0, :]
 
 
+def _fraction(x: Any) -> Any:
+    """x without its whole part; 0 where x is infinite."""
+    x = ops.where(np.isinf(plain(x)), 0, x)
+    return ops.subtract(x, ops.trunc(x))
+
+
 UFUNCS: dict[Any, Callable] = {
     np.add: ops.add, np.subtract: ops.subtract, np.multiply: ops.multiply, np.divide: ops.divide, np.negative: ops.negative,
     np.positive: lambda x: x, np.conjugate: lambda x: x, np.absolute: ops.absolute, np.fabs: ops.absolute, np.reciprocal: ops.reciprocal,
@@ -44,7 +50,7 @@ UFUNCS: dict[Any, Callable] = {
     np.maximum: ops.maximum, np.minimum: ops.minimum, np.fmax: ops.fmax, np.fmin: ops.fmin,
     np.floor_divide: ops.floor_divide, np.remainder: ops.remainder, np.fmod: ops.fmod,
     np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
-    np.modf: lambda x: (ops.subtract(x, ops.trunc(x)), ops.trunc(x)),
+    np.modf: lambda x: (_fraction(x), ops.trunc(x)),
     np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.rint: ops.round, np.sign: ops.sign,
     np.copysign: lambda a, b: ops.absolute(a) * np.copysign(1.0, plain(b)).astype(np.result_type(plain(a), plain(b))),
     np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, ops.sign(ops.maximum(x, 0))),

@@ -1,0 +1,271 @@
+"""NumPy's functions at their edges: NaN and infinity, zeros, empty arrays, axes that are not there, and calls that NumPy refuses."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, ops
+from tinygrad_attn.check import gradcheck, gradgradcheck
+
+NAN, INF = math.nan, math.inf
+A = np.arange(6.0).reshape(2, 3)
+CUBE = np.arange(24.0).reshape(2, 3, 4)
+
+
+def tensor(x):
+    return Tensor(np.array(x, np.float64) if not isinstance(x, np.ndarray) else x, requires_grad=True)
+
+
+def gradients(f, *inputs):
+    """The slopes of the sum of f by each input."""
+    inputs = [tensor(x) for x in inputs]
+    return [g.numpy() for g in ta.grad(f(*inputs).sum(), inputs)]
+
+
+# ---- values
+
+VALUES = [
+    # Medians and quantiles: NaN spreads, an infinite middle is infinite, single numbers and empty arrays are taken.
+    (np.median, [1, NAN, 3]),
+    (lambda x: np.median(x, axis=1), [[1, NAN, 3], [1, 2, 3]]),
+    (lambda x: np.quantile(x, [0.1, 0.5], axis=1), [[1, NAN, 3], [1, 2, 3]]),
+    (lambda x: np.quantile(x, [[0.1, 0.5]], axis=1, keepdims=True), [[1, NAN, 3], [1, 2, 3]]),
+    (np.median, [1, INF, INF]),
+    (np.median, [-INF, 1, 2, INF]),
+    (np.median, 3.0),
+    (lambda x: np.quantile(x, [0.5, 0.2]), 3.0),
+    (lambda x: np.median(x, axis=0), np.zeros((2, 0))),
+    (lambda x: np.quantile(x, 1), [1, 2, 5]),
+    (lambda x: np.percentile(x, [0, 30, 100]), [1, 2, 5]),
+    (lambda x: np.median(x, axis=np.int64(-1), keepdims=True), A),
+    # What is infinite, or NaN throughout.
+    (lambda x: np.nanmax(x, axis=1), [[NAN, NAN], [1, NAN], [-INF, NAN]]),
+    (lambda x: np.nanmin(x, axis=1, keepdims=True), [[NAN, NAN], [1, NAN], [INF, NAN]]),
+    (np.nanmax, [NAN, NAN]),
+    (lambda x: np.nansum(x, axis=1), [[NAN, NAN], [1, NAN]]),
+    (np.angle, [0.0, -0.0, 1, -1, INF, -INF, NAN]),
+    (np.imag, [INF, NAN, 1]),
+    (lambda x: np.modf(x)[0], [INF, -INF, 1.5, -2.5]),
+    (lambda x: np.modf(x)[1], [INF, -INF, 1.5, -2.5]),
+    (lambda x: np.linalg.norm(x, -1), [0, 2, 3]),
+    (lambda x: np.linalg.norm(x, 0.5), [0, 2, 3]),
+    # NumPy's own integers.
+    (lambda x: np.linalg.norm(x, axis=np.int64(1)), A),
+    (lambda x: np.broadcast_to(x, np.int64(3)), 2.0),
+    (lambda x: np.tensordot(x, x, (np.int64(1), np.int64(1))), A),
+    (lambda x: np.diff(x, axis=np.int64(0)), A),
+    # Arguments that NumPy knows.
+    (lambda x: np.clip(x, None, None), A),
+    (lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=((1, 2), (3, 4))), A),
+    (lambda x: np.pad(x, 1, constant_values=(5, 6)), A),
+    (lambda x: np.average(x, axis=(0, 1), weights=np.arange(6.0).reshape(2, 3)), CUBE),
+    (lambda x: np.average(x, axis=(1, 0), weights=np.arange(6.0).reshape(3, 2)), CUBE),
+    (lambda x: np.average(x, axis=(2, -3), weights=np.arange(8.0).reshape(4, 2), keepdims=True), CUBE),
+    (lambda x: np.average(x, axis=1, weights=[1, 2, 3]), A),
+    (lambda x: np.convolve(2.0, x), [1, 2, 3]),
+    (lambda x: np.diff(x, n=0), A),
+    (lambda x: np.rollaxis(x, -1, -2), CUBE),
+    (lambda x: np.einsum("...i->i", x), [1, 2, 3]),
+    (lambda x: np.einsum("ii,i->i", np.full((1, 1), 2.0), x), [1, 2, 3]),
+]
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN", "ignore:divide by zero")
+@pytest.mark.parametrize("f, x", VALUES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_are_numpys(f, x, dtype):
+    x = np.array(x, dtype)
+    y, expected = f(Tensor(x, requires_grad=True)), f(x)
+    assert isinstance(y, Tensor) and y.dtype in (dtype, expected.dtype)          # weights of float64 count
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-6)
+    assert y.shape == np.shape(expected)
+
+
+def test_the_median_of_nothing_is_nan():
+    with pytest.warns(RuntimeWarning, match="Mean of empty slice"):
+        y = np.median(tensor(np.zeros((2, 0))), axis=1)
+    assert y.shape == (2,) and np.isnan(y.numpy()).all()
+
+
+def test_pad_takes_a_dictionary_of_axes():
+    t = tensor(A)
+    np.testing.assert_array_equal(np.pad(t, {0: (1, 2)}).numpy(), np.pad(A, ((1, 2), (0, 0))))
+    np.testing.assert_array_equal(np.pad(t, {-1: 1}, "edge").numpy(), np.pad(A, ((0, 0), (1, 1)), "edge"))
+
+
+def test_select_keeps_float32():
+    t = Tensor(np.ones(3, np.float32), requires_grad=True)
+    mask = np.array([True, False, True])
+    for y in (np.select([mask], [t]), np.select([mask, ~mask], [t, 2.5]), np.select([mask, ~mask], [2.5, t])):
+        assert y.dtype == np.float32
+
+
+def test_sigmoid_of_whole_numbers():
+    for dtype in (np.uint8, np.int8, np.int64, bool):
+        np.testing.assert_allclose(Tensor(np.array([0, 1], dtype)).sigmoid().numpy(), [0.5, 1 / (1 + math.exp(-1))])
+
+
+def test_relu_of_a_single_number_has_memory_of_its_own():
+    x = np.array(2.0)
+    y = ops.relu(x)
+    x[...] = 5.0
+    assert y == 2.0
+
+
+# ---- slopes
+
+SLOPES = [
+    # The largest of numbers with a NaN among them is that NaN.
+    (lambda x: x.max(), [[NAN, 1, 2, NAN]], [[0.5, 0, 0, 0.5]]),
+    (lambda x: x.min(axis=1), [[[NAN, 1], [2, 2], [3, 4]]], [[[1, 0], [0.5, 0.5], [1, 0]]]),
+    (np.maximum, [[NAN, 0, 1], [0, NAN, 1]], [[1, 1, 0.5], [1, 1, 0.5]]),
+    (np.minimum, [[NAN, 0, 1], [0, NAN, 1]], [[1, 1, 0.5], [1, 1, 0.5]]),
+    (np.median, [[1, NAN, 3]], [[0, 1, 0]]),
+    (lambda x: np.quantile(x, [0.1, 0.5], axis=1), [[[1, NAN, 3], [1, 2, 3]]], [[[0, 2, 0], [0.8, 1.2, 0]]]),
+    (np.median, [[1, INF, INF]], [[0, 1, 0]]),
+    (lambda x, q: np.quantile(x, q), [[1, 2, 5], 0.3], [[0.4, 0.6, 0], 2]),
+    (lambda x, q: np.percentile(x, q), [[1, 2, 5], 30], [[0.4, 0.6, 0], 0.02]),
+    (lambda x: np.nanmax(x, axis=1), [[[NAN, 2, 1], [NAN, 3, 3]]], [[[0, 1, 0], [0, 0.5, 0.5]]]),
+    # At 0, and where squares overflow.
+    (lambda x: np.linalg.norm(x, 3, axis=1), [[[0, 0], [0, 2]]], [[[0, 0], [0, 1]]]),
+    (lambda x: np.linalg.norm(x, 1.5), [[0, 0]], [[0, 0]]),
+    (lambda x: np.linalg.norm(x, 0.5), [[1, 0]], [[1, 0]]),
+    (lambda x: np.linalg.norm(x, -1), [[1, 0]], [[0, 0]]),
+    (np.arctan2, [[0, 0, 1e-200, 1e200], [0, -1, 1e-200, 1e200]], [[0, -1, 5e199, 5e-201], [0, 0, -5e199, -5e-201]]),
+    (np.hypot, [[0, 3, 1e200], [0, 4, 0]], [[0, 0.6, 1], [0, 0.8, 0]]),
+    (np.logaddexp, [[INF, 0, -INF, 1000], [0, INF, 0, -1000]], [[1, 0, 0, 1], [0, 1, 1, 0]]),
+    (np.angle, [[0, INF, -1]], [[0, 0, 0]]),
+    (np.imag, [[INF, 1]], [[0, 0]]),
+    (lambda x: np.modf(x)[0], [[INF, 1.5]], [[0, 1]]),
+    (lambda x: x.clip(), [[1, 2]], [[1, 1]]),
+    (lambda x: np.clip(x, None, None), [[1, 2]], [[1, 1]]),
+    (lambda a, b: np.einsum("ii,i->i", a, b), [[[2.0]], [1, 2, 3]], [[[6]], [2, 2, 2]]),
+    (lambda a, b: np.einsum("ii,i->", a, b), [[[2.0]], [1, 2, 3]], [[[6]], [2, 2, 2]]),
+    # Products and determinants with zeros.
+    (lambda x: x.prod(), [[0, 2, 3]], [[6, 0, 0]]),
+    (lambda x: x.prod(axis=1), [[[0, 2, 0], [0, 2, 3], [1, 2, 3]]], [[[0, 0, 0], [6, 0, 0], [6, 3, 2]]]),
+    (lambda x: x.prod(axis=(0, -1)), [[[[0, 2], [3, 4]], [[5, 6], [7, 8]]]], [[[[60, 0], [168 * 4 / 3, 56 * 3]], [[0, 0], [96, 84]]]]),
+    (np.linalg.det, [[[1, 2], [2, 4]]], [[[4, -2], [-2, 1]]]),
+    (np.linalg.det, [[[[1, 2], [2, 4]], [[1, 2], [3, 4]]]], [[[[4, -2], [-2, 1]], [[4, -3], [-2, 1]]]]),
+    (np.linalg.det, [np.zeros((3, 3))], [np.zeros((3, 3))]),
+    (np.linalg.det, [np.diag([0.0, 2.0, -3.0])], [np.diag([-6.0, 0.0, 0.0])]),
+    (np.linalg.det, [[[0.0]]], [[[1.0]]]),
+]
+
+
+@pytest.mark.parametrize("f, inputs, expected", SLOPES)
+def test_slopes(f, inputs, expected):
+    for found, known in zip(gradients(f, *inputs), expected, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-12, atol=1e-300 if f in (np.arctan2, np.hypot) else 1e-12)
+
+
+def test_the_angle_of_tiny_and_huge_float32_numbers():
+    a, b = (Tensor(np.array([1e-23, 1e20], np.float32), requires_grad=True) for _ in range(2))
+    for g in ta.grad(np.arctan2(a, b).sum(), [a, b]):
+        assert g.dtype == np.float32
+        np.testing.assert_allclose(np.abs(g.numpy()), [5e22, 5e-21], rtol=1e-6)
+
+
+def test_these_slopes_have_slopes():
+    singular, zeros = np.array([[1.0, 2, 0], [2, 4, 0], [1, 1, 1]]), np.array([[0, 2.0, 3], [1, 2, 3], [0, 0, 2]])
+    assert gradgradcheck(np.linalg.det, [singular])
+    assert gradgradcheck(lambda x: x.prod(axis=1), [zeros])
+    assert gradgradcheck(lambda x, q: np.quantile(x, q), [np.array([1.0, 5, 2]), np.array([0.3, 0.6])])
+    assert gradgradcheck(np.arctan2, [np.array([3.0, -1]), np.array([0.0, 2])])
+    assert gradgradcheck(lambda x: np.linalg.norm(x, 3, axis=1), [np.array([[0, 2.0], [1, -1]])])
+    assert gradgradcheck(np.logaddexp, [np.array([1.0, -40]), np.array([2.0, 30])])
+    assert gradcheck(lambda x: np.average(x, axis=(1, 0), weights=np.arange(1.0, 7).reshape(3, 2)), [CUBE])
+    assert gradcheck(lambda x, w: np.average(x, axis=(1, 0), weights=w), [CUBE, np.arange(1.0, 7).reshape(3, 2)])
+    assert gradcheck(lambda x: np.pad(x, 1, constant_values=(5, 6)), [A])
+
+
+def test_a_long_product_with_one_zero_takes_little_memory():
+    x = tensor(np.r_[0.0, np.ones(30_000)])
+    y = x.prod()
+    tracemalloc.start()
+    g, = ta.grad(y, [x])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 5e6 and g.numpy()[0] == 1 and not g.numpy()[1:].any()
+
+
+# ---- what NumPy refuses is refused
+
+T = tensor(A)
+V = tensor([1.0, 2, 3])
+S = tensor(1.0)
+
+REFUSED = [
+    (lambda: np.quantile(V, 1.5), ValueError, r"quantile.*0 to 1.*1\.5"),
+    (lambda: np.quantile(V, [0.5, -0.1]), ValueError, r"quantile.*0 to 1"),
+    (lambda: np.quantile(V, NAN), ValueError, r"quantile.*0 to 1"),
+    (lambda: np.percentile(V, 101), ValueError, r"percentile.*0 to 100.*101"),
+    (lambda: np.quantile(V, 0.5, weights=np.ones(3)), TypeError, r"np\.quantile of a Tensor does not take weights="),
+    (lambda: np.percentile(V, 50, weights=np.ones(3)), TypeError, r"np\.percentile of a Tensor does not take weights="),
+    (lambda: np.percentile(V, 50, method="lower"), TypeError, r"np\.percentile of a Tensor does not take method="),
+    (lambda: np.quantile(tensor([]), 0.5), ValueError, "quantile of nothing"),
+    # axes that are not there
+    (lambda: np.median(T, axis=2), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.quantile(T, 0.5, axis=(0, 3)), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.median(S, axis=0), IndexError, "A single number has no axes"),
+    (lambda: np.diff(T, axis=2), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.diff(T, axis=5, prepend=0.0), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.diff(S), ValueError, "at least one axis"),
+    (lambda: np.rollaxis(T, 2), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.rollaxis(T, 0, -3), IndexError, "start"),
+    (lambda: np.rollaxis(S, 0), IndexError, "A single number has no axes"),
+    (lambda: np.tensordot(T, T, (2, 1)), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.tensordot(T, T, ([0, 0], [0, 0])), ValueError, "repeated axis"),
+    (lambda: np.tensordot(S, T, ([0], [0])), IndexError, "axis 0 is out of bounds"),
+    (lambda: np.trapezoid(T, axis=-3), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.trapezoid(S), IndexError, "A single number has no axes"),
+    (lambda: np.gradient(T, axis=2), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.take(T, [0], axis=2), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.split(T, 2, axis=2), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.average(T, axis=2, weights=[1, 2, 3]), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.linalg.norm(T, axis=2), IndexError, r"lies in \[-2, 2\)"),
+    # other arguments
+    (lambda: np.pad(V, 1, "reflect", reflect_type="odd"), TypeError, r"np\.pad of a Tensor does not take reflect_type='odd'"),
+    (lambda: np.pad(T, {5: 1}), IndexError, "axis 5"),
+    (lambda: np.pad(V, 1.5), TypeError, "whole numbers"),
+    (lambda: np.pad(V, 1, constant_values=V[:2]), TypeError, "requires a gradient"),
+    (lambda: np.average(T, weights=[1, 2, 3]), TypeError, "average.*say axis="),
+    (lambda: np.average(T, axis=1, weights=[1, 2]), ValueError, r"average.*\(2,\).*\(3,\)"),
+    (lambda: np.average(V, weights=[1, 1, -2]), ZeroDivisionError, "average.*weights.*sum to zero"),
+    (lambda: np.convolve(T, V), ValueError, r"convolve.*one axis.*\(2, 3\)"),
+    (lambda: np.convolve(V, np.zeros(0)), ValueError, "convolve.*empty"),
+    (lambda: np.convolve(V, V, "sam"), ValueError, "convolve.*'full', 'same' or 'valid', not 'sam'"),
+    (lambda: np.gradient(V[:1]), ValueError, "gradient.*two"),
+    (lambda: np.gradient(T, 1.0, 2.0, 3.0), TypeError, "gradient.*3 spacings for 2 axes"),
+    (lambda: np.diff(V, n=-1), ValueError, "n=-1"),
+    (lambda: np.take(V, [0], mode="zzz"), ValueError, "'raise', 'wrap' or 'clip', not 'zzz'"),
+    (lambda: np.diag(tensor(CUBE)), ValueError, r"diag.*\(2, 3, 4\)"),
+    (lambda: np.diag(S), ValueError, r"diag.*\(\)"),
+    (lambda: np.linalg.matrix_power(V, 2), ValueError, r"matrix_power.*square.*\(3,\)"),
+    (lambda: np.linalg.matrix_power(T, 2), ValueError, r"matrix_power.*square.*\(2, 3\)"),
+    (lambda: np.linalg.matrix_power(tensor(np.eye(2)), 2.5), TypeError, "matrix_power.*whole.*2.5"),
+    (lambda: np.linalg.norm(tensor(CUBE), 1), ValueError, r"norm.*axis=.*\(2, 3, 4\)"),
+    (lambda: np.linalg.norm(S, 1), ValueError, "norm.*axis="),
+    (lambda: np.linalg.norm(tensor(CUBE), axis=(0, 1, 2)), ValueError, "norm.*one axis or two"),
+    (lambda: np.linalg.norm(V, "fro"), ValueError, "norm of vectors.*'fro'"),
+    (lambda: np.linalg.norm(T, "abc"), ValueError, "matrix norm.*'abc'"),
+    (lambda: np.linalg.norm(T, axis=(1, -1)), ValueError, "repeated axis"),
+    (lambda: np.einsum("...i->i", T), ValueError, r"einsum.*result.*\.\.\."),
+    (lambda: np.sum(V, dtype=complex), TypeError, "a Tensor holds real numbers"),
+    (lambda: np.exp(V, dtype=complex), TypeError, "a Tensor holds real numbers"),
+    (lambda: np.astype(V, object), TypeError, "a Tensor holds real numbers"),
+    (lambda: np.astype(V, "M8[s]"), TypeError, "a Tensor holds real numbers"),
+    (lambda: np.sum(Tensor(np.arange(3)), dtype=complex), TypeError, "a Tensor holds real numbers"),
+    # texts that once said the opposite of themselves
+    (lambda: np.emath.sqrt(V), TypeError, r"np\.emath\.sqrt has no derivative rule"),
+    (lambda: np.ones(3).clip(V, 2), TypeError, r"write np\.clip\(a, \.\.\.\)"),
+]
+
+
+@pytest.mark.parametrize("call, kind, message", REFUSED)
+def test_what_numpy_refuses_is_refused(call, kind, message):
+    with pytest.raises(kind, match=f"(?s){message}"):
+        call()
