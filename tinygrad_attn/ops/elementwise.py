@@ -194,6 +194,8 @@ where.vjp(None,
 @op(broadcasts=True)
 def clip(x, low, high):
     """y = min(max(x, low), high); the gradient passes where low <= x <= high."""
+    if low is None and high is None:                 # which NumPy 2.0 refuses
+        return x.copy()
     return np.clip(x, low, high)
 
 
