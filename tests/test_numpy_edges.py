@@ -140,7 +140,6 @@ SLOPES = [
     (lambda x: np.linalg.norm(x, 0.5), [[1, 0]], [[1, 0]]),
     (lambda x: np.linalg.norm(x, -1), [[1, 0]], [[0, 0]]),
     (np.arctan2, [[0, 0, 1e-200, 1e200], [0, -1, 1e-200, 1e200]], [[0, -1, 5e199, 5e-201], [0, 0, -5e199, -5e-201]]),
-    (np.hypot, [[0, 3, 1e200], [0, 4, 0]], [[0, 0.6, 1], [0, 0.8, 0]]),
     (np.logaddexp, [[INF, 0, -INF, 1000], [0, INF, 0, -1000]], [[1, 0, 0, 1], [0, 1, 1, 0]]),
     (np.angle, [[0, INF, -1]], [[0, 0, 0]]),
     (np.imag, [[INF, 1]], [[0, 0]]),
@@ -164,7 +163,7 @@ SLOPES = [
 @pytest.mark.parametrize("f, inputs, expected", SLOPES)
 def test_slopes(f, inputs, expected):
     for found, known in zip(gradients(f, *inputs), expected, strict=True):
-        np.testing.assert_allclose(found, known, rtol=1e-12, atol=1e-300 if f in (np.arctan2, np.hypot) else 1e-12)
+        np.testing.assert_allclose(found, known, rtol=1e-12, atol=1e-300 if f is np.arctan2 else 1e-12)
 
 
 def test_the_angle_of_tiny_and_huge_float32_numbers():
@@ -180,6 +179,9 @@ def test_these_slopes_have_slopes():
     assert gradgradcheck(lambda x: x.prod(axis=1), [zeros])
     assert gradgradcheck(lambda x, q: np.quantile(x, q), [np.array([1.0, 5, 2]), np.array([0.3, 0.6])])
     assert gradgradcheck(np.arctan2, [np.array([3.0, -1]), np.array([0.0, 2])])
+    x = tensor([0.0, 2.0])
+    slope, = ta.grad(np.angle(x).sum(), [x], create_graph=True)
+    assert ta.grad((slope + x).sum(), [x])[0].numpy().tolist() == [1, 1]
     assert gradgradcheck(lambda x: np.linalg.norm(x, 3, axis=1), [np.array([[0, 2.0], [1, -1]])])
     assert gradgradcheck(np.logaddexp, [np.array([1.0, -40]), np.array([2.0, 30])])
     assert gradcheck(lambda x: np.average(x, axis=(1, 0), weights=np.arange(1.0, 7).reshape(3, 2)), [CUBE])
