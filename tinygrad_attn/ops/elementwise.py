@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..engine import op
+from ..engine import Variable, op
 from ..kernels import choice
 from ..kernels import sigmoid as logistic
 from ..kernels.choice import BITS, chosen
@@ -222,8 +222,15 @@ def logaddexp(a, b):
     return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
 
 
-logaddexp.vjp(lambda g, y, a, b: g * sigmoid(a - b),             # e^(a - y) would be NaN where a is infinite
-              lambda g, y, a, b: g * sigmoid(b - a))
+def _share_of_sum(y, a, b):
+    """e^a / (e^a + e^b)"""
+    if not isinstance(y, Variable) and math.isfinite(np.vdot(y, y)):
+        return np.exp(a - y)
+    return sigmoid(a - b)                            # where a is infinite, e^(a - y) would be NaN
+
+
+logaddexp.vjp(lambda g, y, a, b: g * _share_of_sum(y, a, b),
+              lambda g, y, a, b: g * _share_of_sum(y, b, a))
 
 
 @op

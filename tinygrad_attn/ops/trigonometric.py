@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import op
+from .reductions import values
 
 
 @op
@@ -68,7 +69,12 @@ def arctan2(a, b):
 
 
 def _over_square(x, a, b):
-    """x / (a^2 + b^2), without the squares, which are too large or too small for their dtype long before the quotient is."""
+    """x / (a^2 + b^2); by the root where the squares are too large or too small for their dtype, long before the quotient is."""
+    with np.errstate(over="ignore"):
+        square = a * a + b * b
+    size = values(square)
+    if size.size and np.finfo(size.dtype).tiny < size.min() and size.max() < np.inf:
+        return x / square
     origin = (a == 0) & (b == 0)
     r = np.hypot(a, np.where(origin, 1, b) if origin.any() else b)
     return x / r / r
