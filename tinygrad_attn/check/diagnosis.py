@@ -43,8 +43,9 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
 def not_finite(p: Pattern) -> Diagnosis | None:
     """The function leaves its domain a step away, or the rule gives NaN or Inf."""
     if not np.isfinite(p.n).all():
-        return Diagnosis("domain", f"the function is not finite a step to one side at {_where(~np.isfinite(p.n))}: the input lies on the "
-                                   "edge of the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller eps.")
+        return Diagnosis("domain", f"the function is not finite, or raises an error, a step to one side at {_where(~np.isfinite(p.n))}: the "
+                                   "input lies on the edge of the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller "
+                                   "eps.")
     if not np.isfinite(p.a).all():
         return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, log 0 "
                                 "or 0 x inf in the rule; np.where does not help if the bad value is computed first.")

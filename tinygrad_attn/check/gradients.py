@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,10 +47,7 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %.  As torch.autograd.gradcheck.
     """
-    if not (isinstance(eps, (int, float)) and eps > 0):
-        raise ValueError(f"eps is the step by which an element is moved, a positive number such as {EPS:g}; got {describe(eps)}.")
-    if order not in (1, 2):
-        raise ValueError(f"order must be 1 (the gradient) or 2 (also the gradient of the gradient), got {order!r}.")
+    _check_settings(eps, atol, rtol, order, seed)
     arguments, checked, names = _collect(f, inputs, params)
     rng = np.random.default_rng([seed, 0x76])        # not default_rng(seed), which may well have made the inputs
     call = lambda: f(*arguments)
@@ -65,6 +63,19 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
     """`gradcheck` with order=2: the gradient, and the gradient of the gradient.  As torch.autograd.gradgradcheck."""
     return gradcheck(f, inputs, order=2, **options)
+
+
+def _check_settings(eps: Any, atol: Any, rtol: Any, order: Any, seed: Any) -> None:
+    finite = lambda value: isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(np.isfinite(value))
+    if not (finite(eps) and eps > 0):
+        raise ValueError(f"eps is the step by which an element is moved, a positive number such as {EPS:g}; got {describe(eps)}.")
+    for name, value, usual in (("atol", atol, "1e-5"), ("rtol", rtol, "1e-3")):
+        if not (finite(value) and value >= 0):
+            raise ValueError(f"{name} is the error that is allowed, a number that is 0 or more, such as {usual}; got {describe(value)}.")
+    if order not in (1, 2):
+        raise ValueError(f"order must be 1 (the gradient) or 2 (also the gradient of the gradient), got {order!r}.")
+    if not (isinstance(seed, (int, np.integer)) and seed >= 0):
+        raise ValueError(f"seed is a whole number, 0 or more, from which the random weights are drawn; got {describe(seed)}.")
 
 
 def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any], list[Any], list[str]]:
@@ -148,7 +159,7 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
     report.notes += [f"{e.name}: the results do not depend on it." for e in report.entries if e.ok and e.missing]
     if any(not e.ok for e in report.entries):
         explain(report, problem, trace, outputs, gradients, eps, rng)
-        if report.better_eps and eps == EPS:
+        if report.better_steps and eps == EPS:
             return _with_another_step(call, checked, names, report, atol, rtol, fast, rng)
     elif (stale := _wrong_elsewhere(problem, eps, atol, rtol, rng)):
         report.diagnosis = stale
@@ -157,12 +168,13 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
 
 def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], first: Report, atol: float, rtol: float,
                        fast: bool, rng: np.random.Generator) -> Report:
-    """The default step does not suit the size of these values; take the one that does, if all agrees there."""
-    second = _check(call, checked, names, first.better_eps, atol, rtol, fast, rng)
-    if not second:
-        return first
-    second.notes.append(f"measured with eps={first.better_eps:.0e}, which suits these values better than the default {EPS:.0e}.")
-    return second
+    """The default step does not suit the size of these values; take one that does, if all agrees there."""
+    for eps in first.better_steps:
+        second = _check(call, checked, names, eps, atol, rtol, fast, rng)
+        if second:
+            second.notes.append(f"measured with eps={eps:.0e}, which suits these values better than the default {EPS:.0e}.")
+            return second
+    return first
 
 
 def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rtol: float, rng: np.random.Generator) -> Diagnosis | None:
@@ -270,13 +282,13 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
     outputs = problem.traced()[0]
     before = [t._data for t in problem.inputs]
     plain = [t for t, name in zip(problem.inputs, problem.names) if not name.startswith("parameter")]
-    for moved in (plain, problem.inputs):            # state may be kept by parameter
+    for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):     # state may be kept by parameter
         try:
             for t in moved:
-                t._data = t._data * rng.uniform(-1.5, 1.5, t.shape)
+                t._data = t._data * rng.uniform(least, 1.5 if least < 0 else 1.2, t.shape)
             problem.traced()
-        except (ValueError, IndexError):
-            pass                                     # f does not accept these values; nothing to learn then
+        except Exception:
+            pass                                     # f minds its domain; a little way off it may still be inside
         finally:
             for t, data in zip(problem.inputs, before):
                 t._data = data

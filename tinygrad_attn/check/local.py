@@ -144,12 +144,12 @@ def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.
 
 
 def at_kink(problem: Problem, which: int, flat: int, eps: float, scale: float) -> bool:
-    """Do the slopes left and right of this element differ, however small the step?"""
-    apart = []
-    for h in (eps, eps / 8):
-        left, right = problem.sides(which, flat, h)
-        apart.append(abs(left - right))
-    return apart[0] > 1e-2 * scale and (apart[1] > 0.5 * apart[0] or apart[1] < 1e-3 * apart[0])
+    """Do the slopes left and right of this element differ, however small the step, or grow as 1/step, as those of a jump do?"""
+    (left, right), (nearer_left, nearer_right) = (problem.sides(which, flat, h) for h in (eps, eps / 8))
+    apart, nearer = abs(left - right), abs(nearer_left - nearer_right)
+    steep, steeper = max(abs(left), abs(right)), max(abs(nearer_left), abs(nearer_right))
+    jumps = abs(steeper / steep - 8) < 0.5 and steep > max(1e-2 * scale, problem.noise(eps)) if steep else False
+    return jumps or apart > 1e-2 * scale and (nearer > 0.5 * apart or nearer < 1e-3 * apart)
 
 
 def call_rule(suspect: Suspect, *, g: np.ndarray | None = None, y: np.ndarray | None = None,

@@ -30,20 +30,18 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         report.diagnosis, step = found
         name_op(report, step)
         return
+    if (other_steps := badly_chosen_eps(problem, which, entry, report.curve, eps)) is not None:
+        report.diagnosis, report.better_steps = other_steps
+        return
     kind = kinks(problem, which, entry, eps)
     if kind == "all":
         report.diagnosis = Diagnosis("kink", f"the slopes to the left and to the right differ at index {entry.index} (and at every other "
-                                             "element that is off): a kink or a jump, such as relu at 0 "
-                                             "or a tie in max. There the function has no single slope; move the input away from it. The "
-                                             "rule need not be wrong.")
+                                             "element that is off), or grow without end as the step shrinks: a kink or a jump, such as "
+                                             "relu or sign at 0 or a tie in max. There the function has no single slope; move the input "
+                                             "away from it. The rule need not be wrong.")
         return
     if kind == "some":
         report.notes.append("some of the elements that are off lie at a kink; the diagnosis is about the others.")
-    if (diagnosis := badly_chosen_eps(problem, which, entry, report.curve, eps)) is not None:
-        report.diagnosis = diagnosis
-        if diagnosis.kind == "eps":
-            report.better_eps = min(report.curve, key=lambda pair: pair[1])[0]
-        return
     found_ops = suspects(trace.steps, rng)
     report.culprits = [s.step.op.__name__ for s in found_ops]
     if found_ops:
@@ -64,6 +62,8 @@ def _whole(problem: Problem, which: int, entry: Entry, eps: float) -> Diagnosis:
     hint = "every op's own rule is right, so look at what joins them: a value computed outside the graph, or a use that is not counted."
     if found is None:
         return Diagnosis("unknown", hint)
+    if found.kind == "domain":
+        return found
     return Diagnosis(found.kind, f"{str(found).removeprefix(found.kind + ': ')} Note: {hint}")
 
 
@@ -91,7 +91,8 @@ def first_difference(first: Trace, second: Trace) -> Step | None:
 def error_curve(problem: Problem, which: int, entry: Entry) -> list[tuple[float, float]]:
     """The error of the worst element for eps from 1e-1 to 1e-12: a V for a right gradient, flat for a wrong one."""
     flat = int(np.ravel_multi_index(entry.index, entry.analytic.shape)) if entry.index else 0
-    return [(h, float(abs(problem.element(which, flat, h) - entry.analytic.flat[flat]))) for h in EPSILONS[::2]]
+    errors = [abs(problem.element(which, flat, h) - entry.analytic.flat[flat]) for h in EPSILONS[::2]]
+    return [(h, float(np.nan_to_num(error, nan=np.inf))) for h, error in zip(EPSILONS[::2], errors)]     # NaN: outside the domain
 
 
 def _wrong_elements(entry: Entry, most: int = 24) -> list[int]:
@@ -108,8 +109,9 @@ def kinks(problem: Problem, which: int, entry: Entry, eps: float) -> str:
     return "all" if all(hits) else "some" if any(hits) else "none"
 
 
-def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tuple[float, float]], eps: float) -> Diagnosis | None:
-    """Two neighbouring steps at which every element that was off agrees: then eps was at fault."""
+def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tuple[float, float]], eps: float
+                     ) -> tuple[Diagnosis, list[float]] | None:
+    """Two neighbouring steps at which every element that was off agrees: then eps was at fault; and the steps to try instead."""
     flats = _wrong_elements(entry, 12)
     if not all(np.isfinite(entry.analytic.flat[i]) for i in flats):
         return None
@@ -118,8 +120,6 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
         scale = max(abs(entry.analytic.flat[i]) for i in flats) or 1.0
         agree = all(abs(problem.element(which, i, h) - entry.analytic.flat[i]) <= 1e-4 * scale for i in flats)
         fine.append(agree)
-        if not agree and len(fine) > 1 and not any(fine) and h < 1e-9:
-            return None
     runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
     if not runs:
         return None
@@ -129,10 +129,10 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
     if best >= 1e-3 * scale_of_x and eps < best:
         return Diagnosis("precision", f"precision too low: the gradient agrees only with steps as large as eps={best:.0e}; with smaller "
                                       "ones rounding drowns "
-                                      "the difference. Some part is computed in float32 (a cast inside an op?), or large numbers cancel.")
+                                      "the difference. Some part is computed in float32 (a cast inside an op?), or large numbers cancel."), []
     return Diagnosis("eps", f"the gradient is right, but eps={eps:g} is {size}. It agrees from eps={runs[0]:.0e} to {runs[-1]:.0e}; write "
                             f"eps={best:.0e}. "
-                            f"The curve of the error against eps shows the V.")
+                            f"The curve of the error against eps shows the V."), [best, runs[0]]
 
 
 def lower_precision(trace: Trace) -> tuple[Diagnosis, Step] | None:
@@ -174,6 +174,8 @@ def outside_the_graph(problem: Problem, trace: Trace, entry: Entry, report: Repo
     try:
         x._data = before + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
         moved = problem.traced()[1]
+    except Exception:                                # the function minds its domain
+        return None
     finally:
         x._data = before
     if [s.op for s in moved.steps] != [s.op for s in trace.steps]:

@@ -60,18 +60,25 @@ class Problem:
 
     # ---- by moving the inputs
 
-    def along(self, which: int, direction: np.ndarray, eps: float) -> list[np.ndarray]:
-        """For each result, its change for each unit of step along a direction of one input."""
-        x = self.inputs[which]
+    def moved(self, which: int, step: np.ndarray) -> list[np.ndarray]:
+        """The results with one input a step away; NaN if the function does not accept it there, for it may mind its domain."""
+        x, found = self.inputs[which], list[np.ndarray]()
         before = x._data
         try:
-            x._data = before + eps * direction
-            above = self.values()
-            x._data = before - eps * direction
-            below = self.values()
+            x._data = before + step
+            found = self.values()
+        except Exception:
+            pass
         finally:
             x._data = before
-        return [(a - b) / (2 * eps) for a, b in zip(above, below)]
+        same_shapes = [y.shape for y in found] == [c.shape for c in self.cotangents]
+        return found if same_shapes else [np.full(c.shape, np.nan) for c in self.cotangents]
+
+    def along(self, which: int, direction: np.ndarray, eps: float) -> list[np.ndarray]:
+        """For each result, its change for each unit of step along a direction of one input."""
+        above, below = self.moved(which, eps * direction), self.moved(which, -eps * direction)
+        with np.errstate(all="ignore"):
+            return [(a - b) / (2 * eps) for a, b in zip(above, below)]
 
     def slope(self, which: int, direction: np.ndarray, eps: float) -> float:
         """The change of the weighted sum of all results for each unit of step along a direction."""
@@ -88,16 +95,10 @@ class Problem:
 
     def sides(self, which: int, flat: int, eps: float) -> tuple[float, float]:
         """The slopes to the left and to the right of one element."""
-        middle, x = self.values(), self.inputs[which]
-        before, unit, slopes = x._data, self.unit(which, flat), []
-        for sign in (-1, 1):
-            try:
-                x._data = before + sign * eps * unit
-                moved = self.values()
-            finally:
-                x._data = before
-            slopes.append(sign * float(sum(np.sum(c * (a - b)) for c, a, b in zip(self.cotangents, moved, middle))) / eps)
-        return slopes[0], slopes[1]
+        middle, unit = self.values(), eps * self.unit(which, flat)
+        left, right = (sign * float(sum(np.sum(c * (a - b)) for c, a, b in zip(self.cotangents, self.moved(which, sign * unit), middle)))
+                       for sign in (-1, 1))
+        return left / eps, right / eps
 
     def unit(self, which: int, flat: int) -> np.ndarray:
         direction = np.zeros(self.inputs[which].shape)

@@ -92,7 +92,7 @@ class Report:
     curve: list[tuple[float, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order: int = 1
-    better_eps: float = 0.0
+    better_steps: Sequence[float] = ()
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,89 @@
+"""gradcheck at the edge: functions that mind their domain, steep slopes, jumps, derivatives that are zero, settings that make no sense."""
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import op
+from tinygrad_attn.check import detect_anomaly, gradcheck, gradgradcheck
+
+INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
+
+
+def check(f, *inputs, **options):
+    return gradcheck(f, list(inputs), raise_exception=False, **options)
+
+
+def positive(failure):
+    """log for those who ask politely."""
+    def f(x):
+        if not (x > 0).all():
+            raise failure
+        return np.log(x)
+    return f
+
+
+def loud(x):
+    with np.errstate(all="raise"):
+        return np.log(x)
+
+
+def watched(x):
+    with detect_anomaly():
+        return np.log(x)
+
+
+MINDING = [positive(AssertionError("positive please")), positive(RuntimeError()), positive(ZeroDivisionError()), positive(KeyError("x")),
+           positive(TypeError()), loud, watched]
+
+
+@pytest.mark.parametrize("f", MINDING, ids=range(len(MINDING)))
+def test_a_function_that_minds_its_domain_is_not_broken_by_the_probing(f):
+    assert check(f, INSIDE) and check(f, INSIDE, order=2)
+    assert check(f, np.array([0.01, 1.0]))                               # the curve of the error goes as far as 0.1
+    report = check(f, np.array([1e-9, 1.0]), eps=1e-6)
+    assert report or report.diagnosis.kind in ("eps", "domain"), report
+
+
+def test_state_is_found_in_a_function_that_minds_its_domain_too():
+    state = {}
+
+    def forward(x):
+        assert (x > 0).all()
+        state["x"] = x
+        return np.log(x)
+    log = op(forward)
+    log.vjp(lambda g, y, x: g / state["x"])
+    assert check(log, INSIDE).diagnosis.kind == "shared state"
+
+
+def test_a_wrong_rule_in_a_function_that_minds_its_domain_is_found():
+    log = op(positive(AssertionError("positive please")))
+    log.vjp(lambda g, y, x: 2 * g / x)
+    for values in (INSIDE, np.array([0.01, 0.5, 1.5])):
+        assert check(log, values).diagnosis.kind == "constant factor"
+
+
+@pytest.mark.parametrize("f, values", [
+    (np.log, [1e-6, 0.3, 0.7]), (np.sqrt, [1e-6, 0.3, 0.7]), (lambda x: x ** 1.5, [1e-6, 0.3, 0.7]), (np.log, [1e-7, 0.3]),
+    (lambda x: x * np.log(x), [1e-6, 0.3, 0.7]), (np.arccos, [1 - 1e-6, 0.3, 0.7]), (np.arctanh, [1 - 1e-6, 0.3, 0.7]),
+    (lambda x: x * np.log(x), [1e-6, 0.3678794]), (np.log, [1e-6, 1e3, 1e6]), (lambda x: 1 / x, [1e-8, 1.0]), (np.cbrt, [1e-9, 1.0]),
+    (lambda x: np.maximum(x, 0), [1e-9, 1.0]), (np.abs, [1e-9, 1.0]),
+])
+def test_near_the_edge_a_smaller_step_is_found(f, values):
+    assert check(f, np.array(values))
+    assert "precision" not in check(f, np.array(values), eps=1e-6).diagnosis
+
+
+@pytest.mark.parametrize("f", [np.sign, lambda x: np.heaviside(x, 0.5), np.floor, np.ceil, lambda x: np.sign(x) * 3 + x * x])
+def test_a_jump_is_a_kink_and_no_rule_of_zeros(f):
+    report = check(f, np.array([0.0, 1.5]))
+    assert report.diagnosis.kind == "kink" and "jump" in report.diagnosis and report.op is None
+
+
+@pytest.mark.parametrize("options, words", [
+    (dict(atol=-1), "atol is the error that is allowed"), (dict(rtol="x"), "rtol .* 1e-3; got 'x'"), (dict(atol=np.nan), "atol"),
+    (dict(seed=-1), "seed is a whole number, 0 or more"), (dict(seed=1.5), "seed .* got 1.5"), (dict(eps=np.inf), "eps is the step"),
+])
+def test_settings_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        check(np.exp, INSIDE, **options)
