@@ -5,12 +5,14 @@ It shares the ops' rules with engine.py and nothing else, keeps every gradient, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine import Variable, _fit
+from .report import Diagnosis
 
 
 def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
@@ -46,7 +48,7 @@ class Opinion(NamedTuple):
 
     grads: dict[int, np.ndarray]
     uses: dict[int, list[str]]    # the ops that use it
-    spoiled: list[Any]            # results of ops whose rule wrote into g, into the result or into an operand
+    faults: list[tuple[Any, Diagnosis]]              # results of ops whose rule treats memory as it must not, and how
 
 
 def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion:
@@ -57,12 +59,32 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
     for t in newest_first(roots):
         g = np.array(found.grads[id(t)])
         given = [g, t._data, *(x._data if isinstance(x, Variable) else x for x in t._node.inputs)]
-        before = [np.array(a) if isinstance(a, np.ndarray) else a for a in given]
+        given = [a for a in given if isinstance(a, np.ndarray)]
+        before = [np.array(a) for a in given]
         with np.errstate(all="ignore"):
             shares = list(contributions(t, g))
         for x, part in shares:
             found.grads[id(x)] = found.grads.get(id(x), 0) + part
             found.uses.setdefault(id(x), []).append(t._node.op.__name__)
-        if any(isinstance(a, np.ndarray) and a.tobytes() != b.tobytes() for a, b in zip(given, before)):
-            found.spoiled.append(t)
+        if (fault := _memory_fault(t, -before[0], [part for _, part in shares], given, before)) is not None:
+            found.faults.append((t, fault))
     return found
+
+
+def _memory_fault(t: Any, another: np.ndarray, parts: list[Any], given: list[np.ndarray], before: list[np.ndarray]) -> Diagnosis | None:
+    """What a rule does that it must not with the memory of what it was given and what it returned."""
+    name = t._node.op.__name__
+    if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
+        return Diagnosis("rule changes its operands", f"the rule of op {name!r} writes into the incoming gradient g, its result or an operand "
+                                                      "in place. Others share these arrays: compute a new one.")
+    if t._node.op.fresh and any(np.shares_memory(a, b) for a, b in [*itertools.product(parts, given), *itertools.combinations(parts, 2)]):
+        return Diagnosis("not fresh", f"op {name!r} is declared with fresh=True, but its rule returns memory that somebody else holds: the "
+                                      "incoming gradient g, an operand, the result, or one array for two inputs. The sweep adds into such an "
+                                      "array and would change theirs: return a copy, or leave fresh out.")
+    first = [np.array(part) for part in parts]
+    with np.errstate(all="ignore"):
+        list(contributions(t, another))              # only to see what it does to the first answer
+    if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(parts, first)):
+        return Diagnosis("reused memory", f"the rule of op {name!r} returns the same array at every call and overwrites what it returned "
+                                          "before, which is still needed where the op is used twice. Compute a new array each time.")
+    return None

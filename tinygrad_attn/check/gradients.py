@@ -148,7 +148,7 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         return report
     report.diagnosis = (_unreached(gradients) or _modified(problem, before, "the backward pass")
                         or _spoiled(problem, outputs, gradients, trace, report)
-                        or _shared_state(problem, gradients, rng) or Diagnosis("", ""))
+                        or _shared_state(problem, gradients, rng, report) or Diagnosis("", ""))
     if report.diagnosis:
         return report
     noise = problem.noise(eps)
@@ -264,12 +264,11 @@ def _unreached(gradients: Sequence[np.ndarray | None]) -> Diagnosis:
 def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None], trace: Trace, report: Report) -> Diagnosis | None:
     """Rules compute new arrays: what they are given belongs to others as well."""
     tracked = [(t, c) for t, c in zip(outputs, problem.cotangents) if t._tracked]
-    spoiled = second_opinion([t for t, _ in tracked], [c for _, c in tracked]).spoiled
+    faults = {id(t): fault for t, fault in second_opinion([t for t, _ in tracked], [c for _, c in tracked]).faults}
     for step in trace.steps:
-        if any(step.result is t for t in spoiled):
+        if id(step.result) in faults:
             name_op(report, step)
-            return Diagnosis("rule changes its operands", f"the rule of op {step.op.__name__!r} writes into the incoming gradient g, its "
-                                                          "result or an operand in place. Others share these arrays: compute a new one.")
+            return faults[id(step.result)]
     for name, a, b in zip(problem.names, first, problem.gradients(outputs)):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
             return Diagnosis("rule changes its operands", f"{name}: a second backward pass over the same graph gives another gradient. "
@@ -277,9 +276,10 @@ def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | 
     return None
 
 
-def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.random.Generator) -> Diagnosis | None:
+def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.random.Generator, report: Report) -> Diagnosis | None:
     """Run f elsewhere between the forward and the backward pass: a rule that reads state kept outside the graph shows."""
-    outputs = problem.traced()[0]
+    outputs, trace = problem.traced()
+    results = [(step, step.result._data.copy()) for step in trace.steps if step.result._tracked]
     before = [t._data for t in problem.inputs]
     plain = [t for t, name in zip(problem.inputs, problem.names) if not name.startswith("parameter")]
     for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):     # state may be kept by parameter
@@ -292,6 +292,12 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
         finally:
             for t, data in zip(problem.inputs, before):
                 t._data = data
+    for step, value in results:
+        if not np.array_equal(step.result._data, value, equal_nan=True):
+            name_op(report, step)
+            return Diagnosis("reused memory", f"the result of op {step.op.__name__!r} changes when f is called again: its function returns "
+                                              "the same array at every call (out=, or an array kept outside), or a view of one. Return a new "
+                                              "array each time.")
     after = problem.gradients(outputs)
     for name, a, b in zip(problem.names, first, after):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
