@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
 from .byhand import second_opinion
-from .locate import blame_a_failing_rule, explain, first_difference, name_op
+from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op
 from .problem import Problem, private_values
 from .report import Diagnosis, Entry, Report
 from .trace import Trace
@@ -126,11 +127,11 @@ def _parameters(f: Any, params: Any) -> list[tuple[str, Any]]:
 
 
 def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], eps: float, atol: float, rtol: float, fast: bool,
-           rng: np.random.Generator) -> Report:
+           rng: np.random.Generator, order: int = 1) -> Report:
     """One order, on tensors whose values are ours to move."""
     before = [t._data.copy() for t in checked]
     problem = Problem(call, checked, names, rng)
-    report = Report()
+    report = Report(order=order)
     outputs, trace = problem.traced()
     report.diagnosis = _modified(problem, before, "f") or _unrepeatable(problem, outputs, trace, report) or Diagnosis("", "")
     if report.diagnosis:
@@ -140,13 +141,13 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
     except Exception as failure:
         shape = "gave a gradient of shape" in str(failure)
         hint = " Is a sum over a broadcast axis missing, or one too many?" if shape else ""
-        if isinstance(failure, TypeError) and "argument" in str(failure):
+        if isinstance(failure, TypeError) and re.search(r"\w+>?\(\) (takes|got|missing) ", str(failure)):
             hint = (". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: ... for an op with the setting "
                     "axis, and name all of the op's inputs.")
         report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{failure}{hint}")
         blame_a_failing_rule(report, trace, rng)
         return report
-    report.diagnosis = (_unreached(gradients) or _modified(problem, before, "the backward pass")
+    report.diagnosis = (_unreached(gradients, order) or _modified(problem, before, "the backward pass")
                         or _spoiled(problem, outputs, gradients, trace, report)
                         or _shared_state(problem, gradients, rng, report) or Diagnosis("", ""))
     if report.diagnosis:
@@ -156,7 +157,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         report.entries.append(_measure(problem, which, gradients[which], eps, atol, rtol, noise, fast, rng))
     if all(e.ok and not e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here, so this says little; choose inputs at which the function has a slope.")
-    report.notes += [f"{e.name}: the results do not depend on it." for e in report.entries if e.ok and e.missing]
+    what = "the results do" if order == 1 else "the gradient does"
+    report.notes += [f"{e.name}: {what} not depend on it." for e in report.entries if e.ok and e.missing]
     if any(not e.ok for e in report.entries):
         explain(report, problem, trace, outputs, gradients, eps, rng)
         if report.better_steps and eps == EPS:
@@ -170,7 +172,7 @@ def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: S
                        fast: bool, rng: np.random.Generator) -> Report:
     """The default step does not suit the size of these values; take one that does, if all agrees there."""
     for eps in first.better_steps:
-        second = _check(call, checked, names, eps, atol, rtol, fast, rng)
+        second = _check(call, checked, names, eps, atol, rtol, fast, rng, first.order)
         if second:
             second.notes.append(f"measured with eps={eps:.0e}, which suits these values better than the default {EPS:.0e}.")
             return second
@@ -215,19 +217,23 @@ def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequ
             found = grad([outputs[k] for k in tracked], problem.inputs, weights, create_graph=True, allow_unused=True)
             return [g for g in found if g is not None]
 
+    try:
+        recorded_ones = gradient()
+    except Exception as failure:
+        report = Report(first.entries, Diagnosis("second order", f"the gradient cannot be differentiated: {failure}"), order=2)
+        blame_a_rule_that_leaves(report, problem.traced()[1], rng)
+        return report
     plain = [g for g in problem.gradients() if g is not None]
-    for k, (fast_one, recorded) in enumerate(zip(plain, gradient())):
+    for k, (fast_one, recorded) in enumerate(zip(plain, recorded_ones)):
         if not np.allclose(fast_one, recorded._data, rtol=1e-6, atol=1e-9 * max(1.0, float(np.abs(fast_one).max(initial=0)))):
             return Report(first.entries, Diagnosis("two answers", f"{names[k]}: the gradient under create_graph=True differs from the "
                                                                   "ordinary one: an op's twin, or a "
                                                                   "rule that treats arrays and Tensors differently, is wrong."), order=2)
-    try:
-        more = [f"cotangent of result {k}" for k in tracked]
-        report = _check(gradient, [*checked, *weights], [*names, *more], eps, atol, rtol, fast, rng)
-    except TypeError as failure:
-        report = Report(diagnosis=Diagnosis("second order", f"the gradient cannot be differentiated: {failure}"))
-    report.order = 2
-    report.notes += first.notes
+    more = [f"cotangent of result {k}" for k in tracked]
+    report = _check(gradient, [*checked, *weights], [*names, *more], eps, atol, rtol, fast, rng, order=2)
+    if report.worst and not report.culprits and report.diagnosis.kind not in ("kink", "eps", "domain", "precision"):
+        blame_a_rule_that_leaves(report, problem.traced()[1], rng)
+    report.notes += [note for note in first.notes if note not in report.notes]
     return report
 
 
@@ -253,9 +259,9 @@ def _modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagn
     return Diagnosis("", "")
 
 
-def _unreached(gradients: Sequence[np.ndarray | None]) -> Diagnosis:
-    if any(g is not None for g in gradients):
-        return Diagnosis("", "")
+def _unreached(gradients: Sequence[np.ndarray | None], order: int) -> Diagnosis:
+    if order == 2 or any(g is not None for g in gradients):
+        return Diagnosis("", "")                     # the gradient of a step function is constant: that it does not move is measured
     return Diagnosis("gradient missing", "no result is connected to any input: nothing was recorded from the inputs to the results. Look "
                                          "for detach(), .data, "
                                          ".numpy(), .item(), Tensor(...) of a result, or no_grad() inside f; or f does not use its inputs.")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..autograd import enable_grad, grad
 from ..engine import Variable, sum_to
 from .byhand import second_opinion
 from .problem import Problem
@@ -95,6 +96,32 @@ def examine(step: Step, rng: np.random.Generator, fine: bool = False) -> Suspect
         if error > 1e-4 and (worst is None or error > worst.error) and not _rules_are_right(problem, which, rng, fine):
             worst = Suspect(step, problem, which, positions[which], analytic, error)
     return worst
+
+
+def examine_again(step: Step, rng: np.random.Generator) -> Suspect | None:
+    """Can this op's rule be differentiated in its turn?  It is given Tensors, and what it answers is checked like any function of them."""
+    problem, positions = local_problem(step, rng)
+    if not problem.inputs:
+        return None
+    weight = Variable._kind(problem.cotangents[0], requires_grad=True)
+
+    def rule() -> list[Any]:
+        with enable_grad():
+            found = grad(problem.outputs(), problem.inputs, [weight], create_graph=True, allow_unused=True)
+        return [g for g in found if g is not None]
+
+    why = ""
+    try:
+        second = Problem(rule, [*problem.inputs, weight], [*(f"operand {i}" for i in positions), "g"], rng)
+        for which, (name, x, g) in enumerate(zip(second.names, second.inputs, second.gradients())):
+            if _relative_error(second, which, np.zeros(x.shape) if g is None else g, rng) > 1e-4:
+                why = f"what it returns depends on {name} in a way that is not recorded"
+    except Exception as failure:
+        why = f"given Tensors it raises {type(failure).__name__}: {failure}"
+    return Suspect(step, problem, 0, positions[0], np.zeros(()), np.inf, Diagnosis(
+        "second order", f"the rule of op {step.op.__name__!r} cannot be differentiated again: {why.rstrip('.')}. Write it with operators, "
+                        "methods and np.* functions on g, y and the inputs, which stay in the graph; .numpy(), .data, .item(), float() and "
+                        "filling an array made by np.zeros or np.full leave it.")) if why else None
 
 
 def _rules_are_right(problem: Problem, which: int, rng: np.random.Generator, fine: bool) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ..engine import Variable
 from .blame import explain_rule, pattern_of
 from .byhand import second_opinion
-from .local import at_kink, suspects
+from .local import at_kink, examine_again, suspects
 from .patterns import from_pattern
 from .problem import Problem
 from .report import Diagnosis, Entry, Report
@@ -78,6 +78,15 @@ def blame_a_failing_rule(report: Report, trace: Trace, rng: np.random.Generator)
     if found is not None:
         name_op(report, found.step)
         report.culprits = [found.step.op.__name__]
+
+
+def blame_a_rule_that_leaves(report: Report, trace: Trace, rng: np.random.Generator) -> None:
+    """Name the op whose rule cannot be differentiated again."""
+    found = next((s for step in trace.steps if (s := examine_again(step, rng)) is not None), None)
+    if found is not None:
+        name_op(report, found.step)
+        report.culprits = [found.step.op.__name__]
+        report.diagnosis = found.failure or report.diagnosis
 
 
 def first_difference(first: Trace, second: Trace) -> Step | None:
