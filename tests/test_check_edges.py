@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad_attn import op
-from tinygrad_attn.check import detect_anomaly, gradcheck, gradgradcheck
+from tinygrad_attn.check import detect_anomaly, gradcheck
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine import Variable
 from .diagnosis import FIT, Pattern, constant_factor, not_finite, numeric_zero, only_small_ones, opposite_axis, same, sums_over_axes, zero
-from .local import MOST, Suspect, call_rule, original_operands, step_size
+from .local import MOST, Suspect, call_rule, original_operands, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing
 from .problem import Problem
@@ -40,8 +40,12 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
     x = problem.inputs[which]
     values = problem.values()
     h = step_size(x._data) if eps is None else eps
+    rng = np.random.default_rng(6)
     if numeric is None:
-        numeric = problem.numeric(which, h) if x.size <= 20 * MOST else problem.numeric(which, h, range(4 * MOST))
+        numeric = problem.numeric(which, h, None if x.size <= 20 * MOST else suspicious(problem, which, analytic, h, rng))
+    if np.isnan(numeric).any():                      # a large input: to what is wrong comes a sample that tells what is right
+        sample = rng.choice(x.size, min(x.size, 4 * MOST), replace=False)
+        numeric = np.where(np.isnan(numeric), problem.numeric(which, h, sample), numeric)
     single = len(values) == 1
     others = {}
     if step is not None:
@@ -71,8 +75,9 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
         return found
 
     measured = ~np.isnan(numeric)
-    if not measured.all():                           # a large input: judge the measured elements as a list
-        return Pattern(analytic[measured], numeric[measured], None, None, x._data[measured], {}, lambda: None, list, problem.noise(h))
+    if not measured.all():                           # judge the measured elements as a list
+        at = [tuple(int(i) for i in index) for index in np.argwhere(measured)]
+        return Pattern(analytic[measured], numeric[measured], None, None, x._data[measured], {}, lambda: None, list, problem.noise(h), at)
     g, y = (problem.cotangents[0], values[0]) if single else (None, None)
     return Pattern(analytic, numeric, g, y, x._data, others, jacobians, elsewhere, problem.noise(h))
 

@@ -75,12 +75,12 @@ def _memory_fault(t: Any, another: np.ndarray, parts: list[Any], given: list[np.
     """What a rule does that it must not with the memory of what it was given and what it returned."""
     name = t._node.op.__name__
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
-        return Diagnosis("rule changes its operands", f"the rule of op {name!r} writes into the incoming gradient g, its result or an operand "
-                                                      "in place. Others share these arrays: compute a new one.")
+        return Diagnosis("rule changes its operands", f"the rule of op {name!r} writes into the incoming gradient g, its result or an "
+                                                      "operand in place. Others share these arrays: compute a new one.")
     if t._node.op.fresh and any(np.shares_memory(a, b) for a, b in [*itertools.product(parts, given), *itertools.combinations(parts, 2)]):
-        return Diagnosis("not fresh", f"op {name!r} is declared with fresh=True, but its rule returns memory that somebody else holds: the "
-                                      "incoming gradient g, an operand, the result, or one array for two inputs. The sweep adds into such an "
-                                      "array and would change theirs: return a copy, or leave fresh out.")
+        return Diagnosis("not fresh", f"op {name!r} is declared with fresh=True, but its rule returns memory that somebody else holds: "
+                                      "the incoming gradient g, an operand, the result, or one array for two inputs. The sweep adds into "
+                                      "such an array and would change theirs: return a copy, or leave fresh out.")
     first = [np.array(part) for part in parts]
     with np.errstate(all="ignore"):
         list(contributions(t, another))              # only to see what it does to the first answer

@@ -31,6 +31,11 @@ class Pattern(NamedTuple):
     jacobians: Callable[[], tuple[np.ndarray, np.ndarray] | None]    # (by the rules, numeric), (result, input), flattened
     elsewhere: Callable[[], list[tuple[np.ndarray, np.ndarray]]]     # (a, n) at other values of the input
     tolerance: float                                 # errors up to here mean nothing
+    at: list[tuple[int, ...]] | None = None          # of a large input: the indices of the elements that a, n and x list; None: all
+
+    @property
+    def everywhere(self) -> str:
+        return "everywhere" if self.at is None else f"at all {len(self.at)} elements that were measured"
 
 
 def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
@@ -43,27 +48,28 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
 def not_finite(p: Pattern) -> Diagnosis | None:
     """The function leaves its domain a step away, or the rule gives NaN or Inf."""
     if not np.isfinite(p.n).all():
-        return Diagnosis("domain", f"the function is not finite, or raises an error, a step to one side at {_where(~np.isfinite(p.n))}: the "
-                                   "input lies on the edge of the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller "
-                                   "eps.")
+        return Diagnosis("domain", "the function is not finite, or raises an error, a step to one side at "
+                                   f"{_where(p, ~np.isfinite(p.n))}: the input lies on the edge of the domain (sqrt, log, arcsin). Check "
+                                   "it at inner points, or with a smaller eps.")
     if not np.isfinite(p.a).all():
-        return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, log 0 "
-                                "or 0 x inf in the rule; np.where does not help if the bad value is computed first.")
+        return Diagnosis("nan", f"the rule gives NaN or Inf at {_where(p, ~np.isfinite(p.a))}, where the slope is finite. Look for 0/0, "
+                                "log 0 or 0 x inf in the rule; np.where does not help if the bad value is computed first.")
     return None
 
 
 def zero(p: Pattern) -> Diagnosis | None:
     """The rule gives nothing but zeros although the input matters."""
     if not p.a.any() and np.abs(p.n).max(initial=0) > p.tolerance:
-        return Diagnosis("zero", "the gradient is zero everywhere although the function does depend on this input. The rule returns zeros, "
-                                 "or the value went through detach(), .data, .numpy() or no_grad.")
+        return Diagnosis("zero", f"the gradient is zero {p.everywhere} although the function does depend on this input. The rule returns "
+                                 "zeros, or the value went through detach(), .data, .numpy() or no_grad.")
     return None
 
 
 def numeric_zero(p: Pattern) -> Diagnosis | None:
     """The rule gives something although the input does not matter."""
     if np.abs(p.n).max(initial=0) <= p.tolerance:
-        return Diagnosis("numeric zero", "the function does not change at all when this input moves (a step function such as floor, round "
+        moves = "this input moves" if p.at is None else f"any of the {len(p.at)} elements of this input that were tried moves"
+        return Diagnosis("numeric zero", f"the function does not change at all when {moves} (a step function such as floor, round "
                                          "or a comparison, or a value that is not used), yet the rule gives a gradient.")
     return None
 
@@ -74,7 +80,7 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
     if factor is None or any((other := fit_factor(a, n)) is None or abs(other - factor) > 1e-3 * abs(factor) for a, n in p.elsewhere()):
         return None
     if abs(factor + 1) < 1e-3:
-        return Diagnosis("sign", "the gradient has the wrong sign everywhere (constant factor -1).")
+        return Diagnosis("sign", f"the gradient has the wrong sign {p.everywhere} (constant factor -1).")
     sizes: dict[int, str] = {}
     for axis, size in enumerate(p.x.shape):
         sizes.setdefault(size, f"the size of axis {axis} of the input")
@@ -88,7 +94,7 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
             sizes.setdefault(p.x.size // p.y.size, "how many elements go into one result")
         if p.x.size:
             sizes.setdefault(p.y.size // p.x.size, "how often each element is used")
-    text = f"the gradient is {factor:.6g} times what it should be, everywhere (constant factor)"
+    text = f"the gradient is {factor:.6g} times what it should be, {p.everywhere} (constant factor)"
     for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
         size = round(value)
         if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
@@ -193,8 +199,8 @@ def sums_over_axes(p: Pattern) -> Diagnosis | None:
 def constant(p: Pattern) -> Diagnosis | None:
     """The gradient is one number everywhere where the slope is not."""
     if p.a.size > 2 and np.ptp(p.a) <= FIT * np.abs(p.a).max():
-        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} at every element: constant, where it should differ from element "
-                                     "to element.")
+        where = "at every element" if p.at is None else p.everywhere
+        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} {where}: constant, where it should differ from element to element.")
     return None
 
 
@@ -212,7 +218,7 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
             return None
         kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
     which = kinds.pop() if len(kinds) == 1 else "one"
-    return Diagnosis("repeated use", f"the input at {_where(_off(p))} is used several times (a repeated index, or a reused value), but "
+    return Diagnosis("repeated use", f"the input at {_where(p, _off(p))} is used several times (a repeated index, or a reused value), but "
                                      f"only the {which} "
                                      "contribution is counted: the others are missed. Overwritten instead of added; use np.add.at, or +=.")
 
@@ -222,8 +228,8 @@ def only_small_ones(p: Pattern) -> Diagnosis | None:
     if not same(p.a, p.n):
         return None
     off = np.abs(p.a - p.n) > 1e-2 * np.maximum(np.abs(p.a), np.abs(p.n))
-    return Diagnosis("some elements", f"the gradient is wrong only at {_where(off)}, whose gradients are small beside the largest one; the "
-                                      "others are right.") if off.any() else None
+    return Diagnosis("some elements", f"the gradient is wrong only at {_where(p, off)}, whose gradients are small beside the largest one; "
+                                      f"{_others(p)} are right.") if off.any() else None
 
 
 def some_elements(p: Pattern) -> Diagnosis | None:
@@ -236,11 +242,11 @@ def some_elements(p: Pattern) -> Diagnosis | None:
     how = ("is zero" if not a.any() else "is wrong" if factor is None else "has the wrong sign" if abs(factor + 1) < 1e-3 else
            f"is {factor:.6g} times what it should be")
     right = ~off
-    if right.sum() == 1 and right.flat[0]:
+    if p.at is None and right.sum() == 1 and right.flat[0]:
         return Diagnosis("first element only", f"the gradient {how} everywhere except at the first element.")
     if not np.ndim(p.a) or off.mean() > 0.7 and (not _region(off) or factor is None and a.any()):
         return None
-    return Diagnosis("some elements", f"the gradient {how} only at {_where(off)}; the others are right.")
+    return Diagnosis("some elements", f"the gradient {how} only at {_where(p, off)}; {_others(p)} are right.")
 
 
 def missing_factor(p: Pattern) -> Diagnosis | None:
@@ -356,11 +362,15 @@ def _numbers(which: np.ndarray) -> str:
     return ("index " if len(which) == 1 else "indices ") + ", ".join(map(str, which[:6])) + (", ..." if len(which) > 6 else "")
 
 
-def _where(mask: np.ndarray) -> str:
+def _others(p: Pattern) -> str:
+    return "the others" if p.at is None else f"the others of the {len(p.at)} elements that were measured"
+
+
+def _where(p: Pattern, mask: np.ndarray) -> str:
     """The elements of a mask in words."""
-    if (region := _region(mask)) is not None:
+    if p.at is None and (region := _region(mask)) is not None:
         return region
-    listed = [tuple(int(i) for i in index) for index in np.argwhere(mask)]
-    if mask.ndim == 1:
-        return _numbers(np.flatnonzero(mask))
+    listed = [tuple(int(i) for i in index) for index in (np.argwhere(mask) if p.at is None else np.array(p.at)[mask])]
+    if all(len(index) == 1 for index in listed):
+        return _numbers(np.array([index[0] for index in listed]))
     return ("index " if len(listed) == 1 else "indices ") + ", ".join(map(str, listed[:4])) + (", ..." if len(listed) > 4 else "")

@@ -15,7 +15,7 @@ from .report import Diagnosis
 from .trace import Step, array_of
 
 MOST = 96
-"""Elements of one operand measured one by one; of a larger operand so many random directions."""
+"""Elements of one operand measured one by one; a larger operand is measured in so many groups, and the worst of them are looked into."""
 
 
 class Suspect(NamedTuple):
@@ -30,8 +30,11 @@ class Suspect(NamedTuple):
     failure: Diagnosis | None = None                 # known without looking at numbers
 
 
-def local_problem(step: Step, rng: np.random.Generator) -> tuple[Problem, list[int]]:
-    """The op alone, as a function of copies of its operands, and which operands its inputs are."""
+def local_problem(step: Step, rng: np.random.Generator) -> tuple[Problem, list[int]] | None:
+    """The op alone, as a function of copies of its operands, and which operands its inputs are.
+
+    None if there are none, or if the op cannot be repeated: a checkpoint gives its value once.
+    """
     operands: list[Any] = []
     inputs: list[Any] = []
     positions: list[int] = []
@@ -46,6 +49,8 @@ def local_problem(step: Step, rng: np.random.Generator) -> tuple[Problem, list[i
                 inputs.append(copy)
             x = copy
         operands.append(x)
+    if not inputs or step.op.__name__ == "checkpoint":
+        return None
     call = lambda: step.op(*operands, **step.static)
     return Problem(call, inputs, [f"operand {i}" for i in positions], rng), positions
 
@@ -76,10 +81,12 @@ def examine(step: Step, rng: np.random.Generator, fine: bool = False) -> Suspect
 
     `fine` judges each element by its own slope, so that a wrong one shows beside others that are a million times as large.
     """
-    problem, positions = local_problem(step, rng)
+    if (alone := local_problem(step, rng)) is None:
+        return None
+    problem, positions = alone
     again = problem.values()
-    if not problem.inputs or any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(problem.values(), again)):
-        return None                                  # nothing to differentiate, or an op that draws random numbers
+    if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(problem.values(), again)):
+        return None                                  # an op that draws random numbers
     try:
         gradients = problem.gradients()
     except Exception as failure:
@@ -100,9 +107,9 @@ def examine(step: Step, rng: np.random.Generator, fine: bool = False) -> Suspect
 
 def examine_again(step: Step, rng: np.random.Generator) -> Suspect | None:
     """Can this op's rule be differentiated in its turn?  It is given Tensors, and what it answers is checked like any function of them."""
-    problem, positions = local_problem(step, rng)
-    if not problem.inputs:
+    if (alone := local_problem(step, rng)) is None:
         return None
+    problem, positions = alone
     weight = Variable._kind(problem.cotangents[0], requires_grad=True)
 
     def rule() -> list[Any]:
@@ -140,23 +147,18 @@ def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.
     """The largest disagreement over the largest slope; elements at a kink do not count."""
     x = problem.inputs[which]
     eps = step_size(x._data)
-    if x.size <= MOST:
-        numeric = problem.numeric(which, eps)
-        measured = [(numeric.flat[i], analytic.flat[i], i) for i in range(x.size)]
-    else:
-        groups = rng.permutation(np.arange(x.size) % MOST)
-        measured = []
-        for k in range(MOST):
-            direction = ((groups == k) * rng.choice([-1.0, 1.0], x.size)).reshape(x.shape)
-            measured.append((problem.slope(which, direction, eps), float(np.sum(direction * analytic)), -1))
+    flats = range(x.size) if x.size <= MOST else suspicious(problem, which, analytic, eps, rng)
+    numeric = problem.numeric(which, eps, flats)
+    measured = [(numeric.flat[i], analytic.flat[i], i) for i in flats]
     if any(np.isfinite(n) and not np.isfinite(a) for n, a, _ in measured):
         return np.inf
     measured = [m for m in measured if np.isfinite(m[0])]
     if fine:
         return max((abs(n - a) / max(abs(n), abs(a)) for n, a, i in measured
-                    if i >= 0 and abs(n - a) > 1e-2 * max(abs(n), abs(a)) + problem.noise_of(which, i, eps)
+                    if abs(n - a) > 1e-2 * max(abs(n), abs(a)) + problem.noise_of(which, i, eps)
                     and not at_kink(problem, which, i, eps, max(abs(n), abs(a)))), default=0.0)
-    scale = max((max(abs(n), abs(a)) for n, a, _ in measured), default=0)
+    scale = max((abs(n) for n, _, _ in measured), default=0.0)
+    scale = max(scale, float(np.abs(analytic[np.isfinite(analytic)]).max(initial=0)))
     if scale <= problem.noise(eps):
         return 0.0
     worst = 0.0
@@ -164,10 +166,19 @@ def _relative_error(problem: Problem, which: int, analytic: np.ndarray, rng: np.
         error = abs(n - a) / scale
         if error <= max(1e-4, worst):
             break
-        if i < 0 or not at_kink(problem, which, i, eps, scale):
+        if not at_kink(problem, which, i, eps, scale):
             worst = error
             break
     return worst
+
+
+def suspicious(problem: Problem, which: int, analytic: np.ndarray, eps: float, rng: np.random.Generator, most: int = 8) -> list[int]:
+    """The elements of a large operand to look at: the worst one in each of the groups whose random projection is off the most."""
+    x = problem.inputs[which]
+    member, signs = rng.permutation(np.arange(x.size) % MOST), rng.choice([-1.0, 1.0], x.size)
+    groups = [np.flatnonzero(member == k) for k in range(MOST)]
+    errors = [problem.projected(which, flats, signs, analytic, eps)[2] for flats in groups]
+    return [problem.culprit(which, groups[k], signs, analytic, eps) for k in np.argsort(errors)[::-1][:most]]
 
 
 def at_kink(problem: Problem, which: int, flat: int, eps: float, scale: float) -> bool:

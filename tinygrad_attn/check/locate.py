@@ -53,18 +53,25 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         return
     report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report)
                         or lost_in_the_sweep(problem, outputs, entry, report)
-                        or _whole(problem, which, entry, eps))
+                        or _whole(problem, trace, which, entry, eps))
 
 
-def _whole(problem: Problem, which: int, entry: Entry, eps: float) -> Diagnosis:
+def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float) -> Diagnosis:
     """No op is to blame: judge the pattern of the whole function's gradient."""
     found = from_pattern(pattern_of(problem, which, entry.analytic, None, entry.numeric, eps))
     hint = "every op's own rule is right, so look at what joins them: a value computed outside the graph, or a use that is not counted."
+    if has_checkpoint(trace):
+        hint = "the ops inside checkpoint() cannot be looked at one by one: check the function without it."
     if found is None:
         return Diagnosis("unknown", hint)
     if found.kind == "domain":
         return found
     return Diagnosis(found.kind, f"{str(found).removeprefix(found.kind + ': ')} Note: {hint}")
+
+
+def has_checkpoint(trace: Trace) -> bool:
+    """Does the function call checkpoint()?"""
+    return any(step.op.__name__ == "checkpoint" for step in trace.steps)
 
 
 def name_op(report: Report, step: Step) -> None:
@@ -137,8 +144,8 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
     size = "too large: the function bends within one step" if eps > best else "too small: rounding drowns the difference"
     if best >= 1e-3 * scale_of_x and eps < best:
         return Diagnosis("precision", f"precision too low: the gradient agrees only with steps as large as eps={best:.0e}; with smaller "
-                                      "ones rounding drowns "
-                                      "the difference. Some part is computed in float32 (a cast inside an op?), or large numbers cancel."), []
+                                      "ones rounding drowns the difference. Some part is computed in float32 (a cast inside an op?), or "
+                                      "large numbers cancel."), []
     return Diagnosis("eps", f"the gradient is right, but eps={eps:g} is {size}. It agrees from eps={runs[0]:.0e} to {runs[-1]:.0e}; write "
                             f"eps={best:.0e}. "
                             f"The curve of the error against eps shows the V."), [best, runs[0]]
@@ -177,6 +184,8 @@ def overwritten(trace: Trace, report: Report) -> Diagnosis | None:
 
 def outside_the_graph(problem: Problem, trace: Trace, entry: Entry, report: Report) -> Diagnosis | None:
     """Constants that move when the input moves: a value that left the graph on its way."""
+    if has_checkpoint(trace):                        # what runs inside is seen here unrecorded, and recorded only later
+        return None
     which = problem.names.index(entry.name)
     x = problem.inputs[which]
     before = x._data

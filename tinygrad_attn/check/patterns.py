@@ -27,6 +27,11 @@ EXPLANATIONS = (not_finite, zero, numeric_zero, constant_factor, mask_missing, o
                 some_elements, leftover, missing_factor)
 
 
+BY_ELEMENT = (not_finite, zero, numeric_zero, constant_factor, constant, some_elements, missing_factor)
+"""Those that ask nothing about neighbours, and so can judge a sample of a large input."""
+
+
 def from_pattern(p: Pattern) -> Diagnosis | None:
     """The first explanation that fits."""
-    return next((found for explanation in EXPLANATIONS if (found := explanation(p)) is not None), None)
+    explanations = EXPLANATIONS if p.at is None else BY_ELEMENT
+    return next((found for explanation in explanations if (found := explanation(p)) is not None), None)

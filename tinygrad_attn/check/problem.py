@@ -113,6 +113,19 @@ class Problem:
             found.flat[flat] = np.inf if np.isnan(slope) else slope
         return found
 
+    def culprit(self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float) -> int:
+        """Of these elements one whose gradient is off, found by following the half whose projection is off more: log2(n) looks for n."""
+        while len(flats) > 1:
+            flats = max(np.array_split(flats, 2), key=lambda half: self.projected(which, half, signs, analytic, eps)[2])
+        return int(flats[0])
+
+    def projected(self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float) -> tuple[float, float, float]:
+        """The slope when these elements move together, each by its sign; what the gradient says; the error, Inf outside the domain."""
+        direction = np.zeros(analytic.shape)
+        direction.flat[flats] = signs[flats]
+        n, a = self.slope(which, direction, eps), float(np.sum(direction * analytic))
+        return n, a, float(np.nan_to_num(abs(n - a), nan=np.inf))
+
     def jacobian(self, which: int, eps: float) -> np.ndarray:
         """d(all results, flattened) / d(one input, flattened), by moving."""
         columns = [np.concatenate([d.ravel() for d in self.along(which, self.unit(which, i), eps)])

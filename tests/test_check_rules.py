@@ -1,0 +1,154 @@
+"""gradcheck on rules that mishandle memory, leave the graph, or are wrong at one element of many; and each is told by name."""
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+from tinygrad_attn import op
+from tinygrad_attn.check import gradcheck, gradgradcheck
+
+INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
+
+
+def named(name, forward, *rules, **flags):
+    made = op(forward, **flags)
+    made.__name__ = name
+    made.vjp(*rules)
+    return made
+
+
+def check(f, *inputs, **options):
+    return gradcheck(f, list(inputs), raise_exception=False, **options)
+
+
+BUFFER = np.zeros((3, 4))
+MEMORY = [
+    (named("reuses", lambda a: a * a, lambda g, y, a: np.multiply(g, 2 * a, out=BUFFER)), "reused memory", "the rule of op 'reuses'"),
+    (named("hands_out", lambda a: np.multiply(a, a, out=BUFFER), lambda g, y, a: 2 * g * a), "reused memory",
+     "the result of op 'hands_out' changes"),
+    (named("passes_on", lambda a: a * 1.0, lambda g, y, a: g, fresh=True), "not fresh", "fresh=True"),
+    (named("a_view", lambda a: a.T * 1.0, lambda g, y, a: g.T, fresh=True), "not fresh", "incoming gradient g"),
+]
+
+
+@pytest.mark.parametrize("made, kind, words", MEMORY, ids=[made.__name__ for made, _, _ in MEMORY])
+def test_memory_that_is_not_new_is_found_however_often_the_op_is_used(made, kind, words):
+    for f in (made, lambda x: np.sin(made(x)), lambda x: np.exp(made(x)) * made(x * 2), lambda x: np.sin(made(x) + made(x)) + x.sum()):
+        report = check(f, INSIDE)
+        assert report.diagnosis.kind == kind and words in report.diagnosis and report.op == made.__name__, report
+
+
+def both_of_one(g, y, a, b):
+    part = g * 1.0
+    return part, part
+
+
+def halves(g, y, a, b):
+    joined = np.concatenate([g * b, g * a], axis=-1)
+    return joined[:, :4], joined[:, 4:]
+
+
+def test_one_new_array_for_two_inputs_is_not_fresh_and_two_halves_of_one_are():
+    for rule, forward, right in ((both_of_one, lambda a, b: a + b, False), (halves, lambda a, b: a * b, True)):
+        made = op(forward, fresh=True)
+        made.vjp_all(rule)
+        assert bool(check(made, INSIDE, INSIDE + 1)) == right
+
+
+# ---- second order
+
+def fills(g, y, x):
+    out = np.zeros(x.shape)
+    out[:] = 2 * g * x
+    return out
+
+
+def loops(g, y, x):
+    out = np.zeros(x.shape)
+    for i in range(len(x)):
+        out[i] = float(2 * g[i] * x[i])
+    return out
+
+
+LEAVING = [named("full", lambda x: x.sum(), lambda g, y, x: np.full(x.shape, g)), named("fills", lambda x: x * x, fills),
+           named("item", lambda x: x.sum(), lambda g, y, x: np.full(x.shape, g.item())), named("loops", lambda x: x * x, loops),
+           named("data", lambda x: x ** 3, lambda g, y, x: 3 * g * getattr(x, "_data", x) ** 2)]
+
+
+@pytest.mark.parametrize("made", LEAVING, ids=[made.__name__ for made in LEAVING])
+def test_the_op_whose_rule_leaves_the_graph_is_named(made):
+    for f in (made, lambda x: np.sin(made(np.sin(x))) * x.sum()):
+        assert check(f, np.array([0.3, 1.2, 0.9]))
+        report = gradgradcheck(f, [np.array([0.3, 1.2, 0.9])], raise_exception=False)
+        assert report.order == 2 and report.diagnosis.kind == "second order" and report.op == made.__name__, report
+        assert f"the rule of op '{made.__name__}' cannot be differentiated again" in report.diagnosis
+
+
+@pytest.mark.parametrize("f", [np.floor, np.ceil, np.sign, lambda x: np.heaviside(x, 0.5), lambda x: np.floor(x) * 2 + x])
+def test_a_second_derivative_that_is_zero_is_right(f):
+    assert gradgradcheck(f, [np.array([0.3, 1.2])])
+
+
+def test_the_note_of_order_two_speaks_of_the_gradient():
+    assert gradgradcheck(lambda x: x * 2, [INSIDE]).notes == ["input 0: the gradient does not depend on it."]
+    assert check(lambda x, y: x * 2, INSIDE, INSIDE).notes == ["input 1: the results do not depend on it."]
+
+
+# ---- a rule that fails
+
+def test_a_rule_that_raises_is_presented_with_its_op():
+    def forgets(g, y, x):
+        raise TypeError("the rule of op 'forgets' for input 0 returned None, which is no argument for anything.")
+    for f in (made := named("forgets", lambda x: x * x, forgets), lambda x: made(x) + x):
+        report = check(f, INSIDE)
+        assert report.diagnosis.kind == "backward fails" and report.op == "forgets" and "returned None" in report.diagnosis
+        assert "A rule is called as" not in report.diagnosis
+    report = check(named("axes", lambda x, *, axis=0: x.sum(axis=axis), lambda g, y, x: g), INSIDE)
+    assert "A rule is called as" in report.diagnosis and report.op == "axes"
+
+
+def test_a_wrong_op_beside_a_checkpoint_is_named_and_one_inside_is_not_explained_away():
+    wrong = named("wrong", lambda x: x * x, lambda g, y, x: 3 * g * x)
+    assert check(lambda x: ta.checkpoint(np.tanh, x) * wrong(x), INSIDE).op == "wrong"
+    report = check(lambda x: ta.checkpoint(wrong, x) * x, INSIDE)
+    assert not report and "inside checkpoint()" in report.diagnosis and "no_grad" not in report.diagnosis
+
+
+# ---- one element of many
+
+@pytest.mark.parametrize("n", [2000, 2048, 3000, 5000])
+def test_of_a_large_input_one_element_or_half_of_them(n):
+    x = np.random.default_rng(0).uniform(0.5, 2, n)
+    for index in (7, 1234):
+        one = named("one", lambda x: x * x, lambda g, y, x: 2 * g * x * np.where(np.arange(n) == index, 2, 1))  # noqa: B023
+        report = check(one, x)
+        assert report.op == "one" and report.diagnosis.kind == "some elements" and f"only at index {index};" in report.diagnosis, report
+    half = named("half", lambda x: x * x, lambda g, y, x: 2 * g * x * np.where(np.arange(n) < n // 2, 2, 1))
+    report = check(half, x)
+    assert report.diagnosis.kind == "some elements" and "2 times what it should be only at" in report.diagnosis, report
+    report = check(named("all", lambda x: x * x, lambda g, y, x: 4 * g * x), x)
+    assert report.diagnosis.kind == "constant factor" and "elements that were measured" in report.diagnosis, report
+
+
+def test_indices_of_a_large_input_are_its_own():
+    mask = np.zeros((60, 50), bool)
+    mask[41, 17] = True
+    one = named("one", lambda x: x * x, lambda g, y, x: 2 * g * x * np.where(mask, 2, 1))
+    assert "only at index (41, 17);" in check(one, np.random.default_rng(0).uniform(0.5, 2, (60, 50))).diagnosis
+
+
+@pytest.mark.parametrize("n", [600, 1500, 4000])
+def test_ten_percent_at_one_small_element_is_found_and_its_op_named(n):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        index, x = int(rng.integers(n)), rng.standard_normal(n)
+        off = named("off", lambda x: x * x, lambda g, y, x: 2 * g * x * np.where(np.arange(n) == index, 1.1, 1))  # noqa: B023
+        report = check(lambda x: np.tanh(off(x) * np.exp(-x * x)), x)    # noqa: B023
+        assert report.op == "off" and report.worst.index == (index,), report
+
+
+def test_one_element_of_a_large_group_is_found():
+    index = 16_543
+    one = named("one", lambda x: x * 2.0, lambda g, y, x: 2 * g * np.where(np.arange(x.size) == index, 2, 1))
+    report = check(one, np.random.default_rng(0).uniform(0.5, 2, 20_000), fast_mode=True)
+    assert report.worst.index == (index,)
