@@ -1,6 +1,7 @@
 """compare_with_torch: the shipped layers agree; planted differences are found, at the right module, with the right explanation."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -179,6 +180,81 @@ def test_weights_are_copied_and_names_and_shapes_that_differ_are_said():
     assert np.array_equal(mine.w.numpy(), theirs.weight.detach().numpy().T)
     assert "weight transposed: 'w'" in str(report) and "'bias' was copied into 'b'" in str(report)
     assert all(row.value < 1e-12 for row in report.rows)
+
+
+class Mine(nn.Module):
+    """A Linear under names of its own, whose weight is (in, out); `f` is its forward."""
+
+    def __init__(self, f):
+        self.w, self.b, self.f = nn.Parameter(np.zeros((8, 4), np.float32)), nn.Parameter(np.zeros(4, np.float32)), f
+
+    def forward(self, x):
+        return self.f(x, self.w, self.b)
+
+
+def test_gradients_of_weights_with_other_names_are_compared():
+    report = compare(Mine(lambda x, w, b: x @ w + b), torch.nn.Linear(8, 4), X)
+    assert report and [row.name for row in report.rows] == ["(whole)", "w", "b", "input 0"]
+    report = compare(Mine(lambda x, w, b: x @ w + b.detach() + (b - b.detach()) * 2), torch.nn.Linear(8, 4), X)
+    assert [row.name for row in report.rows if not row.ok] == ["b"], report
+
+
+def test_a_weight_or_an_input_that_leaves_the_graph_is_said_to_leave_it():
+    for f, lost in ((lambda x, w, b: x @ w.detach() + b, "w"), (lambda x, w, b: x.detach() @ w + b, "input 0"),
+                    (lambda x, w, b: x.detach() @ w.detach() + b.detach(), "w, b, input 0")):
+        report = compare(Mine(f), torch.nn.Linear(8, 4), X)
+        assert f"none reaches {lost}," in report.explanation and "detach()" in report.explanation, report
+
+
+class Both(nn.Module):
+    def __init__(self, make):
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x * 2, x * 3)
+
+
+class TorchBoth(torch.nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x * 2, x * 4)
+
+
+MAKERS = [(lambda a, b: (a, b), "[1]"), (lambda a, b: [a, (b, None)], "[1][0]"), (lambda a, b: {"a": a, "b": b}, "['b']")]
+
+
+@pytest.mark.parametrize("make, place", MAKERS, ids=[place for _, place in MAKERS])
+def test_every_tensor_of_a_result_is_compared(make, place):
+    report = compare(Both(make), TorchBoth(make), X)
+    assert not report and report.first == f"(whole){place}", report
+    assert [row.name for row in report.rows if not row.ok] == [f"(whole){place}", "input 0"]
+    assert compare(Both(lambda a, b: make(a, a)), TorchBoth(lambda a, b: make(a, a)), X)
+
+
+def test_what_only_one_side_returns_is_noted():
+    report = compare(Both(lambda a, b: a), TorchBoth(lambda a, b: (a, b)), X)
+    assert report and "torch returns a tensor at [1] where ours returns none" in str(report)
+    report = compare(Both(lambda a, b: {"a": a}), TorchBoth(lambda a, b: (a, b)), X)
+    assert not report and "no tensor stands at the same place" in report.failure
+
+
+def test_nan_on_both_sides_is_no_agreement():
+    report = compare(nn.Linear(8, 4), torch.nn.Linear(8, 4), X * np.nan)
+    assert not report and "nothing was compared" in str(report)
+    half = X.copy()
+    half[0] = np.nan
+    report = compare(nn.Linear(8, 4), torch.nn.Linear(8, 4), half)
+    assert report and "12 of 60 elements of the result are NaN" in str(report)
+
+
+@pytest.mark.parametrize("f, words", [(lambda x, w, b: None, "returned None, and no Tensor"),
+                                      (lambda x, w, b: (x @ w + b).numpy(), r"returned array \(5, 3, 4\) float64, and no Tensor")])
+def test_a_forward_that_returns_no_tensor_is_told_so(f, words):
+    report = compare(Mine(f), torch.nn.Linear(8, 4), X)
+    assert re.search(words, report.failure), report
 
 
 def test_what_cannot_be_compared_is_said(capsys):

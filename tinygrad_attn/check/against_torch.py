@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from ..autograd import enable_grad
+from ..autograd import backward, enable_grad
 from ..engine import Variable
 from ..errors import describe
 from ..random import get_rng_state, set_rng_state
@@ -18,6 +19,9 @@ from .explanations import variations
 
 TOLERANCE = 1e-8
 """Relative to the largest element; both sides compute in float64."""
+
+NO_GRADIENT = "no gradient here"
+"""The kind of a row whose tensor gets a gradient in torch and none in ours."""
 
 
 @dataclass
@@ -76,18 +80,19 @@ class Run:
     kinds: dict[str, str] = field(default_factory=dict)
     gradients: dict[str, np.ndarray] = field(default_factory=dict)     # of the module outputs
     leaves: dict[str, np.ndarray] = field(default_factory=dict)        # of parameters and inputs
-    parameters: set[str] = field(default_factory=set)                  # the names of ours that ask for a gradient
-    result: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    parameters: set[str] = field(default_factory=set)                  # the names of those that ask for a gradient
+    results: dict[str, np.ndarray] = field(default_factory=dict)       # of the whole, by their place in a tuple, list or dict
 
 
 def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any) -> TorchComparison:
     """Run both modules on the same weights and inputs, forward and backward, and compare every submodule's output and every gradient.
 
     The weights of `torch_module` are copied into `module` (by name, or where the names differ by order and shape).  `inputs` and `keywords`
-    are arrays, Tensors, torch tensors or plain values; both sides get them.  The comparison runs on float64 copies, the gradient from a
-    random cotangent.  Prints a table by dotted name unless `verbose=False`, and returns a TorchComparison, true if all agree:
-    `.rows`, `.first` (the first module to differ, in calling order), `.explanation` (the difference that would account for it, found
-    by trying).  Needs torch; raises TypeError for anything but a Module and a torch.nn.Module.
+    are arrays, Tensors, torch tensors or plain values; both sides get them.  Of a module that returns a tuple, list or dict every tensor
+    is compared.  The comparison runs on float64 copies, the gradient from a random cotangent for each result.  Prints a table by dotted
+    name unless `verbose=False`, and returns a TorchComparison, true if all agree: `.rows`, `.first` (the first module to differ, in
+    calling order), `.explanation` (the difference that would account for it, found by trying).  Needs torch; raises TypeError for
+    anything but a Module and a torch.nn.Module.
     """
     import torch
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
@@ -107,9 +112,9 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
 
 
 def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any]) -> None:
-    _copy_weights(module, torch_module, report)
-    ours = lambda: _run_ours(_ours64(module), inputs, keywords)
-    theirs = lambda change=None: _run_torch(torch_module, inputs, keywords, change)
+    partners = _copy_weights(module, torch_module, report)
+    ours = lambda only=None: _run_ours(_ours64(module), inputs, keywords, only)
+    theirs = lambda change=None, only=None: _run_torch(torch_module, inputs, keywords, partners, change, only)
     try:
         reference = theirs()
     except Exception as failure:
@@ -120,17 +125,29 @@ def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tu
     except Exception as failure:
         report.failure = f"ours raised {type(failure).__name__}: {failure}"
         return
+    shared = mine.results.keys() & reference.results.keys()
+    for side, others, run in (("ours", "torch", mine), ("torch", "ours", reference)):
+        report.notes += [f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it was not compared."
+                         for path in run.results if path not in shared]
+    if not shared:
+        report.failure = "no tensor stands at the same place of both results."
+        return
+    if len(shared) < max(len(mine.results), len(reference.results)):
+        mine, reference = ours(shared), theirs(only=shared)
+        theirs = partial(theirs, only=shared)
     _tabulate(report, mine, reference)
-    if not report.ok:
+    if not report.ok and not report.failure:
         report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
         report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
         report.explanation = (_dropout_left_on(module, torch_module, inputs, keywords, mine, reference)
-                              or _by_trying(mine, reference, theirs, torch_module))
+                              or _by_trying(mine, reference, theirs, torch_module) or _in_the_gradients(report, mine, reference))
 
 
 # ---- weights
 
-def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> None:
+def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> dict[str, tuple[str, bool]]:
+    """Also returns which weight of ours each of torch's went into, and whether transposed."""
+    partners: dict[str, tuple[str, bool]] = {}
     state = {name: t.detach().cpu().numpy() for name, t in torch_module.state_dict().items()}
     own = {name: p._data.shape for name, p in module._state()}
     if set(own) != set(state):
@@ -139,6 +156,7 @@ def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> No
             match = name if name in left else next((n for n, v in left.items() if n not in own and v.shape in (shape, shape[::-1])), None)
             if match is not None:
                 renamed[name] = left.pop(match)
+                partners[match] = name, False
                 if match != name:
                     report.notes.append(f"torch's {match!r} was copied into {name!r}: the names differ, the shapes agree.")
         report.notes += [f"{name!r} has no counterpart in torch and keeps its value." for name in own if name not in renamed]
@@ -149,7 +167,9 @@ def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> No
             state[name] = value.T
             report.notes.append(f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it was copied transposed. A "
                                 "torch Linear weight is (out, in).")
+            partners[next((theirs for theirs, (ours, _) in partners.items() if ours == name), name)] = name, True
     module.load_state_dict(state, strict=False)
+    return partners
 
 
 # ---- running
@@ -166,15 +186,19 @@ def _plain(x: Any) -> Any:
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
-def _first_of(found: Any) -> Any:
-    return _first_of(found[0]) if isinstance(found, (tuple, list)) and found else found
+def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
+    """The tensors of a result by their place in it, such as [1] or ['loss']; the first of a tuple, or the only one, goes without."""
+    if isinstance(found, kind):
+        return {"" if set(path) <= set("[0]") else path: found}
+    parts = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, (tuple, list)) else ()
+    return {place: t for key, part in parts for place, t in _tensors(part, kind, f"{path}[{key!r}]").items()}
 
 
-def _cotangent(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng([7, 0x76]).standard_normal(shape)
+def _cotangent(path: str, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng([7, 0x76, *path.encode()]).standard_normal(shape)
 
 
-def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any]) -> Run:
+def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collection[str] | None = None) -> Run:
     run, held = Run(), dict[str, Any]()
     for name, part in module.named_modules():
         name = name or "(whole)"
@@ -182,10 +206,14 @@ def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any]) -> Run:
     wrap = lambda x: Variable._kind(_plain(x), requires_grad=_plain(x).dtype.kind == "f") if isinstance(_plain(x), np.ndarray) else x
     given, named = [wrap(x) for x in inputs], {k: wrap(v) for k, v in keywords.items()}
     with enable_grad(), np.errstate(all="ignore"):
-        out = _first_of(module(*given, **named))
-        run.result = np.array(out._data)
-        if out._tracked:
-            out.backward(_cotangent(out.shape))
+        found = module(*given, **named)
+        results = {path: t for path, t in _tensors(found, Variable).items() if only is None or path in only}
+        if not results:
+            raise TypeError(f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
+                            "methods or np.* functions; .numpy() and .data leave the graph.")
+        run.results = {path: np.array(t._data) for path, t in results.items()}
+        tracked = {path: t for path, t in results.items() if t._tracked}
+        backward(list(tracked.values()), [_cotangent(path, t.shape) for path, t in tracked.items()])
     run.parameters = {name for name, p in module.named_parameters() if p._tracked}
     run.values = {name: np.array(t._data) for name, t in held.items()}
     run.gradients = {name: np.array(t._grad._data) for name, t in held.items() if t._grad is not None}
@@ -197,16 +225,18 @@ def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any]) -> Run:
 def _remembering(forward: Callable, name: str, kind: str, run: Run, held: dict[str, Any]) -> Callable:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         found = forward(*args, **kwargs)
-        out = _first_of(found)
-        if isinstance(out, Variable) and name not in held:
-            if out._tracked:
-                out.retain_grad()  # type: ignore[attr-defined]
-            held[name], run.kinds[name] = out, kind
+        if name not in run.kinds:                    # its first call
+            run.kinds[name] = kind
+            for path, out in _tensors(found, Variable).items():
+                if out._tracked:
+                    out.retain_grad()
+                held[name + path], run.kinds[name + path] = out, kind
         return found
     return wrapped
 
 
-def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], change: Callable | None = None) -> Run:
+def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], partners: dict[str, tuple[str, bool]],
+               change: Callable | None = None, only: Collection[str] | None = None) -> Run:
     """The torch side, on a copy that `change` may vary first: it gets (module, inputs, keywords) and may return new inputs."""
     import torch
     module = copy.deepcopy(torch_module).double()
@@ -219,23 +249,30 @@ def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], chang
 
     def hook(name: str) -> Callable:
         def remember(part: Any, _: Any, found: Any) -> None:
-            out = _first_of(found)
-            if isinstance(out, torch.Tensor) and name not in held:
-                if out.requires_grad:
-                    out.retain_grad()
-                held[name], run.kinds[name] = out, type(part).__name__
+            if name not in run.kinds:
+                run.kinds[name] = type(part).__name__
+                for path, out in _tensors(found, torch.Tensor).items():
+                    if out.requires_grad:
+                        out.retain_grad()
+                    held[name + path], run.kinds[name + path] = out, run.kinds[name]
         return remember
 
     for name, part in module.named_modules():
         part.register_forward_hook(hook(name or "(whole)"))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        out = turn(_first_of(module(*given, **named)))
-        run.result = out.detach().numpy().copy()
-        if out.requires_grad:
-            out.backward(torch.tensor(_cotangent(tuple(out.shape))))
+        results = {path: t if path else turn(t) for path, t in _tensors(module(*given, **named), torch.Tensor).items()
+                   if only is None or path in only}
+        run.results = {path: t.detach().numpy().copy() for path, t in results.items()}
+        tracked = {path: t for path, t in results.items() if t.requires_grad}
+        if tracked:
+            torch.autograd.backward(list(tracked.values()), [torch.tensor(_cotangent(path, tuple(t.shape))) for path, t in tracked.items()])
     run.values = {name: t.detach().numpy().copy() for name, t in held.items()}
     run.gradients = {name: t.grad.numpy().copy() for name, t in held.items() if t.grad is not None}
-    run.leaves = {name: p.grad.numpy().copy() for name, p in module.named_parameters() if p.grad is not None}
+    for name, p in module.named_parameters():
+        ours, turned = partners.get(name, (name, False))
+        run.parameters |= {ours} if p.requires_grad else set()
+        if p.grad is not None:
+            run.leaves[ours] = (p.grad.T if turned else p.grad).numpy().copy()
     run.leaves |= {f"input {i}": x.grad.numpy().copy() for i, x in enumerate(given) if isinstance(x, torch.Tensor) and x.grad is not None}
     return run
 
@@ -256,33 +293,44 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
     for name, value in reference.values.items():
-        if name in mine.values and name != "(whole)":
+        if name in mine.values and not name.startswith("(whole)"):
             row = Row(name, mine.kinds[name], difference(mine.values[name], value))
             if name in mine.gradients and name in reference.gradients:
                 row.gradient = difference(mine.gradients[name], reference.gradients[name])
             report.rows.append(row)
-    report.rows.append(Row("(whole)", mine.kinds.get("(whole)", "result"), difference(mine.result, reference.result)))
+    for path, value in reference.results.items():
+        report.rows.append(Row(f"(whole){path}", mine.kinds["(whole)"], difference(mine.results[path], value)))
+        unknown = int(np.sum(np.isnan(value) & np.isnan(mine.results[path]))) if value.shape == mine.results[path].shape else 0
+        if unknown == value.size > 0:
+            report.failure = f"every element of the result{path} is NaN, here and in torch: nothing was compared. Give finite inputs."
+        elif unknown:
+            report.notes.append(f"{unknown} of {value.size} elements of the result{path} are NaN, here and in torch; these tell nothing.")
     for name, gradient in reference.leaves.items():
         if name in mine.leaves:
             report.rows.append(Row(name, "gradient", 0.0, difference(mine.leaves[name], gradient)))
         elif np.abs(gradient).max(initial=0) > 1e-12 and (name.startswith("input") or name in mine.parameters):
-            report.rows.append(Row(name, "no gradient here", 0.0, float("inf")))
+            report.rows.append(Row(name, NO_GRADIENT, 0.0, float("inf")))
 
 
 def _dropout_left_on(module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any], mine: Run, reference: Run) -> str:
     """Do both agree once dropout is off?"""
     quiet = copy.deepcopy(torch_module).eval()
     try:
-        calm, torch_calm = _run_ours(_ours64(module).eval(), inputs, keywords), _run_torch(quiet, inputs, keywords)
+        calm, torch_calm = _run_ours(_ours64(module).eval(), inputs, keywords), _run_torch(quiet, inputs, keywords, {})
     except Exception:
         return ""
-    if difference(calm.result, torch_calm.result) > TOLERANCE:
+    if _apart(calm, torch_calm) > TOLERANCE:
         return ""
     pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
-    sides = [name for name, (loud, silent) in pairs.items() if difference(loud.result, silent.result) > TOLERANCE]
+    sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent) > TOLERANCE]
     return (f"dropout left on in {' and '.join(sides)}: in evaluation mode both agree. Call .eval() on both before comparing; two random "
             "masks never agree."
             if sides else "")
+
+
+def _apart(one: Run, other: Run) -> float:
+    """The largest difference of results that both have."""
+    return max((difference(value, other.results[path]) for path, value in one.results.items() if path in other.results), default=np.inf)
 
 
 def _agree_where_finite(a: np.ndarray, b: np.ndarray) -> bool:
@@ -299,15 +347,23 @@ def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_modu
             varied = theirs(change)
         except Exception:
             continue
-        if difference(varied.result, reference.result) <= TOLERANCE:
+        if _apart(varied, reference) <= TOLERANCE:
             continue                                 # this changes nothing here, so it explains nothing
-        if _agree_where_finite(mine.result, varied.result):
+        if all(_agree_where_finite(mine.results[path], value) for path, value in varied.results.items() if path in mine.results):
             return text
         if not best:
             first = next((n for n in reference.values if n in mine.values and difference(mine.values[n],
                                                                                          reference.values[n]) > TOLERANCE), None)
             if first and first in varied.values and difference(mine.values[first], varied.values[first]) <= TOLERANCE:
                 best = f"in {first!r}: {text}; something further on differs as well"
-    if not best and difference(mine.result, reference.result) <= TOLERANCE:
-        return "the values agree and the gradients do not: run gradcheck on this module, which names the op whose rule is wrong."
     return best
+
+
+def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str:
+    """The values are the same: then a tensor has left the graph, or a rule is wrong."""
+    if _apart(mine, reference) > TOLERANCE:
+        return ""
+    lost = ", ".join(row.name for row in report.rows if row.kind == NO_GRADIENT)
+    return "the values agree and the gradients do not: " + (
+        f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), .data, .numpy(), .item(), Tensor(...) "
+        "and no_grad()." if lost else "run gradcheck on this module, which names the op whose rule is wrong.")

@@ -200,7 +200,8 @@ def constant(p: Pattern) -> Diagnosis | None:
     """The gradient is one number everywhere where the slope is not."""
     if p.a.size > 2 and np.ptp(p.a) <= FIT * np.abs(p.a).max():
         where = "at every element" if p.at is None else p.everywhere
-        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} {where}: constant, where it should differ from element to element.")
+        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} {where}: constant, where it should differ from element to "
+                                     "element.")
     return None
 
 
