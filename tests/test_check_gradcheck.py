@@ -278,4 +278,7 @@ def test_compare_prints_a_line_for_each_intermediate():
         "ok", "5 of 6 off: 2 times too large", "shape (3, 2), expected (2, 3) (transposed?)", "missing", "not asked for"]
     assert result.lines[1].index == (1, 2) and result.lines[1].max_abs == 5
     assert "worst index" in str(result) and "weights" in result._repr_html_()
+    bare = compare(a, {"weights": a})                # an answer without the names that were asked for
+    assert not bare and [line.verdict for line in bare.lines] == ["missing", "not asked for"] and "weights" in str(bare)
+    assert not compare({"weights": a}, a)
     assert compare(Tensor(a), a) and compare({"x": a, "more": a}, {"x": a}) and not compare({}, {"x": a})

@@ -1,6 +1,7 @@
 """vjp, jvp, value_and_grad, jacobian, hessian, hvp and checkpoint: against PyTorch, closed forms and each other."""
 
 import gc
+import math
 import tracemalloc
 
 import numpy as np
@@ -84,6 +85,26 @@ def test_a_function_that_ignores_its_input_has_zero_derivatives():
     close(jacobian(constant, X), np.zeros((2, 3)))
     close(hvp(lambda x: np.sum(x), X, V), np.zeros(3))
     close(hessian(lambda x: np.sum(x), X), np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize("call", [
+    lambda: value_and_grad(math.sin)(0.5), lambda: hessian(math.sin, 0.5), lambda: jvp(math.sin, 0.5, 1.0), lambda: vjp(math.sin, 0.5),
+    lambda: hvp(math.sin, 0.5, 1.0), lambda: jacobian(lambda x: x.numpy(), X), lambda: jacobian(lambda x: x.numpy() * 0 + x.numpy()[0], X),
+    lambda: value_and_grad(lambda a, b: float(b) * 2, argnums=1)(X, -1.0), lambda: value_and_grad(math.sqrt)(0.0),
+])
+def test_a_result_that_left_the_graph_is_no_constant(call):
+    with pytest.raises(TypeError, match="does not remember how it was computed; it must return a Tensor"):
+        call()
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: jvp(f, [X, X], [V]), "2 inputs but 1 tangents"), (lambda: jvp(f, X, V[:2]), "a tangent has its input's shape"),
+    (lambda: hvp(scalar, X, V[:2]), "v has x's shape"), (lambda: hvp(f, X, V), "a single number"), (lambda: hessian(f, X), "a single number"),
+])
+def test_wrong_shapes_are_value_errors_and_the_docstrings_say_so(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+    assert all("ValueError" in t.__doc__ for t in (jvp, hvp, hessian, value_and_grad))
 
 
 def test_third_derivative_has_its_closed_form():

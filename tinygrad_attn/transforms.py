@@ -56,7 +56,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
     if isinstance(y, (tuple, list, dict)) or y is None:
         raise TypeError(f"the function to differentiate returned {describe(y)}; it must return one Tensor. Combine several with "
                         "np.concatenate or a weighted sum, or differentiate one at a time.")
-    if not isinstance(y, Tensor) and _computes_with(f, inputs, keywords or {}):
+    if not isinstance(y, Tensor) and (_computes_with(f, inputs, keywords or {}) or _moves_with(f, y, inputs, keywords or {})):
         raise TypeError(f"the function to differentiate returned {describe(y)}, which does not remember how it was computed; it must "
                         "return a Tensor. Compute with tensor methods or np.* functions; .numpy(), .item() and .data leave the graph.")
     return y if isinstance(y, Tensor) else Tensor(y)
@@ -71,6 +71,15 @@ def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any])
     finally:
         here.observers = tuple(o for o in here.observers if o is not watcher)
     return any(id(x) in watcher.found for x in inputs)
+
+
+def _moves_with(f: Callable, y: Any, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
+    """Does a plain result change with the inputs, as that of math.sin does?  Then it is no constant either."""
+    moved = [Tensor._of(x._data + 1e-3 * (1 + abs(x._data))) if isinstance(x, Variable) and x._tracked else x for x in inputs]
+    try:
+        return not np.array_equal(f(*moved, **keywords), y, equal_nan=True)
+    except Exception:                                # a constant would not mind
+        return True
 
 
 def _function(f: Any) -> None:
@@ -113,7 +122,8 @@ def vjp(f: Callable, *xs: Any, create_graph: bool | None = None) -> tuple[Tensor
 def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> tuple[Tensor, Tensor]:
     """`(y, tangent)`: y = f(*xs) and sum of (dy/dx) v, the change of y as the xs move along the vs.  As jax.jvp.
 
-    `xs` and `vs` are sequences, or one Tensor, array or number each; each v has its x's shape.
+    `xs` and `vs` are sequences, or one Tensor, array or number each; each v has its x's shape, and there is one for each
+    x (ValueError otherwise).
 
     The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v: two backward passes and no second
     set of rules.  A forward pass of its own that pushes the tangents op by op, finding each op's J v in the same way,
@@ -184,12 +194,15 @@ def jacobian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor
 
 
 def hessian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """d^2 f / (dx_i dx_j) of a function with a single number as its result: shape x.shape + x.shape."""
+    """d^2 f / (dx_i dx_j) of a function with a single number as its result (ValueError otherwise): shape x.shape + x.shape."""
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
 def hvp(f: Callable, x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
-    """H v, the Hessian of f at x times v (of x's shape), without building H: the gradient of <grad f, v>."""
+    """H v, the Hessian of f at x times v, without building H: the gradient of <grad f, v>.
+
+    v has x's shape, and f returns a single number (ValueError otherwise).
+    """
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
     v = v if isinstance(v, Variable) else np.asarray(v, x.dtype)

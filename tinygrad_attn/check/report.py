@@ -204,6 +204,8 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
     """
     if not isinstance(reference, dict):
         mine, reference = {"result": mine}, {"result": reference}
+    elif not isinstance(mine, dict):                 # an answer without names: each name is missing, and it was not asked for
+        mine = {"result": mine}
     lines = []
     for name, expected in reference.items():
         if name not in mine or mine[name] is None:
