@@ -29,6 +29,12 @@ def number():
 def broken():
     return {}["no such key"]
 
+class Layer(nn.Module):
+    def forward(self, x):
+        return np.tanh(x) * 2
+
+layer = Layer()
+
 @ta.op
 def cube(x):
     return x * x * x
@@ -167,6 +173,8 @@ def test_graph_of_a_module_by_name(capsys, file, tmp_path, monkeypatch):
     ("", "say which, as"),
     (":right", "needs inputs, and what is drawn is the result of a call without any"),
     (":broken", "mine.py, line 17: KeyError: 'no such key'"),
+    (":layer", "needs inputs, and what is drawn is the result of a call without any"),
+    (":Layer", "mine.py:Layer is a class; name a function, or an object of that class, such as model in model = Layer(...)."),
 ])
 def test_graph_of_something_else(capsys, file, name, expected):
     assert expected in said(capsys, "graph", file + name, code=2)
@@ -199,10 +207,26 @@ def test_gradcheck_fails_what_is_wrong_and_names_the_op(capsys, file):
     ((":energy",), "takes no inputs, so there is no gradient to check"),
     ((":right", "--seed", "-1"), "--seed is 0 or more, got -1"),
     ((":ta",), "is no function but an object of type module"),
+    ((":Layer",), "mine.py:Layer is a class; name a function, or an object of that class"),
+    ((":layer", "--shape", "2", "--shape", "2"), "takes 1 input, but --shape was given 2 times"),
 ])
 def test_gradcheck_of_what_cannot_be_checked(capsys, file, options, expected):
     out = said(capsys, "gradcheck", file + options[0], *options[1:], code=2)
     assert expected in out and out.count("\n") == 1
+
+
+def test_gradcheck_of_a_module_object(capsys, file):
+    assert "(3, 4): 12 elements agree" in said(capsys, "gradcheck", f"{file}:layer")
+
+
+def test_what_is_neither_a_python_file_nor_a_module(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "importing.py").write_text("import no_such_thing\n")
+    for target, words in (("a.txt", "'a.txt' is no Python file; its name should end in .py"),
+                          ("b.txt", "there is no module 'b.txt', nor is it a file that ends in .py"),
+                          ("no_such:f", "there is no module 'no_such'"), ("importing:f", "No module named 'no_such_thing'")):
+        assert words in said(capsys, "gradcheck", target, code=2)
 
 
 def test_a_file_that_is_no_python_is_one_line(capsys, tmp_path):

@@ -99,7 +99,8 @@ def test_a_result_that_left_the_graph_is_no_constant(call):
 
 @pytest.mark.parametrize("call, words", [
     (lambda: jvp(f, [X, X], [V]), "2 inputs but 1 tangents"), (lambda: jvp(f, X, V[:2]), "a tangent has its input's shape"),
-    (lambda: hvp(scalar, X, V[:2]), "v has x's shape"), (lambda: hvp(f, X, V), "a single number"), (lambda: hessian(f, X), "a single number"),
+    (lambda: hvp(scalar, X, V[:2]), "v has x's shape"), (lambda: hvp(f, X, V), "a single number"),
+    (lambda: hessian(f, X), "a single number"),
 ])
 def test_wrong_shapes_are_value_errors_and_the_docstrings_say_so(call, words):
     with pytest.raises(ValueError, match=words):

@@ -180,6 +180,7 @@ def run_graph(arguments: Any) -> int:
     from .viz import graph
 
     function = find(arguments.target)
+    refuse_class(arguments.target, function)
     if callable(function) and inputs_of(function)[0]:
         raise UsageError(f"{arguments.target} needs inputs, and what is drawn is the result of a call without any. Write a function that "
                          "makes the inputs itself and returns the Tensor.")
@@ -205,6 +206,7 @@ def run_gradcheck(arguments: Any) -> int:
     function = find(arguments.target)
     if not callable(function):
         raise UsageError(f"{arguments.target} is no function but an object of type {type(function).__name__}.")
+    refuse_class(arguments.target, function)
     least, most = inputs_of(function)
     if most == 0:
         raise UsageError(f"{arguments.target} takes no inputs, so there is no gradient to check; name a function of arrays.")
@@ -212,8 +214,9 @@ def run_gradcheck(arguments: Any) -> int:
     if len(shapes) == 1:
         shapes *= max(1, least)
     if not least <= len(shapes) <= most:
-        raise UsageError(f"{arguments.target} takes {least if least == most else f'{least} to {most}'} inputs, but --shape was given "
-                         f"{len(shapes)} times; give it once for each input, or once for all.")
+        number = f"{least if least == most else f'{least} to {most}'} input{'s' * (most != 1)}"
+        raise UsageError(f"{arguments.target} takes {number}, but --shape was given {len(shapes)} times; give it once for each input, or "
+                         "once for all.")
     if arguments.seed < 0:
         raise UsageError(f"--seed is 0 or more, got {arguments.seed}.")
     rng = np.random.default_rng(arguments.seed)
@@ -222,13 +225,18 @@ def run_gradcheck(arguments: Any) -> int:
     return 0 if report else 1
 
 
+def refuse_class(target: str, found: Any) -> None:
+    """A class makes objects; what computes is one of these."""
+    if isinstance(found, type):
+        raise UsageError(f"{target} is a class; name a function, or an object of that class, such as model in model = "
+                         f"{found.__name__}(...).")
+
+
 def inputs_of(function: Any) -> tuple[int, int]:
-    """How many positional arguments a function or op must have, and how many it may have."""
+    """How many positional arguments a function, op or module must have, and how many it may have."""
     import inspect
 
-    from .engine import Op
-
-    parameters = inspect.signature(function.forward if isinstance(function, Op) else function).parameters.values()
+    parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     return sum(p.default is p.empty for p in positional), sys.maxsize if any_number else len(positional)
@@ -274,9 +282,17 @@ def find(target: str) -> Any:
         place, name = target, ""
     if place.endswith(".py"):
         module = load(Path(place))
+    elif Path(place).is_file():
+        raise UsageError(f"{place!r} is no Python file; its name should end in .py")
     else:
         sys.path.insert(0, os.getcwd())
-        module = import_module(place)
+        try:
+            module = import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name not in (place, place.partition(".")[0]):
+                raise                                # the module is there, and imports one that is not
+            raise UsageError(f"there is no module {place!r}, nor is it a file that ends in .py; write FILE.py:FUNCTION or "
+                             "MODULE:FUNCTION.") from error
     own = {key: value for key, value in vars(module).items() if not key.startswith("_") and (
         isinstance(value, Op) and value.forward.__module__ == module.__name__
         or callable(value) and not isinstance(value, type) and getattr(value, "__module__", None) == module.__name__)}
