@@ -44,7 +44,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     scaled down for gradients smaller than 1.  Inputs of more than 512 elements are measured in 512 random projections, with
     `fast_mode` any input in two.  Where the default eps does not suit the size of the values, another step is found and noted.
 
-    Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs.
+    Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs, and its ops and
+    rules return new arrays.  An error that f raises a step away counts as the edge of its domain.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %.  As torch.autograd.gradcheck.
     """

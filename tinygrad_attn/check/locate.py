@@ -108,7 +108,7 @@ def error_curve(problem: Problem, which: int, entry: Entry) -> list[tuple[float,
     """The error of the worst element for eps from 1e-1 to 1e-12: a V for a right gradient, flat for a wrong one."""
     flat = int(np.ravel_multi_index(entry.index, entry.analytic.shape)) if entry.index else 0
     errors = [abs(problem.element(which, flat, h) - entry.analytic.flat[flat]) for h in EPSILONS[::2]]
-    return [(h, float(np.nan_to_num(error, nan=np.inf))) for h, error in zip(EPSILONS[::2], errors)]     # NaN: outside the domain
+    return [(h, np.inf if np.isnan(error) else float(error)) for h, error in zip(EPSILONS[::2], errors)]     # NaN: outside the domain
 
 
 def _wrong_elements(entry: Entry, most: int = 24) -> list[int]:

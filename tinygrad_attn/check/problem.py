@@ -123,8 +123,8 @@ class Problem:
         """The slope when these elements move together, each by its sign; what the gradient says; the error, Inf outside the domain."""
         direction = np.zeros(analytic.shape)
         direction.flat[flats] = signs[flats]
-        n, a = self.slope(which, direction, eps), float(np.sum(direction * analytic))
-        return n, a, float(np.nan_to_num(abs(n - a), nan=np.inf))
+        n, a = self.slope(which, direction, eps), float(np.sum(signs[flats] * analytic.flat[flats]))
+        return n, a, np.inf if np.isnan(n - a) else abs(n - a)
 
     def jacobian(self, which: int, eps: float) -> np.ndarray:
         """d(all results, flattened) / d(one input, flattened), by moving."""
@@ -160,7 +160,8 @@ class Problem:
                 x._data = data
         if [z.shape for z in moved] != [y.shape for y in still]:
             moved = [y + 1 for y in still]           # then every result counts
-        sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), np.nan_to_num(y))) for c, y, z in zip(self.cotangents, still, moved))
+        finite = (np.nan_to_num(y, posinf=0, neginf=0) for y in still)
+        sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), y)) for c, y, z in zip(self.cotangents, finite, moved))
         return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
 
 
