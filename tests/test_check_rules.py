@@ -114,6 +114,16 @@ def test_a_wrong_op_beside_a_checkpoint_is_named_and_one_inside_is_not_explained
     assert not report and "inside checkpoint()" in report.diagnosis and "no_grad" not in report.diagnosis
 
 
+def test_a_rule_that_is_right_for_a_weight_of_ones_only_is_found_at_ones_and_explained():
+    average = lambda x: x.mean(axis=-1, keepdims=True)
+    scaled = named("scaled", lambda x, w: (x - average(x)) * w, lambda g, y, x, w: w * (g - average(g)),
+                   lambda g, y, x, w: (g * (x - average(x))).sum(axis=0))
+    for seed in range(8):
+        report = check(scaled, INSIDE, np.ones(4), seed=seed)
+        assert report.diagnosis.kind == "operand misplaced" and report.op == "scaled" and all(e.ok for e in report.entries), report
+        assert "wrong a little way off" in report.diagnosis and "left behind" not in report.diagnosis
+
+
 # ---- one element of many
 
 @pytest.mark.parametrize("n", [2000, 2048, 3000, 5000])

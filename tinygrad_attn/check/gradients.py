@@ -13,7 +13,7 @@ from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
 from .byhand import second_opinion
-from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op
+from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, explain_elsewhere, first_difference, name_op
 from .problem import Problem, private_values
 from .report import Diagnosis, Entry, Report
 from .trace import Trace
@@ -47,7 +47,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs, and its ops and
     rules return new arrays.  An error that f raises a step away counts as the edge of its domain.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
-    Raises TypeError for float32, whose rounding hides errors below about 1 %.  As torch.autograd.gradcheck.
+    Raises TypeError for float32, whose rounding hides errors below about 1 %, and ValueError for a negative tolerance, step or seed.
+    As torch.autograd.gradcheck.
     """
     _check_settings(eps, atol, rtol, order, seed)
     arguments, checked, names = _collect(f, inputs, params)
@@ -164,8 +165,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         explain(report, problem, trace, outputs, gradients, eps, rng)
         if report.better_steps and eps == EPS:
             return _with_another_step(call, checked, names, report, atol, rtol, fast, rng)
-    elif (stale := _wrong_elsewhere(problem, eps, atol, rtol, rng)):
-        report.diagnosis = stale
+    elif (found := _wrong_elsewhere(problem, eps, atol, rng, report)) is not None:
+        report.diagnosis = found
     return report
 
 
@@ -180,27 +181,34 @@ def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: S
     return first
 
 
-def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rtol: float, rng: np.random.Generator) -> Diagnosis | None:
-    """Right at the given values; and a little way off?  A rule that still reads what an earlier call has left shows only there."""
+def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rng: np.random.Generator, report: Report) -> Diagnosis | None:
+    """Right at the given values; and a little way off?  There shows a rule that is right for a weight of ones only, or reads what an
+    earlier call has left.
+    """
     before = [x._data for x in problem.inputs]
-    try:
-        for x in problem.inputs:
-            x._data = x._data * (1 + 0.1 * rng.uniform(-1, 1, x.shape))
-        found = problem.gradients()
-        for which, (x, g) in enumerate(zip(problem.inputs, found)):
-            direction = rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
-            a = 0.0 if g is None else float(np.sum(g * direction))
-            slopes = [problem.slope(which, direction, h) for h in (eps, eps / 8)]
-            margin = 5e-3 * max(abs(a), abs(slopes[0])) + 10 * (atol + problem.noise(eps)) * float(np.abs(direction).max(initial=0))
-            if abs(slopes[0] - slopes[1]) <= 1e-3 * max(map(abs, slopes)) and abs(a - slopes[0]) > margin:
-                return Diagnosis("stale state", f"{problem.names[which]}: the gradient is right at the values given here and wrong a "
-                                                "little way off. The rule uses something that an earlier call left behind (kept on the "
-                                                "layer or in a variable outside, and not renewed) instead of what this call computed.")
-    except Exception:
-        return None                                  # f does not accept these values; nothing to learn then
-    finally:
-        for x, data in zip(problem.inputs, before):
-            x._data = data
+    for _ in range(3):                               # once might miss it by chance
+        try:
+            for x, data in zip(problem.inputs, before):
+                x._data = data * (1 + 0.1 * rng.uniform(-1, 1, x.shape))
+            if (name := _wrong_here(problem, eps, atol, rng)) is not None:
+                return explain_elsewhere(report, problem, name, rng)
+        except Exception:                            # f does not accept these values; nothing to learn then
+            pass
+        finally:
+            for x, data in zip(problem.inputs, before):
+                x._data = data
+    return None
+
+
+def _wrong_here(problem: Problem, eps: float, atol: float, rng: np.random.Generator) -> str | None:
+    """The name of an input whose gradient is off along a random direction, where the slope can be trusted."""
+    for which, (x, g) in enumerate(zip(problem.inputs, problem.gradients())):
+        direction = rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
+        a = 0.0 if g is None else float(np.sum(g * direction))
+        slopes = [problem.slope(which, direction, h) for h in (eps, eps / 8)]
+        margin = 5e-3 * max(abs(a), abs(slopes[0])) + 10 * (atol + problem.noise(eps)) * float(np.abs(direction).max(initial=0))
+        if abs(slopes[0] - slopes[1]) <= 1e-3 * max(map(abs, slopes)) and abs(a - slopes[0]) > margin:
+            return problem.names[which]
     return None
 
 

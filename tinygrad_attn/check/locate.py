@@ -56,6 +56,20 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
                         or _whole(problem, trace, which, entry, eps))
 
 
+def explain_elsewhere(report: Report, problem: Problem, name: str, rng: np.random.Generator) -> Diagnosis:
+    """The gradient is right at the given values and wrong at those that the problem has now."""
+    found = suspects(problem.traced()[1].steps, rng)
+    why = explain_rule(found[0]) if found else Diagnosis("", "")
+    if found:
+        name_op(report, found[0].step)
+    reason = (str(why).removeprefix(why.kind + ": ") if why.kind == "operand misplaced" else
+              "Either these values are special (a weight of ones, zeros, equal elements) and hide a wrong rule, which random ones will "
+              "show; or the rule uses something that an earlier call left behind (kept on the layer or in a variable outside, and not "
+              "renewed) instead of what this call computed.")
+    return Diagnosis(why.kind if why.kind == "operand misplaced" else "stale state",
+                     f"{name}: the gradient is right at the values given here and wrong a little way off: {reason}")
+
+
 def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float) -> Diagnosis:
     """No op is to blame: judge the pattern of the whole function's gradient."""
     found = from_pattern(pattern_of(problem, which, entry.analytic, None, entry.numeric, eps))
