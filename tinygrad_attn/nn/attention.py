@@ -125,8 +125,9 @@ class MultiheadAttention(Module):
         `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or
         float, added to the scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is
         blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
-        through it.  `cache`: see KeyValueCache.  Integer input is promoted.  Raises ValueError and TypeError for
-        shapes and masks that do not fit.
+        through it.  With a `cache` self-attention takes the same object three times, and the memory of cross-attention
+        stays the same; see KeyValueCache.  Integer input is promoted.  Raises ValueError and TypeError for shapes and
+        masks that do not fit.
         """
         own = key is query and value is query        # self-attention: one input, one projection
         one_memory = value is key
@@ -145,10 +146,14 @@ class MultiheadAttention(Module):
             mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype)
             out, weights = attend_packed(packed, self.num_heads, mask, dropout_p, is_causal, need_weights)
         else:
-            q, k, v, past = self._tokens(query, key, value, own, cache)
-            sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], k.shape[2])
-            k, v, extra = self._append(k, v)
+            q, k, v = self._tokens(query, key, value, own, cache)
+            past = cache.past(self) if own and cache is not None else 0
+            extra = (self.bias_k is not None) + self.add_zero_attn
+            sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], past + k.shape[2])
             mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype)
+            if own and cache is not None:            # only now, for a mask that is refused must leave no token behind
+                k, v = cache.extend(self, k, v)
+            k, v = self._append(k, v)
             out, weights = attend(q, k, v, mask, dropout_p, is_causal, need_weights)
         out = self.out_proj(out)                                                        # (B, T, H V) -> (B, T, E)
         if weights is not None and average_attn_weights:
@@ -186,32 +191,25 @@ class MultiheadAttention(Module):
         """(B, T, H D) -> (B, H, T, D)"""
         return F.split_heads(x, self.num_heads)
 
-    def _tokens(self, query: Any, key: Any, value: Any, own: bool,
-                cache: KeyValueCache | None) -> tuple[Any, Any, Any, int]:
-        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), and how many of the S come from the cache."""
+    def _tokens(self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None) -> tuple[Any, Any, Any]:
+        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); from the cache the k and v of a memory that it has."""
         if cache is not None and not own and self in cache:
-            return self._heads(self._project(0, query)), *cache.get(self), 0
+            return self._heads(self._project(0, query)), *cache.get(self, (key, value))
         q, k, v = self._projected_heads(query, key, value, own)
-        if cache is None:
-            return q, k, v, 0
-        if not own:
-            cache.keep(self, k, v)
-            return q, k, v, 0
-        past = cache.past(self)
-        return q, *cache.extend(self, k, v), past
+        if cache is not None and not own:
+            cache.keep(self, k, v, (key, value))
+        return q, k, v
 
-    def _append(self, k: Any, v: Any) -> tuple[Any, Any, int]:
-        """The learned key and value and the zero ones after the others, and how many were appended."""
-        batch, extra = k.shape[0], 0
+    def _append(self, k: Any, v: Any) -> tuple[Any, Any]:
+        """The learned key and value and the zero ones after the others."""
+        batch = k.shape[0]
         if self.bias_k is not None:
             learned = [np.broadcast_to(self._heads(b), (batch, self.num_heads, 1, x.shape[-1]))
                        for b, x in ((self.bias_k, k), (self.bias_v, v))]
             k, v = (np.concatenate([x, token], axis=2) for x, token in zip((k, v), learned))
-            extra += 1
         if self.add_zero_attn:
             k, v = (np.concatenate([x, np.zeros_like(x._data[:, :, :1])], axis=2) for x in (k, v))
-            extra += 1
-        return k, v, extra
+        return k, v
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
         """Raise ValueError unless the inputs fit the module and each other."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import plain
+from ..errors import describe
 from ..tensor import Tensor
 from .module import Module
 
@@ -18,16 +20,30 @@ class KeyValueCache:
             y = encoder(embed(prompt), is_causal=True, cache=cache)         # (B, T, E), all of the prompt
             y = encoder(embed(next_token), is_causal=True, cache=cache)     # (B, 1, E), the same numbers as without
 
-    One cache serves a whole model and belongs to one sequence (or batch) being generated.  Self-attention appends its
-    keys and values.  Cross-attention keeps those of its first call, since the memory stays the same.  Positions of new
-    tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.  A model that calls one
-    attention module twice in a forward pass cannot use it.
+    One cache serves a whole model and belongs to one sequence (or batch) being generated.  Self-attention, which is
+    what takes one and the same object as query, key and value, appends its keys and values.  Cross-attention keeps those
+    of its first call, since the memory stays the same; another one is a ValueError.  Positions of new tokens start at
+    `cache.length`.  A key_padding_mask speaks of all keys, old ones first.  A model that calls one attention module
+    twice in a forward pass cannot use it.
+
+    `copy.copy(cache)` and `copy.deepcopy(cache)` go on from here on their own, for the same modules, as a beam search
+    needs it.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Module, tuple[Any, Any]] = {}
+        self._memory: dict[Module, list[np.ndarray]] = {}       # the key and value that cross-attention has projected
         self._room: dict[Module, list[np.ndarray]] = {}         # where those of `_kept` that grew lie, with room for more
         self._first: Module | None = None
+
+    def __copy__(self) -> KeyValueCache:
+        """A cache of its own.  What is kept never changes, so both may have it; only the room to grow into is not shared."""
+        new = KeyValueCache()
+        new._kept, new._memory, new._first = dict(self._kept), dict(self._memory), self._first
+        return new
+
+    def __deepcopy__(self, _: dict[int, Any]) -> KeyValueCache:
+        return self.__copy__()                       # the modules are names here: copies of them would never be asked for
 
     @property
     def length(self) -> int:
@@ -42,9 +58,18 @@ class KeyValueCache:
         return self._kept[module][0].shape[-2] if module in self._kept else 0
 
     def extend(self, module: Module, k: Any, v: Any) -> tuple[Any, Any]:
-        """Append k (B, H, T, D) and v (B, H, T, V) to the module's and return all of them."""
-        if self._first is None:
-            self._first = module
+        """Append k (B, H, T, D) and v (B, H, T, V) to the module's and return all of them.
+
+        Raises ValueError for another batch size, for a module that keeps a memory here, and for one that has fallen
+        behind the first one.
+        """
+        past = self.past(module)
+        if module in self._memory:
+            raise _refusal(self._memory[module], f"{k.shape[-2]} tokens of its own")
+        if self._first not in (None, module) and past + k.shape[-2] != self.length:
+            raise ValueError(f"the first attention module has {self.length} tokens in this cache, but another has {past} and gets "
+                             f"{k.shape[-2]}: an earlier call failed half way; start a fresh KeyValueCache(). (Nor can a model use "
+                             "it that calls one attention module twice in a forward pass.)")
         if module in self._kept:
             old_k, old_v = self._kept[module]
             if old_k.shape[:2] != k.shape[:2]:
@@ -52,6 +77,8 @@ class KeyValueCache:
                                  f"{k.shape[0]}; start each batch with a fresh KeyValueCache().")
             k, v = self._append(module, (old_k, old_v), (k, v))
         self._kept[module] = k, v
+        if self._first is None:
+            self._first = module
         return k, v
 
     def _append(self, module: Module, old: tuple[Any, Any], new: tuple[Any, Any]) -> list[Any]:
@@ -68,10 +95,26 @@ class KeyValueCache:
             place[..., start:end, :] = x._data
         return [Tensor._of(place[..., :end, :]) for place in room]
 
-    def keep(self, module: Module, k: Any, v: Any) -> None:
-        """Store k and v for `get`."""
+    def keep(self, module: Module, k: Any, v: Any, memory: tuple[Any, Any]) -> None:
+        """Store k and v, which were projected from this key and value, for `get`."""
+        self._memory[module] = [plain(x) for x in memory]
         self._kept[module] = k, v
 
-    def get(self, module: Module) -> tuple[Any, Any]:
-        """The module's (k, v)."""
+    def get(self, module: Module, memory: tuple[Any, Any]) -> tuple[Any, Any]:
+        """The module's (k, v).  Raises ValueError unless they were projected from this key and value."""
+        known = self._memory.get(module)
+        if known is None or not all(_same(a, plain(b)) for a, b in zip(known, memory)):
+            raise _refusal(known, f"other numbers, {describe(plain(memory[0]))}")
         return self._kept[module]
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Are these the same numbers?  A decoder passes the same memory at each step, and then that is quickly said."""
+    return a.__array_interface__ == b.__array_interface__ or np.array_equal(a, b)
+
+
+def _refusal(known: list[np.ndarray] | None, given: str) -> ValueError:
+    held = "tokens of its own" if known is None else f"the memory {describe(known[0])}"
+    return ValueError("self-attention with a cache takes the same object three times (new = x[:, -1:]; attention(new, new, new, "
+                      "cache=cache)); cross-attention's memory must stay the same. This cache holds for the module "
+                      f"{held}, and the call gives it {given}. Start a fresh KeyValueCache() for another memory.")

@@ -1,0 +1,124 @@
+"""KeyValueCache: what it refuses, what a call that failed leaves in it, and copies for a beam search."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from tinygrad_attn import nn, no_grad
+from tinygrad_attn import random as ta_random
+
+
+def attention(**options):
+    return nn.MultiheadAttention(8, 2, batch_first=True, **options)
+
+
+def encoder(layers=2):
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), layers).eval()
+
+
+def step(layer, x, t, cache, **named):
+    """The output for token t alone."""
+    new = x[:, t:t + 1]
+    return layer(new, new, new, is_causal=True, cache=cache, **named)[0].numpy()[:, 0]
+
+
+@pytest.mark.parametrize("first, second", [(slice(0, 3), slice(3, 4)), (slice(0, 1), slice(1, 2))], ids=["other length", "same length"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_three_slices_are_no_self_attention(first, second, batch_first):
+    layer, x, cache = nn.MultiheadAttention(8, 2, batch_first=batch_first), ta_random.randn(4, 4, 8), nn.KeyValueCache()
+    part = lambda s: x[:, s] if batch_first else x[s]
+    layer(part(first), part(first), part(first), cache=cache)
+    with pytest.raises(ValueError, match="takes the same object three times.*memory must stay the same.*fresh KeyValueCache"):
+        layer(part(second), part(second), part(second), cache=cache)
+
+
+def test_a_module_has_either_its_own_tokens_or_a_memory_in_the_cache():
+    layer, x, memory = attention(), ta_random.randn(2, 1, 8), ta_random.randn(2, 3, 8)
+    for calls in ([(x, x), (x, memory)], [(x, memory), (x, x)]):
+        cache = nn.KeyValueCache()
+        layer(calls[0][0], calls[0][1], calls[0][1], cache=cache)
+        with pytest.raises(ValueError, match="takes the same object three times"):
+            layer(calls[1][0], calls[1][1], calls[1][1], cache=cache)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_memory_that_stays_the_same_may_be_another_object(batch_first):
+    layer, x, memory = nn.MultiheadAttention(8, 2, batch_first=batch_first), ta_random.randn(2, 2, 8), ta_random.randn(2, 2, 8)
+    cache, expected = nn.KeyValueCache(), layer(x, memory, memory)[0].numpy()
+    for again in (memory, memory, memory[:], memory.numpy().copy()):
+        np.testing.assert_array_equal(layer(x, again, again, cache=cache)[0].numpy(), expected)
+    with pytest.raises(ValueError, match="memory must stay the same"):
+        layer(x, memory, memory * 2, cache=cache)           # other values for the same keys
+    with pytest.raises(ValueError, match="memory must stay the same"):
+        layer(x, memory * 2, memory, cache=cache)
+
+
+@pytest.mark.parametrize("wrong", [dict(key_padding_mask=np.zeros((2, 9), bool)), dict(attn_mask=np.zeros((9, 9), bool)),
+                                   dict(attn_mask=np.zeros((1, 4), int))])
+def test_a_mask_that_is_refused_leaves_no_token_behind(wrong):
+    layer, x, cache = attention(add_zero_attn=True), ta_random.randn(2, 4, 8), nn.KeyValueCache()
+    whole = layer(x, x, x, is_causal=True)[0].numpy()
+    for t in range(4):
+        with pytest.raises((ValueError, TypeError), match="mask"):
+            step(layer, x, t, cache, **wrong)
+        np.testing.assert_allclose(step(layer, x, t, cache), whole[:, t], rtol=1e-5, atol=1e-6)
+    assert cache.length == 4
+
+
+def test_a_mask_that_an_encoder_refuses_leaves_no_token_behind():
+    model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
+    model(x[:, :3], is_causal=True, cache=cache)
+    with pytest.raises(ValueError, match="key_padding_mask must have the shape"):
+        model(x[:, 3:], src_key_padding_mask=np.zeros((2, 1), bool), is_causal=True, cache=cache)
+    out = model(x[:, 3:], src_key_padding_mask=np.zeros((2, 4), bool), is_causal=True, cache=cache)
+    np.testing.assert_allclose(out.numpy()[:, 0], model(x, is_causal=True).numpy()[:, 3], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_call_that_ended_between_two_layers_is_found_out(after):
+    model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
+    if after:
+        model(x[:, :after], is_causal=True, cache=cache)
+    works = model.layers[1].forward
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    model.layers[1].forward = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        model(x[:, after:after + 1], is_causal=True, cache=cache)
+    model.layers[1].forward = works
+    with pytest.raises(ValueError, match="an earlier call failed half way; start a fresh KeyValueCache"):
+        model(x[:, after:after + 1], is_causal=True, cache=cache)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_copy_goes_its_own_way(make, recorded):
+    """As a beam search needs it: one beginning, two ends."""
+    model, x, other = encoder(), ta_random.randn(2, 6, 8), ta_random.randn(2, 2, 8)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    memory = ta_random.randn(2, 3, 8)
+
+    def both(x, cache, cross):
+        return model(x, is_causal=True, cache=cache), decoder(x, memory, tgt_is_causal=True, cache=cross)
+
+    def generate(x, caches):
+        parts = [both(x[:, t:t + 1], *caches) for t in range(x.shape[1])]
+        return [np.concatenate([out.numpy() for out in outs], 1) for outs in zip(*parts)]
+
+    with no_grad() if not recorded else np.errstate():
+        caches = nn.KeyValueCache(), nn.KeyValueCache()
+        generate(x[:, :3], caches)
+        twins = [make(cache) for cache in caches]
+        assert [cache.length for cache in twins] == [3, 3]
+        ends = [], []
+        for t in range(2):                           # by turns, so that neither may write where the other reads
+            ends[0].append(generate(x[:, 3 + t:4 + t], caches))
+            ends[1].append(generate(other[:, t:t + 1], twins))
+        for end, tail in zip(ends, (x[:, 3:5], other)):
+            whole = np.concatenate([x.numpy()[:, :3], tail.numpy()], 1)
+            for i, expected in enumerate(both(whole, None, None)):
+                found = np.concatenate([outs[i] for outs in end], 1)
+                np.testing.assert_allclose(found, expected.numpy()[:, 3:], rtol=1e-5, atol=1e-6)
