@@ -1,6 +1,7 @@
 """Module: names and order as PyTorch's, values in and out, and errors that say what to write."""
 
 import copy
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -70,6 +71,18 @@ def test_what_would_silently_not_be_trained_is_an_error():
         net.scale = Tensor([1.0])
     with pytest.raises(TypeError, match="Module defines no forward"):
         nn.Module()(1)
+
+
+@pytest.mark.parametrize("value", [[[nn.Linear(2, 2)]], {"a": [nn.Linear(2, 2)]}, [{"a": nn.Linear(2, 2)}],
+                                   [[1.0], [nn.Parameter(np.ones(2))]]], ids=["lists", "lists by name", "dicts", "parameters"])
+def test_modules_in_a_list_of_lists_are_an_error_too(value):
+    net = Net()
+    net.layers = value
+    for walk in (net.parameters, net.modules, net.state_dict):
+        with pytest.raises(TypeError, match="Net.layers is a plain (list|dict) .* nn.ModuleList"):
+            list(walk())
+    net.layers = [["names"], {"sizes": [1, 2]}, (nn.Linear(2, 2),)]          # the tuple is on purpose
+    assert len(list(net.parameters())) == 6
 
 
 def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
@@ -160,6 +173,44 @@ def test_buffers_are_saved_as_torchs():
     assert ours.left.dtype == np.float32
 
 
+def test_an_array_given_to_a_buffer_becomes_its_value():
+    torch = require("torch")
+    theirs, ours = torch.nn.Module(), nn.Module()
+    for module, ones in ((theirs, torch.ones), (ours, np.ones)):
+        module.register_buffer("mean", ones(2))
+        module.register_buffer("left", ones(3), persistent=False)
+        module.mean = module.mean * 0.9 + ones(2)
+        module.left = ones(4)
+    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["mean"]
+    np.testing.assert_allclose(ours.mean.numpy(), theirs.mean.numpy(), rtol=1e-6)
+    assert {n: b.shape for n, b in ours.named_buffers()} == {"mean": (2,), "left": (4,)} and not ours.left.persistent
+    ours.mean = Tensor(np.ones(2, np.float32), requires_grad=True) * 2
+    assert type(ours.mean) is nn.Buffer and not ours.mean.requires_grad and ours.mean.dtype == np.float32
+    ours.mean = ours.mean._data.sum()                # a NumPy number
+    assert type(ours.mean) is nn.Buffer and ours.mean.shape == ()
+    with pytest.raises(TypeError, match=r"'mean' is a Buffer of Module, and 0.5 is not.*nn.Buffer\(value\)"):
+        ours.mean = 0.5
+    buffer = ours.mean = nn.Buffer(np.ones(1), persistent=False)
+    assert ours.mean is buffer and not ours.state_dict()
+    ours.mean = None
+    ours.left = nn.Parameter(np.ones(1))
+    assert not list(ours.buffers()) and list(ours.state_dict()) == ["left"]
+
+
+def test_a_state_dict_shares_the_memory_of_every_shape():
+    class Scale(nn.Module):
+        def __init__(self):
+            self.number, self.row, self.count = nn.Parameter(2.0), nn.Parameter([1.0, 1.0]), nn.Buffer(np.array(1))
+
+    scale = Scale()
+    state = scale.state_dict()
+    for p in (scale.number, scale.row, scale.count):
+        p._array()[...] = 5
+    assert [float(state[name].numpy().max()) for name in ("number", "row", "count")] == [5, 5, 5]
+    state["number"].data[...] = 3
+    assert scale.number.item() == 3
+
+
 def test_a_call_is_a_scope_and_an_error_says_where():
     class Look(nn.Module):
         def forward(self, x):
@@ -194,8 +245,40 @@ def test_containers():
         table["forward"] = nn.ReLU()
     with pytest.raises(TypeError, match="item 1 of a Sequential must be a Module"):
         nn.Sequential(nn.ReLU(), np.tanh)
+    for wrong in (np.tanh, None, [nn.ReLU()], nn.ReLU):
+        for make in (nn.Sequential, nn.ModuleDict, nn.ModuleDict().__setitem__):
+            with pytest.raises(TypeError, match="'act' of a (Sequential|ModuleDict) must be a Module, got"):
+                make(*("act", wrong) if make not in (nn.Sequential, nn.ModuleDict) else ({"act": wrong},))
+    with pytest.raises(ValueError, match="Sequential cannot hold 'forward', which is one of its own attributes"):
+        nn.Sequential({"forward": nn.ReLU()})
     twice = nn.ReLU()
     assert len(nn.Sequential(twice, nn.Linear(1, 1), twice)) == 3
+
+
+def test_names_of_a_sequential_stay_when_more_is_added():
+    torch = require("torch")
+    theirs = torch.nn.Sequential(dict_of(torch.nn)).append(torch.nn.Linear(3, 1)).extend([torch.nn.Tanh(), torch.nn.Linear(1, 1)])
+    ours = nn.Sequential(dict_of(nn)).append(nn.Linear(3, 1)).extend([nn.Tanh(), nn.Linear(1, 1)])
+    theirs[0], ours[0] = torch.nn.Linear(2, 3, bias=False), nn.Linear(2, 3, bias=False)
+    theirs[-1], ours[-1] = torch.nn.Linear(1, 2), nn.Linear(1, 2)
+    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["fc.weight", "2.weight", "2.bias", "4.weight", "4.bias"]
+    numbered = nn.Sequential({"1": nn.ReLU()}).append(nn.Tanh())             # PyTorch's would lose one
+    assert [type(m) for m in numbered] == [nn.ReLU, nn.Tanh]
+    before = dict(numbered.named_children())
+    with pytest.raises(TypeError, match="item 3 of a Sequential must be a Module"):
+        numbered.extend([nn.GELU(), np.tanh])
+    with pytest.raises(TypeError, match="item 0 of a Sequential must be a Module"):
+        numbered[0] = np.tanh
+    assert dict(numbered.named_children()) == before
+    with pytest.raises(IndexError):
+        numbered[2] = nn.ReLU()
+    layers = nn.ModuleList([nn.ReLU(), nn.ReLU()])
+    layers[:1] = [nn.Tanh(), nn.GELU()]
+    assert [type(m) for m in layers] == [nn.Tanh, nn.GELU, nn.ReLU]
+
+
+def dict_of(nn):
+    return OrderedDict(fc=nn.Linear(2, 3), act=nn.ReLU())
 
 
 def test_repr_is_a_tree():

@@ -10,25 +10,38 @@ from ..errors import describe
 from .module import Module
 
 
+def _module(container: Module, place: str, module: Any) -> Module:
+    """The module, or a TypeError that says what stands at this place of the container instead."""
+    if isinstance(module, Module):
+        return module
+    hint = ("for layers in a row write nn.Sequential(*layers)." if isinstance(module, (list, tuple)) else
+            "make an object of the class first, with brackets." if isinstance(module, type) else
+            "that is PyTorch's; use the one in tinygrad_attn.nn." if type(module).__module__.startswith("torch.") else
+            "for a function write a Module whose forward calls it, or nn.ReLU(), nn.GELU() ..." if callable(module) else "")
+    raise TypeError(f"{place} of a {type(container).__name__} must be a Module, got {describe(module)}" + (f": {hint}" if hint else "."))
+
+
+def _put(container: Module, name: str, module: Any) -> None:
+    """container.name = module, unless something is wrong with one of them."""
+    if hasattr(type(container), name):
+        raise ValueError(f"a {type(container).__name__} cannot hold {name!r}, which is one of its own attributes; choose another name.")
+    setattr(container, name, _module(container, repr(name), module))
+
+
 class _Numbered(Module):
     """Children called "0", "1", ... in the module's own attributes."""
 
     def _items(self) -> list[Module]:
         return [child for _, child in self._own(Module)]
 
-    def _replace(self, modules: Iterable[Any]) -> None:
+    def _checked(self, modules: Iterable[Any], start: int) -> list[Module]:
+        """The modules that shall be item `start` and so on."""
         if isinstance(modules, Module) or not isinstance(modules, Iterable):
             raise TypeError(f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write it in [brackets].")
-        modules = list(modules)
-        for i, module in enumerate(modules):
-            if not isinstance(module, Module):
-                hint = ("unpack the list: Sequential(*layers)." if isinstance(module, (list, tuple))
-                        and type(self).__name__ == "Sequential" else
-                        "make an object of the class first, with brackets." if isinstance(module, type) else
-                        "that is PyTorch's; use the one in tinygrad_attn.nn." if type(module).__module__.startswith("torch.") else
-                        "for a function write a Module whose forward calls it, or nn.ReLU(), nn.GELU() ..." if callable(module) else "")
-                raise TypeError(f"item {i} of a {type(self).__name__} must be a Module, got {describe(module)}" + (f": {hint}" if hint
-                                                                                                                   else "."))
+        return [_module(self, f"item {i}", module) for i, module in enumerate(modules, start)]
+
+    def _replace(self, modules: Iterable[Any]) -> None:
+        modules = self._checked(modules, 0)
         for name, _ in list(self._own(Module)):
             delattr(self, name)
         for i, module in enumerate(modules):
@@ -49,10 +62,14 @@ class _Numbered(Module):
         new._replace(modules)
         return new
 
-    def __setitem__(self, index: int, module: Module) -> None:
-        items = self._items()
-        items[index] = module
-        self._replace(items)
+    def __setitem__(self, index: int | slice, module: Any) -> None:
+        items = list(self._own(Module))
+        if isinstance(index, slice):
+            modules = [child for _, child in items]
+            modules[index] = module
+            self._replace(modules)
+        else:
+            setattr(self, items[index][0], _module(self, f"item {index}", module))
 
     def __delitem__(self, index: int | slice) -> None:
         items = self._items()
@@ -61,12 +78,14 @@ class _Numbered(Module):
 
     def append(self, module: Module) -> Any:
         """Add a module at the end; returns the container."""
-        self._replace([*self._items(), module])
-        return self
+        return self.extend([module])
 
     def extend(self, modules: Iterable[Module]) -> Any:
-        """Add several modules at the end; returns the container."""
-        self._replace([*self._items(), *modules])
+        """Add several modules at the end, those that are there keeping their names; returns the container."""
+        for number, module in enumerate(self._checked(modules, len(self)), len(self)):
+            while str(number) in self.__dict__:      # a mapping may have called an earlier one so
+                number += 1
+            setattr(self, str(number), module)
         return self
 
     def insert(self, index: int, module: Module) -> Any:
@@ -108,7 +127,7 @@ class Sequential(_Numbered):
     def __init__(self, *modules: Any) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):
             for name, module in modules[0].items():
-                setattr(self, name, module)
+                _put(self, name, module)
         else:
             self._replace(modules)
 
@@ -127,10 +146,7 @@ class ModuleDict(Module):
             self[name] = module
 
     def __setitem__(self, name: str, module: Module) -> None:
-        if hasattr(type(self), name):
-            raise ValueError(f"a ModuleDict cannot hold {name!r}, which is one of its own attributes; "
-                             "choose another name.")
-        setattr(self, name, module)
+        _put(self, name, module)
 
     def __getitem__(self, name: str) -> Any:
         return dict(self.items())[name]

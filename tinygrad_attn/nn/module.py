@@ -37,7 +37,8 @@ class Parameter(Tensor):
 class Buffer(Tensor):
     """A Tensor that belongs to a Module and is not trained, such as a table of positions.
 
-    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer.
+    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer.  A Tensor or an array that is
+    assigned to the attribute later is copied into a new Buffer, outside every graph.
     """
 
     __slots__ = ("persistent",)
@@ -112,9 +113,15 @@ class Module:
         raise AttributeError(text if name.startswith("__") else text + hint, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(self.__dict__.get(name), Parameter) and not isinstance(value, Parameter) and value is not None:
+        known = self.__dict__.get(name)
+        if isinstance(known, Parameter) and not isinstance(value, Parameter) and value is not None:
             raise TypeError(f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it "
                             "would no longer be trained. Write nn.Parameter(value), or use load_state_dict.")
+        if isinstance(known, Buffer) and not isinstance(value, (Parameter, Buffer)) and value is not None:
+            if not isinstance(value, (Tensor, np.ndarray, np.generic)):
+                raise TypeError(f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, so it "
+                                "would no longer be saved. Write nn.Buffer(value), or set it to None first.")
+            value = Buffer(value, persistent=known.persistent)
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -140,9 +147,10 @@ class Module:
                 self._refuse(value)
 
     def _refuse(self, value: list | dict) -> None:
-        """Raise if a plain list or dict holds modules or parameters."""
+        """Raise if a plain list or dict, or one directly inside it, holds modules or parameters."""
         items = value.values() if isinstance(value, dict) else value
-        if any(isinstance(item, (Module, Parameter)) for item in items):
+        inner = [item.values() if isinstance(item, dict) else item for item in items if isinstance(item, (list, dict))]
+        if any(isinstance(item, (Module, Parameter)) for group in (items, *inner) for item in group):
             name = next(name for name, known in self.__dict__.items() if known is value)
             raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules or parameters, which would be "
                             "neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
@@ -284,7 +292,7 @@ class Module:
         The Tensors share memory with the module's and are outside every graph.  A shared parameter is listed under
         each of its names.
         """
-        return {name: Tensor._of(tensor._data) for name, tensor in self._state()}
+        return {name: Tensor._of(tensor._array()) for name, tensor in self._state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Copy values of the same names into the parameters and buffers, in place, each keeping its dtype.
