@@ -62,8 +62,10 @@ def test_every_dtype_and_shape_comes_back(path, dtype, shape):
 @pytest.mark.parametrize("x", [
     np.arange(12.0).reshape(3, 4).T, np.arange(20.0)[::-3], np.broadcast_to(np.float32(3), (2, 3)),
     np.arange(6, dtype=">i4"), np.arange(6, dtype=">f8").reshape(2, 3), np.float32(2.5),
-    Tensor([[1.0, 2.0]], requires_grad=True),
-], ids=["transposed", "strided", "broadcast", "big-endian int", "big-endian float", "NumPy scalar", "Tensor"])
+    Tensor([[1.0, 2.0]], requires_grad=True), np.arange(6, dtype=np.longlong), np.arange(6, dtype=np.ulonglong).astype(">u8"),
+    np.arange(3, dtype=np.intc),
+], ids=["transposed", "strided", "broadcast", "big-endian int", "big-endian float", "NumPy scalar", "Tensor", "long long",
+        "unsigned long long", "int"])
 def test_whatever_lies_in_memory(path, x):
     save({"x": x}, path)
     expected = np.asarray(getattr(x, "_data", x))

@@ -67,6 +67,15 @@ def test_dropout_draws_torchs_mask(shape):
     assert ours.eval()(x) is x and nn.Dropout(0.0)(x) is x
 
 
+def test_a_probability_may_be_a_numpy_number():
+    x = ta_random.randn(4, 4)
+    results = []
+    for p in (0.5, np.float32(0.5)):
+        ta_random.manual_seed(1)
+        results.append(nn.Dropout(p)(x).numpy())
+    assert np.array_equal(*results) and nn.MultiheadAttention(4, 2, dropout=np.float32(0.5)).dropout == 0.5
+
+
 def test_a_layer_called_twice_keeps_its_calls_apart():
     drop = nn.Dropout(0.5)
     x = Tensor(np.ones(64), requires_grad=True)
@@ -82,16 +91,24 @@ def test_embedding_padding_gets_no_gradient():
     np.testing.assert_array_equal(layer.weight.grad.numpy()[:, 0], [1, 0, 2, 0])
     table = nn.Embedding.from_pretrained(np.eye(3))
     assert not table.weight.requires_grad and np.array_equal(table(2).numpy(), [0, 0, 1])
+    table = nn.Embedding.from_pretrained(np.eye(3), freeze=False, padding_idx=-1)
+    table([2, 0]).sum().backward()
+    assert table.padding_idx == 2 and not table.weight.grad.numpy()[2].any() and table.weight.grad.numpy()[0].all()
 
 
 @pytest.mark.parametrize("call, error, text", [
     (lambda: nn.Linear(3, 2)(np.ones((3, 4))), ValueError, r"Linear\(in_features=3.*array \(3, 4\).*Transpose input"),
     (lambda: nn.Linear(3, 2)("text"), TypeError, "Tensor"),
     (lambda: nn.Embedding(3, 2, padding_idx=3), ValueError, "padding_idx=3 is not one of the 3 rows"),
+    (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=7), ValueError, "padding_idx=7 is not one of the 3 rows"),
+    (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=-4), ValueError, "padding_idx=-4 is not one of the 3 rows"),
     (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 .* outside the table"),
     (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
     (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
-    (lambda: nn.Dropout(1.5), ValueError, "p=1.5"),
+    (lambda: nn.Dropout(1.5), ValueError, r"Dropout: p is the probability to drop .* \[0, 1\], got 1.5"),
+    (lambda: nn.Dropout("half"), ValueError, "got half"),
+    (lambda: nn.MultiheadAttention(4, 2, dropout=-1), ValueError, "MultiheadAttention: dropout is the probability .* got -1"),
+    (lambda: nn.MultiheadAttention(4, 2, dropout="half"), ValueError, "got half"),
     (lambda: nn.GELU("erf"), ValueError, "'none' or 'tanh'"),
     (lambda: nn.FeedForward(2, 2, activation="rleu"), ValueError, "'relu', 'gelu' or a function.*mean 'relu'"),
     (lambda: nn.SinusoidalPositionalEncoding(4, 3)(np.ones((1, 4, 4))), ValueError, "max_len=3 positions.*from 0 to 3"),

@@ -85,10 +85,10 @@ def _array(name: str, value: Any) -> NDArray[Any]:
     else:
         hint = "join nested names with a dot" if isinstance(value, Mapping) else "write np.array(...) around it"
         raise TypeError(f"{name!r} is a {type(value).__name__}, not a Tensor or an array; {hint}")
-    native = array.dtype.newbyteorder("=")
-    if native.type not in DTYPES.values():
-        known = ", ".join(np.dtype(d).name for d in DTYPES.values())
-        raise TypeError(f"{name!r} has dtype {array.dtype}, which the file cannot hold; convert it to one of {known}")
+    known, native = [np.dtype(d) for d in DTYPES.values()], array.dtype.newbyteorder("=")
+    if native not in known:                 # equal are also two names of one kind of number, as longlong and int64
+        raise TypeError(f"{name!r} has dtype {array.dtype}, which the file cannot hold; convert it to one of "
+                        + ", ".join(d.name for d in known))
     return np.array(array, dtype=native, order="C", copy=None)
 
 
@@ -166,7 +166,10 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """The arrays and the text of one and the same file, even if another process replaces it meanwhile."""
+    """The arrays and the text of one and the same file, even if another process replaces it meanwhile.
+
+    Raises as `load` does.
+    """
     library = _safetensors()
     path = os.fspath(path)
     _check_header(path)

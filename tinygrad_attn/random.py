@@ -254,19 +254,28 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype unless given."""
+    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype unless given.
+
+    Raises TypeError for a shape that is not made of integers >= 0, and for a dtype that is not floating.
+    """
     dtype = get_default_dtype() if dtype is None else dtype
     return Tensor(default_generator().uniform(_shape(shape), dtype=dtype), requires_grad=requires_grad)
 
 
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype unless given."""
+    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype unless given.
+
+    Raises TypeError as `rand` does.
+    """
     dtype = get_default_dtype() if dtype is None else dtype
     return Tensor(default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad)
 
 
 def randint(low: int, high: Any = None, size: Any = None) -> Tensor:
-    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, (2, 3))`, as `torch.randint`. int64."""
+    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, (2, 3))`, as `torch.randint`. int64.
+
+    Raises TypeError for a size that is no tuple of integers >= 0, ValueError unless low < high.
+    """
     if size is None:
         low, high, size = 0, low, high
     if not isinstance(size, (tuple, list)):

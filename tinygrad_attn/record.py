@@ -68,7 +68,8 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     Names are seen from the outermost module that is called, or from `root`.  A module called several times has
     several entries in its list, in order.  An unbatched call counts as a batch of one.  Weights are those that were
     applied, after dropout if there was any.  It does not matter whether the call asked for weights, and the outputs
-    are the same numbers with and without recording.  Only calls of this thread are seen.
+    are the same numbers with and without recording.  Only calls of this thread are seen.  Raises TypeError for a `root`
+    that is no module.
     """
     if root is not None and not hasattr(root, "named_modules"):
         raise TypeError(f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.")

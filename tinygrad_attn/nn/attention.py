@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import fused, record, reference
+from ..arguments import check_probability
 from ..errors import describe
 from ..tensor import Tensor
 from . import init, masks
@@ -77,8 +78,7 @@ class MultiheadAttention(Module):
             raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
                              "Choose another number of heads, or a head size of your own: "
                              f"head_dim={embed_dim // num_heads + 1}.")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout needs a probability between 0 and 1, got {dropout}.")
+        check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.head_dim = head_dim or embed_dim // num_heads
@@ -288,7 +288,7 @@ class AdditiveAttention(Module):
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
         `key_padding_mask` (B, S): True = blocked, or float, added to the scores.  With every key blocked weights and
-        output are zero.
+        output are zero.  Raises ValueError for shapes that do not fit, TypeError for a mask of integers.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
         if (not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]

@@ -84,14 +84,14 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
     fan_in, fan_out = _fans(tensor)
     a = math.sqrt(3.0) * (gain * math.sqrt(2.0 / float(fan_in + fan_out)))
     return uniform_(tensor, -a, a, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
     fan_in, fan_out = _fans(tensor)
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / float(fan_in + fan_out)), generator)
 
@@ -110,7 +110,7 @@ def kaiming_uniform_(
     """u from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
 
     `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5), which is b =
-    1 / sqrt(fan_in).
+    1 / sqrt(fan_in). Raises ValueError for fewer than 2 axes, another mode or an unknown nonlinearity.
     """
     if 0 in tensor.shape:
         warnings.warn("initialising a tensor without elements does nothing", stacklevel=2)
@@ -123,7 +123,7 @@ def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """n with mean 0 and std = gain / sqrt(fan). He et al., 2015."""
+    """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises ValueError as `kaiming_uniform_`."""
     if 0 in tensor.shape:
         warnings.warn("initialising a tensor without elements does nothing", stacklevel=2)
         return tensor

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..arguments import sizes_of
+from ..arguments import check_probability, sizes_of
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -77,30 +77,39 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+def _padding_row(padding_idx: int | None, rows: int) -> int | None:
+    """The index of a row, counted from the start."""
+    if padding_idx is not None and not -rows <= padding_idx < rows:
+        raise ValueError(f"padding_idx={padding_idx} is not one of the {rows} rows of the table.")
+    return None if padding_idx is None else padding_idx % rows
+
+
 class Embedding(Module):
     """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.  (...) -> (..., E)
 
-    Initial values: normal, with the row `padding_idx` zero; that row gets no gradient.  As torch.nn.Embedding.
+    Initial values: normal, with the row `padding_idx` zero; that row gets no gradient.  Raises ValueError for a
+    `padding_idx` outside the table.  As torch.nn.Embedding.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
                  dtype: Any = None) -> None:
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(f"padding_idx={padding_idx} is not one of the {num_embeddings} rows of the table.")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.padding_idx = _padding_row(padding_idx, num_embeddings)
         self.weight = Parameter.empty(num_embeddings, embedding_dim, dtype=dtype)
         self.reset_parameters()
 
     @classmethod
     def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
-        """An Embedding with this table (V, E), not trained further unless freeze=False."""
+        """An Embedding with this table (V, E), not trained further unless freeze=False.
+
+        Raises ValueError for a table of other than two axes and a `padding_idx` outside it.
+        """
         table = Parameter(embeddings, requires_grad=not freeze)
         if table.ndim != 2:
             raise ValueError(f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}.")
         new = cls.__new__(cls)
         new.num_embeddings, new.embedding_dim = table.shape
-        new.padding_idx, new.weight = padding_idx, table
+        new.padding_idx, new.weight = _padding_row(padding_idx, len(table)), table
         return new
 
     def reset_parameters(self) -> None:
@@ -118,10 +127,6 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return sizes_of(normalized_shape)
-
-
 class LayerNorm(Module):
     """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last axes.
 
@@ -130,13 +135,13 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, *, dtype: Any = None) -> None:
-        self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
+        self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         dtype = dtype or get_default_dtype()
         self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
         self.bias = Parameter(np.zeros(self.normalized_shape, dtype)) if elementwise_affine and bias else None
 
     def forward(self, input: Any) -> Tensor:
-        """(..., *normalized_shape) -> the same shape"""
+        """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
         return F.layer_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -152,12 +157,12 @@ class RMSNorm(Module):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
                  elementwise_affine: bool = True, *, dtype: Any = None) -> None:
-        self.normalized_shape, self.eps, self.elementwise_affine = _shape(normalized_shape), eps, elementwise_affine
+        self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         dtype = dtype or get_default_dtype()
         self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
 
     def forward(self, input: Any) -> Tensor:
-        """(..., *normalized_shape) -> the same shape"""
+        """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
         return F.rms_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
@@ -171,8 +176,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
-            raise ValueError(f"dropout needs a probability between 0 and 1, got p={p!r}.")
+        check_probability(p, "Dropout")
         self.p = p
 
     def forward(self, input: Any) -> Any:

@@ -28,7 +28,7 @@ class Parameter(Tensor):
 
     @classmethod
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
-        """A parameter for an initialiser to fill."""
+        """A parameter for an initialiser to fill.  Raises ValueError for sizes that are not whole numbers, none negative."""
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
             raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
         return cls._of(np.empty(shape, dtype or get_default_dtype()), True)  # type: ignore[return-value]
@@ -236,7 +236,10 @@ class Module:
     # ---- settings
 
     def train(self, mode: bool = True) -> Any:
-        """Training mode, in which dropout drops, for this module and all inside it; returns the module."""
+        """Training mode, in which dropout drops, for this module and all inside it; returns the module.
+
+        Raises ValueError for a mode other than True or False.
+        """
         if not isinstance(mode, bool):
             raise ValueError(f"train() takes True or False, got {describe(mode)}; to train, call it without argument.")
         for module in self.modules():
@@ -259,7 +262,10 @@ class Module:
             p._grad = None if set_to_none or p._grad is None else Tensor._of(np.zeros_like(p._data))
 
     def astype(self, dtype: Any) -> Any:
-        """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards."""
+        """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards.
+
+        Raises TypeError for a dtype that is not floating.
+        """
         dtype = np.dtype(dtype)
         if dtype.kind != "f":
             raise TypeError("a module's parameters are floating-point numbers, such as np.float32 or np.float64; "

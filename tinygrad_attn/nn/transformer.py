@@ -76,6 +76,9 @@ class _Layer(Module):
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
+    def extra_repr(self) -> str:
+        return "norm_first=True" if self.norm_first else ""
+
 
 class TransformerEncoderLayer(_Layer):
     """Self-attention, then a feed-forward network, each a residual step with its layer norm.
@@ -110,9 +113,6 @@ class TransformerEncoderLayer(_Layer):
         x = floating(src, self.linear1.weight)
         x = self._residual(x, self.norm1, self.dropout1, attention)
         return self._residual(x, self.norm2, self.dropout2, self._feed_forward)
-
-    def extra_repr(self) -> str:
-        return "norm_first=True" if self.norm_first else ""
 
 
 class TransformerDecoderLayer(_Layer):
@@ -159,9 +159,6 @@ class TransformerDecoderLayer(_Layer):
         x = self._residual(x, self.norm1, self.dropout1, attention)
         x = self._residual(x, self.norm2, self.dropout2, look_at_memory)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
-
-    def extra_repr(self) -> str:
-        return "norm_first=True" if self.norm_first else ""
 
 
 def _copies(layer: Module, count: int) -> ModuleList:
