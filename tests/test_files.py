@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from support import require
 
 import tinygrad_attn
-from tinygrad_attn import Tensor, files, nn, optim
+from tinygrad_attn import Tensor, checkpoints, files, nn, optim
 from tinygrad_attn.checkpoints import load_checkpoint, save_checkpoint
-from tinygrad_attn.files import load, load_metadata, save
+from tinygrad_attn.files import load, load_metadata, load_with_metadata, save
+from tinygrad_attn.random import get_rng_state, rand
 
 safetensors = require("safetensors.numpy")
 KILLS = int(os.environ.get("TINYGRAD_ATTN_KILLS", "25"))
@@ -472,6 +473,44 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(path, training):
     schedule.load_state_dict = works
     load_checkpoint(path, model=other, optimizer=optimizer, schedule=schedule)
     assert np.array_equal(other.weight.numpy(), training["model"].weight.numpy()) and optimizer.state_dict()["state"]
+
+
+@pytest.mark.parametrize("array, text", [
+    ({"generator.key": np.zeros(5, np.uint32)}, {}), ({"generator.position": np.array(9999)}, {}),
+    ({"generator.spare_normal": None}, {}), ({}, {"extra": "{not JSON"}), ({}, {"extra": None}), ({}, {"step": "seven"}),
+], ids=["short key", "position", "no spare normal", "extra", "no extra", "step"])
+def test_a_checkpoint_with_a_damaged_end_changes_nothing(path, training, array, text):
+    save_checkpoint(path, **training, step=3)
+    arrays, metadata = load_with_metadata(path)
+    arrays, metadata = ({k: v for k, v in both.items() if v is not None} for both in ({**arrays, **array}, {**metadata, **text}))
+    save(arrays, path, metadata)
+    other = nn.Linear(3, 2)
+    optimizer = optim.SGD(other.parameters(), lr=0.5, momentum=0.9)
+    before, generator = {k: v.numpy().copy() for k, v in other.state_dict().items()}, get_rng_state()
+    with pytest.raises(ValueError):
+        load_checkpoint(path, model=other, optimizer=optimizer)
+    assert all(np.array_equal(v.numpy(), before[k]) for k, v in other.state_dict().items())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert all(np.array_equal(v, generator[k], equal_nan=True) for k, v in get_rng_state().items())
+
+
+def test_ctrl_c_while_the_generator_is_put_back_changes_nothing(path, training, monkeypatch):
+    save_checkpoint(path, **training)
+    rand(3)
+    other, works, calls = nn.Linear(3, 2), checkpoints.set_rng_state, []
+    before, generator = other.weight.numpy().copy(), get_rng_state()
+
+    def interrupted(state):
+        works(state)
+        calls.append(state)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "set_rng_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_checkpoint(path, model=other)
+    assert np.array_equal(other.weight.numpy(), before)
+    assert all(np.array_equal(v, generator[k], equal_nan=True) for k, v in get_rng_state().items())
 
 
 def test_checkpoints_that_do_not_fit(path, training):

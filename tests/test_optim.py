@@ -264,6 +264,48 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         np.testing.assert_array_equal(a.state_dict()["state"][index]["exp_avg"], entry["exp_avg"])
 
 
+@pytest.mark.parametrize("name, first, later", [
+    ("SGD", {}, {"momentum": 0.9}), ("SGD", {"momentum": 0.9}, {"momentum": 0.0}), ("Adam", {}, {"amsgrad": True}),
+    ("Adam", {"amsgrad": True}, {"amsgrad": False}), ("SGD", {}, {"momentum": 0.9, "nesterov": True}),
+])
+def test_settings_that_are_switched_on_or_off_later(name, first, later):
+    """Also the state saved in between, and one that more parameters were added to."""
+    ours, theirs = twins()
+    a, b = getattr(optim, name)(ours[:4], lr=0.1, **first), getattr(torch.optim, name)(theirs[:4], lr=0.1, **first)
+    for step in range(8):
+        if step == 3:
+            for optimizer in (a, b):
+                optimizer.param_groups[0].update(later)
+            for p in theirs[:4] if later.get("amsgrad") else ():
+                b.state[p]["max_exp_avg_sq"] = torch.zeros_like(p)           # PyTorch does not get so far by itself
+            copied = getattr(optim, name)(ours[:4], lr=0.1, **first)
+            copied.load_state_dict(a.state_dict())
+            a = copied
+            for optimizer, more in ((a, ours), (b, theirs)):
+                optimizer.add_param_group({"params": more[4]})
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+        same(ours, theirs, 1e-12)
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_a_step_that_is_refused_counts_for_nobody(refused):
+    ours, theirs = twins()
+    a, b = optim.Adam(ours), torch.optim.Adam(theirs)
+    for step in range(3):
+        give_gradients(ours, theirs, step)
+        if step == 1:
+            array = ours[refused]._data
+            ours[refused]._data = array.astype(np.float32)
+            with pytest.raises(ValueError, match=f"parameter {refused} is now .* float32"):
+                a.step()
+            ours[refused]._data = array
+        a.step()
+        b.step()
+    same(ours, theirs, 1e-12)
+
+
 # ---- clipping -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, math.inf])
@@ -293,6 +335,22 @@ def test_clip_edge_cases():
     with pytest.raises(ValueError, match="norm of the gradients is nan"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
     assert math.isnan(optim.clip_grad_norm_([p], 1.0))
+
+
+def test_clipping_takes_numpys_numbers_and_refuses_integer_gradients():
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    for bound in (np.float32(1.0), np.float64(1.0), np.int64(1)):
+        p.grad = Tensor([3.0, 4.0])
+        assert optim.clip_grad_norm_([p], bound) == 5.0 and p.grad.dtype == np.float32
+        np.testing.assert_allclose(p.grad._data, [0.6, 0.8], rtol=1e-6)
+        p.grad = Tensor([3.0, -4.0])
+        optim.clip_grad_value_([p], bound)
+        assert p.grad._data.tolist() == [1, -1]
+    p.grad = Tensor(np.array([3, 4]))
+    for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
+        with pytest.raises(TypeError, match=r"gradient is Tensor \(2,\) int64.*p.grad.astype\(p.dtype\)"):
+            clip([p], 0.5)
+        assert p.grad._data.tolist() == [3, 4]
 
 
 def test_clip_grad_value():
@@ -352,6 +410,20 @@ def test_a_schedule_as_torchs_lambda_lr_and_resumed():
     same(ours, theirs, 1e-12)
 
 
+def test_a_group_added_after_the_schedule_was_made_follows_it():
+    a, b = twins()[0][:2]
+    optimizer = optim.SGD([a], lr=0.4)
+    schedule = optim.Schedule(optimizer, lambda t: 0.5**t)
+    schedule.step()
+    optimizer.add_param_group({"params": b, "lr": 0.1})
+    saved = schedule.state_dict()
+    assert saved == {"step_number": 1, "initial_lr": [0.4, 0.1]}
+    schedule.step()
+    assert [g["lr"] for g in optimizer.param_groups] == [0.1, 0.025]
+    schedule.load_state_dict(saved)
+    assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.05]
+
+
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 def leaf():
@@ -380,10 +452,14 @@ def exhausted():
     (lambda: optim.SGD([leaf()], lr=-0.1), ValueError, "SGD: lr must be 0 or more, got -0.1.*maximize=True"),
     (lambda: optim.SGD([leaf()], lr=math.nan), ValueError, "lr must be 0 or more, got nan"),
     (lambda: optim.SGD([{"params": [leaf()], "lr": -1}]), ValueError, "lr must be 0 or more"),
+    (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be 0 or more, got -1$"),
+    (lambda: optim.SGD([leaf()], momentum=0.9, dampening="0.1"), ValueError, "dampening must be 0 or more, got '0.1'$"),
+    (lambda: optim.clip_grad_norm_([leaf()], "1"), ValueError, "max_norm is the largest norm allowed, a number .* got '1'"),
+    (lambda: optim.clip_grad_value_([leaf()], -1.0), ValueError, "clip_value is the largest value allowed, a number .* got -1.0"),
     (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
     (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), got \(0.9, 1.0\)"),
-    (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more"),
-    (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more"),
+    (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
+    (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 10), ValueError, "0 <= warmup_steps < total_steps"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, min_lr=5), ValueError, "min_lr must lie between"),
     (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),

@@ -57,11 +57,12 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     """
     _by_name("load_checkpoint", path, misplaced, model)
     arrays, metadata = load_with_metadata(path)
-    if "step" not in metadata or not any(name.startswith("generator.") for name in arrays):
+    if not {"step", "extra"} <= {*metadata} or not any(name.startswith("generator.") for name in arrays):
         raise ValueError(f"{str(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
             raise ValueError(f"{str(path)!r} was saved without {name}; load it without {name}= or save it with {name}=")
+    progress = Progress(int(metadata["step"]), json.loads(metadata["extra"]))
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
         state: dict[int, dict[str, NDArray[Any]]] = {}
@@ -72,16 +73,18 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     if schedule is not None:
         parts.append((schedule, json.loads(metadata["schedule"])))
     undo: list[tuple[Any, Any]] = []
+    generator = get_rng_state()
     try:
         for part, saved in parts:
             undo.append((part, deepcopy(part.state_dict())))
             part.load_state_dict(saved)
+        set_rng_state(_under("generator.", arrays))
     except BaseException:                       # also an interrupt: all of it or nothing
         for part, before in reversed(undo):
             part.load_state_dict(before)
+        set_rng_state(generator)
         raise
-    set_rng_state(_under("generator.", arrays))
-    return Progress(int(metadata["step"]), json.loads(metadata["extra"]))
+    return progress
 
 
 def _by_name(function: str, path: Any, misplaced: tuple, model: Any) -> None:

@@ -25,7 +25,16 @@ def _gradients(parameters: Any) -> list[Array]:
     parameters = list(parameters) if hasattr(parameters, "__iter__") else [parameters]
     if (other := next((p for p in parameters if not isinstance(p, Tensor)), None)) is not None:
         raise TypeError(f"clipping takes a list of Tensors, got {describe(other)}; write list(model.parameters())")
-    return [p.grad._array() for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+    grads = [p.grad for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+    if (whole := next((g for g in grads if g.dtype.kind != "f"), None)) is not None:
+        raise TypeError(f"a gradient is {describe(whole)}, which has no place for fractions; write p.grad = p.grad.astype(p.dtype)")
+    return [g._array() for g in grads]
+
+
+def _bound(bound: Any, name: str, what: str) -> float:
+    if not isinstance(bound, (int, float, np.number)) or not bound >= 0:
+        raise ValueError(f"{name} is the largest {what} allowed, a number such as 1.0; got {bound!r}")
+    return float(bound)
 
 
 def clip_grad_norm_(
@@ -33,11 +42,11 @@ def clip_grad_norm_(
 ) -> float:
     """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm of all gradients as one vector; returns |g|.
 
-    `norm_type` may be math.inf. Raises ValueError if `error_if_nonfinite` and the norm is NaN or infinite. As
+    `norm_type` may be math.inf. Raises TypeError for what are no parameters and for integer gradients, ValueError for a
+    `max_norm` that is no number >= 0, and if `error_if_nonfinite` and the norm is NaN or infinite. As
     `torch.nn.utils.clip_grad_norm_`.
     """
-    if not isinstance(max_norm, (int, float)) or not max_norm >= 0:
-        raise ValueError(f"max_norm is the largest norm allowed, a number such as 1.0; got {max_norm!r}")
+    max_norm = _bound(max_norm, "max_norm", "norm")
     grads = _gradients(parameters)
     norms = [float(np.linalg.norm(g.reshape(-1), norm_type)) for g in grads if g.size]
     total = float(np.linalg.norm(norms, norm_type)) if norms else 0.0
@@ -52,7 +61,11 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
-    """g = min(max(g, -clip_value), clip_value), element by element. As `torch.nn.utils.clip_grad_value_`."""
+    """g = min(max(g, -clip_value), clip_value), element by element. As `torch.nn.utils.clip_grad_value_`.
+
+    Raises as `clip_grad_norm_` does.
+    """
+    clip_value = _bound(clip_value, "clip_value", "value")
     for g in _gradients(parameters):
         np.clip(g, -clip_value, clip_value, out=g)
         guard.changed(g)

@@ -36,12 +36,12 @@ _ABSTRACT = "use SGD, Adam or AdamW, or subclass Optimizer and give _state_names
 class _Bucket:
     """One large parameter, or all small ones of a group and dtype, with their state in flat arrays."""
 
-    def __init__(self, params: list[Tensor], indices: list[int], names: Iterable[str]) -> None:
+    def __init__(self, params: list[Tensor], indices: list[int]) -> None:
         self.params, self.indices = params, indices
         self.shapes, self.dtypes = [p._data.shape for p in params], [p._data.dtype for p in params]
         self.bounds = np.cumsum([0, *(p._data.size for p in params)]).tolist()
         self.steps = [0] * len(params)
-        self.state = {name: np.zeros(self.bounds[-1], self.dtypes[0]) for name in names}
+        self.state: dict[str, Array] = {}
         if len(params) > 1:
             self.values, self.grads = np.empty((2, self.bounds[-1]), self.dtypes[0])
             self.views = [self.part(self.values, i) for i in range(len(params))]
@@ -50,7 +50,12 @@ class _Bucket:
         """Where parameter i lies in a flat array, in its own shape."""
         return flat[self.bounds[i]:self.bounds[i + 1]].reshape(self.shapes[i])
 
-    def pieces(self) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
+    def kept(self, names: Iterable[str]) -> list[Array]:
+        """The state of these names, zeros where it is new: momentum, say, may be switched on at any step."""
+        self.state |= {name: np.zeros(self.bounds[-1], self.dtypes[0]) for name in names if name not in self.state}
+        return [self.state[name] for name in names]
+
+    def pieces(self, state: list[Array]) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
         """(members, numbers, gradients, state, what to copy back), the middle ones flat and to be changed in place.
 
         All at once if every parameter has a gradient and the same history, else one by one. The numbers are gathered
@@ -65,12 +70,12 @@ class _Bucket:
         if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
             np.concatenate(arrays, axis=None, out=self.values)
             np.concatenate(grads, axis=None, out=self.grads)
-            yield list(range(len(arrays))), self.values, self.grads, list(self.state.values()), list(zip(arrays, self.views))
+            yield list(range(len(arrays))), self.values, self.grads, state, list(zip(arrays, self.views))
             return
         for i, data in enumerate(arrays):
             if (grad := self.params[i].grad) is not None:
                 values = data.reshape(-1)  # a view if contiguous, and then nothing is left to write
-                yield ([i], values, contiguous(grad._data).reshape(-1), [self.part(s, i).reshape(-1) for s in self.state.values()],
+                yield ([i], values, contiguous(grad._data).reshape(-1), [self.part(s, i).reshape(-1) for s in state],
                        [] if data.flags.c_contiguous else [(data, values.reshape(data.shape))])
 
 
@@ -116,24 +121,24 @@ class Optimizer:
         work, back, touched = [], [], []
         for group, buckets in zip(self.param_groups, self._made_buckets()):
             for bucket in buckets:
-                for members, values, grads, state, copies in bucket.pieces():
-                    for i in members:
-                        bucket.steps[i] += 1
-                        touched.append(bucket.params[i]._data)
-                    work.append((self._update(group, bucket.steps[members[0]], values.dtype), values, grads, state))
+                for members, values, grads, state, copies in bucket.pieces(bucket.kept(self._state_names(group))):
+                    work.append((self._update(group, bucket.steps[members[0]] + 1, values.dtype), values, grads, state))
+                    touched += [(bucket, i) for i in members]
                     back += copies
+        for bucket, i in touched:  # only now that nothing was refused
+            bucket.steps[i] += 1
         _in_blocks(work)
         for data, values in back:
             data[...] = values
-        guard.changed(*touched)
+        guard.changed(*[bucket.params[i]._data for bucket, i in touched])
 
     # ---- what an optimiser says of itself -------------------------------------------------------------------------
 
     def _check(self, group: Mapping[str, Any]) -> None:
-        for name in ("lr", "weight_decay", "momentum", "eps"):
+        for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             if name in group and not (isinstance(group[name], (int, float, np.number)) and group[name] >= 0):
-                raise ValueError(f"{type(self).__name__}: {name} must be 0 or more, got {group[name]!r}; to climb "
-                                 "instead of descend write maximize=True")
+                hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
+                raise ValueError(f"{type(self).__name__}: {name} must be 0 or more, got {group[name]!r}{hint}")
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter."""
@@ -149,24 +154,19 @@ class Optimizer:
         if self._buckets is None:
             self._buckets, index = [], 0
             for group in self.param_groups:
-                small: dict[np.dtype[Any], list[tuple[Tensor, int]]] = {}
-                members = []
+                members: dict[Any, list[tuple[Tensor, int]]] = {}  # by dtype the small ones, by index each large one
                 for p in group["params"]:
-                    if p._data.size < SMALL:
-                        small.setdefault(p._data.dtype, []).append((p, index))
-                    else:
-                        members.append([(p, index)])
+                    members.setdefault(p._data.dtype if p._data.size < SMALL else index, []).append((p, index))
                     index += 1
-                members += small.values()
-                names = self._state_names(group)
-                self._buckets.append([_Bucket([p for p, _ in m], [i for _, i in m], names) for m in members])
+                self._buckets.append([_Bucket([p for p, _ in m], [i for _, i in m]) for m in members.values()])
         return self._buckets
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {index: {"step": n, name: array}}, "param_groups": [...]}, PyTorch's form. Arrays are copies."""
         state = {}
-        for buckets in self._buckets or []:
+        for group, buckets in zip(self.param_groups, self._buckets or []):
             for bucket in buckets:
+                bucket.kept(self._state_names(group))
                 for i, index in enumerate(bucket.indices):
                     if bucket.steps[i]:
                         state[index] = {"step": np.array(bucket.steps[i]),
@@ -199,7 +199,7 @@ class Optimizer:
         self.param_groups, self._buckets = renewed, None
         try:
             self._restore(state_dict["state"])
-        except Exception:
+        except BaseException:
             self.param_groups, self._buckets = before
             raise
         for old, new in zip(before[0], renewed):  # the dicts the user may hold stay the ones in use
@@ -207,14 +207,14 @@ class Optimizer:
         self.param_groups = before[0]
 
     def _restore(self, state: Mapping[Any, Mapping[str, Any]]) -> None:
-        places = {index: (bucket, i) for buckets in self._made_buckets() for bucket in buckets
-                  for i, index in enumerate(bucket.indices)}
+        places = {index: (bucket, i, self._state_names(group)) for group, buckets in zip(self.param_groups, self._made_buckets())
+                  for bucket in buckets for i, index in enumerate(bucket.indices)}
         for index, entry in state.items():
             if int(index) not in places:
                 raise ValueError(f"the saved state is of parameter {index}, but there are {len(places)} parameters")
-            bucket, i = places[int(index)]
+            bucket, i, names = places[int(index)]
             bucket.steps[i] = int(entry.get("step", 1))
-            for name, flat in bucket.state.items():
+            for name, flat in zip(names, bucket.kept(names)):
                 if name not in entry:
                     raise ValueError(f"the saved state of parameter {index} lacks {name!r}; it has {sorted(entry)}")
                 target, value = bucket.part(flat, i), np.asarray(entry[name])
@@ -325,11 +325,9 @@ class Adam(Optimizer):
             if decay and self.decoupled:
                 p *= keep
             elif decay:
-                np.multiply(p, kind(decay), out=a)
-                g = np.add(g, a, out=signed)
+                g = np.add(g, np.multiply(p, kind(decay), out=a), out=signed)
             m *= b1
-            np.multiply(g, one_minus_b1, out=a)
-            m += a
+            m += np.multiply(g, one_minus_b1, out=a)
             v *= b2
             a *= g
             a *= ratio              # now (1 - b2) g^2

@@ -16,19 +16,22 @@ from typing import Any
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
+def _initial(group: dict[str, Any]) -> float:
+    """The rate from which a group's others are reckoned; a group may also be added while a schedule is under way."""
+    return group.setdefault("initial_lr", group["lr"])
+
+
 class Schedule:
     """lr = initial_lr * factor(t), for t = 0 from the start and one more at each `step()`; t = 0 holds at once.
 
     As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step; the initial rates are the groups' `lr`
-    at the time the schedule is made (or their `initial_lr`, where an earlier schedule or a checkpoint left one).
+    when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one).
     """
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
         if not hasattr(optimizer, "param_groups"):
             raise TypeError(f"a schedule steers an optimiser, got {type(optimizer).__name__}")
         self.optimizer, self.factor, self.step_number = optimizer, factor, 0
-        for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
         self._apply()
 
     def step(self) -> None:
@@ -43,7 +46,7 @@ class Schedule:
 
     def state_dict(self) -> dict[str, Any]:
         """What is needed to go on: the number of the step and the initial rates."""
-        return {"step_number": self.step_number, "initial_lr": [g["initial_lr"] for g in self.optimizer.param_groups]}
+        return {"step_number": self.step_number, "initial_lr": [_initial(g) for g in self.optimizer.param_groups]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. Raises ValueError if the number of groups differs."""
@@ -58,7 +61,7 @@ class Schedule:
     def _apply(self) -> None:
         factor = self.factor(self.step_number)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
+            group["lr"] = _initial(group) * factor
 
 
 def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
