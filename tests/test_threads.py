@@ -307,3 +307,56 @@ print(t.reuse_memory(), fresh, (use(), use())[1])"""
     if done == "False":
         pytest.skip("this C library is not glibc")
     assert int(again) < 3 <= int(fresh)
+
+
+@pytest.mark.parametrize("nth", range(1, 40))
+def test_an_interrupt_at_any_line_of_a_call_leaves_the_workers_free(nth, monkeypatch):
+    """`nth` line of _together, counted as it runs; later ones than there are interrupt nothing."""
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    threads.split(lambda lo, hi: None, 3)                # so that the workers are there
+    seen = 0
+
+    def trace(frame, event, arg):
+        nonlocal seen
+        if frame.f_code is not threads._together.__code__:
+            return None
+        seen += event == "line"
+        if event == "line" and seen == nth:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        threads.split(lambda lo, hi: None, 3)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    test_split_covers_the_range_once_in_one_part_per_thread()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_a_thread_keeps_the_matrix_library_at_one_has_all_of_it():
+    code = """
+import os, threading, tinygrad_attn.threads as t
+t.set_num_threads(2)
+blas, inside, leave, told = t._blas(), threading.Event(), threading.Event(), []
+handlers, register = [], os.register_at_fork
+def hold():
+    with t.one_blas_thread():
+        inside.set()
+        leave.wait(10)
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait(10)
+child = os.fork()
+if child == 0:
+    os.register_at_fork = lambda **_: handlers.append(1)
+    t.split(lambda lo, hi: None, 2)
+    t._blas()
+    os._exit(0 if t._inside.count == 0 and blas.get() == 2 and not handlers else 1)
+print(os.waitpid(child, 0)[1])
+leave.set()
+"""
+    assert python(code, OPENBLAS_NUM_THREADS="2") == ["0"]

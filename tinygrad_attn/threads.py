@@ -18,6 +18,7 @@ from contextvars import copy_context
 from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -164,6 +165,8 @@ def _blas() -> _Blas:
     global _found_blas
     if _found_blas is None:
         _found_blas = _Blas()
+        if hasattr(os, "register_at_fork"):         # here, since everything that a fork may break begins with it; a child has both
+            os.register_at_fork(after_in_child=_new_pool)
     return _found_blas
 
 
@@ -174,11 +177,23 @@ def blas_core() -> str:
 
 # ---- the workers
 
+class _Turn:
+    """Held by the call that has the workers, and by nothing else: when it goes away, they are free.
+
+    A lock would stay locked for ever if Ctrl-C came between getting it and whatever is to release it.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
 class _Pool:
-    """Waiting threads, and the lock that makes one call at a time their owner."""
+    """Waiting threads, and a weak reference to the turn of the call that has them, so that there is one at a time.
+
+    Should two calls take their turn in the same instant, both have the workers: each gets its own results all the same.
+    """
 
     def __init__(self) -> None:
-        self.owned = threading.Lock()
+        self.turn: Callable[[], _Turn | None] = lambda: None
         self.calls: SimpleQueue = SimpleQueue()
         self.signals = Signals()
         self.workers = 0
@@ -266,21 +281,19 @@ def _new_pool() -> None:
 
 def _together(parts: list[Callable[[], Any]]) -> None:
     """Call every part, the first one here and the others in workers; one after another if the workers are taken."""
-    pool = _pool
-    if not pool.owned.acquire(blocking=False):          # a nested call, or another thread's: same parts, same results
+    pool, mine = _pool, _Turn()
+    if pool.turn() is not None:                          # a nested call, or another thread's: same parts, same results
         for part in parts:
             part()
         return
-    waiting = 0
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
-    error = None
+    waiting, error = 0, None
     try:
-        if not pool.workers and hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_new_pool)
-        pool.grow(len(parts) - 1)
-        pool.keep_off()
-        pool.signals.looking = len(parts) <= pool.cores
+        pool.turn = ref(mine)
         with one_blas_thread():
+            pool.grow(len(parts) - 1)
+            pool.keep_off()
+            pool.signals.looking = len(parts) <= pool.cores
             try:
                 for part in parts[1:]:
                     context = copy_context()             # the caller's, because np.errstate lives there
@@ -291,7 +304,7 @@ def _together(parts: list[Callable[[], Any]]) -> None:
             finally:
                 error = _finish(pool, done, waiting)
     finally:
-        pool.owned.release()
+        del mine
     if error is not None:
         try:
             raise error
