@@ -4,6 +4,7 @@ rows)."""
 import itertools
 import math
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -220,6 +221,19 @@ def test_a_causal_mask_upside_down_is_warned_about():
     layer = nn.MultiheadAttention(8, 2, batch_first=True)
     with pytest.warns(UserWarning, match="True means blocked.*~mask"):
         layer(BATCH, BATCH, BATCH, attn_mask=np.tri(3, dtype=bool))
+
+
+def test_nothing_large_is_kept_when_long_causal_weights_have_been_looked_at():
+    layer, x = nn.MultiheadAttention(4, 1, batch_first=True), ta_random.randn(1, 1500, 4)
+    with no_grad():
+        layer(x[:, :9], x[:, :9], x[:, :9], is_causal=True)                  # what is small may stay
+        tracemalloc.start()
+        weights = layer(x, x, x, is_causal=True)[1]
+        assert not np.triu(weights.numpy()[0], 1).any() and tracemalloc.get_traced_memory()[0] >= weights.numpy().nbytes
+        del weights
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    assert kept < 1500 * 1500
 
 
 def test_record_attention_by_dotted_name():

@@ -16,6 +16,7 @@ from numpy import ndarray
 
 LOG2E = 1.4426950408889634
 LOW, HIGH = 1e-15, 1e15
+KEPT = 1 << 19                  # elements, up to which a triangle is kept: those of the blocks of both kernels, not of all T x S scores
 QUIET: dict[str, Any] = {"over": "ignore", "under": "ignore", "invalid": "ignore", "divide": "ignore"}      # looked at, not warned of
 _ALL = slice(None)
 
@@ -49,7 +50,8 @@ class Mask:
             first = (rows.start or 0) - (columns.start or 0) + 1            # the first column hidden from the first row
             hidden = weights[..., first:]
             if hidden.shape[-1]:
-                hidden *= _below_diagonal(*hidden.shape[-2:], self.dtype)
+                triangle = _below_diagonal if hidden.shape[-2] * hidden.shape[-1] <= KEPT else _below_diagonal.__wrapped__
+                hidden *= triangle(*hidden.shape[-2:], self.dtype)
 
     def seen(self, at: tuple, rows: slice, columns: slice) -> slice:
         """The columns up to the last one that a boolean mask shows to these rows: a third of a batch may be padding."""
