@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..arguments import check_probability, sizes_of
+from ..arguments import sizes_of
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -176,7 +176,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        check_probability(p, "Dropout")
+        if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+            raise ValueError(f"dropout needs a probability between 0 and 1, got p={p!r}.")
         self.p = p
 
     def forward(self, input: Any) -> Any:
