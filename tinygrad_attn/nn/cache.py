@@ -110,7 +110,7 @@ class KeyValueCache:
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
     """Are these the same numbers?  A decoder passes the same memory at each step, and then that is quickly said."""
-    return a.__array_interface__ == b.__array_interface__ or np.array_equal(a, b)
+    return a is b or a.__array_interface__ == b.__array_interface__ or np.array_equal(a, b)
 
 
 def _refusal(known: list[np.ndarray] | None, given: str) -> ValueError:
