@@ -322,3 +322,22 @@ def test_data_given_as_a_list_keeps_the_dtype():
     assert t.dtype == np.float32
     t.data = np.ones(2)
     assert t.dtype == np.float64
+
+
+@pytest.mark.parametrize("f", [lambda t, m: m * t, lambda t, m: t * m, lambda t, m: m - t, lambda t, m: np.ma.multiply(t, m),
+                               lambda t, m: np.multiply(m, t), lambda t, m: np.ma.masked_array(t)])
+def test_a_masked_array_neither_loses_its_mask_nor_takes_the_gradient(f):
+    with pytest.raises(TypeError, match="would lose|masked array, whose mask"):
+        f(Tensor([1.0, 2.0], requires_grad=True), np.ma.masked_array([1.0, 2.0], [True, False]))
+
+
+@pytest.mark.parametrize("n", [3, 10_000])
+@pytest.mark.parametrize("other", [None, "a"])
+def test_where_with_what_is_no_number(n, other):
+    with pytest.raises(TypeError, match="where of .* a Tensor holds real numbers or booleans"):
+        np.where(np.ones(n, bool), Tensor(np.ones(n), requires_grad=True), other)
+
+
+def test_dropout_with_a_probability_of_half_precision():
+    x = Tensor(np.ones(100), requires_grad=True)
+    assert set(F.dropout(x, np.float16(0.75)).tolist()) == {0.0, 4.0}

@@ -184,6 +184,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     if not training or p == 0:
         return x
     x = real(x, "dropout")
+    p = float(p)                                     # 1 / (1 - p) in float16 would be rough
     keep = draw_keep(x, p) if p < 1 else np.zeros(x.shape, bool)
     drop = fused.dropout if fused.fits(x) else reference.dropout_reference
     return drop(x, keep=keep, p=p)

@@ -232,6 +232,10 @@ class Tensor(Variable):
         memo[id(self)] = new
         return new
 
+    @property
+    def _mask(self) -> Any:                          # numpy.ma asks for it, and would otherwise take _data and lose the gradient
+        raise TypeError(f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) for the array a.")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         whole = dtype is not None and np.dtype(dtype).kind in "iub"    # np.int64(t): no gradient belongs to integers
         if self._tracked and local.context.recording and not whole:

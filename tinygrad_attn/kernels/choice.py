@@ -34,7 +34,7 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if condition.dtype != bool or like.dtype not in BITS or not like.ndim:
         return np.where(condition, a, b)
     a, b = (np.asarray(x, like.dtype) if x.__class__ in (int, float, bool) else x for x in (a, b))
-    if not getattr(a, "dtype", None) == getattr(b, "dtype", None) == like.dtype:
+    if not all(isinstance(x, (ndarray, np.generic)) and x.dtype == like.dtype for x in (a, b)):
         return np.where(condition, a, b)
     bits = BITS[like.dtype]
     found = [chosen(x, taken).view(bits) for x, taken in ((a, condition), (b, ~condition)) if x.ndim or x.view(bits)]     # 0 adds nothing

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..engine import op
 from .indexing import getitem, take_along_axis
+from .reductions import values
 from .shapes import reshape
 
 
@@ -21,13 +22,8 @@ def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
     """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete, ...),
     differentiable.
     """
-    places = function(np.arange(np.size(values_of(x))).reshape(np.shape(values_of(x))), *args, **kwargs)
+    places = function(np.arange(np.size(values(x))).reshape(np.shape(values(x))), *args, **kwargs)
     return getitem(reshape(x, shape=(-1,)), index=places)
-
-
-def values_of(x: Any) -> Any:
-    """The plain array of an operand."""
-    return getattr(x, "_data", x)
 
 
 @op
@@ -43,11 +39,11 @@ def sort(x: Any, axis: int | None = -1) -> Any:
     """The elements in rising order; each gradient goes back to where its element came from."""
     if axis is None:
         x, axis = reshape(x, shape=(-1,)), 0
-    return take_along_axis(x, indices=np.argsort(values_of(x), axis, kind="stable"), axis=axis)
+    return take_along_axis(x, indices=np.argsort(values(x), axis, kind="stable"), axis=axis)
 
 
 def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
     """The kth element in its sorted place, smaller ones before it and larger ones after it."""
     if axis is None:
         x, axis = reshape(x, shape=(-1,)), 0
-    return take_along_axis(x, indices=np.argpartition(values_of(x), kth, axis), axis=axis)
+    return take_along_axis(x, indices=np.argpartition(values(x), kth, axis), axis=axis)
