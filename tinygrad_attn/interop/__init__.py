@@ -65,8 +65,11 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _full_name(function: Any) -> str:
-    module = getattr(function, "__module__", "numpy")
-    return {"numpy.linalg": "linalg.", "numpy.fft": "fft.", "numpy.lib.scimath": "emath."}.get(module, "") + function.__name__
+    name = function.__name__
+    for place in ("linalg", "fft", "emath"):
+        if getattr(getattr(np, place), name, None) is function is not getattr(np, name, None):
+            return f"{place}.{name}"
+    return name
 
 
 def no_rule(name: str) -> TypeError:
