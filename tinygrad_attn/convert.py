@@ -14,7 +14,10 @@ _default_dtype = np.dtype(np.float32)
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64."""
+    """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64.
+
+    Raises TypeError for a dtype that is not floating.
+    """
     global _default_dtype
     try:
         dtype = np.dtype(dtype)

@@ -66,7 +66,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 def softmax(x: Any, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.  A row that is all -inf gives NaN, as in PyTorch.
 
-    Raises ValueError for an axis that does not exist.
+    Raises ValueError for an axis that does not exist, TypeError for one that is no integer.
     """
     x = real(x, "softmax")
     arguments.check_axis(x, axis, "softmax")
@@ -77,7 +77,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same shape.
 
-    Raises ValueError for an axis that does not exist.
+    Raises ValueError for an axis that does not exist, TypeError for one that is no integer.
     """
     x = real(x, "log_softmax")
     arguments.check_axis(x, axis, "log_softmax")
@@ -88,7 +88,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow.
 
-    Raises ValueError for an axis that does not exist.
+    Raises ValueError for an axis that does not exist, TypeError for one that is no integer.
     """
     x = real(x, "logsumexp")
     arguments.check_axis(x, axis, "logsumexp")
@@ -128,7 +128,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O)
+    """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O); or weight (I,), bias () -> (...)
 
     Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
     """
@@ -260,7 +260,7 @@ def split_heads(x: Any, num_heads: int) -> Any:
 
 
 def merge_heads(x: Any) -> Any:
-    """(B, H, T, D) -> (B, T, H D): the heads side by side again, undoing split_heads.  Any leading axes."""
+    """(B, H, T, D) -> (B, T, H D): the heads side by side again, undoing split_heads.  Any leading axes; ValueError without."""
     if x.ndim < 3:
         raise ValueError(f"merge_heads needs (..., H, T, D), got {describe(x)}.")
     *lead, h, t, d = x.shape
@@ -325,7 +325,8 @@ def _share_heads(q: Any, x: Any, name: str) -> Any:
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)): a constant Tensor (length, d_model).
 
-    An odd d_model leaves the last cosine out.  Default dtype unless given.  (Vaswani et al. 2017, section 3.5)
+    An odd d_model leaves the last cosine out.  Default dtype unless given.  Raises ValueError for sizes that are none.
+    (Vaswani et al. 2017, section 3.5)
     """
     if not all(isinstance(n, (int, np.integer)) for n in (length, d_model)) or length < 0 or d_model < 1:
         raise ValueError(f"sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got {length!r} and {d_model!r}.")
@@ -337,7 +338,10 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
 
 
 def causal_mask(length: int) -> np.ndarray:
-    """mask[t, s] = s > t, a boolean array (length, length) for `nn`: True where a query must not look, at later positions."""
+    """mask[t, s] = s > t, a boolean array (length, length) for `nn`: True where a query must not look, at later positions.
+
+    Raises ValueError for a length that is no whole number >= 0.
+    """
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise ValueError(f"causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got {describe(length)}.")
     return ~np.tri(length, dtype=bool)
@@ -346,7 +350,8 @@ def causal_mask(length: int) -> np.ndarray:
 def padding_mask(lengths: Any, max_length: int | None = None) -> np.ndarray:
     """mask[b, s] = s >= lengths[b], a boolean array (B, max_length) for `nn`: True where there is only padding.
 
-    lengths (...) integers >= 0; max_length is the largest of them unless given.  Raises ValueError for a length beyond it.
+    lengths (...) integers >= 0; max_length is the largest of them unless given.  Raises ValueError for a length beyond it, TypeError
+    for lengths that are no integers.
     """
     lengths = integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
