@@ -52,7 +52,9 @@ class _Bucket:
 
     def kept(self, names: Iterable[str]) -> list[Array]:
         """The state of these names, zeros where it is new: momentum, say, may be switched on at any step."""
-        self.state |= {name: np.zeros(self.bounds[-1], self.dtypes[0]) for name in names if name not in self.state}
+        for name in names:
+            if name not in self.state:
+                self.state[name] = np.zeros(self.bounds[-1], self.dtypes[0])
         return [self.state[name] for name in names]
 
     def pieces(self, state: list[Array]) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
