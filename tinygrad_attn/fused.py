@@ -25,9 +25,9 @@ from .kernels import norm as norm_kernel
 from .kernels import sigmoid as sigmoid_kernel
 from .kernels import softmax as softmax_kernel
 from .kernels.memory import contiguous
+from .kernels.rows import FAST
 from .kernels.scores import QUIET, ones
 
-_FAST = (np.dtype(np.float32), np.dtype(np.float64))
 LONG = 128                      # numbers in a row, from where NumPy's sums over rows are fast
 
 
@@ -35,7 +35,7 @@ def fits(x: Any, *others: Any) -> bool:
     """Can the fused ops take these operands: arrays of one fast dtype, and none of them empty?"""
     array = x._data if isinstance(x, Variable) else x
     dtype = array.dtype
-    if dtype not in _FAST or not array.size:
+    if dtype not in FAST or not array.size:
         return False
     for other in others:
         array = other._data if isinstance(other, Variable) else other
@@ -49,7 +49,7 @@ def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
     a = x._data if isinstance(x, Variable) else x
     w = weight._data if isinstance(weight, Variable) else weight
     b = bias._data if isinstance(bias, Variable) else bias
-    if not (a.__class__ is w.__class__ is ndarray and a.dtype == w.dtype and a.dtype in _FAST and a.size and w.size):
+    if not (a.__class__ is w.__class__ is ndarray and a.dtype == w.dtype and a.dtype in FAST and a.size and w.size):
         return False
     if w.ndim != 2 or a.shape[-1:] != w.shape[1:]:
         return False

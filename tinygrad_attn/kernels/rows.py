@@ -19,7 +19,7 @@ from ..threads import get_num_threads, split
 from .memory import contiguous, empty
 from .scores import ones
 
-_FAST = (np.dtype(np.float32), np.dtype(np.float64))      # in the byte order of the machine, which products need
+FAST = (np.dtype(np.float32), np.dtype(np.float64))      # in the byte order of the machine, which products need
 BIG = 1 << 18                   # elements, from where a second thread is worth its start
 ALONE, SHARED = 1 << 16, 1 << 18            # elements in a block, with one thread and with several
 BUFFERED = range(160, 4097)     # the widths for which NumPy's buffer is made as short as a row
@@ -90,4 +90,4 @@ def row_sums(x: ndarray) -> ndarray:
 def has_short_rows(x: ndarray, axis: Any) -> bool:
     """Is the axis the last one, of a contiguous array of floats, and so short that `row_max` and `row_sums` are worth the detour?"""
     return (axis in (-1, x.ndim - 1) and x.size >= FEW and 0 < x.shape[-1] <= SHORT and x.flags.c_contiguous
-            and x.dtype in _FAST)
+            and x.dtype in FAST)
