@@ -385,6 +385,16 @@ def test_dropout_draws_in_the_order_of_memory_as_pytorch(order):
     np.testing.assert_array_equal(F.dropout(x, 0.4), expected.numpy())
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_dropout_draws_for_repeated_axes_in_their_place_as_pytorch(axes):
+    x = torch.ones(1, 3, 4).expand(5, 3, 4).permute(axes)
+    manual_seed(0)
+    torch.manual_seed(0)
+    expected = torch.nn.functional.dropout(x, 0.4)
+    repeated = np.broadcast_to(np.ones((1, 3, 4), np.float32), (5, 3, 4)).transpose(axes)
+    np.testing.assert_array_equal(F.dropout(repeated, 0.4), expected.numpy())
+
+
 @pytest.mark.parametrize("indices", [np.zeros(400, int), np.arange(400) % 3, np.r_[np.full(300, 7), np.arange(100)], np.array([], int),
                                      np.array([[-1, 9], [9, 0]]), np.repeat(np.arange(40), np.arange(40))],
                          ids=["one row", "three rows", "one often", "none", "negative", "once to 39 times"])

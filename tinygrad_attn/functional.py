@@ -166,12 +166,14 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
 
 def draw_keep(x: Any, p: float) -> np.ndarray:
     """Which elements of x dropout keeps, each with probability 1 - p, drawn in the order of memory, as PyTorch does."""
-    shape, strides = x.shape, plain(x).strides
-    order = sorted(range(x.ndim), key=lambda i: -abs(strides[i]))
-    generator = random.default_generator()
-    if plain(x).flags.c_contiguous or order == list(range(x.ndim)):
-        return generator.bernoulli(shape, 1 - p)
-    return generator.bernoulli([shape[i] for i in order], 1 - p).transpose(np.argsort(order))
+    array, generator = plain(x), random.default_generator()
+    if array.flags.c_contiguous:
+        return generator.bernoulli(array.shape, 1 - p)
+    order = list(range(array.ndim))
+    sorts = [i for i in order if array.strides[i]]   # an axis that is only repeated stays in its place
+    for place, axis in zip(sorts, sorted(sorts, key=lambda i: -abs(array.strides[i]))):
+        order[place] = axis
+    return generator.bernoulli([array.shape[i] for i in order], 1 - p).transpose(np.argsort(order))
 
 
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
