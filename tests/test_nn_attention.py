@@ -119,6 +119,16 @@ def test_a_single_query_that_is_causal_looks_at_the_first_key_and_the_added_ones
     assert (weights[..., 1:4] == 0).all() and (weights[..., [0, 4, 5]] > 0).all()
 
 
+@pytest.mark.parametrize("options", [{"add_zero_attn": True}, {"add_bias_kv": True}], ids=str)
+def test_without_any_key_the_added_one_is_looked_at_as_in_torch(options):
+    torch = require("torch")
+    theirs, ours = (m.MultiheadAttention(E, H, batch_first=True, **options) for m in (torch.nn, nn))
+    ours.load_state_dict(theirs.state_dict())
+    x, none = numbers(B, T, E).astype(np.float32), np.ones((B, 0, E), np.float32)
+    for a, b in zip(theirs(*map(torch.tensor, (x, none, none))), ours(x, none, none)):
+        np.testing.assert_allclose(b.numpy(), a.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_same_numbers_whether_or_not_weights_are_asked_for(training):
     layer = nn.MultiheadAttention(E, H, dropout=0.3, batch_first=True).train(training)

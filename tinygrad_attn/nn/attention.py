@@ -208,7 +208,7 @@ class MultiheadAttention(Module):
                        for b, x in ((self.bias_k, k), (self.bias_v, v))]
             k, v = (np.concatenate([x, token], axis=2) for x, token in zip((k, v), learned))
         if self.add_zero_attn:
-            k, v = (np.concatenate([x, np.zeros_like(x._data[:, :, :1])], axis=2) for x in (k, v))
+            k, v = (np.concatenate([x, np.zeros((batch, self.num_heads, 1, x.shape[-1]), x.dtype)], axis=2) for x in (k, v))
         return k, v
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
