@@ -302,6 +302,14 @@ def test_self_attention_prints_the_documents_numbers():
     np.testing.assert_allclose(out[[0, -1]], [[-.0739, .0713], [-.0754, .0693]], atol=6e-5)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 3), (0, 0, 3), (0, 3)], ids=str)
+def test_self_attention_of_nothing_is_nothing(shape):
+    layer, x = nn.SelfAttention(3, 2), Tensor(np.zeros(shape, np.float32), requires_grad=True)
+    out = layer(x)
+    out.sum().backward()
+    assert out.shape == (*shape[:-1], 2) and x.grad.shape == shape and not layer.W_value.weight.grad.numpy().any()
+
+
 def test_self_attention_causal_bias_and_dropout():
     layer = nn.SelfAttention(3, 2, qkv_bias=True, causal=True, dropout=0.5).eval()
     x = SENTENCE[None].repeat(2, axis=0)
