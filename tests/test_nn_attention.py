@@ -96,6 +96,15 @@ def test_head_sizes_are_free():
         nn.MultiheadAttention(35, 4)
 
 
+def test_keys_and_values_may_have_no_width_as_in_torch():
+    torch = require("torch")
+    theirs, ours = (m.MultiheadAttention(E, H, kdim=0, vdim=0, batch_first=True) for m in (torch.nn, nn))
+    ours.load_state_dict(theirs.state_dict())
+    x, none = numbers(B, T, E).astype(np.float32), np.ones((B, S, 0), np.float32)
+    for a, b in zip(theirs(*map(torch.tensor, (x, none, none))), ours(x, none, none)):
+        np.testing.assert_allclose(b.numpy(), a.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("options", [{}, {"add_zero_attn": True}, {"add_bias_kv": True}], ids=str)
 def test_is_causal_needs_no_mask_and_adds_to_one(options):
     layer = nn.MultiheadAttention(E, H, batch_first=True, **options)

@@ -72,15 +72,17 @@ class MultiheadAttention(Module):
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False, *,
                  head_dim: int | None = None, value_head_dim: int | None = None, dtype: Any = None) -> None:
-        if embed_dim <= 0 or num_heads <= 0:
-            raise ValueError(f"embed_dim and num_heads must be positive, got {embed_dim} and {num_heads}.")
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim, "value_head_dim": value_head_dim}
+        for name, size in sizes.items():
+            if not (isinstance(size, (int, np.integer)) and size > 0 or size is None and name.endswith("head_dim")):
+                raise ValueError(f"MultiheadAttention: {name} is a whole number above 0, got {size!r}.")
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
                              "Choose another number of heads, or a head size of your own: "
                              f"head_dim={embed_dim // num_heads + 1}.")
         check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
-        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.kdim, self.vdim = (embed_dim if size is None else size for size in (kdim, vdim))
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
