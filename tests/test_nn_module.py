@@ -255,6 +255,37 @@ def test_containers():
     assert len(nn.Sequential(twice, nn.Linear(1, 1), twice)) == 3
 
 
+def test_a_module_dict_is_made_of_pairs_too():
+    relu = nn.ReLU()
+    assert nn.ModuleDict([("a", relu), ("b", nn.GELU())])["a"] is nn.ModuleDict(nn.ModuleDict({"a": relu}))["a"] is relu
+    for wrong in ([relu], relu, 3):
+        with pytest.raises(TypeError, match="a ModuleDict takes a dictionary of Modules, got .*write nn.ModuleList"):
+            nn.ModuleDict(wrong)
+
+
+@pytest.mark.parametrize("put", [
+    lambda name: nn.ModuleDict({name: nn.ReLU()}), lambda name: nn.Sequential({name: nn.ReLU()}),
+    lambda name: nn.Module().add_module(name, nn.ReLU()), lambda name: nn.Module().register_buffer(name, np.ones(1)),
+    lambda name: nn.Module().register_parameter(name, nn.Parameter(1.0))], ids=["dict", "sequential", "module", "buffer", "parameter"])
+def test_a_name_that_a_state_dict_could_not_tell_apart_is_refused(put):
+    for name in ("a.b", ""):
+        with pytest.raises(ValueError, match=f"{name!r} is no name.* at least one character and no dot"):
+            put(name)
+    with pytest.raises(TypeError, match="a name is a string, got 1"):
+        put(1)
+
+
+def test_what_would_not_be_trained_is_not_registered():
+    module = nn.Module()
+    with pytest.raises(TypeError, match=r"register_parameter takes a Parameter, got Tensor .*nn.Parameter\(value\)"):
+        module.register_parameter("weight", Tensor([1.0]))
+    with pytest.raises(TypeError, match="add_module takes a Module, got 3"):
+        module.add_module("layer", 3)
+    module.register_parameter("weight", None)
+    module.add_module("layer", None)
+    assert module.weight is None and module.layer is None
+
+
 def test_names_of_a_sequential_stay_when_more_is_added():
     torch = require("torch")
     theirs = torch.nn.Sequential(dict_of(torch.nn)).append(torch.nn.Linear(3, 1)).extend([torch.nn.Tanh(), torch.nn.Linear(1, 1)])

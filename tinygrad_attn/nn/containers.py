@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from ..errors import describe
-from .module import Module
+from .module import Module, check_name
 
 
 def _module(container: Module, place: str, module: Any) -> Module:
@@ -23,7 +23,7 @@ def _module(container: Module, place: str, module: Any) -> Module:
 
 def _put(container: Module, name: str, module: Any) -> None:
     """container.name = module, unless something is wrong with one of them."""
-    if hasattr(type(container), name):
+    if hasattr(type(container), check_name(name)):
         raise ValueError(f"a {type(container).__name__} cannot hold {name!r}, which is one of its own attributes; choose another name.")
     setattr(container, name, _module(container, repr(name), module))
 
@@ -141,8 +141,13 @@ class Sequential(_Numbered):
 class ModuleDict(Module):
     """A dictionary of modules that belong to the module that holds it.  As torch.nn.ModuleDict."""
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        for name, module in (modules or {}).items():
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
+        try:
+            items = dict(modules or {})
+        except (TypeError, ValueError):
+            raise TypeError(f"a ModuleDict takes a dictionary of Modules, got {describe(modules)}; "
+                            "for a list write nn.ModuleList.") from None
+        for name, module in items.items():
             self[name] = module
 
     def __setitem__(self, name: str, module: Module) -> None:

@@ -28,10 +28,19 @@ class Parameter(Tensor):
 
     @classmethod
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
-        """A parameter for an initialiser to fill.  Raises ValueError for sizes that are not whole numbers, none negative."""
+        """A parameter for an initialiser to fill.
+
+        Raises ValueError for sizes that are not whole numbers, none negative, TypeError for a dtype that is not floating.
+        """
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
             raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
-        return cls._of(np.empty(shape, dtype or get_default_dtype()), True)  # type: ignore[return-value]
+        try:
+            kept = np.dtype(dtype or get_default_dtype())
+        except TypeError:
+            kept = np.dtype(object)
+        if kept.kind != "f":
+            raise TypeError(f"the dtype of a layer is a floating one of NumPy's, such as np.float32 or np.float64, got {dtype!r}.")
+        return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
 
 
 class Buffer(Tensor):
@@ -68,6 +77,16 @@ ELSEWHERE = {
 """What PyTorch's users look for on a module, and what it is called here."""
 
 _PLAIN = {bool, int, float, str, type(None)}
+
+
+def check_name(name: Any) -> str:
+    """The name, or TypeError or ValueError for one that a `state_dict` could not hold: a dot there stands between modules."""
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a string, got {describe(name)}; write {str(name)!r}.")
+    if not name or "." in name:
+        raise ValueError(f"{name!r} is no name for a module, parameter or buffer: it has at least one character and no dot, which "
+                         "separates modules in a state dict.")
+    return name
 
 
 class Module:
@@ -126,15 +145,20 @@ class Module:
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """The same as `self.name = Buffer(tensor, persistent=persistent)`."""
-        setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
+        setattr(self, check_name(name), None if tensor is None else Buffer(tensor, persistent=persistent))
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """The same as `self.name = param`."""
-        setattr(self, name, param)
+        """The same as `self.name = param`, and TypeError for what would not be trained."""
+        if not (param is None or isinstance(param, Parameter)):
+            raise TypeError(f"register_parameter takes a Parameter, got {describe(param)}; write nn.Parameter(value), or register_buffer "
+                            "for what is not trained.")
+        setattr(self, check_name(name), param)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """The same as `self.name = module`."""
-        setattr(self, name, module)
+        """The same as `self.name = module`, and TypeError for what is no Module."""
+        if not (module is None or isinstance(module, Module)):
+            raise TypeError(f"add_module takes a Module, got {describe(module)}.")
+        setattr(self, check_name(name), module)
 
     # ---- walking the tree
 
