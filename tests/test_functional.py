@@ -329,6 +329,8 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.embedding([[0, -1]], np.ones((4, 2))), ValueError, r"index -1 at position \(0, 1\)"),
     (lambda: F.embedding([0.0], np.ones((4, 2))), TypeError, r"integers as indices.*astype\(np.int64\)"),
     (lambda: F.embedding([0], np.ones((4, 2)), 4), ValueError, "padding_idx 4 is outside the table of 4 rows"),
+    (lambda: F.embedding([0], np.ones((4, 2)), 1.5), ValueError, "padding_idx 1.5 is outside the table of 4 rows"),
+    (lambda: F.embedding([0], np.ones((4, 2)), "1"), ValueError, "padding_idx '1' is outside the table of 4 rows"),
     (lambda: F.embedding([0], np.ones(4)), ValueError, r"the shape \(rows, width\)"),
     (lambda: F.dropout(x23, 1.5), ValueError, r"lies in \[0, 1\], got 1.5"),
     (lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)), ValueError, r"the shapes differ, array \(4, 1\) float64 and array \(4,\) float64"),

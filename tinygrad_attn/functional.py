@@ -158,8 +158,8 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
         raise ValueError(f"embedding: index {arguments.first_outside(indices, outside)} is outside the table, whose "
                          f"{rows} rows are numbered 0 to {rows - 1}. A larger vocabulary needs a larger table.")
     if padding_idx is not None:
-        if not -rows <= padding_idx < rows:
-            raise ValueError(f"embedding: padding_idx {padding_idx} is outside the table of {rows} rows.")
+        if not (isinstance(padding_idx, (int, np.integer)) and -rows <= padding_idx < rows):
+            raise ValueError(f"embedding: padding_idx {padding_idx!r} is outside the table of {rows} rows.")
         padding_idx %= rows
     return reference.embedding_reference(weight, indices=indices, padding_idx=padding_idx)
 

@@ -79,8 +79,8 @@ class Linear(Module):
 
 def _padding_row(padding_idx: int | None, rows: int) -> int | None:
     """The index of a row, counted from the start."""
-    if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise ValueError(f"padding_idx={padding_idx} is not one of the {rows} rows of the table.")
+    if padding_idx is not None and not (isinstance(padding_idx, (int, np.integer)) and -rows <= padding_idx < rows):
+        raise ValueError(f"padding_idx={padding_idx!r} is not one of the {rows} rows of the table.")
     return None if padding_idx is None else padding_idx % rows
 
 
@@ -136,9 +136,8 @@ class LayerNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
-        dtype = dtype or get_default_dtype()
-        self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
-        self.bias = Parameter(np.zeros(self.normalized_shape, dtype)) if elementwise_affine and bias else None
+        self.weight = init.ones_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
+        self.bias = init.zeros_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine and bias else None
 
     def forward(self, input: Any) -> Tensor:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
@@ -158,8 +157,7 @@ class RMSNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
                  elementwise_affine: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
-        dtype = dtype or get_default_dtype()
-        self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
+        self.weight = init.ones_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
 
     def forward(self, input: Any) -> Tensor:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
