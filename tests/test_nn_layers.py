@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support import require
 
+import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
 from tinygrad_attn import random as ta_random
 
@@ -47,6 +48,12 @@ def test_integers_are_promoted_and_floats_keep_their_dtype(layer):
     assert whole.dtype == single.dtype == np.float32 and np.array_equal(whole.numpy(), single.numpy())
     layer.astype(np.float64)
     assert layer(Tensor(numbers.astype(np.float64))).dtype == np.float64
+
+
+def test_a_number_may_be_numpys():
+    for number in (np.float32(2), np.float64(2), np.int64(2)):
+        ours, expected = nn.Tanh()(number), F.tanh(number)
+        assert ours.dtype == expected.dtype and ours.item() == expected.item()
 
 
 def test_dtype_of_the_constructor():

@@ -24,7 +24,7 @@ def floating(x: Any, like: Any = None) -> Any:
     """Integers and booleans become the dtype of `like` (None: the default dtype); what is floating stays as it is."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x                                     # the usual case, first and quickly
-    if not hasattr(x, "dtype"):
+    if not hasattr(x, "dtype") or isinstance(x, np.generic):
         x = Tensor(x)
     elif not isinstance(x, (Tensor, np.ndarray)):
         raise TypeError(f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first.")
