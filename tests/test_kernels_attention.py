@@ -144,9 +144,10 @@ def test_keys_shared_by_broadcasting(kernel):
 
 @pytest.mark.parametrize("t, s, dv", [(0, 3, 4), (3, 0, 4), (3, 5, 0)])
 def test_nothing_to_compute(kernel, t, s, dv):
-    q, k, v = np.ones((2, t, 4)), np.ones((2, s, 4)), np.ones((2, s, dv))
+    q, k, v = np.ones((2, t, 4), "f"), np.ones((2, s, 4), "f"), np.ones((2, s, dv), "f")
     out, saved = A.attention(q, k, v, scale=1.0)
-    assert out.shape == (2, t, dv) and (out == 0).all()
+    weights = A.attention_weights(q, k, saved, scale=1.0)
+    assert out.shape == (2, t, dv) and (out == 0).all() and weights.shape == (2, t, s) and out.dtype == weights.dtype == np.float32
     for x, dx in zip((q, k, v), A.attention_backward(out, out, q, k, v, saved, scale=1.0)):
         assert dx.shape == x.shape and (dx == 0).all()
 

@@ -23,6 +23,7 @@ def small(cuts):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_cuts", lambda: cuts), ("MOST", 6000), ("WIDE", 32), ("FEW", 2)):
             patch.setattr(pieces, name, value)
+        patch.setattr(linear, "TINY", 1000)             # smaller layers are not even asked whether they are thin
         pieces._rows.cache_clear()
         yield
     pieces._rows.cache_clear()

@@ -124,6 +124,9 @@ def test_one_blas_thread_nests_and_a_number_chosen_inside_holds_afterwards():
     blas, before = threads._blas(), threads.get_num_threads()
     threads.set_num_threads(3)
     chosen, inside = blas.get(), []
+    with threads.one_blas_thread(), threads.one_blas_thread():
+        pass
+    assert blas.get() == chosen
     with threads.one_blas_thread():
         with threads.one_blas_thread():
             inside.append(blas.get())
