@@ -85,12 +85,13 @@ def test_filling_counts_as_a_change_of_the_memory():
 
 
 def test_nothing_to_fill_and_far_means_are_warned_of():
-    with pytest.warns(UserWarning, match="without elements"):
-        init.kaiming_uniform_(Tensor(np.empty((0, 3), np.float32)))
-    with pytest.warns(UserWarning, match="without elements"):
-        init.kaiming_normal_(Tensor(np.empty((0, 3), np.float32)))
-    with pytest.warns(UserWarning, match="more than 2 std"):
-        init.trunc_normal_(Tensor(np.empty(4, np.float32)), 0.0, 1.0, 2.5, 3.0)
+    nothing, four = Tensor(np.empty((0, 3), np.float32)), Tensor(np.empty(4, np.float32))
+    for fill, arguments, text in ((init.kaiming_uniform_, (nothing,), "without elements"),
+                                  (init.kaiming_normal_, (nothing,), "without elements"),
+                                  (init.trunc_normal_, (four, 0.0, 1.0, 2.5, 3.0), "more than 2 std")):
+        with pytest.warns(UserWarning, match=text) as caught:
+            fill(*arguments)
+        assert caught[0].filename == __file__           # the caller's line, not one of the package
 
 
 @pytest.mark.parametrize("call, text", [

@@ -236,10 +236,11 @@ def test_errors_say_what_to_do(arguments, named, error, text):
         nn.MultiheadAttention(8, 2, batch_first=True)(*arguments, **named)
 
 
-def test_a_causal_mask_upside_down_is_warned_about():
-    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+@pytest.mark.parametrize("length", [2, 3])
+def test_a_causal_mask_upside_down_is_warned_about(length):
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), BATCH[:, :length]
     with pytest.warns(UserWarning, match="True means blocked.*~mask"):
-        layer(BATCH, BATCH, BATCH, attn_mask=np.tri(3, dtype=bool))
+        layer(x, x, x, attn_mask=np.tri(length, dtype=bool))
 
 
 def test_nothing_large_is_kept_when_long_causal_weights_have_been_looked_at():

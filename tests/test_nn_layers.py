@@ -1,16 +1,19 @@
 """Layers: PyTorch's initial values in its drawing order, shapes, dtypes and errors. (Numbers: test_moduleinfo.)"""
 
+import inspect
+
 import numpy as np
 import pytest
 from support import require
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn
+from tinygrad_attn import Tensor, nn, optim
 from tinygrad_attn import random as ta_random
 
 MAKERS = {
     "linear": lambda nn: nn.Linear(5, 3),
     "linear without bias": lambda nn: nn.Linear(5, 3, bias=False),
+    "linear of nothing": lambda nn: nn.Linear(0, 3),
     "embedding": lambda nn: nn.Embedding(7, 4, padding_idx=2),
     "layer norm": lambda nn: nn.LayerNorm(4, bias=False),
     "rms norm": lambda nn: nn.RMSNorm((3, 4)),
@@ -22,7 +25,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:.*initiali.ing", "ignore:Initializing")
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
 def test_initial_values_are_torchs_draws(maker):
     torch = require("torch")
@@ -34,6 +37,24 @@ def test_initial_values_are_torchs_draws(maker):
         assert ours[name].dtype == np.float32
         np.testing.assert_allclose(ours[name].numpy(), value.numpy(), rtol=0, atol=1e-6, err_msg=name)
     assert ta_random.rand(1).item() == torch.rand(1).item()       # and the stream stands at the same place
+
+
+def test_arguments_of_the_same_names_stand_in_torchs_order_and_have_its_defaults():
+    torch, compared = require("torch"), 0
+    for ours, theirs in ((nn, torch.nn), (F, torch.nn.functional), (nn.init, torch.nn.init), (optim, torch.optim)):
+        for name in sorted({*dir(ours)} & {*dir(theirs)}):
+            try:
+                mine, other = (inspect.signature(getattr(module, name)).parameters for module in (ours, theirs))
+            except (TypeError, ValueError):             # no function, or one that does not tell
+                continue
+            shared = [key for key in mine if key in other]
+            assert shared == [key for key in other if key in mine], name
+            for key in shared:
+                a, b = mine[key].default, other[key].default
+                if isinstance(a, (int, float, tuple)) or a is None:
+                    assert a == b or name == "ModuleList", (name, key)      # whose () stands for None
+                    compared += 1
+    assert compared > 100
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.LayerNorm(3), nn.RMSNorm(3), nn.GELU(), nn.SiLU(),
@@ -106,11 +127,13 @@ def test_embedding_padding_gets_no_gradient():
 @pytest.mark.parametrize("call, error, text", [
     (lambda: nn.Linear(3, 2)(np.ones((3, 4))), ValueError, r"Linear\(in_features=3.*array \(3, 4\).*Transpose input"),
     (lambda: nn.Linear(3, 2)("text"), TypeError, "Tensor"),
+    (lambda: nn.Tanh()(require("torch").ones(2)), TypeError, r"arrays and numbers, got Tensor \(2,\) torch.*write Tensor\(x\) first"),
     (lambda: nn.Embedding(3, 2, padding_idx=3), ValueError, "padding_idx=3 is not one of the 3 rows"),
     (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=7), ValueError, "padding_idx=7 is not one of the 3 rows"),
     (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=-4), ValueError, "padding_idx=-4 is not one of the 3 rows"),
     (lambda: nn.Embedding(3, 2, padding_idx=1.5), ValueError, "padding_idx=1.5 is not one of the 3 rows"),
     (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=0.5), ValueError, "padding_idx=0.5 is not one of the 3 rows"),
+    (lambda: nn.Embedding.from_pretrained(np.ones(3)), ValueError, r"\(num_embeddings, embedding_dim\), got .*\(3,\)"),
     (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 .* outside the table"),
     (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
     (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
@@ -121,6 +144,8 @@ def test_embedding_padding_gets_no_gradient():
     (lambda: nn.Linear(3, 2, dtype="single precision"), TypeError, "dtype of a layer is a floating one .* got 'single precision'"),
     (lambda: nn.Dropout(1.5), ValueError, "p=1.5"),
     (lambda: nn.Dropout("half"), ValueError, "between 0 and 1, got p='half'"),
+    (lambda: nn.MultiheadAttention(0, 2), ValueError, "must be positive, got 0 and 2"),
+    (lambda: nn.MultiheadAttention(4, -2), ValueError, "must be positive, got 4 and -2"),
     (lambda: nn.MultiheadAttention(4, 2, dropout=-1), ValueError, "MultiheadAttention: dropout is the probability .* got -1"),
     (lambda: nn.MultiheadAttention(4, 2, dropout="half"), ValueError, "got half"),
     (lambda: nn.MultiheadAttention(4, 2.0), ValueError, "MultiheadAttention: num_heads is a whole number above 0, got 2.0"),

@@ -39,9 +39,11 @@ def torch_net(torch):
 
 def test_names_and_order_are_torchs():
     theirs, ours = torch_net(require("torch")), Net()
+    theirs.again, ours.again = theirs.first, ours.first              # one module under two names
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
-    assert [n for n, _ in ours.named_modules()] == [n for n, _ in theirs.named_modules()]
+    for once in (True, False):
+        assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [n for n, _ in theirs.named_modules(remove_duplicate=once)]
     assert [n for n, _ in ours.named_children()] == [n for n, _ in theirs.named_children()]
 
 
@@ -102,8 +104,12 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
         net.load_state_dict({"model": before})
     with pytest.raises(ValueError, match="shape: 'body.0.weight'"):
         net.load_state_dict(bad, strict=False)
-    with pytest.raises(TypeError, match="'scale' must be an array of numbers"):
-        net.load_state_dict({**before, "scale": "four ones"})
+    for no_array in ("four ones", [[1.0], [1.0, 2.0]]):
+        with pytest.raises(TypeError, match="'scale' must be an array of numbers"):
+            net.load_state_dict({**before, "scale": no_array})
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict({**before, "scale": np.ones(3)})
+    assert "shape: 'scale' is (4,) here" in str(error.value) and "Transpose" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "torch", "bfloat16"])
@@ -164,8 +170,8 @@ def test_buffers_are_saved_as_torchs():
         module.register_buffer("left", make(3), persistent=False)
         module.register_buffer("none", None)
         layers = torch.nn if module is theirs else nn
-        module.inner = layers.Linear(1, 1)
-        module.own = layers.Parameter(make(1))
+        module.add_module("inner", layers.Linear(1, 1))
+        module.register_parameter("own", layers.Parameter(make(1)))
     assert list(ours.state_dict()) == list(theirs.state_dict()) == ["own", "kept", "inner.weight", "inner.bias"]
     assert [n for n, _ in ours.named_buffers()] == [n for n, _ in theirs.named_buffers()]
     assert not copy.deepcopy(ours).left.persistent and "kept" not in dict(ours.named_parameters())
@@ -316,3 +322,29 @@ def test_repr_is_a_tree():
     assert repr(nn.Sequential(nn.Linear(2, 3), nn.ReLU())) == (
         "Sequential(\n  (0): Linear(in_features=2, out_features=3, bias=True)\n  (1): ReLU()\n)")
     assert "(0-2): 3 x ReLU()" in repr(nn.ModuleList([nn.ReLU(), nn.ReLU(), nn.ReLU()]))
+
+
+@pytest.mark.parametrize("module, head", [
+    (nn.Embedding(5, 3), "5, 3"),
+    (nn.Embedding(5, 3, padding_idx=-1), "5, 3, padding_idx=4"),
+    (nn.LayerNorm(8), "(8,), eps=1e-05, elementwise_affine=True"),
+    (nn.LayerNorm((2, 8), 0.1, bias=False), "(2, 8), eps=0.1, elementwise_affine=True, bias=False"),
+    (nn.LayerNorm(8, elementwise_affine=False), "(8,), eps=1e-05, elementwise_affine=False"),
+    (nn.RMSNorm(8), "(8,), eps=None, elementwise_affine=True"),
+    (nn.Dropout(0.1), "p=0.1"),
+    (nn.GELU("tanh"), "approximate='tanh'"),
+    (nn.LogSoftmax(1), "axis=1"),
+    (nn.MSELoss("sum"), "reduction='sum'"),
+    (nn.CrossEntropyLoss(label_smoothing=0.1), "reduction='mean', label_smoothing=0.1"),
+    (nn.MultiheadAttention(8, 2), "embed_dim=8, num_heads=2"),
+    (nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True), "embed_dim=8, num_heads=2, dropout=0.1, batch_first=True"),
+    (nn.MultiheadAttention(8, 3, head_dim=4), "embed_dim=8, num_heads=3, head_dim=4, value_head_dim=4"),
+    (nn.MultiheadAttention(8, 2, value_head_dim=3), "embed_dim=8, num_heads=2, head_dim=4, value_head_dim=3"),
+    (nn.SelfAttention(3, 4, causal=True), "causal=True"),
+    (nn.SinusoidalPositionalEncoding(6, 9), "d_model=6, max_len=9"),
+    (nn.LearnedPositionalEncoding(9, 6), "max_len=9, d_model=6"),
+    (nn.TransformerEncoderLayer(4, 2, 4, norm_first=True), "norm_first=True"),
+    (nn.TransformerDecoderLayer(4, 2, 4), ""),
+], ids=lambda x: x if isinstance(x, str) else type(x).__name__)
+def test_repr_shows_the_settings(module, head):
+    assert repr(module).splitlines()[0].removeprefix(f"{type(module).__name__}(").removesuffix(")") == head
