@@ -265,8 +265,22 @@ def test_attention_without_keys_is_zero():
     assert out.shape == (2, 2, 4) and not out.any() and not dq.any() and dk.shape == dv.shape == (2, 0, 4)
 
 
-def test_dropout_on_attention_weights_is_pytorchs():
-    q, k, v = (random_like((2, 3, 5, 4), seed) for seed in range(3))
+def test_a_mask_may_be_a_list_or_of_another_float_dtype_and_have_axes_of_its_own():
+    q, k, v = (random_like((1, 3, 4), seed).astype(np.float32) for seed in range(3))
+    seen = np.random.default_rng(0).random((5, 3, 3)) < 0.7
+    added = np.where(seen, random_like(seen.shape, 4), -math.inf)
+    for mask in (seen, added):
+        rows = [F.scaled_dot_product_attention(q[0], k[0], v[0], m.astype(m.dtype.char.replace("d", "f"))) for m in mask]
+        for form in (mask, mask.tolist()):
+            out = F.scaled_dot_product_attention(q, k, v, form)
+            assert out.dtype == np.float32
+            np.testing.assert_allclose(out, rows, atol=1e-6)
+    assert F.scaled_dot_product_attention(*(x.astype(np.float16) for x in (q, k, v)), added).dtype == np.float16
+
+
+@pytest.mark.parametrize("of_q, of_k", [((2, 3), (2, 3)), ((1, 3), (2, 3)), ((2, 3), (2, 1))], ids=str)
+def test_dropout_on_attention_weights_is_pytorchs(of_q, of_k):
+    q, k, v = (random_like((*lead, 5, 4), seed) for seed, lead in enumerate((of_q, of_k, of_k)))
     manual_seed(5)
     torch.manual_seed(5)
     expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)), dropout_p=0.4)
@@ -307,6 +321,8 @@ def test_heads_split_and_merge():
     assert heads.shape == (2, 2, 3, 2) and heads[1, 1, 2].tolist() == [22, 23] and np.array_equal(F.merge_heads(heads), x)
     with pytest.raises(ValueError, match="cannot be cut into 3 equal heads"):
         F.split_heads(x, 3)
+    with pytest.raises(ValueError, match=r"merge_heads needs \(\.\.\., H, T, D\), got array \(3, 4\)"):
+        F.merge_heads(x[0])
 
 
 # ---- what is refused, and what it says
@@ -316,6 +332,7 @@ x23 = np.ones((2, 3), np.float32)
 
 
 @pytest.mark.parametrize("call, error, text", [
+    (lambda: F.sofmax(x23), AttributeError, "tinygrad_attn.functional.*'sofmax'.*mean 'softmax'"),
     (lambda: F.softmax(x23, 2), ValueError, r"axis 2 does not exist in array \(2, 3\) float32; it lies in \[-2, 2\)"),
     (lambda: F.log_softmax(x23, 1.0), TypeError, "integer axis, got 1.0"),
     (lambda: F.softmax(np.array(["a"])), TypeError, "real numbers"),
@@ -323,6 +340,7 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.layer_norm(x23, 2), ValueError, r"normalized_shape \(2,\) must be the last sizes .* Write normalized_shape=3"),
     (lambda: F.layer_norm(x23, 3, np.ones(2)), ValueError, r"weight must have the shape normalized_shape = \(3,\)"),
     (lambda: F.rms_norm(x23, ()), ValueError, r"normalized_shape \(\)"),
+    (lambda: F.layer_norm(1.0, ()), ValueError, r"normalized_shape \(\) must be the last sizes"),
     (lambda: F.linear(x23, np.ones((3, 4), np.float32)), ValueError, r"last size of the weight \(out, in\).*pass weight.T"),
     (lambda: F.linear(x23, np.ones((4, 3)), np.ones(3)), ValueError, r"one number for each row of the weight, \(4,\)"),
     (lambda: F.embedding([0, 5, 9], np.ones((4, 2))), ValueError, r"index 5 at position \(1,\) is outside the table, whose 4 rows"),
@@ -347,9 +365,11 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.scaled_dot_product_attention(x23, x23, x23[:1]), ValueError, "one value for each key"),
     (lambda: F.scaled_dot_product_attention(x23[0], x23, x23), ValueError, r"needs q \(..., T, D\)"),
     (lambda: F.scaled_dot_product_attention(np.ones((4, 2, 3)), *np.ones((2, 2, 2, 3))), ValueError, "equal or 1.*enable_gqa=True"),
+    (lambda: F.scaled_dot_product_attention(x23, np.ones((2, 2, 3)), np.ones((4, 2, 3))), ValueError, r"equal or 1; got .*float64\.$"),
     (lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 2), int)), TypeError, r"may look.*astype\(bool\)"),
     (lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 3), bool)), ValueError, r"not broadcast to the scores \(2, 2\)"),
     (lambda: F.scaled_dot_product_attention(x23, x23, x23, enable_gqa=True), ValueError, "heads at axis -3"),
+    (lambda: F.scaled_dot_product_attention(np.ones((2, 2, 3)), *np.ones((2, 0, 2, 3)), enable_gqa=True), ValueError, "heads at axis -3"),
     (lambda: F.scaled_dot_product_attention(x23, x23, x23, dropout_p=-1), ValueError, r"dropout_p .* lies in \[0, 1\]"),
 ])
 def test_bad_arguments_are_told(call, error, text):

@@ -380,6 +380,7 @@ def test_warmup_cosine_by_hand():
     expected = [0.05, 0.1, 0.15, 0.2, *cosine, 0.02, 0.02]
     np.testing.assert_allclose(got[:, 0], expected, rtol=1e-12)
     np.testing.assert_allclose(got[:, 1], 2 * got[:, 0], rtol=1e-12)
+    assert (rates(optim.warmup_cosine(optim.SGD([a], lr=0.2), 0, 5, min_lr=0.2), 7) == 0.2).all()
 
 
 def test_noam_by_hand():
@@ -460,6 +461,9 @@ def exhausted():
     (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), got \(0.9, 1.0\)"),
     (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
     (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
+    (lambda: optim.Optimizer([leaf()], {"lr": 0.1}).step(), TypeError, "subclass Optimizer and give _state_names and _update"),
+    (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
+    (lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict({"step_number": 1, "initial_lr": [1, 2]}), ValueError, "2 groups.* has 1"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 10), ValueError, "0 <= warmup_steps < total_steps"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, min_lr=5), ValueError, "min_lr must lie between"),
     (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),
