@@ -187,6 +187,7 @@ def test_these_slopes_have_slopes():
     assert gradcheck(lambda x: np.average(x, axis=(1, 0), weights=np.arange(1.0, 7).reshape(3, 2)), [CUBE])
     assert gradcheck(lambda x, w: np.average(x, axis=(1, 0), weights=w), [CUBE, np.arange(1.0, 7).reshape(3, 2)])
     assert gradcheck(lambda x: np.pad(x, 1, constant_values=(5, 6)), [A])
+    assert gradgradcheck(np.power, [np.array([2.0, 0.5, 3]), np.array([[0.0], [2]])])
 
 
 def test_a_long_product_with_one_zero_takes_little_memory():
