@@ -273,6 +273,16 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("call", [
+    lambda: np.linalg.cholesky(tensor(-np.eye(2))), lambda: np.linalg.inv(tensor(np.zeros((2, 2)))),
+    lambda: np.linalg.solve(tensor(np.zeros((2, 2))), tensor([1, 2])), lambda: np.linalg.matrix_power(tensor(np.zeros((2, 2))), -1),
+])
+def test_code_that_catches_numpys_own_error_of_a_matrix_goes_on(call):
+    """As that which adds jitter until there is a Cholesky factor."""
+    with pytest.raises(np.linalg.LinAlgError, match=r"of Tensor \(2, 2\) float64.*: "):
+        call()
+
+
 @pytest.mark.parametrize("call, kind, message", REFUSED)
 def test_what_numpy_refuses_is_refused(call, kind, message):
     with pytest.raises(kind, match=f"(?s){message}"):

@@ -154,7 +154,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
             "A single number has no axes: leave axis out." if shapes else ""
     elif isinstance(error, IndexError):
         hint = f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)." if shapes else ""
-    kind = next(kind for kind in (IndexError, ValueError, TypeError) if isinstance(error, kind))
+    kind = next(kind for kind in (np.linalg.LinAlgError, IndexError, ValueError, TypeError) if isinstance(error, kind))
     return kind(f"{op} of {listed(inputs)}: {text}{'' if text.endswith('.') else '.'}" + (f" {hint}" if hint else ""))
 
 
