@@ -66,6 +66,11 @@ VALUES = [
     (lambda x: np.rollaxis(x, -1, -2), CUBE),
     (lambda x: np.einsum("...i->i", x), [1, 2, 3]),
     (lambda x: np.einsum("ii,i->i", np.full((1, 1), 2.0), x), [1, 2, 3]),
+    (lambda x: np.copysign(2, x), [-1, 3]),
+    (lambda x: np.broadcast_arrays(x, [[1], [2]])[0], [1, 2, 3]),
+    (lambda x: np.broadcast_arrays(2.0, x)[1], [1, 2, 3]),
+    (lambda x: np.linalg.matrix_power(x, 0), [[INF, 1], [NAN, 2]]),
+    (lambda x: np.linalg.norm(x, 0), [NAN, 0, 2]),
 ]
 
 
@@ -85,6 +90,15 @@ def test_the_median_of_nothing_is_nan():
     with pytest.warns(RuntimeWarning, match="Mean of empty slice"):
         y = np.median(tensor(np.zeros((2, 0))), axis=1)
     assert y.shape == (2,) and np.isnan(y.numpy()).all()
+
+
+@pytest.mark.parametrize("f", [np.rint, np.fabs])
+@pytest.mark.parametrize("x", [[1, -2], [True, False]])
+def test_whole_numbers_become_floats_where_numpy_makes_them_so(f, x):
+    x = np.array(x)
+    y = f(Tensor(x)).numpy()
+    assert y.dtype == f(x).dtype
+    np.testing.assert_array_equal(y, f(x))
 
 
 def test_averages_over_several_axes_with_a_weight_for_each_place():
@@ -142,6 +156,8 @@ SLOPES = [
     (np.arctan2, [[0, 0, 1e-200, 1e200], [0, -1, 1e-200, 1e200]], [[0, -1, 5e199, 5e-201], [0, 0, -5e199, -5e-201]]),
     (np.logaddexp, [[INF, 0, -INF, 1000], [0, INF, 0, -1000]], [[1, 0, 0, 1], [0, 1, 1, 0]]),
     (np.angle, [[0, INF, -1]], [[0, 0, 0]]),
+    (np.copysign, [[0, 2, -2, 3], [1, -1, -1, -0.0]], [[0, -1, 1, -1], [0, 0, 0, 0]]),
+    (lambda x: np.copysign([2, 3], x), [[1, -1]], [[0, 0]]),
     (np.imag, [[INF, 1]], [[0, 0]]),
     (lambda x: np.modf(x)[0], [[INF, 1.5]], [[0, 1]]),
     (lambda x: x.clip(), [[1, 2]], [[1, 1]]),
@@ -226,6 +242,7 @@ REFUSED = [
     (lambda: np.rollaxis(T, 0, -3), IndexError, "start"),
     (lambda: np.rollaxis(S, 0), IndexError, "A single number has no axes"),
     (lambda: np.tensordot(T, T, (2, 1)), IndexError, r"lies in \[-2, 2\)"),
+    (lambda: np.tensordot(T, T, 1), ValueError, r"their sizes must be the same\.$"),
     (lambda: np.tensordot(T, T, ([0, 0], [0, 0])), ValueError, "repeated axis"),
     (lambda: np.tensordot(S, T, ([0], [0])), IndexError, "axis 0 is out of bounds"),
     (lambda: np.trapezoid(T, axis=-3), IndexError, r"lies in \[-2, 2\)"),

@@ -50,7 +50,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         left, right = range(a.ndim - axes, a.ndim), range(axes)
     left, right = axes_of(a, left), axes_of(b, right)
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
-        raise ValueError(f"tensordot sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; "
+        raise ValueError(f"np.tensordot of Tensors sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; "
                          "their sizes must be the same.")
     keep_a, keep_b = (tuple(i for i in range(x.ndim) if i not in s) for x, s in ((a, left), (b, right)))
     size = math.prod(a.shape[i] for i in left)
@@ -123,7 +123,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     if ord == -math.inf:
         return ops.min(size, axis=axis, keepdims=keepdims)
     if ord == 0:
-        return ops.sum(ops.sign(size), axis=axis, keepdims=keepdims)
+        return ops.sum(ops.where(True, (plain(size) != 0).astype(size.dtype), size), axis=axis, keepdims=keepdims)
     if ord == 1:
         return ops.sum(size, axis=axis, keepdims=keepdims)
     return _power(ops.sum(_power(size, ord), axis=axis, keepdims=keepdims), 1 / ord)
@@ -210,7 +210,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if not isinstance(n, (int, np.integer)):
         raise TypeError(f"np.linalg.matrix_power takes a whole number as the power, got {describe(n)}.")
     if n == 0:
-        return np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape) + a * 0
+        return ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)
     base = ops.inv(a) if n < 0 else a
     return functools.reduce(ops.matmul, [base] * abs(n))
 

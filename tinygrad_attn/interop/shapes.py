@@ -74,7 +74,7 @@ def _broadcast_to(array, shape, subok=False):
 @rule(np.broadcast_arrays)
 def _broadcast_arrays(*args, subok=False):
     shape = np.broadcast_shapes(*(np.shape(x) for x in args))
-    return tuple(ops.broadcast_to(x, shape=shape) for x in args)
+    return tuple(ops.broadcast_to(tensor(x), shape=shape) for x in args)
 
 
 FUNCTIONS |= {

@@ -37,7 +37,8 @@ def _fraction(x: Any) -> Any:
 
 UFUNCS: dict[Any, Callable] = {
     np.add: ops.add, np.subtract: ops.subtract, np.multiply: ops.multiply, np.divide: ops.divide, np.negative: ops.negative,
-    np.positive: lambda x: x, np.conjugate: lambda x: x, np.absolute: ops.absolute, np.fabs: ops.absolute, np.reciprocal: ops.reciprocal,
+    np.positive: lambda x: x, np.conjugate: lambda x: x, np.absolute: ops.absolute, np.reciprocal: ops.reciprocal,
+    np.fabs: lambda x: ops.absolute(x), np.rint: lambda x: ops.round(x),         # no op itself, as NumPy makes floats of integers
     np.power: ops.power, np.float_power: lambda a, b: ops.power(a, b), np.square: ops.square, np.sqrt: ops.sqrt, np.cbrt: ops.cbrt,
     np.exp: ops.exp, np.exp2: ops.exp2, np.expm1: ops.expm1, np.log: ops.log, np.log2: ops.log2, np.log10: ops.log10, np.log1p: ops.log1p,
     np.logaddexp: ops.logaddexp,
@@ -51,8 +52,7 @@ UFUNCS: dict[Any, Callable] = {
     np.floor_divide: ops.floor_divide, np.remainder: ops.remainder, np.fmod: ops.fmod,
     np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
     np.modf: lambda x: (_fraction(x), ops.trunc(x)),
-    np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.rint: ops.round, np.sign: ops.sign,
-    np.copysign: lambda a, b: ops.absolute(a) * np.copysign(1.0, plain(b)).astype(np.result_type(plain(a), plain(b))),
+    np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.sign: ops.sign, np.copysign: ops.copysign,
     np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, ops.sign(ops.maximum(x, 0))),
     np.matmul: ops.matmul, np.vecdot: _vecdot,
 }

@@ -8,7 +8,7 @@ from .indexing import embedding, embedding_backward, getitem, scatter, take_alon
 from .norms import l2_norm
 from .products import matmul
 from .reductions import cumsum, max, mean, min, prod, std, sum, var
-from .rounding import ceil, floor, round, sign, trunc
+from .rounding import ceil, copysign, floor, round, sign, trunc
 from .shapes import (
     astype,
     broadcast_to,

@@ -43,8 +43,16 @@ def sign(x):
     return np.sign(x)
 
 
+@op(broadcasts=True)
+def copysign(a, b):
+    """y = |a| with the sign of b"""
+    return np.copysign(a, b)
+
+
 floor.vjp(_zero)
 ceil.vjp(_zero)
 trunc.vjp(_zero)
 round.vjp(_zero)
 sign.vjp(_zero)
+copysign.vjp(lambda g, y, a, b: g * (np.sign(y) * np.sign(a)),
+             lambda g, y, a, b: np.zeros_like(y))
