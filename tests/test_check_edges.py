@@ -44,6 +44,29 @@ def test_a_function_that_minds_its_domain_is_not_broken_by_the_probing(f):
     assert report or report.diagnosis.kind in ("eps", "domain"), report
 
 
+UPPER = np.triu(np.ones((3, 4), bool), 1)
+
+
+@pytest.mark.parametrize("f", [lambda x: np.where(UPPER, -np.inf, x ** 2), lambda x: (np.where(UPPER[:, 0], x[:, 0], np.inf), x ** 2)])
+@pytest.mark.parametrize("options", [{}, {"order": 2}, {"fast_mode": True}], ids=str)
+def test_what_is_infinite_whatever_the_inputs_is_left_out(f, options):
+    """The scores of a mask once were "the edge of the domain"."""
+    report = check(f, INSIDE, **options)
+    assert report and "left out" in str(report)
+
+
+@pytest.mark.parametrize("rule, kind", [(lambda g, y, x: np.where(UPPER, 0, g), ""), (lambda g, y, x: g, "infinite result"),
+                                        (lambda g, y, x: np.where(UPPER, 0, 2 * g), "constant factor"), (lambda g, y, x: 0 * g, "zero")])
+def test_a_rule_that_fills_in_infinities_is_told_right_from_wrong(rule, kind):
+    fill = op(lambda x: np.where(UPPER, -np.inf, x))
+    fill.vjp(rule)
+    assert check(fill, INSIDE).diagnosis.kind == kind
+
+
+def test_what_overflows_lies_on_the_edge_of_the_domain_as_before():
+    assert check(np.exp, np.array([800.0, 1])).diagnosis.kind == check(np.log, np.array([0.0, 1])).diagnosis.kind == "domain"
+
+
 def test_state_is_found_in_a_function_that_minds_its_domain_too():
     state = {}
 

@@ -155,6 +155,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
                         or _shared_state(problem, gradients, rng, report) or Diagnosis("", ""))
     if report.diagnosis:
         return report
+    if problem.infinite:
+        report.notes.append("results that are infinite and stay so, such as the scores of a mask, have no slope and were left out.")
     noise = problem.noise(eps)
     for which in range(len(checked)):
         report.entries.append(_measure(problem, which, gradients[which], eps, atol, rtol, noise, fast, rng))
@@ -166,7 +168,7 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         explain(report, problem, trace, outputs, gradients, eps, rng)
         if report.better_steps and eps == EPS:
             return _with_another_step(call, checked, names, report, atol, rtol, fast, rng)
-    elif (found := _wrong_elsewhere(problem, eps, atol, rng, report)) is not None:
+    elif (found := _through_infinity(problem) or _wrong_elsewhere(problem, eps, atol, rng, report)) is not None:
         report.diagnosis = found
     return report
 
@@ -180,6 +182,18 @@ def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: S
             second.notes.append(f"measured with eps={eps:.0e}, which suits these values better than the default {EPS:.0e}.")
             return second
     return first
+
+
+def _through_infinity(problem: Problem) -> Diagnosis | None:
+    """What stays infinite does not depend on the inputs, so no gradient goes there from it."""
+    if not problem.infinite:
+        return None
+    reached = problem.gradients(problem.all_outputs(), [at * c for at, c in zip(problem.infinite, problem.cotangents)])
+    names = [name for name, g in zip(problem.names, reached) if g is not None and g.any()]
+    return Diagnosis("infinite result", f"results that are infinite, and stay so when the inputs move, pass a gradient on to "
+                                        f"{' and '.join(names)}. A rule that fills in -inf gives zero there: g times the mask. Where -inf "
+                                        "was added, or a number overflows, no slope can be measured: check what comes behind it, such as "
+                                        "the softmax.") if names else None
 
 
 def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rng: np.random.Generator, report: Report) -> Diagnosis | None:

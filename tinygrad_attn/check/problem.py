@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
@@ -24,9 +25,27 @@ class Problem:
 
     def __init__(self, call: Callable[[], Any], inputs: Sequence[Any], names: Sequence[str], rng: np.random.Generator) -> None:
         self.call, self.inputs, self.names = call, list(inputs), list(names)
-        self.cotangents = [rng.standard_normal(y.shape) for y in self.values()]
+        self.infinite: list[np.ndarray] = []         # for each result where it is left out; empty if nowhere
+        first = self.values()
+        self.cotangents = [rng.standard_normal(y.shape) for y in first]
+        if any(np.isinf(y).any() for y in first):
+            self._leave_out(first)
 
-    def outputs(self) -> list[Any]:
+    def _leave_out(self, first: list[np.ndarray]) -> None:
+        """Results that stay infinite when the inputs move, such as blocked scores, have no slope: zeros take their place.
+
+        Not if the gradient is no finite number then, for then it is the function that overflows.
+        """
+        moved = self.nearby(1e-6)
+        self.infinite = [np.isinf(y) & (y == z) for y, z in zip(first, moved)] if moved else []
+        try:
+            overflows = any(g is not None and not np.isfinite(g).all() for g in self.gradients())
+        except Exception:                            # which will be told when it counts
+            overflows = False
+        if overflows or not any(at.any() for at in self.infinite):
+            self.infinite = []
+
+    def all_outputs(self) -> list[Any]:
         """The results that are differentiable Tensors."""
         found = self.call()
         listed = list(found.values()) if isinstance(found, dict) else list(found) if isinstance(found, (tuple, list)) else [found]
@@ -35,6 +54,13 @@ class Problem:
             raise TypeError(f"the function must return a floating-point Tensor, or a tuple with some, but it returned {describe(found)}. "
                             "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), .item() and .data leave it.")
         return tensors
+
+    def outputs(self) -> list[Any]:
+        """The same, with zeros for what is left out."""
+        tensors = self.all_outputs()
+        if len(self.infinite) != len(tensors):
+            return tensors
+        return [ops.where(at, 0.0, t) if at.any() and at.shape == t.shape else t for at, t in zip(self.infinite, tensors)]
 
     def values(self) -> list[np.ndarray]:
         """The results as arrays."""
@@ -143,23 +169,27 @@ class Problem:
                 rows.append(np.zeros(self.inputs[which].size) if g is None else g.ravel())
         return np.stack(rows)
 
+    def nearby(self, eps: float) -> list[np.ndarray]:
+        """The results a random step away from all inputs; none if the function does not accept it there."""
+        found, before, rng = list[np.ndarray](), [x._data for x in self.inputs], np.random.default_rng(4)
+        try:
+            for x in self.inputs:
+                x._data = x._data + eps * rng.uniform(0.5, 1, x.shape)
+            found = self.values()
+        except Exception:                            # the function minds its values
+            pass
+        finally:
+            for x, data in zip(self.inputs, before):
+                x._data = data
+        return found if [y.shape for y in found] == [c.shape for c in self.cotangents] else []
+
     def noise(self, eps: float) -> float:
         """What rounding alone may make of a central difference; differences below it mean nothing.
 
         Results that stand still when the inputs move, such as the -1e9 of a mask, cancel exactly and count for 1 at most.
         """
-        still, before, rng = self.values(), [x._data for x in self.inputs], np.random.default_rng(4)
-        try:
-            for x in self.inputs:
-                x._data = x._data + eps * rng.uniform(0.5, 1, x.shape)
-            moved = self.values()
-        except Exception:                            # the function minds its values
-            moved = []
-        finally:
-            for x, data in zip(self.inputs, before):
-                x._data = data
-        if [z.shape for z in moved] != [y.shape for y in still]:
-            moved = [y + 1 for y in still]           # then every result counts
+        still = self.values()
+        moved = self.nearby(eps) or [y + 1 for y in still]       # if there are none, every result counts
         finite = (np.nan_to_num(y, posinf=0, neginf=0) for y in still)
         sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), y)) for c, y, z in zip(self.cotangents, finite, moved))
         return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
