@@ -227,6 +227,8 @@ def test_left_over_parts_do_not_disturb(saved):
 def test_places_that_are_no_file(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
         save({"a": np.ones(2)}, tmp_path)
+    with pytest.raises(IsADirectoryError, match="name a file in it, as model.safetensors"):
+        save({"a": np.ones(2)}, "")
     with pytest.raises(FileNotFoundError, match="there is no folder.*os.makedirs"):
         save({"a": np.ones(2)}, tmp_path / "no" / "x")
     with pytest.raises(IsADirectoryError, match="is a folder, not a file"):

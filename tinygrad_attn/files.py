@@ -120,7 +120,7 @@ def _mode_of_old_file(target: str, path: str) -> int | None:
     except OSError:
         return None
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, f"{path!r} is a folder; name a file in it, as {path}/model.safetensors")
+        raise IsADirectoryError(errno.EISDIR, f"{path!r} is a folder; name a file in it, as {os.path.join(path, 'model.safetensors')}")
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path!r} is a device or a pipe, and a save replaces what it names; choose an ordinary file")
     return stat.S_IMODE(status.st_mode)
