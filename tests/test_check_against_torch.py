@@ -99,6 +99,31 @@ class InsideOut(HomeMadeAttention):
     merge = staticmethod(lambda x: np.transpose(x, (0, 2, 3, 1)).reshape(x.shape[0], x.shape[2], 8))
 
 
+class MaskInside(HomeMadeAttention):
+    inverted = True
+
+    def forward(self, x):
+        return super().forward(x, x, x, CAUSAL)[0]
+
+
+class TorchMaskInside(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2)
+
+    def forward(self, x):
+        return self.attention(x, x, x, attn_mask=torch.tensor(CAUSAL))[0]
+
+
+class OfTheirOwn(torch.nn.MultiheadAttention):
+    """A subclass is a MultiheadAttention too."""
+
+
+class AlwaysDropping(nn.Linear):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5, True)
+
+
 def sequence(ours):
     return nn.Sequential(nn.Linear(8, 8), ours, nn.Linear(8, 2))
 
@@ -133,6 +158,12 @@ DIFFERENCES = [
     ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,),
      {}, "self_attn"),
     ("dropout left on", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),
+    ("agree. Call", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),
+    ("What is left: GELU variant", nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"), torch.nn.TransformerEncoderLayer(8, 2, 16),
+     (X,), {}, "self_attn"),
+    ("even in evaluation mode", AlwaysDropping(8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
+    ("masks of its attention", MaskInside(8, 2), TorchMaskInside(), (X,), {}, "(whole)"),
+    ("scale by embed instead of head", ByEmbed(8, 2), OfTheirOwn(8, 2), (X, X, X), {}, "(whole)"),
     ("dropout left on in our module:", nn.Dropout(0.5), torch.nn.Dropout(0.5).eval(), (X,), {}, "(whole)"),
     ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {},
      "norm1"),

@@ -139,7 +139,9 @@ def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tu
     if not report.ok and not report.failure:
         report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
         report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
-        report.explanation = (_dropout_left_on(module, torch_module, inputs, keywords, mine, reference)
+        evaluated = (lambda: _run_ours(_ours64(module).eval(), inputs, keywords, shared),
+                     partial(_run_torch, copy.deepcopy(torch_module).eval(), inputs, keywords, partners, only=shared))
+        report.explanation = (_dropout_left_on(*evaluated, mine, reference, torch_module)
                               or _by_trying(mine, reference, theirs, torch_module) or _in_the_gradients(report, mine, reference))
 
 
@@ -312,20 +314,23 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
             report.rows.append(Row(name, NO_GRADIENT, 0.0, float("inf")))
 
 
-def _dropout_left_on(module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any], mine: Run, reference: Run) -> str:
-    """Do both agree once dropout is off?"""
-    quiet = copy.deepcopy(torch_module).eval()
+def _dropout_left_on(ours: Callable[[], Run], theirs: Callable[..., Run], mine: Run, reference: Run, torch_module: Any) -> str:
+    """What both say in evaluation mode, if that is not what they said: do they agree once dropout is off, and if not, why?"""
     try:
-        calm, torch_calm = _run_ours(_ours64(module).eval(), inputs, keywords), _run_torch(quiet, inputs, keywords, {})
+        calm, torch_calm, again = ours(), theirs(), ours()
     except Exception:
         return ""
-    if _apart(calm, torch_calm) > TOLERANCE:
-        return ""
+    if _apart(calm, again) > TOLERANCE:
+        return ("dropout left on in our module, even in evaluation mode: two calls of it differ. Give F.dropout training=self.training, or "
+                "use nn.Dropout, and draw no random numbers in forward().")
     pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
     sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent) > TOLERANCE]
-    return (f"dropout left on in {' and '.join(sides)}: in evaluation mode both agree. Call .eval() on both before comparing; two random "
-            "masks never agree."
-            if sides else "")
+    if not sides:
+        return ""
+    agree = _apart(calm, torch_calm) <= TOLERANCE
+    rest = "" if agree else f" What is left: {_by_trying(calm, torch_calm, theirs, torch_module) or 'compare again then.'}"
+    return (f"dropout left on in {' and '.join(sides)}: in evaluation mode both {'agree' if agree else 'differ too'}. Call .eval() on both "
+            f"before comparing; two random masks never agree.{rest}")
 
 
 def _apart(one: Run, other: Run) -> float:

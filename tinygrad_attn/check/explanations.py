@@ -21,7 +21,7 @@ def _on(kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | No
 
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
         for name, part in module.named_modules():
-            if type(part).__name__ in kinds and where in (None, name):
+            if any(c.__name__ in kinds for c in type(part).__mro__) and where in (None, name):
                 act(part)
         return inputs, keywords, _as_it_is
     return change
@@ -47,6 +47,8 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
 def _modes() -> Iterator[tuple[str, Change]]:
     meaning = "In torch.nn True means blocked; in scaled_dot_product_attention True means allowed."
     yield f"mask inverted: ours reads the boolean masks the other way round. {meaning}", _invert(None)
+    yield (f"mask inverted: ours reads the boolean masks of its attention the other way round. {meaning}",
+           _on("MultiheadAttention", _invert_here))
     for k in range(3):
         yield f"mask inverted: ours reads the boolean mask number {k} the other way round. {meaning}", _invert(k)
     yield "batch and sequence swapped: torch has batch_first set the other way. Give both the same batch_first.", _batch_first
@@ -57,16 +59,25 @@ def _modes() -> Iterator[tuple[str, Change]]:
     yield "norm_first differs: one is pre-norm, the other post-norm.", _on(layers, _toggle_norm_first)
 
 
+def _flip(x: Any) -> Any:
+    return ~x if str(getattr(x, "dtype", "")) == "torch.bool" else x
+
+
 def _invert(which: int | None) -> Change:
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-        flip = lambda x: ~x if str(getattr(x, "dtype", "")) == "torch.bool" else x
-        masks = [i for i, x in enumerate(inputs) if flip(x) is not x] + [k for k, v in keywords.items() if flip(v) is not v]
+        masks = [i for i, x in enumerate(inputs) if _flip(x) is not x] + [k for k, v in keywords.items() if _flip(v) is not v]
         if which is not None:
             chosen = masks[which]
-            return ([flip(x) if i == chosen else x for i, x in enumerate(inputs)],
-                    {k: flip(v) if k == chosen else v for k, v in keywords.items()}, _as_it_is)
-        return [flip(x) for x in inputs], {k: flip(v) for k, v in keywords.items()}, _as_it_is
+            return ([_flip(x) if i == chosen else x for i, x in enumerate(inputs)],
+                    {k: _flip(v) if k == chosen else v for k, v in keywords.items()}, _as_it_is)
+        return [_flip(x) for x in inputs], {k: _flip(v) for k, v in keywords.items()}, _as_it_is
     return change
+
+
+def _invert_here(part: Any) -> None:
+    """The masks that reach this submodule, wherever they are made."""
+    flipped = lambda _, args, named: (tuple(map(_flip, args)), {k: _flip(v) for k, v in named.items()})
+    part.register_forward_pre_hook(flipped, with_kwargs=True)
 
 
 def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
