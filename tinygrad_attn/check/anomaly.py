@@ -190,7 +190,7 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     if name in ("matmul", "sum", "mean", "einsum") and np.isnan(made):
         return ("inf - inf or 0 x inf inside a sum: an operand holds infinities." if any(np.isinf(o).any() for o in operands) else
                 "a sum over no elements.")
-    if name in ("var", "std"):
+    if name in ("var", "std") and operands[0].size <= value.size * static.get("ddof", 0):
         return "no degrees of freedom: the number of elements is not larger than ddof."
     if name in ("arcsin", "arccos", "arctanh", "arccosh"):
         return f"{name} of {a}, at or outside the edge of its domain."
@@ -203,7 +203,7 @@ def backward_reason(name: str, at: list[float | None], g: float | None, operands
     """Why a rule gives NaN or Inf."""
     a, b = (*at, None, None)[:2]
     edge = {"hypot": a == b == 0, "arctan2": a == b == 0, "divide": b == 0, "log1p": a == -1, "arcsin": a in (1, -1),
-            "arccos": a in (1, -1)}.get(
+            "arccos": a in (1, -1), "arccosh": a == 1}.get(
         name, a == 0 and name in ("sqrt", "power", "cbrt", "reciprocal", "log", "log2", "log10"))
     if g == 0 and (edge or np.isnan(made)):
         return ("0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the other branch), but the slope of "
@@ -212,6 +212,8 @@ def backward_reason(name: str, at: list[float | None], g: float | None, operands
     if name == "power" and number == 1 and a is not None and a < 0:
         return (f"the slope by an exponent is y log x, and x is the negative number {a:.6g} here. Keep the base positive, or detach the "
                 "exponent.")
+    if edge and a and name != "divide":
+        return f"{name} {a:g} in the backward pass: its slope is infinite there. Keep the argument away from it, as np.clip does."
     if edge:
         return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
     if any(key in name for key in ROW_OPS) and any(np.isneginf(o).any() for o in operands):
