@@ -137,7 +137,7 @@ def test_a_planted_bug_is_found_and_named(name, f, shapes, kind, word):
     report = gradcheck(f, [rand(*s, seed=i) for i, s in enumerate(shapes)], raise_exception=False)
     assert not report and not report.ok
     assert report.diagnosis.kind == kind, report
-    assert word in str(report), report
+    assert word in str(report.diagnosis), report
     assert "FAILED" in report._repr_html_()
 
 

@@ -1,6 +1,7 @@
 """Mistakes as students make them, other than those the checker was written on: each is found, and named rightly."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ PLANTED = [   # name, function, shapes, kind, words
 def test_a_fresh_bug_is_found_and_named(name, f, shapes, kind, words):
     report = gradcheck(f, [rand(*s, seed=i) for i, s in enumerate(shapes)], raise_exception=False)
     assert not report
-    assert report.diagnosis.kind == kind and words in str(report), report
+    assert report.diagnosis.kind == kind and words in str(report.diagnosis), report      # not in the line that the report quotes
 
 
 RIGHT = [
@@ -241,6 +242,7 @@ ANOMALIES = [
 
 @pytest.mark.parametrize("f, words", ANOMALIES, ids=[words for _, words in ANOMALIES])
 def test_a_fresh_anomaly_has_its_reason(f, words):
-    with pytest.raises(FloatingPointError, match=words) as caught, detect_anomaly():
+    with pytest.raises(FloatingPointError) as caught, detect_anomaly():
         f()
-    assert __file__ in str(caught.value)
+    text = str(caught.value)
+    assert __file__ in text and re.search(words, re.sub("`.*`", "", text)), text         # the line that is quoted holds the words too
