@@ -286,6 +286,15 @@ def test_python_itself_suggests_the_nearest_name_of_a_tensor():
     assert "'Tensor' object has no attribute 'detatch'. Did you mean: 'detach'?" in found.stderr
 
 
+@pytest.mark.parametrize("module, name, meant", [(F, "atention", ""), (F, "sofmax", " Did you mean 'softmax'?"), (nn, "Anny", ""),
+                                                 (optim, "Adm", " Did you mean 'Adam'?"), (optim, "Tenso", "")])
+def test_a_name_is_suggested_only_if_it_is_a_name_of_the_module(module, name, meant):
+    """It once was 'annotations', of the first line of every module."""
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    assert str(caught.value) == f"{module.__name__} has no {name!r}.{meant}"
+
+
 @pytest.mark.parametrize("call,told", [
     (lambda t: t + np.float64, "cannot take"), (lambda t: Tensor(np.float64), "class 'numpy.float64'"),
     (lambda t: t == np.float64, "cannot be compared|bool"),

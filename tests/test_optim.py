@@ -466,6 +466,7 @@ def exhausted():
     (lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict({"step_number": 1, "initial_lr": [1, 2]}), ValueError, "2 groups.* has 1"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 10), ValueError, "0 <= warmup_steps < total_steps"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, min_lr=5), ValueError, "min_lr must lie between"),
+    (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "a schedule steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),
     (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
 ])

@@ -168,6 +168,13 @@ def test_transforms_can_be_nested_and_differentiated():
     (lambda: jvp(f, (X,), (V, V)), ValueError, "1 inputs but 2 tangents"),
     (lambda: hvp(scalar, X, np.ones(2)), ValueError, r"v has x's shape: got \(2,\)"),
     (lambda: vjp(f, X)[1](np.ones(3)), ValueError, r"gradient has shape \(3,\) but the output has shape \(4,\)"),
+    (lambda: value_and_grad(scalar, X), TypeError, r"argnums counts the arguments.*array \(3,\).*value_and_grad\(f\)\(x\)"),
+    (lambda: value_and_grad(scalar, argnums="x"), TypeError, "argnums counts the arguments.*'x'"),
+    (lambda: value_and_grad(scalar)(), TypeError, "argnums=0 counts from 0, but 0 arguments came by place"),
+    (lambda: value_and_grad(scalar)(x=X), TypeError, "without its name"),
+    (lambda: value_and_grad(scalar, argnums=(0, 1))(X), TypeError, r"argnums=\(0, 1\) counts from 0, but 1 arguments"),
+    (lambda: hessian(lambda x: x, X), ValueError, "^this transform needs a function with a single number"),
+    (lambda: ta.grad(scalar, X), TypeError, r"ta\.value_and_grad\(f\)\(x\)"),
     (lambda: checkpoint(lambda x: (x, x), Tensor(X)), TypeError, "checkpoint.. needs a function that returns one Tensor"),
 ])
 def test_wrong_use_says_what_to_write(call, error, message):

@@ -144,10 +144,10 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
         grad_outputs = [grad_outputs]
     if len(grad_outputs) != len(outputs):
         raise ValueError(f"grad() got {len(outputs)} outputs but {len(grad_outputs)} grad_outputs; give one for each, or None.")
+    seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, grad_outputs, strict=True)]      # first, for a function is refused there
     for i, x in enumerate(inputs):
         if not isinstance(x, Variable) or not x._tracked:
             raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. Create it with requires_grad=True.")
-    seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, grad_outputs, strict=True)]
     retain = create_graph if retain_graph is None else retain_graph
     with enable_grad() if create_graph else no_grad():
         found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)

@@ -30,9 +30,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def missing_from(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """The error for a name that a module of the package does not have."""
-    return AttributeError(f"{module} has no {name!r}.{nearest(name, [k for k in known if not k.startswith('_')])}")
+def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeError:
+    """The error for a name that a module of the package does not have, whose names are `known`."""
+    public = known.get("__all__") or [k for k, value in known.items() if getattr(value, "__module__", None) == module]
+    return AttributeError(f"{module} has no {name!r}.{nearest(name, public)}")
 
 
 def numpy_names(function: Function) -> Function:

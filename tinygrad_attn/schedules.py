@@ -16,6 +16,12 @@ from typing import Any
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(f"a schedule steers an optimiser, got {type(optimizer).__name__}")
+    return optimizer.param_groups
+
+
 def _initial(group: dict[str, Any]) -> float:
     """The rate from which a group's others are reckoned; a group may also be added while a schedule is under way."""
     return group.setdefault("initial_lr", group["lr"])
@@ -29,8 +35,7 @@ class Schedule:
     """
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
-        if not hasattr(optimizer, "param_groups"):
-            raise TypeError(f"a schedule steers an optimiser, got {type(optimizer).__name__}")
+        _groups(optimizer)
         self.optimizer, self.factor, self.step_number = optimizer, factor, 0
         self._apply()
 
@@ -68,11 +73,13 @@ def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: f
     """From lr / warmup_steps up to lr in `warmup_steps` updates, then half a cosine down to `min_lr` at `total_steps`.
 
     lr(t) = lr (t + 1) / warmup_steps, then min_lr + (lr - min_lr) (1 + cos(pi (t - warmup) / (total - warmup))) / 2.
-    With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError.
+    With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError, and TypeError for what
+    is no optimiser.
     """
     if not 0 <= warmup_steps < total_steps:
         raise ValueError(f"need 0 <= warmup_steps < total_steps, got {warmup_steps} and {total_steps}")
-    peak = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
+    first = _groups(optimizer)[0]
+    peak = first.get("initial_lr", first["lr"])
     if not 0 <= min_lr <= peak:
         raise ValueError(f"min_lr must lie between 0 and the optimiser's lr {peak}, got {min_lr}")
     floor = min_lr / peak if peak else 0.0

@@ -155,13 +155,19 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
     jax.value_and_grad.
 
     f returns a single number (ValueError otherwise).  Arguments that are not in `argnums`, and keywords, are passed
-    on as they are.
+    on as they are.  Raises TypeError if those in `argnums` are not given by place.
     """
     _function(f)
-    several = not isinstance(argnums, int)
-    chosen = tuple(argnums) if not isinstance(argnums, int) else (argnums,)
+    several = hasattr(argnums, "__iter__")
+    chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)     # type: ignore[arg-type]
+    if not all(isinstance(i, (int, np.integer)) for i in chosen):
+        raise TypeError(f"argnums counts the arguments to differentiate by, as 0 or (0, 1), got {describe(argnums)}. The values come in a "
+                        "second call: value_and_grad(f)(x).")
 
     def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        if any(not -len(args) <= i < len(args) for i in chosen):
+            raise TypeError(f"argnums={argnums} counts from 0, but {len(args)} arguments came by place. Pass the value to differentiate by "
+                            "without its name.")
         recorded = _recorded(create_graph)
         inputs = [_input(args[i], recorded) for i in chosen]
         given = list(args)
@@ -169,7 +175,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
             given[i] = x
         y = _call(f, given, kwargs)
         if y.size != 1:
-            raise ValueError(f"value_and_grad needs a function with a single number as its result, but this is {describe(y)}. Reduce it "
+            raise ValueError(f"this transform needs a function with a single number as its result, but that is {describe(y)}. Reduce it "
                              "first, for example with .sum() or .mean(), or use vjp or jacobian.")
         found = _gradients(y, inputs, None, recorded, False)
         return _outcome(y, recorded), found if several else found[0]
