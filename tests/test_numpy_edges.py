@@ -206,6 +206,14 @@ def test_these_slopes_have_slopes():
     assert gradgradcheck(np.power, [np.array([2.0, 0.5, 3]), np.array([[0.0], [2]])])
 
 
+@pytest.mark.parametrize("labels, shapes", [("b,dbd->", [(1,), (3, 2, 3)]), ("b,dbd->d", [(1,), (3, 2, 3)]), ("dd,d->", [(3, 3), (1,)]),
+                                            ("ddb,b->d", [(2, 2, 3), (1,)]), ("bc,bc->", [(1, 2), (2, 1)]),
+                                            ("b...,b...", [(1, 1, 2), (2, 1)])])
+def test_einsum_repeats_one_element_along_an_axis_of_another_operand(labels, shapes):
+    rng = np.random.default_rng(0)
+    assert gradgradcheck(lambda *xs: np.einsum(labels, *xs), [rng.standard_normal(s) for s in shapes])
+
+
 def test_a_long_product_with_one_zero_takes_little_memory():
     x = tensor(np.r_[0.0, np.ones(30_000)])
     y = x.prod()

@@ -44,12 +44,15 @@ def _partial(g, i, operands, labels, result):
     reached = "".join(a for a in distinct if any(a in names for names in known))
     part = einsum(*others, g, labels=tuple(known), result=reached)
     sizes = dict(zip(reached, part.shape, strict=True))
-    if reached != distinct:                          # a label that only this operand has was summed: the same slope all along it
+    own = {a: shape[mine.index(a)] for a in distinct}
+    if reached != distinct:                          # a label that only this operand has was summed
         part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
-        part = broadcast_to(part, shape=tuple(sizes.get(a) or shape[mine.index(a)] for a in distinct))
+    full = tuple(own[a] if sizes.get(a, 1) == 1 else sizes[a] for a in distinct)
+    if part.shape != full:                           # the same slope all along it, or along one element of the others that was repeated
+        part = broadcast_to(part, shape=full)
     if distinct != mine:                             # a label twice in one operand reads its diagonal
-        part = sum_to(part, tuple(shape[mine.index(a)] for a in distinct))       # a diagonal of one element may have been repeated
-        grid = dict(zip(distinct, np.ogrid[tuple(slice(shape[mine.index(a)]) for a in distinct)], strict=True))
+        part = sum_to(part, tuple(own.values()))     # a diagonal of one element may have been repeated
+        grid = dict(zip(distinct, np.ogrid[tuple(map(slice, own.values()))], strict=True))
         part = scatter(part, index=tuple(grid[a] for a in mine), shape=shape)
     return part
 
