@@ -166,6 +166,9 @@ CALLS = [
     (lambda: grad((t(3) * 2).sum(), np.ones(3)), V, r"array \(3,\) float64, does not require a gradient"),
     (lambda: grad(3.0, t(3)), T, r"only a Tensor can be differentiated, got 3\.0"),
     (lambda: setattr(t(3) * 2, "requires_grad", False), V, r"use detach\(\)"),
+    (lambda: setattr(t(3), "data", np.ones(3, int)), T, r"requires a gradient and cannot hold array \(3,\) int64"),
+    (lambda: setattr(t(3, rg=False), "data", np.array(["a"])), T, r"Tensor \(3,\) float32 cannot hold array \(1,\) <U1"),
+    (lambda: setattr(t(3, rg=False), "data", np.array([1j])), T, r"cannot hold array \(1,\) complex128"),
     (lambda: setattr(t(3), "grad", np.ones(4)), V, r"a gradient has its tensor's shape"),
     (lambda: t(3, rg=False).retain_grad(), V, r"does not require a gradient"),
     (lambda: copy.deepcopy(t(3) * 2), T, r"use \.clone\(\) or \.detach\(\)"),
@@ -331,6 +334,16 @@ def test_data_given_as_a_list_keeps_the_dtype():
     assert t.dtype == np.float32
     t.data = np.ones(2)
     assert t.dtype == np.float64
+
+
+def test_data_may_be_given_as_a_tensor_of_a_single_number():
+    t, s = Tensor(1.0, requires_grad=True), Tensor(3.0)
+    t.data = s
+    assert t.item() == 3.0 and t.data.ndim == 0
+    with pytest.raises(ValueError, match="changed in place"):
+        y = t * t
+        t.data = s * 2
+        y.backward()
 
 
 @pytest.mark.parametrize("f", [lambda t, m: m * t, lambda t, m: t * m, lambda t, m: m - t, lambda t, m: np.ma.multiply(t, m),

@@ -59,9 +59,9 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = value._data if isinstance(value, Variable) else np.asarray(value, getattr(value, "dtype", self._data.dtype))
-        if self._tracked and array.dtype.kind != "f":
-            raise TypeError(f"{describe(self)} requires a gradient and cannot hold {describe(array)}.")
+        array = value._array() if isinstance(value, Variable) else np.asarray(value, getattr(value, "dtype", self._data.dtype))
+        if array.dtype.kind not in ("f" if self._tracked else "fiub"):
+            raise TypeError(f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold {describe(array)}.")
         self._data = array
         guard.hand_out(array)
         guard.changed(array)
