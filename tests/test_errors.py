@@ -112,6 +112,8 @@ CALLS = [
     (lambda: t(2, 3).transpose(0, 0), V, r"each axis of the tensor once"),
     (lambda: t(2, 3).swapaxes(0, 5), I, r"lies in \[-2, 2\)"),
     (lambda: t(2, 3).squeeze(0), V, r"squeeze drops axes of size 1"),
+    (lambda: np.squeeze(t(2, 3), 0), V, r"squeeze drops axes of size 1"),
+    (lambda: t(1, 3).squeeze(5), I, r"axis 5 is out of bounds.*lies in \[-2, 2\)"),
     (lambda: t(3).mT, V, r"mT exchanges the last two axes"),
     (lambda: np.concatenate([t(2, 3), t(2, 4)]), V, r"concatenate may differ along its axis alone"),
     (lambda: np.stack([t(2, 3), t(2, 4)]), V, r"The shapes are \(2, 3\), \(2, 4\)"),

@@ -148,6 +148,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         hint = _broadcast_hint(shapes)
     elif "reshape" in text:
         hint = "The number of elements must stay the same; write -1 for one size that follows from the others."
+    elif "squeeze" in text:
+        hint = "squeeze drops axes of size 1: write .squeeze() for all of size 1, or t[:, 0] to pick one element of it."
     elif "unknown dimension" in text:
         hint = "Only one size can follow from the others: write -1 once."
     elif "axis" in text or "axes" in text:

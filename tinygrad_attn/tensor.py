@@ -327,13 +327,7 @@ class Tensor(Variable):
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
 
-    def squeeze(self, axis: Axis = None) -> Tensor:
-        try:
-            return ops.reshape(self, shape=self._data.squeeze(axis).shape)
-        except ValueError:
-            raise ValueError(f"squeeze drops axes of size 1, and axis {axis} of {describe(self)} is not; write .squeeze() for all of "
-                             "size 1, or t[:, 0] to pick one element of it.") from None
-
+    def squeeze(self, axis: Axis = None) -> Any: return np.squeeze(self, axis)
     def repeat(self, repeats: Any, axis: int | None = None) -> Any: return np.repeat(self, repeats, axis)
     def take(self, indices: Any, axis: int | None = None) -> Any: return np.take(self, indices, axis)
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: return np.diagonal(self, offset, axis1, axis2)
