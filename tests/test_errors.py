@@ -153,6 +153,8 @@ CALLS = [
     (lambda: t(3).masked_fill(1, 2), A, r"Write np\.where\(mask, value, t\)"),
     (lambda: t(3).softmax(-1), A, r"Write F\.softmax\(t, axis=-1\)"),
     (lambda: t(3).arctan(), A, r"Write np\.arctan\(t\)"),
+    (lambda: t(3).degrees(), A, r"Write np\.degrees\(t\)"),
+    (lambda: t(3).cumprod(), A, r"np\.cumprod\(t\.numpy\(\)\): it has no derivative here"),
     (lambda: ta.gradchek, A, r"Did you mean 'gradcheck'"),
     (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),
     (lambda: np.fft.fft(t(3)), T, r"np\.fft\.fft has no derivative rule.*@ta\.op"),

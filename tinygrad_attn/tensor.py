@@ -13,7 +13,7 @@ from .convert import as_array, as_index, as_sizes, get_default_dtype, set_defaul
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names
 from .graph import RETAINED
-from .interop import CALLS, FUNCTIONS
+from .interop import CALLS, FUNCTIONS, UFUNCS
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -391,4 +391,4 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
-Elsewhere.fill(Tensor, [function.__name__ for function in (*FUNCTIONS, *CALLS)])
+Elsewhere.fill(Tensor, [function.__name__ for function in (*FUNCTIONS, *UFUNCS)])
