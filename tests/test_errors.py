@@ -168,6 +168,8 @@ CALLS = [
     (grad_of_a_non_leaf, UserWarning, r"retain_grad\(\)"),
     (unused_input, V, r"input 1 of grad\(\).*allow_unused=True"),
     (lambda: grad((t(3) * 2).sum(), np.ones(3)), V, r"array \(3,\) float64, does not require a gradient"),
+    (lambda: grad((t(3) * 2).sum(), None), V, r"input 0 of grad\(\), None, does not require a gradient"),
+    (lambda: grad((t(3) * 2).sum(), nn.Linear(2, 2)), V, r"a Linear, does not.*write list\(model\.parameters\(\)\)"),
     (lambda: grad(3.0, t(3)), T, r"only a Tensor can be differentiated, got 3\.0"),
     (lambda: setattr(t(3) * 2, "requires_grad", False), V, r"use detach\(\)"),
     (lambda: setattr(t(3), "data", np.ones(3, int)), T, r"requires a gradient and cannot hold array \(3,\) int64"),

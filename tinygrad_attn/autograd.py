@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ContextDecorator
 from typing import Any
 
@@ -137,7 +137,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
     Only the partial derivatives on the way to these inputs are computed.  As torch.autograd.grad.
     """
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    inputs = [inputs] if isinstance(inputs, (Variable, np.ndarray, float, int)) else list(inputs)
+    inputs = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, np.ndarray)) else [inputs]
     if grad_outputs is None:
         grad_outputs = [None] * len(outputs)
     elif not isinstance(grad_outputs, (list, tuple)):
@@ -147,7 +147,9 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, grad_outputs, strict=True)]      # first, for a function is refused there
     for i, x in enumerate(inputs):
         if not isinstance(x, Variable) or not x._tracked:
-            raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. Create it with requires_grad=True.")
+            raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. "
+                             + ("For a module write list(model.parameters())." if hasattr(x, "parameters") else
+                                "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
     with enable_grad() if create_graph else no_grad():
         found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
