@@ -335,6 +335,8 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.sofmax(x23), AttributeError, "tinygrad_attn.functional.*'sofmax'.*mean 'softmax'"),
     (lambda: F.softmax(x23, 2), ValueError, r"axis 2 does not exist in array \(2, 3\) float32; it lies in \[-2, 2\)"),
     (lambda: F.log_softmax(x23, 1.0), TypeError, "integer axis, got 1.0"),
+    (lambda: F.softmax(x23, (0, 1)), TypeError, r"softmax needs an integer axis, got \(0, 1\)"),
+    (lambda: F.log_softmax(x23.astype(np.float16), (0, 1)), TypeError, r"log_softmax needs an integer axis, got \(0, 1\)"),
     (lambda: F.softmax(np.array(["a"])), TypeError, "real numbers"),
     (lambda: F.gelu(x23, "tan"), ValueError, "approximate is one of 'none', 'tanh', got 'tan'. Did you mean 'tanh'?"),
     (lambda: F.layer_norm(x23, 2), ValueError, r"normalized_shape \(2,\) must be the last sizes .* Write normalized_shape=3"),

@@ -49,10 +49,10 @@ def first_outside(values: np.ndarray, outside: np.ndarray) -> str:
     return f"{values[where]} at position {where}" if where else f"{values[()]}"
 
 
-def check_axis(x: Any, axis: Any, function: str) -> None:
-    """An existing axis, or a tuple of them; a single number counts as a row of one, as in PyTorch."""
+def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
+    """An existing axis, or a tuple of them if there may be several; a single number counts as a row of one, as in PyTorch."""
     ndim = max(x.ndim, 1)
-    for a in axis if isinstance(axis, tuple) else (axis,):
+    for a in axis if several and isinstance(axis, tuple) else (axis,):
         if not isinstance(a, (int, np.integer)):
             raise TypeError(f"{function} needs an integer axis, got {a!r}.")
         if not -ndim <= a < ndim:

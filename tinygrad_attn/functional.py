@@ -91,7 +91,7 @@ def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> An
     Raises ValueError for an axis that does not exist, TypeError for one that is no integer.
     """
     x = real(x, "logsumexp")
-    arguments.check_axis(x, axis, "logsumexp")
+    arguments.check_axis(x, axis, "logsumexp", several=True)
     return reference.logsumexp_reference(x, axis=axis, keepdims=keepdims)
 
 
