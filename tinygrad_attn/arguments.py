@@ -43,6 +43,12 @@ def integers(x: Any, function: str, what: str) -> np.ndarray:
     return array
 
 
+def check_array(x: Any, function: str, name: str) -> None:
+    """A Tensor or an array, which has a shape and a dtype."""
+    if not hasattr(x, "dtype"):
+        raise TypeError(f"{function}: {name} is a Tensor or an array, got {describe(x)}; write Tensor({name}).")
+
+
 def first_outside(values: np.ndarray, outside: np.ndarray) -> str:
     """`7 at position (0, 2)`: the first of the values for which `outside` holds."""
     where = tuple(int(i) for i in np.argwhere(outside)[0])
@@ -89,7 +95,8 @@ def normalized_axes(x: Any, normalized_shape: int | Sequence[int], function: str
         raise ValueError(f"{function}: normalized_shape {shape} must be the last sizes of the input, "
                          f"which is {describe(x)}.{hint}")
     for name, parameter in parameters.items():
-        if parameter is not None and plain(parameter).shape != shape:
+        if parameter is not None and getattr(plain(parameter), "shape", None) != shape:
+            check_array(parameter, function, name)
             raise ValueError(f"{function}: {name} must have the shape normalized_shape = {shape}, "
                              f"got {describe(parameter)}.")
     return len(shape)

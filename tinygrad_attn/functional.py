@@ -133,6 +133,9 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
     """
     if not fused.fits_linear(x, weight, bias):       # asked first, since it usually does
+        arguments.check_array(weight, "linear", "weight")
+        if bias is not None:
+            arguments.check_array(bias, "linear", "bias")
         if not isinstance(x, (Tensor, np.ndarray)):
             x = Tensor(x, dtype=weight.dtype)
         elif x.dtype.kind in "iub":
@@ -150,6 +153,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     integers, ValueError for one outside the table.
     """
     indices = integers(indices, "embedding", "indices")
+    arguments.check_array(weight, "embedding", "weight")
     if weight.ndim != 2:
         raise ValueError(f"embedding: the table has the shape (rows, width), got {describe(weight)}.")
     rows = weight.shape[0]
