@@ -172,8 +172,8 @@ class Generator:
 
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Integers with low <= i < high, as `torch.randint`. int64."""
-        if not low < high:
-            raise ValueError(f"randint needs low < high, got low={low} and high={high}")
+        if not -2**63 <= low < high <= 2**63:
+            raise ValueError(f"randint needs low < high, within int64, got low={low} and high={high}")
         spread = int(high) - int(low)
         with self._lock:
             words = self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
@@ -274,15 +274,19 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
 def randint(low: int, high: Any = None, size: Any = None) -> Tensor:
     """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, (2, 3))`, as `torch.randint`. int64.
 
-    Raises TypeError for a size that is no tuple of integers >= 0, ValueError unless low < high.
+    Raises TypeError for a size that is no tuple of integers >= 0 and for bounds that are not whole, ValueError unless low < high.
     """
     if size is None:
         low, high, size = 0, low, high
     if not isinstance(size, (tuple, list)):
         raise TypeError(f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))")
+    if not all(isinstance(bound, (int, np.integer)) for bound in (low, high)):
+        raise TypeError(f"randint takes whole numbers as low and high, got {low!r} and {high!r}")
     return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
 
 
 def randperm(n: int) -> Tensor:
-    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`."""
+    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`. Raises TypeError unless n is whole, ValueError below 0."""
+    if not isinstance(n, (int, np.integer)):
+        raise TypeError(f"randperm takes a whole number, got {n!r}; write randperm(len(x))")
     return Tensor(default_generator().permutation(n))
