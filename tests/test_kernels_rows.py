@@ -58,6 +58,12 @@ def test_erf_in_float64_is_right_to_two_units_in_the_last_place():
     assert (np.abs(erf(NUMBERS) - true) <= 2 * np.spacing(np.abs(true))).all()
 
 
+@pytest.mark.parametrize("dtype", [np.longdouble, ">f8", int])
+def test_erf_of_what_is_no_float64_but_as_long_has_its_precision(dtype):
+    x = np.array([-1, 0, 2]).astype(dtype)
+    np.testing.assert_allclose(np.float64(erf(x)), [math.erf(v) for v in x.tolist()], rtol=4e-16)
+
+
 def test_erf_in_float32():
     x = NUMBERS.astype("f")
     y = erf(x)
