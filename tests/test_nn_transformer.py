@@ -112,6 +112,7 @@ def test_layers_of_an_encoder_start_equal_and_are_their_own():
     a, b = encoder.layers
     assert np.array_equal(a.linear1.weight.numpy(), b.linear1.weight.numpy())
     assert len({id(x.linear1.weight) for x in (a, b, layer)}) == 3
+    assert len(nn.TransformerEncoder(encoder_layer(), np.int64(2)).layers) == 2
 
 
 @pytest.mark.parametrize("hint", [None, True, False])

@@ -162,7 +162,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 def _copies(layer: Module, count: int) -> ModuleList:
-    if not isinstance(count, int) or count < 0:
+    if not isinstance(count, (int, np.integer)) or count < 0:
         raise TypeError(f"num_layers is how many copies of the layer there are, a whole number such as 6; got {count!r}.")
     return ModuleList(copy.deepcopy(layer) for _ in range(count))
 
