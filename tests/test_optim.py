@@ -469,6 +469,8 @@ def exhausted():
     (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "a schedule steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),
     (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
+    (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "steers an optimiser, got list"),
+    (lambda: optim.noam(optim.SGD([leaf()]), 4).load_state_dict({"last_epoch": 3}), ValueError, "no schedule's state.*'initial_lr'"),
 ])
 def test_wrong_calls_are_explained(call, error, text):
     with pytest.raises(error, match=text):

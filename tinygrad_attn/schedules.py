@@ -54,7 +54,10 @@ class Schedule:
         return {"step_number": self.step_number, "initial_lr": [_initial(g) for g in self.optimizer.param_groups]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Raises ValueError if the number of groups differs."""
+        """Go on where `state_dict` was taken. Raises ValueError if it is no schedule's or the number of groups differs."""
+        if not {"step_number", "initial_lr"} <= {*state_dict}:
+            raise ValueError(f"this is no schedule's state: it has {sorted(state_dict)} where 'initial_lr' and 'step_number' belong. Give "
+                             "it what schedule.state_dict() returned")
         rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
         if len(rates) != len(groups):
             raise ValueError(f"the schedule was saved for {len(rates)} groups, the optimiser has {len(groups)}")
