@@ -195,6 +195,14 @@ def test_dtype_converts_the_operands_first():
         assert y.dtype == np.float32 and ta.grad(y.sum(), T)[0].dtype == np.float64
 
 
+def test_whole_numbers_become_what_numpy_makes_of_them():
+    for a in (np.array([100, -3], np.int8), np.array([7, 2])):
+        for f in (lambda x: x ** 2.0, lambda x: x ** 3.0, lambda x: x ** 2, lambda x: np.power(x, 2.0), np.rint, np.fabs):
+            mine, numpys = f(Tensor(a)).numpy(), f(a)
+            assert mine.dtype == numpys.dtype and np.array_equal(mine, numpys)
+    assert (Tensor(np.array([True])) ** 2).dtype == np.int8
+
+
 def test_methods_of_ufuncs():
     a, b = R(2, 3), P(2)
     t, u = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)

@@ -72,7 +72,9 @@ def _int_power(a, n):
 @op(broadcasts=True)
 def power(a, b):
     """y = a ** b"""
-    return _int_power(a, b) if type(b) in (int, float) else a ** b
+    if type(b) in (int, float) and (type(a) in (int, float) or a.dtype.kind == "f"):     # NumPy's int8 ** 2.0 is float64
+        return _int_power(a, b)
+    return a ** b
 
 
 def _power_by_base(g, y, a, b):
