@@ -56,6 +56,7 @@ VALUES = [
     (lambda x: np.linalg.norm(x, axis=np.int64(1)), A),
     (lambda x: np.broadcast_to(x, np.int64(3)), 2.0),
     (lambda x: np.tensordot(x, x, (np.int64(1), np.int64(1))), A),
+    (lambda x: np.linalg.vecdot(x, x[:, 0], axis=0), A),
     (lambda x: np.diff(x, axis=np.int64(0)), A),
     # Arguments that NumPy knows.
     (lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=((1, 2), (3, 4))), A),
@@ -231,6 +232,9 @@ V = tensor([1.0, 2, 3])
 S = tensor(1.0)
 
 REFUSED = [
+    (lambda: np.vecdot(tensor(A), A[:, :1]), ValueError, r"sums over one axis of both, of the same size.*\(2, 3\).*\(2, 1\)"),
+    (lambda: np.linalg.vecdot(tensor(A), A[0], axis=0), ValueError, "sums over one axis of both"),
+    (lambda: np.vecdot(tensor(A), 2.0), ValueError, "sums over one axis of both"),
     (lambda: np.quantile(V, 1.5), ValueError, r"quantile.*0 to 1.*1\.5"),
     (lambda: np.quantile(V, [0.5, -0.1]), ValueError, r"quantile.*0 to 1"),
     (lambda: np.quantile(V, NAN), ValueError, r"quantile.*0 to 1"),

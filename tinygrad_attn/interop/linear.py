@@ -13,6 +13,7 @@ from ..errors import describe
 from ..ops.einsum import parse
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
 from .shapes import _diagonal, _moveaxis, _ravel, _stack, _trace
+from .ufuncs import vecdot
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:
@@ -238,7 +239,7 @@ FUNCTIONS |= {
     np.linalg.multi_dot: lambda arrays, *, out=None: functools.reduce(dot, arrays),
     np.linalg.matmul: ops.matmul, np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),
     np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
-    np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: ops.sum(ops.multiply(x1, x2), axis=axis),
+    np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis),
     np.linalg.cross: lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis),
     np.linalg.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
     np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),

@@ -12,10 +12,16 @@ import numpy as np
 
 from .. import ops
 from ..engine import Op
+from ..errors import describe
 from .common import cast, plain, refuse, tensor
+from .shapes import _moveaxis
 
 
-def _vecdot(a: Any, b: Any) -> Any:
+def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
+    """The sum of the products along one axis of both, (..., N), (..., N) -> (...), or along that axis of each."""
+    a, b = (x if axis == -1 else _moveaxis(x, axis, -1) for x in map(tensor, (a, b)))
+    if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"np.vecdot sums over one axis of both, of the same size; got {describe(a)} and {describe(b)}.")
     return ops.sum(ops.multiply(a, b), axis=-1)
 
 
@@ -54,7 +60,7 @@ UFUNCS: dict[Any, Callable] = {
     np.modf: lambda x: (_fraction(x), ops.trunc(x)),
     np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.sign: ops.sign, np.copysign: ops.copysign,
     np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, ops.sign(ops.maximum(x, 0))),
-    np.matmul: ops.matmul, np.vecdot: _vecdot,
+    np.matmul: ops.matmul, np.vecdot: vecdot,
 }
 if hasattr(np, "matvec"):                            # NumPy 2.2
     UFUNCS |= {np.matvec: _matvec, np.vecmat: _vecmat}
