@@ -65,6 +65,9 @@ VALUES = [
     (lambda x: np.convolve(2.0, x), [1, 2, 3]),
     (lambda x: np.diff(x, n=0), A),
     (lambda x: np.rollaxis(x, -1, -2), CUBE),
+    (lambda x: np.take(x, [True, False, True]), [5, 6, 7]),              # numbers to np.take, and no mask
+    (lambda x: np.take(x, np.array(True), axis=1), A),
+    (lambda x: np.linspace(x, 1.5, 4, dtype=int), -1.5),                 # rounded down, as -1 for -0.5
     (lambda x: np.einsum("...i->i", x), [1, 2, 3]),
     (lambda x: np.einsum("ii,i->i", np.full((1, 1), 2.0), x), [1, 2, 3]),
     (lambda x: np.copysign(2, x), [-1, 3]),

@@ -148,7 +148,8 @@ def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axi
     start, stop = together([start, stop])
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop)))
     share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
-    return cast(_moveaxis(start * (1 - share) + stop * share, 0, axis), dtype)
+    line = _moveaxis(start * (1 - share) + stop * share, 0, axis)
+    return cast(ops.floor(line) if dtype is not None and np.dtype(dtype).kind in "iu" else line, dtype)       # rounded down, as NumPy
 
 
 PLAIN_FUNCTIONS = {

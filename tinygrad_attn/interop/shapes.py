@@ -194,6 +194,7 @@ def _take(a, indices, axis=None, out=None, mode="raise"):
     if axis is None:
         a, axis = _ravel(a), 0
     where, axis = np.asarray(plain(indices)), normalize_axis_index(axis, a.ndim)
+    where = where.astype(np.intp) if where.dtype == bool else where      # here True is 1, and no mask
     n = a.shape[axis]
     where = where if mode == "raise" else where % n if mode == "wrap" else where.clip(0, n - 1)
     return a[(slice(None),) * axis + (where,)]
