@@ -74,6 +74,7 @@ def test_inputs_may_be_tensors_arrays_and_numbers():
     close(slope, 3 * X**2)
     assert t.grad is None and not value.requires_grad
     close(value_and_grad(lambda x: np.sum(x * t))(X)[1], X * 0 + t.numpy())
+    close(vjp(np.square, X)[1]([1, 0, 2])[0], 2 * X * [1, 0, 2])
     with pytest.raises(TypeError, match="only floating-point tensors can require a gradient"):
         value_and_grad(lambda x: x * 1.0)(np.array(3))
 

@@ -92,7 +92,7 @@ def _gradients(y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, 
     """d<g, y> / d(inputs), zeros where y does not depend on one."""
     if not y._tracked:
         return tuple(Tensor._of(np.zeros(x.shape, x.dtype)) for x in inputs)
-    found = grad(y, inputs, g, create_graph=create_graph, retain_graph=retain_graph or create_graph, allow_unused=True)
+    found = grad(y, inputs, [g], create_graph=create_graph, retain_graph=retain_graph or create_graph, allow_unused=True)
     return tuple(Tensor._of(np.zeros(x.shape, x.dtype)) if d is None else d for x, d in zip(inputs, found, strict=True))
 
 
