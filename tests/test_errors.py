@@ -154,6 +154,8 @@ CALLS = [
     (lambda: t(3).softmax(-1), A, r"Write F\.softmax\(t, axis=-1\)"),
     (lambda: t(3).arctan(), A, r"Write np\.arctan\(t\)"),
     (lambda: t(3).degrees(), A, r"Write np\.degrees\(t\)"),
+    (lambda: t(3).atan(), A, r"Write np\.atan\(t\)\.$"),
+    (lambda: t(3).pi, A, r"has no attribute 'pi'$"),
     (lambda: t(3).cumprod(), A, r"np\.cumprod\(t\.numpy\(\)\): it has no derivative here"),
     (lambda: ta.gradchek, A, r"Did you mean 'gradcheck'"),
     (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),

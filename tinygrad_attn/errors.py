@@ -79,12 +79,13 @@ class Elsewhere:
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Write {self.hint}.", name=self.name, obj=t)
 
     @classmethod
-    def fill(cls, owner: type, rules: Iterable[str]) -> None:
+    def fill(cls, owner: type, rules: Iterable[Any]) -> None:
         """Put one in place of each such name that the class does not have; `rules`, NumPy's functions that are differentiated."""
-        known = set(rules)
-        for name in {*ELSEWHERE, *(name for name in dir(np) if not name.startswith("_"))}:
+        known = set(map(id, rules))                  # and not by name, for many have two: np.atan is np.arctan
+        numpys = {name: id(f) for name, f in vars(np).items() if callable(f) and not name.startswith("_")}
+        for name in {*ELSEWHERE, *numpys}:
             if not hasattr(owner, name):
-                plain = f"np.{name}(t)" if name in known else f"np.{name}(t.numpy()): it has no derivative here"
+                plain = f"np.{name}(t)" if numpys.get(name) in known else f"np.{name}(t.numpy()): it has no derivative here"
                 setattr(owner, name, cls(name, ELSEWHERE.get(name, plain)))
 
 

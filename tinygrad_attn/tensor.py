@@ -391,4 +391,4 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
-Elsewhere.fill(Tensor, [function.__name__ for function in (*FUNCTIONS, *UFUNCS)])
+Elsewhere.fill(Tensor, (*FUNCTIONS, *UFUNCS))
