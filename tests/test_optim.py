@@ -1,6 +1,8 @@
 """Optimisers, clipping and schedules: PyTorch's numbers, and errors that say what to write."""
 
+import copy
 import math
+import pickle
 import warnings
 
 import numpy as np
@@ -215,6 +217,27 @@ def test_saved_and_loaded_goes_on_bit_for_bit(name, settings, dtype):
         a.step()
     for p, q in zip(ours, copies):
         np.testing.assert_array_equal(p._data, q._data)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"])
+def test_a_copy_of_parameters_and_optimiser_goes_on_alone(name, copied):
+    """As for a search that tries two rates from here on: the small parameters share a flat array, and the copy has one of its own."""
+    ours, theirs = twins()
+    optimizer = getattr(optim, name)(ours, lr=0.1)
+    give_gradients(ours, theirs, 0)
+    optimizer.step()
+    before = [p.numpy().copy() for p in ours]
+    twin, its_optimizer = copied((ours, optimizer))
+    for step in range(1, 4):
+        give_gradients(twin, theirs, step)
+        its_optimizer.step()
+    assert all(np.array_equal(p.numpy(), kept) for p, kept in zip(ours, before))
+    for step in range(1, 4):
+        give_gradients(ours, theirs, step)
+        optimizer.step()
+    for p, q, kept in zip(ours, twin, before):
+        assert np.array_equal(p.numpy(), q.numpy()) and not np.array_equal(p.numpy(), kept)
 
 
 @pytest.mark.parametrize("name, settings", SETTINGS)

@@ -40,11 +40,15 @@ class _Bucket:
         self.params, self.indices = params, indices
         self.shapes, self.dtypes = [p._data.shape for p in params], [p._data.dtype for p in params]
         self.bounds = np.cumsum([0, *(p._data.size for p in params)]).tolist()
-        self.steps = [0] * len(params)
-        self.state: dict[str, Array] = {}
-        if len(params) > 1:
+        self.steps, self.state = [0] * len(params), dict[str, Array]()
+        self.__setstate__({})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Fresh memory for a copy too (deepcopy, pickle): copied views are arrays of their own, in which no update arrives."""
+        vars(self).update(state)
+        if len(self.params) > 1:
             self.values, self.grads = np.empty((2, self.bounds[-1]), self.dtypes[0])
-            self.views = [self.part(self.values, i) for i in range(len(params))]
+            self.views = [self.part(self.values, i) for i in range(len(self.params))]
 
     def part(self, flat: Array, i: int) -> Array:
         """Where parameter i lies in a flat array, in its own shape."""
@@ -102,11 +106,10 @@ class Optimizer:
             raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}")
         full = {**self.defaults, **group, "params": _parameters(group["params"], {id(p) for g in self.param_groups for p in g["params"]})}
         self._check(full)
-        saved = self.state_dict() if self._buckets is not None else None
+        saved, self._buckets = self.state_dict()["state"], None
         self.param_groups.append(full)
-        if saved is not None:
-            self._buckets = None
-            self._restore(saved["state"])
+        if saved:
+            self._restore(saved)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (or fill them with zeros). Call it before each backward pass."""
@@ -173,10 +176,8 @@ class Optimizer:
                     if bucket.steps[i]:
                         state[index] = {"step": np.array(bucket.steps[i]),
                                         **{name: bucket.part(flat, i).copy() for name, flat in bucket.state.items()}}
-        groups, index = [], 0
-        for group in self.param_groups:
-            groups.append({**group, "params": list(range(index, index + len(group["params"])))})
-            index += len(group["params"])
+        numbers = iter(range(sum(len(group["params"]) for group in self.param_groups)))
+        groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -301,8 +302,7 @@ class Adam(Optimizer):
 
     def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-                                  "amsgrad": amsgrad, "maximize": maximize})
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize))
 
     def _check(self, group: Mapping[str, Any]) -> None:
         super()._check(group)
