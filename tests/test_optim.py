@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import Tensor, guard, optim, threads
+from tinygrad_attn import Tensor, guard, nn, optim, threads
 
 torch = require("torch")
 
@@ -466,6 +466,7 @@ def exhausted():
     (lambda: optim.SGD([{"params": []}]), ValueError, "group is empty"),
     (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; write SGD\(\[p\]\)"),
     (lambda: optim.SGD(3), TypeError, "list of parameters, got int"),
+    (lambda: optim.SGD(nn.Sequential(nn.ReLU())), TypeError, r"got Sequential; .*SGD\(model.parameters\(\)\) for a module"),
     (lambda: optim.SGD({"params": [leaf()]}), TypeError, "list of parameters, got dict"),
     (lambda: optim.SGD([np.ones(3)]), TypeError, "item 0 is a ndarray"),
     (lambda: optim.SGD([("weight", leaf())]), TypeError, r"item 0 is a tuple; named_parameters"),
@@ -494,6 +495,7 @@ def exhausted():
     (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
     (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 4).load_state_dict({"last_epoch": 3}), ValueError, "no schedule's state.*'initial_lr'"),
+    (lambda: optim.Schedule(optim.SGD([leaf()]), [math.exp]), TypeError, r"one function of the step.*; got \[<built-in"),
 ])
 def test_wrong_calls_are_explained(call, error, text):
     with pytest.raises(error, match=text):

@@ -360,7 +360,7 @@ class AdamW(Adam):
 # ---- what may be trained --------------------------------------------------------------------------------------------
 
 def _groups(params: Any) -> list[Mapping[str, Any]]:
-    if isinstance(params, (Tensor, np.ndarray, Mapping)) or not isinstance(params, Iterable):
+    if isinstance(params, (Tensor, np.ndarray, Mapping)) or hasattr(params, "parameters") or not isinstance(params, Iterable):
         raise TypeError(f"an optimiser takes a list of parameters, got {type(params).__name__}; "
                         "write SGD([p]) for one tensor, SGD(model.parameters()) for a module")
     params = list(params)

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .errors import describe
+
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
@@ -36,6 +38,9 @@ class Schedule:
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
         _groups(optimizer)
+        if not callable(factor):
+            raise TypeError("a schedule takes one function of the step, which all groups follow, each from its own rate; got "
+                            f"{describe(factor)}")
         self.optimizer, self.factor, self.step_number = optimizer, factor, 0
         self._apply()
 
