@@ -97,8 +97,15 @@ def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
+def _number(value: Any) -> Any:
+    """A NumPy number, such as a float32 rate or mean, as Python's; anything else is refused."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 def _json(value: Any, what: str) -> str:
     try:
-        return json.dumps(value)
+        return json.dumps(value, default=_number)
     except TypeError as error:
         raise TypeError(f"{what} must be made of numbers, text, lists and dicts, but {error}") from error

@@ -313,12 +313,12 @@ class Adam(Optimizer):
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
 
     def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
-        (beta1, beta2), decay, kind = group["betas"], group["weight_decay"], dtype.type
+        (beta1, beta2), decay, lr, kind = group["betas"], group["weight_decay"], float(group["lr"]), dtype.type
         b1, one_minus_b1, b2, ratio = map(kind, (beta1, 1 - beta1, beta2, (1 - beta2) / (1 - beta1)))
         # Both corrections are numbers, so they go into the step size and eps rather than over the arrays.
         root = math.sqrt(1 - beta2**step)
-        rate, eps = kind(group["lr"] * root / (1 - beta1**step)), kind(group["eps"] * root)
-        keep = kind(1 - group["lr"] * decay)
+        rate, eps = kind(lr * root / (1 - beta1**step)), kind(group["eps"] * root)
+        keep = kind(1 - lr * decay)
 
         def update(p: Array, g: Array, scratch: Array, m: Array, v: Array, *largest: Array) -> None:
             a, signed = scratch

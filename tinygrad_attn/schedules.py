@@ -26,7 +26,7 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
 
 def _initial(group: dict[str, Any]) -> float:
     """The rate from which a group's others are reckoned; a group may also be added while a schedule is under way."""
-    return group.setdefault("initial_lr", group["lr"])
+    return group.setdefault("initial_lr", float(group["lr"]))
 
 
 class Schedule:
@@ -72,7 +72,7 @@ class Schedule:
         self._apply()
 
     def _apply(self) -> None:
-        factor = self.factor(self.step_number)
+        factor = float(self.factor(self.step_number))
         for group in self.optimizer.param_groups:
             group["lr"] = _initial(group) * factor
 
