@@ -1,13 +1,14 @@
 """Module: names and order as PyTorch's, values in and out, and errors that say what to write."""
 
 import copy
+import operator
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import Tensor, nn
+from tinygrad_attn import Tensor, enable_grad, nn, no_grad
 from tinygrad_attn.engine import local
 
 
@@ -73,6 +74,19 @@ def test_what_would_silently_not_be_trained_is_an_error():
         net.scale = Tensor([1.0])
     with pytest.raises(TypeError, match="Module defines no forward"):
         nn.Module()(1)
+
+
+@pytest.mark.parametrize("recording", [no_grad, enable_grad])
+@pytest.mark.parametrize("assign", [operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow, operator.imatmul])
+def test_an_augmented_assignment_to_a_parameter_is_an_error(assign, recording):
+    """`for p in net.parameters(): p -= rate * p.grad` changes them in PyTorch, and would only rename p here."""
+    net = nn.Linear(2, 2)
+    with recording(), pytest.raises(TypeError, match=r"leave Parameter \(2, 2\) float32 as it is.*p\.data -= x\.data"):
+        for p in net.parameters():
+            assign(p, Tensor(np.ones((2, 2), np.float32)))
+    y = net.weight * 1
+    y += net.weight                                  # a result may be given a new value
+    assert np.array_equal(y.numpy(), 2 * net.weight.numpy())
 
 
 @pytest.mark.parametrize("value", [[[nn.Linear(2, 2)]], {"a": [nn.Linear(2, 2)]}, [{"a": nn.Linear(2, 2)}],
