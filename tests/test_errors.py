@@ -291,6 +291,28 @@ def test_no_bare_assert_is_an_error_message():
         assert not found or path.name in allowed, (path, found)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_what_a_tensor_says_of_numpys_names_is_true():
+    """`t.pow` is np.pow(t), an alias of np.power, and `t.half` a dtype; what is said to have no derivative gives none."""
+    x, said = t(2, 2), {}
+    for name in (name for name in vars(np) if not name.startswith("_")):
+        try:
+            getattr(x, name)
+        except AttributeError as error:
+            said[name] = str(error)
+    assert "Write np.pow(t)." in said["pow"] and "Write np.degrees(t)." in said["degrees"] and "Write np.acos(t)." in said["acos"]
+    assert "Write t.astype(np.half)." in said["half"] and "np.cumprod(t.numpy()): it has no derivative here" in said["cumprod"]
+    assert "Write" not in said["pi"] + said["linalg"] + said["ndarray"]
+    asks = lambda function: isinstance(function, np.ufunc) or hasattr(function, "_implementation")     # it asks its operands
+    for name in (name for name, text in said.items() if "no derivative here" in text and asks(getattr(np, name))):
+        for operands in ((x,), (x, x), (x, 2)):
+            try:
+                y = getattr(np, name)(*operands)
+            except Exception:
+                continue
+            assert not any(isinstance(part, Tensor) and part.requires_grad for part in (y if isinstance(y, (list, tuple)) else [y])), name
+
+
 def test_python_itself_suggests_the_nearest_name_of_a_tensor():
     code = "from tinygrad_attn import Tensor; Tensor([1.0]).detatch()"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

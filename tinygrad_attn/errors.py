@@ -81,12 +81,16 @@ class Elsewhere:
     @classmethod
     def fill(cls, owner: type, rules: Iterable[Any]) -> None:
         """Put one in place of each such name that the class does not have; `rules`, NumPy's functions that are differentiated."""
-        known = set(map(id, rules))                  # and not by name, for many have two: np.atan is np.arctan
-        numpys = {name: id(f) for name, f in vars(np).items() if callable(f) and not name.startswith("_")}
-        for name in {*ELSEWHERE, *numpys}:
+        known, hints = set(rules), dict(ELSEWHERE)
+        numbers = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "fiub"}
+        for name, value in vars(np).items():
+            if not callable(value) or name.startswith("_") or isinstance(value, type) and value not in numbers:
+                continue
+            hints.setdefault(name, f"t.astype(np.{name})" if value in numbers else f"np.{name}(t)" if value in known else
+                             f"np.{name}(t.numpy()): it has no derivative here")
+        for name, hint in hints.items():
             if not hasattr(owner, name):
-                plain = f"np.{name}(t)" if numpys.get(name) in known else f"np.{name}(t.numpy()): it has no derivative here"
-                setattr(owner, name, cls(name, ELSEWHERE.get(name, plain)))
+                setattr(owner, name, cls(name, hint))
 
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
