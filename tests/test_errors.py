@@ -179,6 +179,7 @@ CALLS = [
     (lambda: setattr(t(3, rg=False), "data", np.array([1j])), T, r"cannot hold array \(1,\) complex128"),
     (lambda: setattr(t(3), "grad", np.ones(4)), V, r"a gradient has its tensor's shape"),
     (lambda: t(3, rg=False).retain_grad(), V, r"does not require a gradient"),
+    (lambda: t(2, 3, 4).flatten(1), V, r"only order='C', not 1; transpose first.*keep axis 0, reshape\(len\(t\), -1\)"),
     (lambda: copy.deepcopy(t(3) * 2), T, r"use \.clone\(\) or \.detach\(\)"),
     (changed_in_place, V, r"changed in place.*x = x \+ 1, not x\.data \+= 1"),
     (lambda: op(lambda a, b: a).vjp(lambda g, y, a, b: g), V, r"2 positional inputs.*1 rules.*keyword-only"),

@@ -314,7 +314,7 @@ class Tensor(Variable):
 
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         if order != "C":
-            raise ValueError("reshape of a Tensor knows only order='C'; transpose first for another order.")
+            raise ValueError(f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, reshape(len(t), -1).")
         return ops.reshape(self, shape=as_sizes(shape))
 
     view = reshape
