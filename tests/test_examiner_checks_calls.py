@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, op, optim
+
+torch = require("torch")
 
 V, T, I, A = ValueError, TypeError, IndexError, AttributeError
 

@@ -5,12 +5,14 @@ import re
 
 import numpy as np
 import pytest
-import torch
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, op
 from tinygrad_attn.check import compare_with_torch, detect_anomaly, gradcheck
+
+torch = require("torch")
 
 
 def rand(*shape, seed=0, scale=1.0):

@@ -34,6 +34,19 @@ def stated_version() -> str:
     raise AssertionError("tinygrad_attn/__init__.py states no __version__")
 
 
+def test_no_test_module_needs_an_optional_library_to_be_collected():
+    """A plain `import torch` in one of them stops the whole suite where torch is missing; require() skips the module."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    optional = {re.split(r"\W", name)[0] for name in sum(stated.values(), [])} - {"tinygrad_attn", "pytest", "hypothesis"} | {"sklearn"}
+    assert {"torch", "matplotlib", "safetensors"} <= optional
+    for path in (ROOT / "tests").glob("*.py"):
+        required: set[str] = set()
+        for node in ast.parse(path.read_text("utf-8")).body:
+            required |= set(re.findall(r"require\(['\"](\w+)", ast.unparse(node)))
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+            assert not {module.split(".")[0] for module in modules} & (optional - required), f"{path.name}, line {node.lineno}"
+
+
 def test_import_brings_in_numpy_only():
     loaded = fresh("""
 import json, sys
