@@ -104,3 +104,10 @@ def test_nothing_to_fill_and_far_means_are_warned_of():
 def test_wrong_calls_are_explained(call, text):
     with pytest.raises(ValueError, match=text):
         call(Tensor(np.ones((2, 2))))
+
+
+@pytest.mark.parametrize("fill", [init.zeros_, init.normal_, init.xavier_uniform_, init.trunc_normal_])
+def test_an_array_is_no_parameter(fill):
+    """PyTorch's `normal_(p.data)` comes here as an array: the parameter itself is meant."""
+    with pytest.raises(TypeError, match=r"into a Tensor, got array \(2, 2\) float64; give it the parameter p itself"):
+        fill(Tensor(np.ones((2, 2))).data)

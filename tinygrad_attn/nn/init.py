@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import guard
+from ..errors import describe
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 
@@ -24,6 +25,8 @@ __all__ = [
 
 
 def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, not p.data")
     tensor._array()[...] = values
     guard.changed(tensor._data, depth=3)  # the line that called the initialiser
     return tensor
