@@ -60,6 +60,9 @@ ELSEWHERE = {
     "matmul": "t @ other",
     "bmm": "t @ other", "expand": "np.broadcast_to(t, shape)", "cat": "np.concatenate([...], axis)", "norm": "np.linalg.norm(t)",
     "type": "t.dtype",
+    "clamp": "t.clip(min, max)", "gather": "np.take_along_axis(t, indices, axis)", "chunk": "np.split(t, parts, axis)",
+    "topk": "np.argsort(-t.numpy()) for the indices and np.take_along_axis(t, indices, axis) for the values", "t": "t.T",
+    "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
     "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
 }
 """What PyTorch's users look for, and what it is called here."""

@@ -331,6 +331,8 @@ def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
     if not callable(f):
         raise TypeError(f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write checkpoint(layer, x), not "
                         "checkpoint(layer(x)).")
+    if "use_reentrant" in keywords:
+        raise TypeError("checkpoint() has one way to work, and hands its keywords on to f: leave use_reentrant= out.")
     if not local.context.recording:
         return f(*xs, **keywords)
     run = _Run(f, xs, keywords)

@@ -79,6 +79,8 @@ ELSEWHERE = {
     "to": "module.astype(np.float64) for another dtype; everything is on the CPU", "cuda": "nothing: there is only the CPU",
     "cpu": "nothing: everything is on the CPU", "float": "module.astype(np.float32)", "double": "module.astype(np.float64)",
     "half": "module.astype(np.float32): half precision is not trained in", "backward": "loss.backward() on the result",
+    "register_forward_hook": "a Module of your own around this one, whose forward looks at what comes in and goes out",
+    "register_full_backward_hook": "t.retain_grad() on the tensor in question, and look at t.grad after backward()",
     "weights": "module.state_dict(), or dict(module.named_parameters())", "fit": "a loop: loss.backward(), optimizer.step()",
 }
 """What PyTorch's users look for on a module, and what it is called here."""
