@@ -149,6 +149,8 @@ CALLS = [
     (lambda: t(3) + None, T, r"An operand is None: does the function it comes from return"),
     (lambda: t(3) + {1: 2}, T, r"Operands are Tensors, NumPy arrays and numbers"),
     (lambda: t(3).unsqueeze(0), A, r"Write np\.expand_dims"),
+    (lambda: nn.functional.relu(t(3)), A, "Write import tinygrad_attn.functional as F"),
+    (lambda: nn.utils.clip_grad_norm_([t(3)], 1.0), A, r"Write optim\.clip_grad_norm_"),
     (lambda: t(3).clamp(min=0), A, r"Write t\.clip\(min, max\)"),
     (lambda: t(3).gather(0, [1]), A, r"Write np\.take_along_axis\(t, indices, axis\)"),
     (lambda: t(3).register_hook(print), A, r"Write t\.retain_grad\(\) before backward\(\)"),
