@@ -46,10 +46,10 @@ def plain_text(app, what, name, obj, options, lines):
 
 
 def formula(as_block):
-    """TeX as MathML, by docutils' own translator."""
+    """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room, or the theme shows a scroll bar."""
     def visit(self, node):
         mathml = tex2mathml(node.astext(), as_block=as_block)
-        self.body.append(f'<div class="formula">{mathml}</div>' if as_block else mathml)
+        self.body.append(f'<div class="formula" style="padding: .5em 0">{mathml}</div>' if as_block else mathml)
         raise SkipNode
     return visit
 
