@@ -184,6 +184,7 @@ def test_the_demo_from_start_to_page(tmp_path):
     assert not page.open and page.images >= 4
     assert all(address.startswith(("data:", "#")) for address in page.addresses), "the page fetches nothing"
     assert "{{" not in text and "@import" not in text and "url(" not in text
+    assert '<div class="wide"><table>' in text and ".wide { overflow-x: auto; }" in text, "on a telephone the table scrolls, not the page"
     data = json.loads(page.data)
     assert len(data["digits"]) == 10 and [one["label"] for one in data["digits"]] == list(range(10))
     weights = np.array(data["digits"][3]["weights"])

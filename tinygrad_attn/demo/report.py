@@ -78,7 +78,7 @@ def table_html(runs: Sequence[Run], rows: Sequence[tuple[str, list[float]]]) -> 
         cells = "".join(f"<td>{value:.2f} %</td>" for value in values)
         cells += f'<td class="mean">{np.mean(values):.2f} %</td>' if several else ""
         body += f'<tr{" class=ours" if i == 0 else ""}><td>{html.escape(name)}</td>{cells}</tr>\n'
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
 
 
 def graphs(run: Run) -> tuple[str, str, str]:
