@@ -149,6 +149,8 @@ def test_kinks_and_steps_are_told_from_bugs():
     assert "too small" in gradcheck(np.sin, rand(5), eps=1e-14, raise_exception=False).diagnosis
     edge = gradcheck(np.sqrt, Tensor(np.array([0.0, 1.0]), requires_grad=True), raise_exception=False)
     assert edge.diagnosis.kind == "domain" and "index 0" in edge.diagnosis
+    overflow = gradcheck(lambda x: np.exp(x) / np.exp(x).sum(), [np.array([1000.0, 1.0])], raise_exception=False)
+    assert overflow.diagnosis.kind == "domain" and "the result itself is NaN or Inf" in overflow.diagnosis
 
 
 def test_the_report_names_input_element_numbers_op_and_line():

@@ -47,6 +47,10 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
 
 def not_finite(p: Pattern) -> Diagnosis | None:
     """The function leaves its domain a step away, or the rule gives NaN or Inf."""
+    if not np.isfinite(p.n).all() and p.y is not None and not np.isfinite(p.y).all():
+        return Diagnosis("domain", "the result itself is NaN or Inf at these inputs, so there is no slope to compare with. Look for an "
+                                   "overflow in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or choose "
+                                   "other inputs.")
     if not np.isfinite(p.n).all():
         return Diagnosis("domain", "the function is not finite, or raises an error, a step to one side at "
                                    f"{_where(p, ~np.isfinite(p.n))}: the input lies on the edge of the domain (sqrt, log, arcsin). Check "
