@@ -37,6 +37,11 @@ class PlainList(nn.Module):
         return x
 
 
+class PlainTensor(nn.Module):
+    def __init__(self):
+        self.weight = t(3)
+
+
 class Typo(nn.Module):
     def __init__(self):
         self.linear = nn.Linear(2, 2)
@@ -56,6 +61,12 @@ def grad_of_a_non_leaf():
         warnings.simplefilter("error")
         y = t(3) * 2
         y.grad
+
+
+def grad_of_a_gradient():
+    x = t(3)
+    (slope,) = grad((x ** 3).sum(), x)
+    grad(slope.sum(), x)
 
 
 def unused_input():
@@ -143,6 +154,8 @@ CALLS = [
     (lambda: Tensor([[1, 2], [3]]), V, r"rows of this list differ in length.*padding_mask"),
     (lambda: Tensor("abc"), T, r"holds real numbers or booleans"),
     (lambda: Tensor(None), T, r"forget to return its result"),
+    (lambda: nn.LayerNorm(8)(nn.MultiheadAttention(8, 2)(t(5, 2, 8), t(5, 2, 8), t(5, 2, 8))), T, r"a tuple of Tensors.*y, weights ="),
+    (lambda: t(2) + (t(2), None), T, r"If one call returned them.*take them apart"),
     (lambda: Tensor([1.0], dtype="floaty"), T, r"no NumPy dtype.*write np\.float32"),
     (lambda: Tensor(np.arange(3), requires_grad=True), T, r"only floating-point tensors can require a gradient.*dtype=np\.float64"),
     (lambda: t(3) + "a", T, r"Text cannot be computed with"),
@@ -166,11 +179,17 @@ CALLS = [
     (lambda: t(3).pi, A, r"has no attribute 'pi'$"),
     (lambda: t(3).cumprod(), A, r"np\.cumprod\(t\.numpy\(\)\): it has no derivative here"),
     (lambda: ta.gradchek, A, r"Did you mean 'gradcheck'"),
+    (lambda: ta.exp(t(3)), A, r"tinygrad_attn has no 'exp'\. Write np\.exp"),
+    (lambda: ta.cat([t(3), t(3)]), A, r"Write np\.concatenate"),
+    (lambda: ta.relu(t(3)), A, r"Write F\.relu\(t\)"),
+    (lambda: F.sum(t(3)), A, r"functional has no 'sum'\. Write np\.sum"),
     (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),
     (lambda: np.fft.fft(t(3)), T, r"np\.fft\.fft has no derivative rule.*@ta\.op"),
     (lambda: np.add(np.ones(3), t(3), out=np.ones(3)), T, r"does not take out="),
     (lambda: np.ones(3).__iadd__(t(3)), T, r"write a = a \+ t instead of a \+= t"),
     # ---- differentiating
+    (lambda: grad(t(3) * 2, t(3)), V, r"grad\(\) without grad_outputs= needs a single number.*pass grad_outputs= of shape \(3,\)"),
+    (grad_of_a_gradient, V, r"create_graph=True"),
     (lambda: (t(3) * 2).backward(), V, r"Reduce it first.*\.sum\(\) or \.mean\(\).*gradient= of shape \(3,\)"),
     (backward_twice, R, r"Pass retain_graph=True"),
     (lambda: (t(3, rg=False) * 2).sum().backward(), V, r"requires_grad=True.*no_grad\(\), detach\(\)"),
@@ -219,11 +238,12 @@ CALLS = [
     (lambda: nn.MultiheadAttention(8, 2, batch_first=True)(t(2, 5, 8), t(3, 5, 8), t(3, 5, 8)), V, r"did you mean batch_first=False"),
     (lambda: attention(attn_mask=np.zeros((4, 4), bool)), V, r"\(T, S\) = \(5, 5\)"),
     (lambda: attention(attn_mask=np.zeros((5, 5), int)), T, r"True = blocked.*mask\.astype\(bool\)"),
-    (lambda: attention(key_padding_mask=np.zeros((5, 2), bool)), V, r"\(B, S\) = \(2, 5\).*Transpose it"),
+    (lambda: attention(key_padding_mask=np.zeros((5, 2), bool)), V, r"\(B, S\) = \(2, 5\).*Transpose it, unless.*batch_first"),
     (lambda: F.scaled_dot_product_attention(t(2, 5, 8), t(2, 5, 8), t(2, 5, 8), attn_mask=np.ones((5, 5), int)), T, r"True = may look"),
     (lambda: F.scaled_dot_product_attention(t(1, 4, 5, 8), t(1, 2, 5, 8), t(1, 2, 5, 8)), V, r"enable_gqa=True"),
     (lambda: F.padding_mask([3, 7], 5), V, r"lengths lie in \[0, max_length\] = \[0, 5\], got \[3, 7\]"),
     (lambda: F.padding_mask([3.0, 5.0], 5), T, r"needs integers as lengths"),
+    (lambda: F.padding_mask(5, [3]), T, r"lengths first, then max_length.*got \[3\]"),
     (lambda: F.causal_mask(-1), V, r"whole number such as x\.shape\[1\]"),
     (lambda: nn.SinusoidalPositionalEncoding(8, max_len=3)(t(2, 5, 8)), V, r"max_len=3.*larger max_len"),
     (lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="swish"), V, r"'relu', 'gelu' or a function"),
@@ -247,7 +267,8 @@ CALLS = [
     (used_up_generator, V, r"list\(model\.parameters\(\)\)"),
     (lambda: optim.SGD(nn.Linear(2, 2), lr=0.1), T, r"SGD\(model\.parameters\(\)\)"),
     (lambda: optim.SGD(t(3), lr=0.1), T, r"SGD\(\[p\]\) for one tensor"),
-    (lambda: optim.Adam([np.ones(3)]), T, r"trains Tensors"),
+    (lambda: optim.Adam([np.ones(3)]), T, r"trains Tensors, but item 0 is a ndarray; write nn\.Parameter\(x\)"),
+    (lambda: optim.Adam(PlainTensor().parameters()), V, r"a module's own are nn\.Parameter, not Tensor"),
     (lambda: optim.Adam(nn.Linear(2, 2).named_parameters()), T, r"write parameters\(\)"),
     (lambda: optim.Adam([t(3) * 2]), V, r"not a leaf"),
     (lambda: optim.SGD([t(3, rg=False)], lr=0.1), V, r"requires_grad = True"),

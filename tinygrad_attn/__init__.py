@@ -51,9 +51,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name not in _LAZY:
-        from .errors import nearest
+        from .errors import missing_from
 
-        raise AttributeError(f"tinygrad_attn has no {name!r}.{nearest(name, __all__)}")
+        raise missing_from(__name__, name, globals())
     value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     return value
 

@@ -78,19 +78,20 @@ class enable_grad(_Recording):
     _value = True
 
 
-def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
+def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backward()", keyword: str = "gradient") -> Any:
     """The gradient to start from, of the output's shape and dtype; a Tensor only where the pass itself is recorded."""
     if not isinstance(output, Variable):
         raise TypeError(f"only a Tensor can be differentiated, got {describe(output)}."
                         + (" Call the function first: grad(f(x), x), or write ta.value_and_grad(f)(x)." if callable(output) else ""))
     if not output._tracked:
         raise ValueError(f"{describe(output)} does not depend on anything that requires a gradient. Create the inputs with "
-                         "requires_grad=True, and check for no_grad(), detach() or .numpy() on the way.")
+                         "requires_grad=True, and check for no_grad(), detach() or .numpy() on the way; a gradient can be differentiated "
+                         "again only if create_graph=True was passed where it was taken.")
     shape, dtype = output._data.shape, output._data.dtype
     if gradient is None:
         if output._data.size != 1:
-            raise ValueError(f"backward() without a gradient needs a single number, but this is {describe(output)}. Reduce it first, for "
-                             f"example with .sum() or .mean(), or pass gradient= of shape {shape}.")
+            raise ValueError(f"{caller} without {keyword}= needs a single number, but this is {describe(output)}. Reduce it first, for "
+                             f"example with .sum() or .mean(), or pass {keyword}= of shape {shape}.")
         gradient = np.ones(shape, dtype)
     if not isinstance(gradient, Variable):
         gradient = np.asarray(gradient)
@@ -144,7 +145,8 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
         grad_outputs = [grad_outputs]
     if len(grad_outputs) != len(outputs):
         raise ValueError(f"grad() got {len(outputs)} outputs but {len(grad_outputs)} grad_outputs; give one for each, or None.")
-    seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, grad_outputs, strict=True)]      # first, for a function is refused there
+    # first, for a function in place of a result is refused there
+    seeds = [_seed(t, g, create_graph, "grad()", "grad_outputs") for t, g in zip(outputs, grad_outputs, strict=True)]
     for i, x in enumerate(inputs):
         if not isinstance(x, Variable) or not x._tracked:
             raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. "

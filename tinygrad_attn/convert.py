@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Variable
-from .errors import describe
+from .errors import describe, several_results
 
 _default_dtype = np.dtype(np.float32)
 
@@ -39,8 +39,8 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         data = data._data
     elif isinstance(data, (list, tuple)):
         if _holds_tensor(data):
-            raise TypeError("a list of Tensors does not make a Tensor that remembers them. Join them with np.stack or np.concatenate, "
-                            "or take .item() of each for plain numbers.")
+            raise TypeError(f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. Join them with np.stack or "
+                            f"np.concatenate, or take .item() of each for plain numbers.{several_results(data)}")
         if dtype is None:
             try:
                 array = np.array(data)

@@ -31,9 +31,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeError:
-    """The error for a name that a module of the package does not have, whose names are `known`."""
+    """The error for a name that a module of the package does not have, whose names are `known`; much of PyTorch's is NumPy's here."""
     public = known.get("__all__") or [k for k, value in known.items() if getattr(value, "__module__", None) == module]
-    return AttributeError(f"{module} has no {name!r}.{nearest(name, public)}")
+    hint = ELSEWHERE.get(name) or (f"np.{name}, NumPy's own" if hasattr(np, name) else "")
+    return AttributeError(f"{module} has no {name!r}." + (f" Write {hint}." if hint else nearest(name, public)))
 
 
 def numpy_names(function: Function) -> Function:
@@ -56,6 +57,7 @@ ELSEWHERE = {
     "to": "t.astype(dtype)",
     "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)", "masked_fill": "np.where(mask, "
                                                                                                                     "value, t)",
+    "relu": "F.relu(t)", "sigmoid": "F.sigmoid(t)",
     "softmax": "F.softmax(t, axis=-1)", "log_softmax": "F.log_softmax(t, axis=-1)", "gelu": "F.gelu(t)", "mm": "t @ other",
     "matmul": "t @ other",
     "bmm": "t @ other", "expand": "np.broadcast_to(t, shape)", "cat": "np.concatenate([...], axis)", "norm": "np.linalg.norm(t)",
@@ -195,6 +197,11 @@ def _matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     return "The axes before the last two must broadcast: aligned at the right, equal or 1."
 
 
+def several_results(x: Any) -> str:
+    """What else a tuple of Tensors may be: the results of one call."""
+    return " If one call returned them, as nn.MultiheadAttention does, take them apart: y, weights = ..." if isinstance(x, tuple) else ""
+
+
 def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     """An operand that is neither a Tensor nor a number, as an array.
 
@@ -212,7 +219,8 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         return x.item() if any(hasattr(t, "_data") for t in inputs) else x
     if isinstance(x, (list, tuple)):
         if any(hasattr(item, "_data") for item in x):
-            raise TypeError(f"{op} got a {type(x).__name__} of Tensors; join them first with np.stack or np.concatenate.")
+            raise TypeError(f"{op} got a {type(x).__name__} of Tensors; join them first with np.stack or np.concatenate."
+                            + several_results(x))
         array = np.asarray(x)
         like = next((t._data.dtype for t in inputs if hasattr(t, "_data")), array.dtype)
         return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array

@@ -362,6 +362,9 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> np.ndarray:
     lengths = integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
     max_length = longest if max_length is None else max_length
+    if not hasattr(max_length, "__index__"):
+        raise TypeError("padding_mask takes the lengths first, then max_length, a whole number such as x.shape[1]; got "
+                        f"{describe(max_length)}.")
     if longest > max_length or lengths.min(initial=0) < 0:
         raise ValueError(f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got {lengths.tolist()}.")
     return np.arange(max_length) >= lengths[..., None]

@@ -80,7 +80,8 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
     kind = "(B, S) = {} for this batched" if batched else "(S,) = {} for this unbatched"
     if mask.shape != want:
         raise ValueError(f"key_padding_mask must have the shape {kind.format(want)} input, one entry for each key, got "
-                         f"{describe(mask)}." + (" Transpose it." if mask.shape == want[::-1] else ""))
+                         f"{describe(mask)}." + (" Transpose it, unless it is the layer's batch_first that is wrong."
+                                                 if mask.shape == want[::-1] else ""))
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
 
