@@ -64,6 +64,14 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     return array
 
 
+def as_flag(value: Any) -> bool:
+    """requires_grad, second in Tensor(data, requires_grad, dtype), where NumPy takes a dtype and PyTorch one more size."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, dtype=...) for a dtype, and "
+                        "Tensor(np.zeros((2, 3))) for a tensor of a shape.")
+    return bool(value)
+
+
 def _holds_tensor(data: Any) -> bool:
     return isinstance(data, Variable) or isinstance(data, (list, tuple)) and any(map(_holds_tensor, data))
 

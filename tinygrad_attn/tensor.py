@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .convert import as_array, as_index, as_sizes, get_default_dtype, set_default_dtype
+from .convert import as_array, as_flag, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names
 from .graph import RETAINED
@@ -38,7 +38,7 @@ class Tensor(Variable):
         self._grad = self._record = self.name = None
         self._tracked = False
         if requires_grad:
-            self.requires_grad = True
+            self.requires_grad = requires_grad
 
     @classmethod
     def _of(cls, array: np.ndarray, requires_grad: bool = False) -> Tensor:
@@ -95,7 +95,7 @@ class Tensor(Variable):
                             "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first.")
         if not value and self._node is not None:
             raise ValueError("requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph.")
-        self._tracked = bool(value)
+        self._tracked = as_flag(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set requires_grad and return the tensor itself."""
