@@ -222,6 +222,8 @@ def read_options():
     chosen = options.parse_args()
     if min(chosen.length, chosen.top_k, 1 if chosen.steps is None else chosen.steps) < 1 or chosen.temperature <= 0 or not chosen.prompt:
         options.error("--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt has a character or more")
+    if chosen.seed < 0:
+        options.error("--seed is not negative")
     if chosen.resume and not chosen.checkpoint.exists():
         options.error(f"there is nothing to resume: no file {str(chosen.checkpoint)!r}; leave out --resume")
     return chosen

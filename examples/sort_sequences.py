@@ -160,8 +160,10 @@ def main():
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path, metavar="PICTURE", help="a .png or .svg of the cross-attention; needs matplotlib")
     chosen = options.parse_args()
-    if not 4 <= chosen.length <= 18 or chosen.steps < 4:
-        options.error("--length is 4 to 18, and --steps at least 4")
+    if not 4 <= chosen.length <= 18 or chosen.steps < 4 or chosen.seed < 0:
+        options.error("--length is 4 to 18, --steps at least 4, and --seed not negative")
+    if chosen.out and chosen.out.suffix not in (".png", ".svg", ".pdf"):                     # now, and not after the training
+        options.error(f"--out is the name of a picture, which ends in .png, .svg or .pdf, not {str(chosen.out)!r}")
     if chosen.out and importlib.util.find_spec("matplotlib") is None:
         print("skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out")
         return

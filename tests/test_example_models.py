@@ -218,7 +218,7 @@ def test_finished_model_only_writes(tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--prompt", "\u4e00"], "the manual has no"), (["--resume"], "nothing to resume"), (["--temperature", "0"], "above 0"),
-    (["--prompt", ""], "has a character"), (["--steps", "0"], "at least 1")])
+    (["--prompt", ""], "has a character"), (["--steps", "0"], "at least 1"), (["--seed", "-1"], "--seed is not negative")])
 def test_wrong_options(arguments, message, tmp_path):
     done = run("language_model.py", *arguments, folder=tmp_path)
     assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
@@ -226,6 +226,13 @@ def test_wrong_options(arguments, message, tmp_path):
 
 # ---- sorting
 
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--seed", "-1"], "--seed not negative"), (["--out", "a.xyz"], r"not 'a.xyz'"), (["--out", "picture"], "ends in .png, .svg or .pdf")])
+def test_wrong_options_of_sorting(arguments, message, tmp_path):
+    done = run("sort_sequences.py", *arguments, folder=tmp_path)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout, "before the training"
 
 @pytest.mark.parametrize("task, answer", [("sort", [0, 1, 3, 9, 9]), ("reverse", [1, 9, 0, 3, 9]), ("copy", [9, 3, 0, 9, 1])])
 def test_tasks(task, answer):
