@@ -147,6 +147,8 @@ def test_the_page_without_a_renderer_has_the_tree(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
     page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
+    narrow = str(page).partition("@media (max-width")[2].partition("\n")[0]
+    assert "#side { flex: 1;" in narrow, "or the numbers take the whole height, and nothing is seen of the graph"
     assert "<details" in page and 'class="n2"' in page and "<svg" not in page and external(page) == []
 
 
