@@ -138,5 +138,7 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
 def test_pages_refuse_what_does_not_fit(change, text):
     with pytest.raises(ValueError, match=text):
         viz.attention_html(**{"q": np.ones((4, 3)), "k": np.ones((5, 3)), "v": np.ones((5, 2))} | change)
+    with pytest.raises(TypeError, match=r"k holds numbers, got \['a', 'b'\].*viz\.attention\(weights, queries, keys\)"):
+        viz.attention_html(np.eye(2), ["a", "b"], ["a", "b"])
     with pytest.raises(TypeError, match="mask= is boolean"):
         viz.attention_html(np.eye(2), np.eye(2), np.eye(2), np.ones((2, 2), int))

@@ -15,7 +15,13 @@ from .stepper import as_json
 
 
 def _three(x: Any, what: str) -> np.ndarray:
-    array = np.asarray(as_array(x), dtype=np.float64)
+    array = np.asarray(as_array(x))
+    if array.dtype.kind not in "biuf":
+        raise TypeError(
+            f"{what} holds numbers, got {describe(x)}. attention_html takes q, k and v; weights with their tokens are "
+            "drawn by viz.attention(weights, queries, keys)."
+        )
+    array = array.astype(np.float64)
     if array.ndim == 4 and array.shape[0] == 1:
         array = array[0]
     if array.ndim == 2:
