@@ -26,6 +26,7 @@ myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "description"
+autodoc_docstring_signature = False                  # silu's first line, an equation that ends in ")", was taken for its signature
 autodoc_member_order = "bysource"
 
 
@@ -48,7 +49,8 @@ def plain_text(app, what, name, obj, options, lines):
 def formula(as_block):
     """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room, or the theme shows a scroll bar."""
     def visit(self, node):
-        mathml = tex2mathml(node.astext(), as_block=as_block)
+        spaced = re.sub(r"\\(ln|log) (?=\w)", r"\\\1\\,", node.astext())           # the translator writes ln 10 as ln10
+        mathml = tex2mathml(spaced, as_block=as_block)
         self.body.append(f'<div class="formula" style="padding: .5em 0">{mathml}</div>' if as_block else mathml)
         raise SkipNode
     return visit
