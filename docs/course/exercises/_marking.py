@@ -83,8 +83,15 @@ class Marks:
         return checked
 
     def op(self, forward: str, *rules: str) -> Any:
-        """An op of the learner's function and rules, with broadcasting operands."""
-        return ta.op(self.function(forward), broadcasts=True).vjp(*map(self.function, rules))
+        """An op of the learner's function and rules, with broadcasting operands; arguments that do not fit are told by the first check."""
+        try:
+            return ta.op(self.function(forward), broadcasts=True).vjp(*map(self.function, rules))
+        except (TypeError, ValueError) as error:
+            refusal = error
+
+        def refused(*_: Any, **__: Any) -> Any:
+            raise refusal
+        return refused
 
     # ---- checks
 

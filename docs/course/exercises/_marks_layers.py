@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,15 @@ def _(marks: Marks) -> None:
     scores, free = dots / np.sqrt(3), np.tril(np.ones((4, 4), bool))
     weights = soft(scores)
     masked = soft(np.where(free, scores, -np.inf))
-    part = lambda name, **settings: lambda: attention(q, k, v, **settings)[name]
+
+    def part(name: str, **settings: bool) -> Callable[[], Any]:
+        def look() -> Any:
+            found = attention(q, k, v, **settings)
+            if not isinstance(found, dict):
+                raise TypeError(f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output")
+            return found[name]
+        return look
+
     marks.compare("scores", part("scores"), scores, mistakes={
         "Divided by the size of a query; it is its square root.": dots / 3, "Not divided by the root of the size of a query.": dots,
         "Keys by queries: the rows belong to the queries.": scores.swapaxes(-1, -2)})
@@ -71,7 +80,8 @@ def _(marks: Marks) -> None:
     marks.compare("causal weights", part("weights", causal=True), masked, mistakes={
         "Nothing is masked.": weights, "A query may look at itself: only keys after it are blocked.":
             soft(np.where(np.tril(free, -1), scores, -np.inf)), "The mask is upside down: blocked are the keys after the query.":
-            soft(np.where(free.T, scores, -np.inf)), "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
+            soft(np.where(free.T, scores, -np.inf)), "The mask is upside down: np.tri is True where a query may look, so -inf is where it "
+        "is False. The last query has no key left here.": soft(np.where(free, -np.inf, scores)), "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
     marks.compare("causal output", part("output", causal=True), masked @ v)
     marks.gradient("its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v)
 
