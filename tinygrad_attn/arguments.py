@@ -118,7 +118,8 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
     """Class indices of the shape of the scores without the class axis, each a class or `ignore_index`."""
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1:]
     if labels.shape != expected:
-        hint = " One-hot targets are probabilities: write target.astype(x.dtype)." if labels.shape == x.shape else ""
+        hint = " One-hot targets are probabilities: write target.astype(x.dtype)." if labels.shape == x.shape else \
+            f" With the classes on the last axis write np.moveaxis(x, -1, {axis})." if labels.shape == x.shape[:-1] else ""
         raise ValueError(f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
                          f"{expected}, got {labels.shape}.{hint}")
     if np.count_nonzero(labels.astype(np.uint64) < classes) == labels.size:     # a negative one becomes very large

@@ -66,6 +66,8 @@ ELSEWHERE = {
     "topk": "np.argsort(-t.numpy()) for the indices and np.take_along_axis(t, indices, axis) for the values", "t": "t.T",
     "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
     "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
+    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other", "add_": "t.data += other",
+    "sub_": "t.data -= other", "mul_": "t.data *= other", "one_hot": "np.eye(classes)[labels]",
 }
 """What PyTorch's users look for, and what it is called here."""
 

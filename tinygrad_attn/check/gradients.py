@@ -84,6 +84,8 @@ def _check_settings(eps: Any, atol: Any, rtol: Any, order: Any, seed: Any) -> No
 
 def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any], list[Any], list[str]]:
     """The arguments for f, the tensors to check, and what to call them."""
+    if isinstance(f, type):
+        raise TypeError(f"gradcheck(f, inputs) takes a function or a Module first, got the class {f.__name__}: make an object of it first.")
     if not callable(f):
         raise TypeError(f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write gradcheck(lambda x: ..., [x]); "
                         "the result itself does not tell how it was computed.")
