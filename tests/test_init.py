@@ -1,6 +1,7 @@
 """Initial values are PyTorch's, drawn in PyTorch's order."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ FILLS = {
     "trunc normal": lambda i, t: i.trunc_normal_(t, std=0.02),
     "trunc normal cut": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, -0.5, 1.0),
     "trunc normal tail": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, 1.5, 1.9),
+    "trunc normal tail of another mean": lambda i, t: i.trunc_normal_(t, -0.5, 0.8, 0.6, 1.2),
 }
 
 
@@ -77,11 +79,14 @@ def test_a_generator_of_ones_own():
     np.testing.assert_array_equal(ours._data, expected.numpy())
 
 
-def test_filling_counts_as_a_change_of_the_memory():
-    x = Tensor(np.ones((2, 2), np.float32))
-    before = guard.last_change(x._data)
-    init.zeros_(x)
+@pytest.mark.parametrize("fill", [init.zeros_, init.xavier_normal_])
+def test_filling_counts_as_a_change_of_the_memory_by_the_caller(fill):
+    x = Tensor(np.ones((2, 2), np.float32), requires_grad=True)
+    y, before = (x * x).sum(), guard.last_change(x._data)
+    fill(x)
     assert guard.last_change(x._data) > before
+    with pytest.raises(ValueError, match=f"last reached at {re.escape(__file__)}:"):
+        y.backward()
 
 
 def test_nothing_to_fill_and_far_means_are_warned_of():

@@ -236,11 +236,21 @@ def test_errors_say_what_to_do(arguments, named, error, text):
         nn.MultiheadAttention(8, 2, batch_first=True)(*arguments, **named)
 
 
+def test_masks_may_be_lists_and_torchs():
+    torch = require("torch")
+    layer, blocked = nn.MultiheadAttention(8, 2, batch_first=True), np.eye(3, dtype=bool)
+    padding = np.array([[False, False, False], [False, False, True]])
+    expected = layer(BATCH, BATCH, BATCH, padding, attn_mask=blocked)[0].numpy()
+    for form in (np.ndarray.tolist, torch.from_numpy, Tensor):
+        np.testing.assert_array_equal(layer(BATCH, BATCH, BATCH, form(padding), attn_mask=form(blocked))[0].numpy(), expected)
+
+
 @pytest.mark.parametrize("length", [2, 3])
 def test_a_causal_mask_upside_down_is_warned_about(length):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), BATCH[:, :length]
-    with pytest.warns(UserWarning, match="True means blocked.*~mask"):
+    with pytest.warns(UserWarning, match="True means blocked.*~mask") as caught:
         layer(x, x, x, attn_mask=np.tri(length, dtype=bool))
+    assert caught[0].filename == __file__           # the caller's line, not one of the package
 
 
 def test_nothing_large_is_kept_when_long_causal_weights_have_been_looked_at():

@@ -281,6 +281,8 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         a.load_state_dict({**state, "state": {0: {"step": 1, "exp_avg": kept}}})
     with pytest.raises(ValueError, match="of parameter 7, but there are 5"):
         a.load_state_dict({**state, "state": {7: {}}})
+    with pytest.raises(ValueError, match="lr must be 0 or more, got -1"):
+        a.load_state_dict({**state, "param_groups": [{**state["param_groups"][0], "lr": -1}]})
     with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[5\]"):
         a.load_state_dict(optim.Adam(ours[:2]).state_dict())
     for index, entry in now["state"].items():
@@ -504,8 +506,10 @@ def test_wrong_calls_are_explained(call, error, text):
 
 def test_a_parameter_given_twice():
     p = leaf()
-    with pytest.warns(UserWarning, match="given twice"):
+    with pytest.warns(UserWarning, match="given twice") as caught:
         optimizer = optim.SGD([p, p], lr=1.0)
+        optimizer.add_param_group({"params": [other := leaf(), other]})
+    assert [warning.filename for warning in caught] == [__file__] * 2
     p.grad = Tensor([1.0, 1.0])
     optimizer.step()
     assert p._data.tolist() == [0, 1]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 import functools
 import operator
+import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def describe(x: Any) -> str:
@@ -35,6 +39,14 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
     public = known.get("__all__") or [k for k, value in known.items() if getattr(value, "__module__", None) == module]
     hint = ELSEWHERE.get(name) or (f"np.{name}, NumPy's own" if hasattr(np, name) else "")
     return AttributeError(f"{module} has no {name!r}." + (f" Write {hint}." if hint else nearest(name, public)))
+
+
+def warn(text: str) -> None:
+    """A UserWarning that names the line outside this package that led here, however many calls lie between."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def numpy_names(function: Function) -> Function:

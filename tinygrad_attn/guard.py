@@ -15,7 +15,6 @@ as WATCHED when it is recorded; the others, nearly all, are looked at only if me
 
 from __future__ import annotations
 
-import os
 import sys
 import weakref
 import zlib
@@ -26,9 +25,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from .errors import describe
+from .errors import PACKAGE, describe
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 LARGE = 1 << 17                   # bytes, from where the checksum is made of sums
 
 tick = count(1).__next__
@@ -95,7 +93,7 @@ def _watch(memory: np.ndarray) -> Watch:
 def _place(depth: int) -> tuple[str, int]:
     """The caller `depth` frames above the function that asks, or the first one further up that is outside this package."""
     frame = sys._getframe(depth + 1)
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
@@ -127,10 +125,10 @@ def lend(array: np.ndarray) -> None:
             _note(part, depth=2)
 
 
-def changed(*arrays: np.ndarray, depth: int = 2) -> None:
+def changed(*arrays: np.ndarray) -> None:
     """Note that the memory of these arrays has just been changed in place."""
     global latest
-    latest, place = tick(), _place(depth)
+    latest, place = tick(), _place(2)
     for array in arrays:
         memory = owner(array)
         watch = _watch(memory)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import guard, threads
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import missing_from
+from .errors import missing_from, warn
 from .kernels.memory import contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
@@ -390,7 +389,7 @@ def _parameters(params: Any, seen: set[int]) -> list[Tensor]:
         if id(p) in seen:
             raise ValueError(f"{name} of shape {p.shape} is in two parameter groups; it can follow only one of them")
         if id(p) in found:
-            warnings.warn(f"{name} is given twice to the optimiser; it is updated once per step", stacklevel=4)
+            warn(f"{name} is given twice to the optimiser; it is updated once per step")
         found[id(p)] = p
     return list(found.values())
 

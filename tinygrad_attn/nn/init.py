@@ -7,14 +7,13 @@ one `ta.manual_seed` seeds.
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import guard
-from ..errors import describe
+from ..errors import describe, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 
@@ -28,7 +27,7 @@ def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, not p.data")
     tensor._array()[...] = values
-    guard.changed(tensor._data, depth=3)  # the line that called the initialiser
+    guard.changed(tensor._data)
     return tensor
 
 
@@ -116,7 +115,7 @@ def kaiming_uniform_(
     1 / sqrt(fan_in). Raises ValueError for fewer than 2 axes, another mode or an unknown nonlinearity.
     """
     if 0 in tensor.shape:
-        warnings.warn("initialising a tensor without elements does nothing", stacklevel=2)
+        warn("initialising a tensor without elements does nothing")
         return tensor
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
@@ -128,7 +127,7 @@ def kaiming_normal_(
 ) -> Tensor:
     """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises ValueError as `kaiming_uniform_`."""
     if 0 in tensor.shape:
-        warnings.warn("initialising a tensor without elements does nothing", stacklevel=2)
+        warn("initialising a tensor without elements does nothing")
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
@@ -145,7 +144,7 @@ def trunc_normal_(
     """
     draw, dtype = generator or default_generator(), tensor.dtype
     if mean < a - 2 * std or mean > b + 2 * std:
-        warnings.warn("trunc_normal_: the mean is more than 2 std outside [a, b]", stacklevel=2)
+        warn("trunc_normal_: the mean is more than 2 std outside [a, b]")
 
     def cdf(x: float) -> float:
         return (1.0 + math.erf((x - mean) / std / math.sqrt(2.0))) / 2.0

@@ -6,13 +6,12 @@ In `nn` a boolean mask is True where a key is *blocked*; a float mask is added t
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe
+from ..errors import describe, warn
 from ..tensor import Tensor
 
 
@@ -69,8 +68,8 @@ def _warn_if_upside_down(mask: Any) -> None:
     """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake."""
     if (mask.dtype == bool and mask.shape[0] == mask.shape[1] > 1 and mask[0, 0] and not mask[0, -1]
             and np.array_equal(mask, np.tri(len(mask), dtype=bool))):
-        warnings.warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True "
-                      "means blocked: a causal mask is F.causal_mask(T), or ~mask.", UserWarning, stacklevel=2)
+        warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked: a causal mask "
+             "is F.causal_mask(T), or ~mask.")
 
 
 def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
