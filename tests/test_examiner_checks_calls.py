@@ -64,6 +64,7 @@ CALLS = [
     (lambda: optim.clip_grad_norm_([3], 1.0), T, r"got 3"),
     (lambda: ta.record_attention(5).__enter__(), T, r"the module that names are seen from"),
     (lambda: ta.save_checkpoint("run", nn.Linear(2, 2)), T, r"save_checkpoint\(path, model=model"),
+    (lambda: ta.save_checkpoint("run"), T, r"save_checkpoint\(path, model=model"),
     (lambda: ta.save_checkpoint(nn.Linear(2, 2), model=nn.Linear(2, 2)), T, r"save_checkpoint\(path, model=model"),
     (lambda: ta.load_checkpoint(nn.Linear(2, 2), "run"), T, r"the path first, everything else by name"),
     (lambda: ta.set_default_dtype("float31"), T, r"np\.float32 or np\.float64"),

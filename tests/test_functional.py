@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from optable import BY_CONVENTION, TABLE, torch
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, grad, manual_seed, ops, reference
+from tinygrad_attn import Tensor, grad, manual_seed, ops, rand, reference
 from tinygrad_attn.engine import Op
 
 for_each = pytest.mark.parametrize("name", TABLE)
@@ -311,6 +311,7 @@ def test_sinusoidal_positions(d_model):
     expected = [[(math.sin if j % 2 == 0 else math.cos)(t / 10000 ** ((j - j % 2) / d_model)) for j in range(d_model)] for t in range(4)]
     np.testing.assert_allclose(table.numpy(), expected, atol=1e-7)
     assert table.dtype == np.float32 and F.sinusoidal_positions(4, d_model, np.float64).dtype == np.float64
+    assert F.sinusoidal_positions(0, 3).shape == (0, 3)
     with pytest.raises(ValueError, match="d_model >= 1"):
         F.sinusoidal_positions(3, 0)
 
@@ -347,6 +348,10 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.linear(x23, x23, [1.0, 2.0]), TypeError, r"linear: bias is a Tensor or an array"),
     (lambda: F.embedding([0], [[1.0, 2.0]]), TypeError, "embedding: weight is a Tensor or an array"),
     (lambda: F.rms_norm(x23, ()), ValueError, r"normalized_shape \(\)"),
+    (lambda: F.rms_norm(x23, 3, np.ones(2)), ValueError, r"rms_norm: weight must have the shape normalized_shape = \(3,\)"),
+    (lambda: F.layer_norm(x23, 3, None, np.ones(2)), ValueError, r"layer_norm: bias must have the shape normalized_shape = \(3,\)"),
+    (lambda: F.split_heads(x23, 0), ValueError, "cannot be cut into 0 equal heads"),
+    (lambda: F.split_heads(x23, -3), ValueError, "cannot be cut into -3 equal heads"),
     (lambda: F.layer_norm(1.0, ()), ValueError, r"normalized_shape \(\) must be the last sizes"),
     (lambda: F.linear(x23, np.ones((3, 4), np.float32)), ValueError, r"last size of the weight \(out, in\).*pass weight.T"),
     (lambda: F.linear(x23, np.ones((4, 3)), np.ones(3)), ValueError, r"one number for each row of the weight, \(4,\)"),
@@ -396,6 +401,16 @@ def test_dropout_leaves_alone_what_it_must():
     gone = F.dropout(x, 1.0)
     gone.sum().backward()
     assert not gone.numpy().any() and not x.grad.numpy().any()
+
+
+def test_what_drops_everything_draws_nothing_as_in_pytorch():
+    x = torch.ones(1, 2, 3)
+    manual_seed(5)
+    torch.manual_seed(5)
+    for ours, theirs in ((F.dropout, torch.nn.functional.dropout), (lambda a, p: F.scaled_dot_product_attention(a, a, a, dropout_p=p),
+                         lambda a, p: torch.nn.functional.scaled_dot_product_attention(a, a, a, dropout_p=p))):
+        assert not ours(x.numpy(), 1.0).any() and not theirs(x, 1.0).any()
+        assert rand(1).item() == torch.rand(1).item()
 
 
 def test_a_mean_over_nothing_but_ignored_labels_is_nan():

@@ -69,6 +69,8 @@ def test_a_mask_that_is_refused_leaves_no_token_behind(wrong):
 def test_a_mask_that_an_encoder_refuses_leaves_no_token_behind():
     model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
     model(x[:, :3], is_causal=True, cache=cache)
+    with pytest.raises(ValueError, match="attn_mask must have the shape"):
+        model(x[:, 3:], np.zeros((1, 1), bool), is_causal=True, cache=cache)       # causal, but of new tokens alone
     with pytest.raises(ValueError, match="key_padding_mask must have the shape"):
         model(x[:, 3:], src_key_padding_mask=np.zeros((2, 1), bool), is_causal=True, cache=cache)
     out = model(x[:, 3:], src_key_padding_mask=np.zeros((2, 4), bool), is_causal=True, cache=cache)

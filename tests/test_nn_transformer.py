@@ -115,6 +115,26 @@ def test_layers_of_an_encoder_start_equal_and_are_their_own():
     assert len(nn.TransformerEncoder(encoder_layer(), np.int64(2)).layers) == 2
 
 
+def test_a_layer_of_ones_own_need_not_know_of_caches():
+    class Twice(nn.Module):
+        def forward(self, x, memory=None, **masks):
+            assert "cache" not in masks
+            return 2 * x
+
+    x = ta_random.randn(2, 3, 4)
+    for stack, inputs in ((nn.TransformerEncoder(Twice(), 3), (x,)), (nn.TransformerDecoder(Twice(), 3), (x, x))):
+        np.testing.assert_array_equal(stack(*inputs).numpy(), 8 * x.numpy())
+
+
+def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
+    encoder, x = nn.TransformerEncoder(encoder_layer(), 1), ta_random.randn(3, 2, 4)
+    mask = Tensor(nn.Transformer.generate_square_subsequent_mask(3).numpy(), requires_grad=True)
+    for is_causal in (None, True):
+        mask.grad = None
+        (encoder(x, mask, is_causal=is_causal) ** 3).sum().backward()
+        assert np.array_equal(mask.grad.numpy() != 0, ~F.causal_mask(3) & [[False], [True], [True]])
+
+
 @pytest.mark.parametrize("hint", [None, True, False])
 @pytest.mark.parametrize("dtype", [bool, np.float32])
 def test_causal_hints_change_no_number(hint, dtype):

@@ -270,6 +270,13 @@ def test_importing_starts_nothing_and_the_environment_says_how_many():
     assert python(code, OPENBLAS_NUM_THREADS="3", OMP_NUM_THREADS="5")[-1] == "3"
 
 
+@pytest.mark.parametrize("first, second, number", [("4,2", "5", 4), ("0", "5", 5), ("many", "3", 3), ("-2", "", len(threads._cores()))])
+def test_what_the_environment_may_say(monkeypatch, first, second, number):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", first)
+    monkeypatch.setenv("OMP_NUM_THREADS", second)
+    assert threads._default() == number
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_gets_threads_of_its_own():
     code = """
