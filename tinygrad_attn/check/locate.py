@@ -141,7 +141,9 @@ def kinks(problem: Problem, which: int, entry: Entry, eps: float) -> str:
 
 def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tuple[float, float]], eps: float
                      ) -> tuple[Diagnosis, list[float]] | None:
-    """Two neighbouring steps at which every element that was off agrees: then eps was at fault; and the steps to try instead."""
+    """Two neighbouring steps at which every element that was off agrees, or an eps too small to move one: then eps was at fault; and
+    the steps to try instead.
+    """
     flats = _wrong_elements(entry, 12)
     if not all(np.isfinite(entry.analytic.flat[i]) for i in flats):
         return None
@@ -152,7 +154,11 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
         fine.append(agree)
     runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
     if not runs:
-        return None
+        largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
+        if not 1e14 * eps <= largest < np.inf:
+            return None
+        return Diagnosis("eps", f"eps={eps:g} is too small: values as large as {largest:.0e} hardly move by it, or not at all. Check at "
+                                f"smaller ones, or write eps={1e-6 * largest:.0e}."), [1e-6 * largest]
     best = min(curve, key=lambda pair: pair[1])[0]
     scale_of_x = max(1.0, float(np.abs(problem.inputs[which]._data).mean()))
     size = "too large: the function bends within one step" if eps > best else "too small: rounding drowns the difference"
