@@ -284,3 +284,5 @@ def test_compare_prints_a_line_for_each_intermediate():
     assert not bare and [line.verdict for line in bare.lines] == ["missing", "not asked for"] and "weights" in str(bare)
     assert not compare({"weights": a}, a)
     assert compare(Tensor(a), a) and compare({"x": a, "more": a}, {"x": a}) and not compare({}, {"x": a})
+    for wrong in ([[1], [2, 3]], [rand(2), rand(2)], "text", {1: 2}):       # no numbers, but an answer all the same
+        assert [line.verdict for line in compare({"x": wrong}, {"x": a}).lines][0].endswith("expected numbers")

@@ -218,15 +218,18 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
 
 def _plain(x: Any) -> np.ndarray:
     x = getattr(x, "_data", x)
-    return np.asarray(x.detach().numpy() if hasattr(x, "detach") else x)
+    try:
+        return np.asarray(x.detach().numpy() if hasattr(x, "detach") else x)
+    except (ValueError, TypeError):                  # rows of different lengths, a list of Tensors
+        return np.array(None)
 
 
 def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: float) -> Line:
+    if a.dtype.kind not in "fiub":
+        return Line(name, f"holds {a.dtype}, expected numbers", np.inf, np.inf)
     if a.shape != b.shape:
         turned = " (transposed?)" if a.shape == b.shape[::-1] else ""
         return Line(name, f"shape {a.shape}, expected {b.shape}{turned}", np.inf, np.inf)
-    if a.dtype.kind not in "fiub":
-        return Line(name, f"holds {a.dtype}, expected numbers", np.inf, np.inf)
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         error = np.where((a64 == b64) | np.isnan(a64) & np.isnan(b64), 0, np.abs(a64 - b64))
