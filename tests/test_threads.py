@@ -30,8 +30,14 @@ def test_split_covers_the_range_once_in_one_part_per_thread():
         where.add(threading.get_ident())
         time.sleep(0.02)
 
-    threads.split(part, 10)
-    assert (seen == 1).all() and len(where) == 3
+    for _ in range(50):                                  # on a busy machine the caller may do what a worker has not begun in time
+        seen[:] = 0
+        where.clear()
+        threads.split(part, 10)
+        assert (seen == 1).all()
+        if len(where) == 3:
+            break
+    assert len(where) == 3
     parts = []
     threads.split(lambda lo, hi: parts.append((lo, hi)), 2)
     assert sorted(parts) == [(0, 1), (1, 2)]
