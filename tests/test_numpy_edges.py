@@ -71,6 +71,7 @@ VALUES = [
     (lambda x: np.einsum("...i->i", x), [1, 2, 3]),
     (lambda x: np.einsum("ii,i->i", np.full((1, 1), 2.0), x), [1, 2, 3]),
     (lambda x: np.copysign(2, x), [-1, 3]),
+    (lambda x: np.diff(x, n=0, prepend=0.0), [1, 2]),
     (lambda x: np.broadcast_arrays(x, [[1], [2]])[0], [1, 2, 3]),
     (lambda x: np.broadcast_arrays(2.0, x)[1], [1, 2, 3]),
     (lambda x: np.linalg.matrix_power(x, 0), [[INF, 1], [NAN, 2]]),

@@ -100,6 +100,8 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
     a = tensor(a)
     if n < 0 or a.ndim == 0:
         raise ValueError(f"np.diff takes differences along at least one axis, n >= 0 times; got {describe(a)} and n={n}.")
+    if n == 0:
+        return a                                     # without the ends, as NumPy
     axis = normalize_axis_index(axis, a.ndim)
     ends = [x if x is UNSET else ops.broadcast_to(tensor(x), shape=tuple(1 if i == axis else s for i, s in enumerate(a.shape)))
             if np.ndim(x) == 0 else x for x in (prepend, append)]
