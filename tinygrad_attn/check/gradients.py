@@ -45,7 +45,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     `fast_mode` any input in two.  Where the default eps does not suit the size of the values, another step is found and noted.
 
     Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs, and its ops and
-    rules return new arrays.  An error that f raises a step away counts as the edge of its domain.
+    rules return new arrays.  An error that f raises a step away counts as the edge of its domain.  Results that stay infinite when the
+    inputs move, such as blocked scores, have no slope: they are left out, and noted, and no gradient may pass through them.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %, and ValueError for a negative tolerance, step or seed.
     As torch.autograd.gradcheck.
