@@ -78,10 +78,12 @@ def _(marks: Marks) -> None:
         "Normalised over the queries. Each query shares out its weight among the keys: the last axis.": soft(scores, -2)})
     marks.compare("output", part("output"), weights @ v)
     marks.compare("causal weights", part("weights", causal=True), masked, mistakes={
-        "Nothing is masked.": weights, "A query may look at itself: only keys after it are blocked.":
-            soft(np.where(np.tril(free, -1), scores, -np.inf)), "The mask is upside down: blocked are the keys after the query.":
-            soft(np.where(free.T, scores, -np.inf)), "The mask is upside down: np.tri is True where a query may look, so -inf is where it "
-        "is False. The last query has no key left here.": soft(np.where(free, -np.inf, scores)), "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
+        "Nothing is masked.": weights,
+        "A query may look at itself: only keys after it are blocked.": soft(np.where(np.tril(free, -1), scores, -np.inf)),
+        "The mask is upside down: blocked are the keys after the query.": soft(np.where(free.T, scores, -np.inf)),
+        "The mask is upside down: np.tri is True where a query may look, so -inf is where it is False. The last query has no key left here.":
+            soft(np.where(free, -np.inf, scores)),
+        "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
     marks.compare("causal output", part("output", causal=True), masked @ v)
     marks.gradient("its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v)
 
