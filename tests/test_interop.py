@@ -1,5 +1,6 @@
 """NumPy's functions on Tensors: the same values as on arrays, derivatives to second order, and clear refusals."""
 
+import inspect
 import math
 
 import numpy as np
@@ -149,6 +150,8 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.concatenate([T, T], out=np.zeros(6)), "np.concatenate of a Tensor does not take out="),
     (lambda: np.reshape(T, (3, 1), order="F"), "transpose first"),
     (lambda: np.add.at(np.zeros(3), [0, 1, 1], T), "np.add.at changes an array in place"),
+    (lambda: np.add.reduce(T, initial=1.0), r"np.add.reduce of a Tensor does not take initial="),
+    (lambda: np.add.reduce(T, where=[True, False, True]), r"np.add.reduce of a Tensor does not take where="),
     (lambda: np.maximum.accumulate(T), "np.maximum.accumulate has no derivative rule"),
     (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative rule"),
     (lambda: np.cumprod(T), r"np.cumprod has no derivative rule.*t.numpy\(\).*@ta.op"),
@@ -166,11 +169,50 @@ def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message
         write()
 
 
+WRITING = {c[0]: c for c in reversed(CASES) if c[0] in FUNCTIONS and "out" in inspect.signature(FUNCTIONS[c[0]]).parameters}
+
+
+@pytest.mark.parametrize("case", WRITING.values(), ids=lambda c: c[0].__name__)
+def test_an_array_to_write_into_is_refused(case):
+    _, function, args, kwargs = case
+    tensors = iter([Tensor(x, requires_grad=True) for x in floats([args, kwargs])])
+    with pytest.raises(TypeError, match="does not take out="):
+        function(*put(args, tensors), **put(kwargs, tensors), out=np.zeros(3))
+
+
+X = R(2, 3)
+METHODS = [
+    lambda a: a.argmax(0, keepdims=True), lambda a: a.argmin(1, keepdims=True), lambda a: a.argmin(), lambda a: a.argsort(0),
+    lambda a: a.all(1), lambda a: a.any(0), lambda a: a.dot(X.T), lambda a: a.trace(1), lambda a: a.take([0, 0, 2], 1),
+    lambda a: a.diagonal(1), lambda a: a.flatten(), lambda a: a.ravel(), lambda a: a.transpose(), lambda a: a.transpose(None),
+    lambda a: a.transpose(1, 0), lambda a: a.repeat(2, 1), lambda a: a.cumsum(1), lambda a: a.clip(-1, 0.5), lambda a: a.round(1),
+    lambda a: a.swapaxes(0, 1), lambda a: a.prod(1), lambda a: a.var(0, ddof=1), lambda a: a.std(1), lambda a: a.min(0, keepdims=True),
+    lambda a: 7.5 % a, lambda a: a % 0.7, lambda a: 7.5 // a, lambda a: a // 0.7, lambda a: +a, lambda a: a[[]],
+]
+
+
+@pytest.mark.parametrize("call", METHODS, ids=range(len(METHODS)))
+def test_methods_are_those_of_arrays(call):
+    found, expected = call(Tensor(X, requires_grad=True)), call(X)
+    found = ta.no_grad()(np.asarray)(found)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-14, strict=True)
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "tanh", "abs"])
+def test_functions_that_are_methods_too(name):
+    t = Tensor(P(3), requires_grad=True)
+    mine, numpys = getattr(t, name)(), getattr(np, name)(t)
+    assert mine.tolist() == numpys.tolist() and mine._node.op is numpys._node.op
+
+
 def test_einsum_says_which_labels_are_wrong():
     with pytest.raises(ValueError, match="2 groups of labels in 'ij,jk->ik' for 1 operands"):
         np.einsum("ij,jk->ik", T)
     with pytest.raises(ValueError, match="'ij' name 2 axes of an operand that has 1"):
         np.einsum("ij->i", T)
+    with pytest.raises(ValueError, match=r"'ij\.\.\.' name 2 axes of an operand that has 1"):
+        np.einsum("ij...->...", T)
 
 
 def test_integers_and_booleans_come_back_as_plain_arrays():
@@ -182,6 +224,11 @@ def test_integers_and_booleans_come_back_as_plain_arrays():
     np.testing.assert_array_equal(np.int64(t), t.numpy().astype(np.int64))
 
 
+def test_integer_tensors_keep_the_names_of_a_result():
+    found = np.linalg.slogdet(Tensor(np.array([[2, 1], [1, 3]])))
+    assert isinstance(found.logabsdet, Tensor) and found.sign.item() == 1 and math.isclose(found.logabsdet.item(), math.log(5))
+
+
 def test_without_a_gradient_at_stake_a_tensor_is_an_array():
     free = Tensor(R(3))
     assert type(np.array([free, free])) is np.ndarray
@@ -190,8 +237,8 @@ def test_without_a_gradient_at_stake_a_tensor_is_an_array():
 
 
 def test_dtype_converts_the_operands_first():
-    for y in (np.exp(T, dtype=np.float32), np.sum(T, dtype=np.float32), np.mean(T, None, np.float32),
-              np.concatenate([T, T], dtype=np.float32)):
+    for y in (np.exp(T, dtype=np.float32), np.exp(T, dtype=np.float32, casting="same_kind"), np.sum(T, dtype=np.float32),
+              np.mean(T, None, np.float32), np.concatenate([T, T], dtype=np.float32)):
         assert y.dtype == np.float32 and ta.grad(y.sum(), T)[0].dtype == np.float64
 
 

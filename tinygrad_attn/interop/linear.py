@@ -216,6 +216,12 @@ def matrix_power(a: Any, n: int) -> Any:
     return functools.reduce(ops.matmul, [base] * abs(n))
 
 
+def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    """The product of all, one after the other."""
+    refuse("linalg.multi_dot", out=out)
+    return functools.reduce(dot, arrays)
+
+
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """The triangular factor of a symmetric positive definite matrix."""
     factor = ops.cholesky(ops.swapaxes(a, a=-1, b=-2) if upper else a)
@@ -236,7 +242,7 @@ FUNCTIONS |= {
     np.linalg.solve: lambda a, b: ops.solve(tensor(a), tensor(b)), np.linalg.cholesky: cholesky,
     np.linalg.eigh: eigh, np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
     np.linalg.svd: svd, np.linalg.svdvals: lambda x, /: ops.singular_values(x), np.linalg.matrix_power: matrix_power,
-    np.linalg.multi_dot: lambda arrays, *, out=None: functools.reduce(dot, arrays),
+    np.linalg.multi_dot: multi_dot,
     np.linalg.matmul: ops.matmul, np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),
     np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
     np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis),
