@@ -8,6 +8,7 @@ The optional libraries may be missing on a developer's machine; in CI a missing 
 
 import importlib
 import os
+import re
 from types import ModuleType
 
 import pytest
@@ -23,3 +24,8 @@ def require(name: str) -> ModuleType:
         if IN_CI:
             raise ImportError(f"CI must have {name}: it belongs to the extra `test` ({error})") from error
         pytest.skip(f"{name} is not installed (pip install -e '.[test]')", allow_module_level=True)
+
+
+def unquoted(text: str) -> str:
+    """A report without the source lines that it quotes: a table's line holds the words that its test looks for."""
+    return re.sub(r"`[^`\n]*`", "``", text)

@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 from support import require
+import torch
+from support import unquoted
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -90,6 +92,31 @@ def changes_a_result(x):
     return y * y.detach().numpy().mean() * 0 + y
 
 
+def first_wins(g, y, x):
+    out = np.zeros_like(x)
+    out[AGAIN[::-1]] = g[::-1]
+    return out
+
+
+def product_that_saves():
+    made = op(lambda a, b: (a @ b, b), saves=True, twin=lambda a, b: a @ b)
+    made.vjp_all(lambda g, y, a, b, *, saved: [g.T @ saved.T, a.T @ g])
+    return made
+
+
+def softmax_along(axis_of_sum):
+    def forward(x, *, axis):
+        e = np.exp(x - x.max(axis=axis, keepdims=True))
+        return e / e.sum(axis=axis, keepdims=True)
+    made = custom(forward, lambda g, y, x, *, axis: y * (g - (g * y).sum(axis=axis_of_sum(axis), keepdims=True)))
+    return lambda x: made(x, axis=0)
+
+
+def square(rule):
+    return custom(lambda x: x * x, rule)
+
+
+AGAIN = np.array([0, 1, 1, 3])
 ROWS, PICKED = np.arange(3), np.array([1, 0, 2])
 UPPER = ~np.tri(4, dtype=bool)
 KEPT, OTHER = (np.random.default_rng(s).random((4, 5)) > 0.5 for s in (5, 6))
@@ -134,6 +161,37 @@ PLANTED = [   # name, function, shapes, kind, words
      "only at index 2"),
     ("state of the first call", stale(), [S5], "stale state", "earlier call"),
     ("a result written into", changes_a_result, [(4,)], "result modified", "op 'multiply'"),
+    ("product that saves, g transposed", product_that_saves(), [S44, S44], "transposed", "the incoming gradient is transposed"),
+    ("unit vectors, not divided and thrice", custom(lambda x: x / np.sqrt(total(x * x)), lambda g, y, x: 3 * (g - y * total(g * y))), [S34],
+     "missing factor", "1/norm(x) (and is 3 times too large besides)"),
+    ("layer norm, divided twice", custom(standard, lambda g, y, x: (g - average(g) - y * average(g * y)) / spread(x) ** 2), [S35],
+     "extra factor", "1/std(x) too many"),
+    ("a factor for each row", square(lambda g, y, x: 2 * g * x * np.array([[1.3], [0.7], [2.1]])), [S34], "missing factor",
+     "belongs to the whole row"),
+    ("summed and spread out", square(lambda g, y, x: np.broadcast_to((2 * g * x).sum(axis=0), x.shape)), [S34], "wrong axis",
+     "summed over axis 0 of the input"),
+    ("averaged and spread out", square(lambda g, y, x: np.broadcast_to(average(2 * g * x), x.shape)), [S34], "wrong axis",
+     "averaged over axis 1 of the input"),
+    ("summed over all axes", custom(lambda x, b: x + b, lambda g, y, x, b: g, lambda g, y, x, b: np.full(b.shape, g.sum())),
+     [(3, 2, 4), (2, 4)], "wrong axis", "the sum over all axes of the result"),
+    ("lower triangle doubled", square(lambda g, y, x: 2 * g * x * np.where(UPPER, 1, 2)), [S44], "some elements", "the lower triangle"),
+    ("diagonal doubled", square(lambda g, y, x: 2 * g * x * (1 + np.eye(4))), [S44], "some elements", "the diagonal"),
+    ("repeated index, the first wins", custom(lambda x: x[AGAIN], first_wins), [(5, 3)], "repeated use", "only the first"),
+    ("reversed", square(lambda g, y, x: (2 * g * x)[::-1]), [S5], "reversed", "along axis 0"),
+    ("rolled", square(lambda g, y, x: np.roll(2 * g * x, 1)), [S5], "shifted", "by 1 along axis 0"),
+    ("reshaped for transposed", square(lambda g, y, x: (2 * g * x).T.reshape(x.shape)), [S34], "transposed",
+     "should be transposed to (1, 0)"),
+    ("a term too many", custom(lambda x: np.sin(x), lambda g, y, x: g * np.cos(x) + g * x), [S5], "missing term",
+     "1 times g times x too much"),
+    ("shared weight, second batch only",
+     custom(lambda x, w: x @ w, lambda g, y, x, w: g @ w.T, lambda g, y, x, w: (x.swapaxes(-1, -2) @ g)[1]),
+     [(5, 3, 4), (4, 2)], "missing sum", "only the number 1"),
+    ("shared weight, all batches but the last",
+     custom(lambda x, w: x @ w, lambda g, y, x, w: g @ w.T, lambda g, y, x, w: (x.swapaxes(-1, -2) @ g)[:-1].sum(axis=0)),
+     [(5, 3, 4), (4, 2)], "missed use", "the last is left out"),
+    ("softmax, the last axis whatever is asked", softmax_along(lambda axis: -1), [S34], "wrong axis",
+     "wrong for axis=0 but right for axis=-1"),
+    ("softmax, axis off by one", softmax_along(lambda axis: axis + 1), [S44], "wrong axis", "right for axis=0 when it is told axis=-1"),
     ("a float", lambda x: x * float(x.max()), [(4,)], "missed use", "operand 1 of op 'multiply'"),
 ]
 
@@ -143,6 +201,7 @@ def test_a_fresh_bug_is_found_and_named(name, f, shapes, kind, words):
     report = gradcheck(f, [rand(*s, seed=i) for i, s in enumerate(shapes)], raise_exception=False)
     assert not report
     assert report.diagnosis.kind == kind and words in str(report.diagnosis), report      # not in the line that the report quotes
+    assert report.diagnosis.kind == kind and words in unquoted(str(report)), report
 
 
 RIGHT = [
@@ -248,3 +307,4 @@ def test_a_fresh_anomaly_has_its_reason(f, words):
         f()
     text = str(caught.value)
     assert __file__ in text and re.search(words, re.sub("`.*`", "", text)), text         # the line that is quoted holds the words too
+    assert re.search(words, unquoted(str(caught.value))) and __file__ in str(caught.value)
