@@ -138,11 +138,10 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
-    tangents: list[Any] = [v if isinstance(v, Variable) else np.asarray(v) for v in vs]
-    for x, v in zip(inputs, tangents, strict=True):
+    for x, v in zip(inputs, vs, strict=True):
         if np.shape(v) != x.shape:
             raise ValueError(f"a tangent has its input's shape: got {np.shape(v)} for {describe(x)}.")
-    pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), tangents, strict=True) if p._tracked]
+    pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), vs, strict=True) if p._tracked]
     if not pulled:
         return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype))
     tangent, = grad([p for p, _ in pulled], [seed], [v for _, v in pulled], create_graph=recorded, allow_unused=True)

@@ -51,10 +51,6 @@ class Step(NamedTuple):
     scope: Any
     place: Place | None
 
-    def __str__(self) -> str:
-        inside = f" in the module {scope_name(self.scope)!r}" if self.scope is not None else ""
-        return f"{self.op.__name__}{inside}" + (f" at {self.place}" if self.place else "")
-
 
 class Trace:
     """An observer that writes down every op (`steps`) and every contribution of a backward pass (`parts`)."""

@@ -77,16 +77,15 @@ PLAIN_UFUNCS = {np.greater, np.greater_equal, np.less, np.less_equal, np.equal, 
 REDUCTIONS: dict[Any, Callable] = {np.add: ops.sum, np.multiply: ops.prod, np.maximum: ops.max, np.minimum: ops.min}
 
 
-def reduce(ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None,
+def reduce(ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, keepdims: bool = False, initial: Any = None,
            where: Any = True) -> Any:
     """np.add.reduce(t) and the like."""
-    refuse(f"{ufunc.__name__}.reduce", out=out, initial=initial, where=where)
+    refuse(f"{ufunc.__name__}.reduce", initial=initial, where=where)
     return REDUCTIONS[ufunc](cast(array, dtype), axis=axis, keepdims=bool(keepdims))
 
 
-def accumulate(ufunc: Any, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+def accumulate(ufunc: Any, array: Any, axis: int = 0, dtype: Any = None) -> Any:
     """np.add.accumulate(t), the running sum."""
-    refuse(f"{ufunc.__name__}.accumulate", out=out)
     return ops.cumsum(cast(array, dtype), axis=axis)
 
 

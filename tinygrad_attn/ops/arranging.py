@@ -37,13 +37,9 @@ pad.vjp(lambda g, y, x, *, width, value: g[tuple(slice(before, before + n) for (
 
 def sort(x: Any, axis: int | None = -1) -> Any:
     """The elements in rising order; each gradient goes back to where its element came from."""
-    if axis is None:
-        x, axis = reshape(x, shape=(-1,)), 0
     return take_along_axis(x, indices=np.argsort(values(x), axis, kind="stable"), axis=axis)
 
 
 def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
     """The kth element in its sorted place, smaller ones before it and larger ones after it."""
-    if axis is None:
-        x, axis = reshape(x, shape=(-1,)), 0
     return take_along_axis(x, indices=np.argpartition(values(x), kth, axis), axis=axis)
