@@ -13,6 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -112,6 +113,7 @@ CALLS = [
     # ---- shapes
     (lambda: t(2, 3) @ t(2, 3), V, r"matmul of Tensor \(2, 3\).*Did you mean a @ b\.mT"),
     (lambda: t(4, 3) @ t(4, 5), V, r"Did you mean a\.mT @ b"),
+    (lambda: t(3) @ t(2, 4), V, r"must equal the second's next-to-last axis \(2\)\.$"),
     (lambda: t(2, 3) @ 2.0, V, r"multiply with \* instead of @"),
     (lambda: t(2, 3, 4) @ t(5, 4, 6), V, r"axes before the last two must broadcast"),
     (lambda: t(2, 3) + t(2, 4), V, r"add of Tensor \(2, 3\).*axis -1 the sizes 3 and 4 differ"),
@@ -397,12 +399,48 @@ def test_a_number_that_is_or_is_not_in_a_tensor():
     assert 3.0 in Tensor(3.0) and 2.0 in Tensor([[1.0, 2.0]]) and 5.0 not in Tensor([1.0]) and 1.0 not in Tensor(np.ones(0))
 
 
+def test_the_default_dtype_is_for_numbers_and_lists():
+    ta.set_default_dtype("float64")
+    try:
+        assert ta.get_default_dtype() == Tensor(1.0).dtype == Tensor([1, 2]).dtype == np.float64
+    finally:
+        ta.set_default_dtype(np.float32)
+    assert Tensor(1.0).dtype == Tensor([1, 2]).dtype == np.float32
+    assert Tensor([np.ones(2), np.zeros(2)]).dtype == Tensor([np.float64(1)]).dtype == np.float64           # arrays keep theirs
+    assert (Tensor(np.array([1, 2])) * [1.5, 2.5]).tolist() == [1.5, 5.0]
+
+
+def test_a_tensor_of_torchs_becomes_one_of_ours():
+    torch = require("torch")
+    t = Tensor(torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True))
+    assert t.tolist() == [1, 2] and t.dtype == np.float64 and not t.requires_grad
+
+
+def test_a_tensor_where_python_wants_a_number():
+    one = Tensor(np.array(1))
+    assert "abc"[one] == "b" and Tensor([5.0, 6.0])[one].item() == 6 and Tensor([5.0, 6.0])[Tensor(np.array([1, 0]))].tolist() == [6, 5]
+    assert int(Tensor(2.7)) == 2 and bool(one) and not Tensor([0.0])
+    for wrong in (Tensor(1.0), Tensor(np.array([1]))):
+        with pytest.raises(TypeError, match="only a single integer can be an index"):
+            "abc"[wrong]
+
+
+def test_copies_and_names():
+    t = Tensor([1.0]).requires_grad_()
+    t.name = "weight"
+    assert t.requires_grad and copy.copy(t) is t and copy.deepcopy(t).name == "weight" and copy.deepcopy(t).requires_grad
+    assert not t.requires_grad_(False).requires_grad
+    assert "sum" in dir(t) and "unsqueeze" not in dir(t)
+
+
 def test_data_given_as_a_list_keeps_the_dtype():
     t = Tensor([1.0, 2.0], requires_grad=True)
     t.data = [3, 4]
     assert t.dtype == np.float32
     t.data = np.ones(2)
     assert t.dtype == np.float64
+    with pytest.raises(TypeError, match="requires a gradient and cannot hold array .* int64"):
+        t.data = np.array([1, 2])
 
 
 def test_data_may_be_given_as_a_tensor_of_a_single_number():

@@ -283,6 +283,26 @@ def test_record_attention_by_dotted_name():
     assert list(outer) == ["MultiheadAttention"] and list(inner) == ["layers.1.self_attn"]
     attention(x, x, x)
     assert len(outer["MultiheadAttention"]) == 1
+    with record_attention() as outer:
+        with record_attention() as inner:
+            pass
+        attention(x, x, x)                           # the one that is left was the second's only
+    assert list(outer) == ["MultiheadAttention"] and not inner
+
+
+def test_record_attention_of_modules_that_are_no_attributes():
+    class Passing(nn.Module):
+        def forward(self, x):
+            return nn.MultiheadAttention(E, H, batch_first=True)(x, x, x)[0]
+
+    x, chain = ta_random.randn(B, T, E), nn.Sequential(nn.Identity(), Passing())
+    for module, root, name in ((Passing(), None, ""), (chain, None, "1."), (chain, nn.Identity(), "Sequential.Passing.")):
+        with record_attention(root) as seen:
+            module(x)
+        assert list(seen) == [f"{name}MultiheadAttention"]
+    with record_attention() as seen:
+        nn.MultiheadAttention(E, H, batch_first=True).forward(x, x, x)
+    assert list(seen) == ["attention"]
 
 
 def test_record_attention_of_the_small_modules_and_per_thread():
