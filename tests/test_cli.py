@@ -44,6 +44,12 @@ cube.vjp(lambda g, y, x: g * 3 * x * x)
 def wrong(x):
     return x * x * x
 wrong.vjp(lambda g, y, x: g * 2 * x * x)
+
+def both():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    return np.exp(x), np.sin(x)
+
+made = energy()
 """
 
 
@@ -135,7 +141,7 @@ def test_seeds_runs_all_or_the_one_named(capfd, source):
     out = said(capfd, "seeds", code=1)
     assert "good numbers" in out and "AssertionError: other numbers" in out and "1 of 2 reproduced; not seed_001_bad" in out
     for name in ("000", "0", "seed_000_good.py", "good"):
-        assert "1 of 1 reproduced" in said(capfd, "seeds", name)
+        assert "1 of 1 reproduced\n" in said(capfd, "seeds", name)
     assert "no seed '7'; there are seed_000_good, seed_001_bad" in said(capfd, "seeds", "7", code=2)
 
 
@@ -160,6 +166,9 @@ def test_graph_as_text_and_as_a_file(capsys, file, tmp_path):
     path = tmp_path / "graph.txt"
     assert said(capsys, "graph", f"{file}:energy", "--output", str(path)) == f"{path}\n"
     assert path.read_text("utf-8") == out
+    assert said(capsys, "graph", f"{file}:made") == out
+    both = said(capsys, "graph", f"{file}:both")
+    assert "exp" in both and "sin" in both
 
 
 def test_graph_of_a_module_by_name(capsys, file, tmp_path, monkeypatch):
@@ -193,6 +202,7 @@ def test_a_file_that_is_not_there(capsys, tmp_path):
 def test_gradcheck_passes_what_is_right(capsys, file):
     assert "gradcheck: passed" in said(capsys, "gradcheck", f"{file}:right")
     assert "(2, 5)" in said(capsys, "gradcheck", f"{file}:right", "--shape", "2,5", "--shape", "3x5")
+    assert "input 0 (): 1 elements agree" in said(capsys, "gradcheck", f"{file}:cube", "--shape", "")
     assert "of order 2: passed" in said(capsys, "gradcheck", f"{file}:cube", "--order", "2")
 
 

@@ -37,6 +37,7 @@ def test_rows_are_queries_and_columns_are_keys():
     shown = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in ax.texts}
     assert shown == {index: f"{x:.2f}" for index, x in np.ndenumerate(w)}
     ax.figure.canvas.draw()  # mathematics or bad text would show here
+    assert len(ax.figure.axes) == 2 and not viz.attention(weights(11, 10)).texts, "a colour bar; numbers in small maps only"
 
 
 def test_a_map_for_each_head():
@@ -57,7 +58,7 @@ def test_it_draws_on_the_axes_it_is_given():
     assert list(viz.attention(weights(2, 3, 3), ax=[left, right])) == [left, right]
     with pytest.raises(ValueError, match="2 heads and 1 Axes"):
         viz.attention(weights(2, 3, 3), ax=left)
-    assert plt.get_fignums() == [figure.number]
+    assert plt.get_fignums() == [figure.number] and len(figure.axes) == 2, "no figure and no colour bar of its own"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,8 @@ def test_the_numbers_of_the_page_are_those_of_the_function(masked):
     mask = np.tril(np.ones((4, 5), bool)) if masked else None
     if masked:
         mask[2] = False  # every key blocked
-    data = data_of(viz.attention_html(Tensor(q), k, v, mask, queries=TOKENS, chosen=2))
+    page = viz.attention_html(Tensor(q), k, v, mask, queries=TOKENS, chosen=2)
+    data = data_of(page)
     expected = F.scaled_dot_product_attention(
         Tensor(q[None]), Tensor(k[None]), Tensor(v[None]), attn_mask=mask
     ).numpy()[0]
@@ -99,6 +101,7 @@ def test_the_numbers_of_the_page_are_those_of_the_function(masked):
         and data["queries"][1] == "␣cat"
         and data["keys"] == list("01234")
     )
+    assert ("<th>+ mask</th>" in str(page)) == masked
     if masked:
         assert data["mask"][0][0] == [0, None, None, None, None]
 
@@ -127,6 +130,7 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
     [
         ({"k": np.ones((5, 2))}, "do not fit"),
         ({"v": np.ones((4, 3))}, "do not fit"),
+        ({"v": np.ones((2, 5, 2))}, "do not fit"),
         ({"q": np.ones(3)}, r"q is \(T, D\)"),
         ({"mask": np.ones((3, 3), bool)}, "does not broadcast"),
         ({"mask": np.full((4, 5), np.nan)}, "NaN"),

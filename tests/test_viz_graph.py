@@ -13,6 +13,7 @@ from support import require
 from test_viz_steps import external
 
 from tinygrad_attn import Tensor, nn, no_grad, viz
+from tinygrad_attn.viz import labels
 
 require("graphviz")
 
@@ -107,6 +108,35 @@ def test_small_values_show_their_numbers_and_large_ones_their_statistics():
     boxes = {box.title: box.lines for box in viz.graph(loss).picture.boxes}
     assert "data 1 2 | grad 28 28" in boxes["a"]
     assert boxes["big"] == ["(8,) float64", "mean 3.5  std 2.29", "|grad| 8.49"]
+
+
+def test_numbers_and_settings_in_words():
+    assert labels.numbers(np.array([[1, 2], [3, 4]])) == "1 2; 3 4" and labels.numbers(np.zeros((0, 2))) == ""
+    for x, words in ((slice(1, None), "1:"), (slice(None, 4, 2), ":4:2"), (..., "..."), ((1,), "(1,)"), (np.exp, "exp"), (0.5, "0.5"),
+                     (tuple(range(9)), "(0, 1, 2, 3, 4, 5, 6, 7, ...)"), (np.array([1, 2]), "[1 2]"),
+                     ("a" * 39, repr("a" * 39)[:37] + "...")):
+        assert labels.setting(x) == words
+    assert labels.setting("a" * 38) == repr("a" * 38)
+
+
+@pytest.mark.parametrize("arguments, words", [(dict(tensor=[]), "an empty list"),
+                                              (dict(limit=3), "4 or more"), (dict(depth=-1), "0 or more")])
+def test_a_graph_that_cannot_be_drawn_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        viz.graph(**{"tensor": leaf([1.0]) * 2} | arguments)
+
+
+def test_an_array_kept_on_a_module_has_its_name():
+    class Shift(nn.Module):
+        def __init__(self):
+            self.by = np.arange(3.0)
+
+        def forward(self, x):
+            return x + self.by
+
+    model = nn.Sequential(Shift())
+    boxes = viz.graph(model(leaf(np.ones(3))), model, depth=9).picture.boxes
+    assert "0.by" in [box.title for box in boxes]
 
 
 def test_parameters_have_dotted_names_and_the_norm_of_their_gradient():
