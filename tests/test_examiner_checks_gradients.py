@@ -5,9 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from support import require
-import torch
-from support import unquoted
+from support import require, unquoted
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
