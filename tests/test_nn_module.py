@@ -89,6 +89,23 @@ def test_an_augmented_assignment_to_a_parameter_is_an_error(assign, recording):
     assert np.array_equal(y.numpy(), 2 * net.weight.numpy())
 
 
+@pytest.mark.parametrize("assign", [operator.iadd, operator.isub, operator.imul, operator.itruediv])
+def test_an_augmented_assignment_to_a_trained_tensor_is_an_error_under_no_grad(assign):
+    """There PyTorch's loops update in place; while ops are recorded, `x -= x.mean()` on an argument is plain NumPy code."""
+    w, step = Tensor([1.0, 2.0], requires_grad=True), Tensor([0.5, 0.5])
+    with no_grad():
+        with pytest.raises(TypeError, match=r"leave Tensor \(2,\) float32 as it is.*p\.data -= x\.data"):
+            for p in [w]:
+                assign(p, step)
+        assert np.array_equal(assign(w * 1, step).numpy(), assign(w.numpy().copy(), step.numpy()))
+        assert np.array_equal(assign(w.detach(), step).numpy(), assign(w.numpy().copy(), step.numpy()))
+    y = assign(w, step)
+    assert y is not w and y.requires_grad and np.array_equal(w.numpy(), [1, 2])
+    total = 0.0
+    total += w.sum()
+    assert total.item() == 3
+
+
 @pytest.mark.parametrize("value", [[[nn.Linear(2, 2)]], {"a": [nn.Linear(2, 2)]}, [{"a": nn.Linear(2, 2)}],
                                    [[1.0], [nn.Parameter(np.ones(2))]]], ids=["lists", "lists by name", "dicts", "parameters"])
 def test_modules_in_a_list_of_lists_are_an_error_too(value):

@@ -84,6 +84,12 @@ ELSEWHERE = {
 """What PyTorch's users look for, and what it is called here."""
 
 
+def only_renamed(t: Any) -> TypeError:
+    """The error for `p -= step` where p is trained: a new Tensor would get the name p, and what was trained would never change."""
+    return TypeError(f"p += x, p -= x and the like would leave {describe(t)} as it is, for they make a new Tensor. Write p.data -= x.data "
+                     "to change it, or y = p - x for a result.")
+
+
 class Elsewhere:
     """Stands where a class lacks a name that NumPy or PyTorch have: reading it raises AttributeError with what to write instead.
 

@@ -11,7 +11,7 @@ import numpy as np
 from . import autograd, guard, interop, ops
 from .convert import as_array, as_flag, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names
+from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names, only_renamed
 from .graph import RETAINED
 from .interop import CALLS, FUNCTIONS, UFUNCS
 
@@ -277,6 +277,12 @@ class Tensor(Variable):
     def __neg__(self) -> Tensor: return ops.negative(self)
     def __pos__(self) -> Tensor: return self
     def __abs__(self) -> Tensor: return ops.absolute(self)
+
+    def _assigned(self, other: Any) -> Any:
+        if self._tracked and self._record is None and not local.context.recording:
+            raise only_renamed(self)
+        return NotImplemented                        # then Python adds, and gives the sum the name
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = _assigned
 
     def __eq__(self, other: Any) -> Any: return compared("==", self, other)
     def __ne__(self, other: Any) -> Any: return compared("!=", self, other)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import guard
 from ..engine import local
-from ..errors import describe, nearest
+from ..errors import describe, nearest, only_renamed
 from ..record import Scope, dotted_name
 from ..tensor import Tensor, get_default_dtype
 
@@ -42,10 +42,8 @@ class Parameter(Tensor):
             raise TypeError(f"the dtype of a layer is a floating one of NumPy's, such as np.float32 or np.float64, got {dtype!r}.")
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
 
-    def _assigned(self, _: Any) -> Any:
-        """`p -= step` would give the name p to a new Tensor, and the module's parameter would never change."""
-        raise TypeError(f"p += x, p -= x and the like would leave {describe(self)} as it is, for they make a new Tensor. Write "
-                        "p.data -= x.data to change the parameter, or y = p - x for a result.")
+    def _assigned(self, other: Any) -> Any:
+        raise only_renamed(self)
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __imatmul__ = _assigned
 
