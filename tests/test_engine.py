@@ -411,6 +411,14 @@ def test_what_an_op_that_saves_returns():
         ta.op(lambda x: (x, x, x), saves=True)(leaf(3))
 
 
+def test_a_rule_may_leave_out_axes_while_others_are_summed():
+    """The column's gradient is the same for all its rows, and the rule leaves it a row, as wide as the result."""
+    both = ta.op(lambda column, row: np.broadcast_to(column.sum(0) + row, (len(column), row.size)).copy(), broadcasts=True)
+    both.vjp(lambda g, y, column, row: g.sum(axis=0, keepdims=True), lambda g, y, column, row: g)
+    assert ta.gradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
+    assert ta.gradgradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
+
+
 def test_an_input_with_a_default_that_a_rule_does_not_have():
     scale = ta.op(lambda x, k=2.0: x * k)
     with pytest.raises(ValueError, match="may be called without 'k', but one of its rules may not"):

@@ -23,7 +23,7 @@ __all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "o
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """The adjoint of broadcasting: sum g over the axes along which an input of this shape was repeated."""
+    """The adjoint of broadcasting: sum g over the axes along which an input of this shape was repeated.  A 1 of g's stays a 1."""
     lead = g.ndim - len(shape)
     if g.size > 2048 and shape and lead and g.shape[lead:] == shape and g.__class__ is ndarray and g.dtype.char in "fd":
         rows = math.prod(g.shape[:lead])             # a product with ones is up to twenty times as fast as NumPy's sum over rows
@@ -31,7 +31,10 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead]))
     if g.size > 2048 and axes == (g.ndim - 1,) and g.shape[-1] <= 128 and g.__class__ is ndarray and g.dtype.char in "fd":
         return g.reshape(-1, g.shape[-1]).dot(np.ones(g.shape[-1], g.dtype)).reshape(shape)       # and so for short rows
-    return g.sum(axis=axes, keepdims=True).reshape(shape) if axes else g
+    if axes:
+        g = g.sum(axis=axes, keepdims=True)
+        g = g.reshape(g.shape[lead:])
+    return g
 
 
 def _fit(part: Any, x: Variable, op: Op, index: int) -> Any:
