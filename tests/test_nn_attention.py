@@ -5,6 +5,7 @@ import itertools
 import math
 import threading
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -248,9 +249,15 @@ def test_masks_may_be_lists_and_torchs():
 @pytest.mark.parametrize("length", [2, 3])
 def test_a_causal_mask_upside_down_is_warned_about(length):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), BATCH[:, :length]
-    with pytest.warns(UserWarning, match="True means blocked.*~mask") as caught:
-        layer(x, x, x, attn_mask=np.tri(length, dtype=bool))
-    assert caught[0].filename == __file__           # the caller's line, not one of the package
+    for call in (lambda: layer(x, x, x, attn_mask=np.tri(length, dtype=bool)),
+                 lambda: F.scaled_dot_product_attention(x, x, x, F.causal_mask(length))):
+        with pytest.warns(UserWarning, match="True means blocked, in F.* may look: write ~mask") as caught:
+            call()
+        assert caught[0].filename == __file__       # the caller's line, not one of the package
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(x, x, x, attn_mask=F.causal_mask(length))
+        F.scaled_dot_product_attention(x, x, x, ~F.causal_mask(length))
 
 
 def test_nothing_large_is_kept_when_long_causal_weights_have_been_looked_at():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Variable
-from .errors import describe, nearest
+from .errors import describe, nearest, warn
 from .tensor import Tensor, get_default_dtype
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -152,6 +152,8 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     if mask is None:
         return scores
     _check_mask(mask, scores)
+    if mask.dtype == bool:
+        warn_if_upside_down(mask)
     return np.broadcast_shapes(scores, mask.shape)
 
 
@@ -182,6 +184,15 @@ def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:
     if not fits:
         raise ValueError(f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S). "
                          "For a mask (B, S) over keys write mask[:, None, None, :].")
+
+
+def warn_if_upside_down(may_look: Any) -> None:
+    """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake."""
+    seen = plain(may_look)
+    if (seen.ndim == 2 and seen.shape[0] == seen.shape[1] > 1 and seen[0, -1] and not seen[-1, -1]
+            and np.array_equal(seen, ~np.tri(len(seen), dtype=bool))):
+        warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked, in "
+             "F.scaled_dot_product_attention True means may look: write ~mask, or is_causal=True.")
 
 
 def check_grouped(q: Any, x: Any, name: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe, warn
+from ..arguments import warn_if_upside_down
+from ..errors import describe
 from ..tensor import Tensor
 
 
@@ -49,7 +50,8 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
     """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S), of a good dtype."""
     mask, (batch, heads, queries, keys) = plain_mask(mask, "attn_mask"), sizes
     if mask.shape == (queries, keys):
-        _warn_if_upside_down(mask)
+        if mask.dtype == bool:
+            warn_if_upside_down(~mask)
         return mask
     if mask.shape == (batch * heads, queries, keys):
         return mask.reshape(batch, heads, queries, keys)
@@ -62,14 +64,6 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
         hint = " Transposed? Rows are queries, columns are keys."
     raise ValueError(f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
                      f"{(batch * heads, queries, keys)}, got {describe(mask)}.{hint}")
-
-
-def _warn_if_upside_down(mask: Any) -> None:
-    """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake."""
-    if (mask.dtype == bool and mask.shape[0] == mask.shape[1] > 1 and mask[0, 0] and not mask[0, -1]
-            and np.array_equal(mask, np.tri(len(mask), dtype=bool))):
-        warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked: a causal mask "
-             "is F.causal_mask(T), or ~mask.")
 
 
 def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
