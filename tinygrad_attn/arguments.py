@@ -43,6 +43,15 @@ def integers(x: Any, function: str, what: str) -> np.ndarray:
     return array
 
 
+def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
+    """The row of a table that gets no gradient, counted from the start."""
+    if padding_idx is None:
+        return None
+    if not (isinstance(padding_idx, (int, np.integer)) and -rows <= padding_idx < rows):
+        raise ValueError(f"{function}: padding_idx={padding_idx!r} is not one of the {rows} rows of the table.")
+    return int(padding_idx) % rows
+
+
 def check_array(x: Any, function: str, name: str) -> None:
     """A Tensor or an array, which has a shape and a dtype."""
     if not hasattr(x, "dtype"):
@@ -153,7 +162,7 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
         return scores
     _check_mask(mask, scores)
     if mask.dtype == bool:
-        warn_if_upside_down(mask)
+        warn_if_upside_down(mask, blocked=False)
     return np.broadcast_shapes(scores, mask.shape)
 
 
@@ -186,11 +195,14 @@ def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:
                          "For a mask (B, S) over keys write mask[:, None, None, :].")
 
 
-def warn_if_upside_down(may_look: Any) -> None:
-    """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake."""
-    seen = plain(may_look)
-    if (seen.ndim == 2 and seen.shape[0] == seen.shape[1] > 1 and seen[0, -1] and not seen[-1, -1]
-            and np.array_equal(seen, ~np.tri(len(seen), dtype=bool))):
+def warn_if_upside_down(mask: Any, blocked: bool) -> None:
+    """A causal mask in the other convention leaves the last query nothing to look at: almost surely a mistake.
+
+    `blocked` is what stands in the mask for a blocked key.
+    """
+    mask = plain(mask)
+    if (mask.ndim == 2 and mask.shape[0] == mask.shape[1] > 1 and mask[0, -1] != blocked == mask[-1, -1]
+            and np.array_equal(mask, np.tri(len(mask), dtype=bool) == blocked)):
         warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked, in "
              "F.scaled_dot_product_attention True means may look: write ~mask, or is_causal=True.")
 

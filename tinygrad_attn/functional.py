@@ -12,6 +12,7 @@ to the scores.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -161,10 +162,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     if outside.any():
         raise ValueError(f"embedding: index {arguments.first_outside(indices, outside)} is outside the table, whose "
                          f"{rows} rows are numbered 0 to {rows - 1}. A larger vocabulary needs a larger table.")
-    if padding_idx is not None:
-        if not (isinstance(padding_idx, (int, np.integer)) and -rows <= padding_idx < rows):
-            raise ValueError(f"embedding: padding_idx {padding_idx!r} is outside the table of {rows} rows.")
-        padding_idx %= rows
+    padding_idx = arguments.padding_row(padding_idx, rows, "embedding")
     return reference.embedding_reference(weight, indices=indices, padding_idx=padding_idx)
 
 
@@ -357,14 +355,15 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> np.ndarray:
     """mask[b, s] = s >= lengths[b], a boolean array (B, max_length) for `nn`: True where there is only padding.
 
     lengths (...) integers >= 0; max_length is the largest of them unless given.  Raises ValueError for a length beyond it, TypeError
-    for lengths that are no integers.
+    for lengths or a max_length that are no integers.
     """
     lengths = integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
-    max_length = longest if max_length is None else max_length
-    if not hasattr(max_length, "__index__"):
+    try:
+        max_length = longest if max_length is None else operator.index(max_length)
+    except TypeError:
         raise TypeError("padding_mask takes the lengths first, then max_length, a whole number such as x.shape[1]; got "
-                        f"{describe(max_length)}.")
+                        f"{describe(max_length)}.") from None
     if longest > max_length or lengths.min(initial=0) < 0:
         raise ValueError(f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got {lengths.tolist()}.")
     return np.arange(max_length) >= lengths[..., None]

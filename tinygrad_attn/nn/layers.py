@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..arguments import sizes_of
+from ..arguments import padding_row, sizes_of
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -77,13 +77,6 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def _padding_row(padding_idx: int | None, rows: int) -> int | None:
-    """The index of a row, counted from the start."""
-    if padding_idx is not None and not (isinstance(padding_idx, (int, np.integer)) and -rows <= padding_idx < rows):
-        raise ValueError(f"padding_idx={padding_idx!r} is not one of the {rows} rows of the table.")
-    return None if padding_idx is None else padding_idx % rows
-
-
 class Embedding(Module):
     """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.  (...) -> (..., E)
 
@@ -94,7 +87,7 @@ class Embedding(Module):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
                  dtype: Any = None) -> None:
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = _padding_row(padding_idx, num_embeddings)
+        self.padding_idx = padding_row(padding_idx, num_embeddings, "Embedding")
         self.weight = Parameter.empty(num_embeddings, embedding_dim, dtype=dtype)
         self.reset_parameters()
 
@@ -109,7 +102,7 @@ class Embedding(Module):
             raise ValueError(f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}.")
         new = cls.__new__(cls)
         new.num_embeddings, new.embedding_dim = table.shape
-        new.padding_idx, new.weight = _padding_row(padding_idx, len(table)), table
+        new.padding_idx, new.weight = padding_row(padding_idx, len(table), "Embedding"), table
         return new
 
     def reset_parameters(self) -> None:

@@ -51,7 +51,7 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
     mask, (batch, heads, queries, keys) = plain_mask(mask, "attn_mask"), sizes
     if mask.shape == (queries, keys):
         if mask.dtype == bool:
-            warn_if_upside_down(~mask)
+            warn_if_upside_down(mask, blocked=True)
         return mask
     if mask.shape == (batch * heads, queries, keys):
         return mask.reshape(batch, heads, queries, keys)
