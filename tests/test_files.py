@@ -535,8 +535,8 @@ def test_numpys_numbers_are_numbers_in_a_checkpoint(path, factor):
 
     run, again = fresh(), fresh()
     train(**run, steps=1)
-    save_checkpoint(path, **run, extra={"best": np.float32(1.5), "epoch": np.int64(3)})
-    assert load_checkpoint(path, **again).extra == {"best": 1.5, "epoch": 3}
+    save_checkpoint(path, **run, extra={"best": np.float32(1.5), "last": np.longdouble(2.5), "epoch": np.int64(3)})
+    assert load_checkpoint(path, **again).extra == {"best": 1.5, "last": 2.5, "epoch": 3}
     assert np.array_equal(train(**run, steps=3), train(**again, steps=3))
 
 

@@ -100,7 +100,7 @@ def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
 def _number(value: Any) -> Any:
     """A NumPy number, such as a float32 rate or mean, as Python's; anything else is refused."""
     if isinstance(value, np.generic):
-        return value.item()
+        return float(value) if isinstance(value, np.floating) else value.item()      # for item() leaves a longdouble as it is
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
