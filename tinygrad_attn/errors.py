@@ -78,8 +78,8 @@ ELSEWHERE = {
     "topk": "np.argsort(-t.numpy()) for the indices and np.take_along_axis(t, indices, axis) for the values", "t": "t.T",
     "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
     "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
-    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other", "add_": "t.data += other",
-    "sub_": "t.data -= other", "mul_": "t.data *= other", "one_hot": "np.eye(classes)[labels]",
+    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
+    "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "one_hot": "np.eye(classes)[np.asarray(labels)]",
 }
 """What PyTorch's users look for, and what it is called here."""
 
@@ -111,7 +111,8 @@ class Elsewhere:
         for name, value in vars(np).items():
             if not callable(value) or name.startswith("_") or isinstance(value, type) and value not in numbers:
                 continue
-            hints.setdefault(name, f"t.astype(np.{name})" if value in numbers else f"np.{name}(t)" if value in known else
+            operands = "t, other" if getattr(value, "nin", 1) == 2 else "t"
+            hints.setdefault(name, f"t.astype(np.{name})" if value in numbers else f"np.{name}({operands})" if value in known else
                              f"np.{name}(t.numpy()): it has no derivative here")
         for name, hint in hints.items():
             if not hasattr(owner, name):

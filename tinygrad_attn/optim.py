@@ -365,7 +365,7 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
     params = list(params)
     if not params:
         raise ValueError("the optimiser got no parameters; model.parameters() is a generator, and one that has been walked through is "
-                         "empty: write list(model.parameters()) where it is used twice; a module's own are nn.Parameter, not Tensor")
+                         "empty: write list(model.parameters()) where it is used twice; and a module trains nn.Parameter, not Tensor")
     return params if isinstance(params[0], Mapping) else [{"params": params}]
 
 
@@ -377,8 +377,9 @@ def _parameters(params: Any, seen: set[int]) -> list[Tensor]:
     found: dict[int, Tensor] = {}
     for i, p in enumerate(params):
         if not isinstance(p, Tensor):
-            hint = "named_parameters() gives pairs, write parameters()" if isinstance(p, tuple) else "write nn.Parameter(x) for an array x"
-            raise TypeError(f"an optimiser trains Tensors, but item {i} is a {type(p).__name__}; {hint}")
+            hint = {tuple: "named_parameters() gives pairs, write parameters()", np.ndarray: "write nn.Parameter(x) for an array x"}.get(
+                type(p), "the parameters of two modules are [*a.parameters(), *b.parameters()]")
+            raise TypeError(f"an optimiser trains Tensors, but item {i} is of type {type(p).__name__}; {hint}")
         name = p.name or f"item {i}"
         if p._node is not None:
             raise ValueError(f"{name} of shape {p.shape} is the result of a computation, not a leaf, and would never "

@@ -37,7 +37,7 @@ class Tensor(Variable):
         self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
         self._tracked = False
-        if requires_grad:
+        if requires_grad is not False:
             self.requires_grad = requires_grad
 
     @classmethod
@@ -90,12 +90,12 @@ class Tensor(Variable):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if value and self._data.dtype.kind != "f":
+        if as_flag(value) and self._data.dtype.kind != "f":
             raise TypeError(f"only floating-point tensors can require a gradient, but this is {describe(self)}. "
                             "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first.")
         if not value and self._node is not None:
             raise ValueError("requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph.")
-        self._tracked = as_flag(value)
+        self._tracked = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set requires_grad and return the tensor itself."""

@@ -28,7 +28,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     if out is not None:
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
             raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
-                            "instead of a += t.")
+                            "instead of a += t, or a += t.data where none is wanted.")
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
         return ufunc(*map(plain, inputs), **kwargs)
