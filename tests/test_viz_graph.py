@@ -2,6 +2,7 @@
 
 import builtins
 import gc
+import re
 import sys
 import weakref
 from pathlib import Path
@@ -358,6 +359,28 @@ def test_pygraphviz_draws_where_there_is_no_program(monkeypatch):
     require("pygraphviz")
     monkeypatch.setenv("PATH", "")
     assert twice().svg().startswith("<svg")
+
+
+def test_text_lies_within_its_box():
+    """In the widest font that the picture names, where layout can be by that one too."""
+    manager, ft2font = require("matplotlib.font_manager"), require("matplotlib.ft2font")
+    if not any(Path(path).name == "DejaVuSans.ttf" for path in manager.findSystemFonts()):
+        pytest.skip("DejaVu Sans is not installed")
+    w = leaf([0.5, -1.0, 2.0], "w")
+    loss = (np.tanh(w) ** 2).sum()
+    loss.backward(retain_graph=True)
+    picture = ElementTree.fromstring(viz.graph(loss).svg())
+    seen = 0
+    for group in picture.findall(".//{*}g[@class='node']"):
+        box = [s for s in (shape.get("points", shape.get("d")) for shape in group.iter()) if s]
+        right = max(float(x) for s in box for x in re.findall(r"(-?[\d.]+),", s))
+        for text in group.findall(".//{*}text"):
+            font = ft2font.FT2Font(manager.findfont(manager.FontProperties(family="DejaVu Sans", weight=text.get("font-weight", "normal"))))
+            font.set_size(float(text.get("font-size")), 72 * 64)                     # so fine that nothing is rounded
+            font.set_text(text.text)
+            seen += 1
+            assert float(text.get("x")) + font.get_width_height()[0] / 64 / 64 < right - 2, text.text
+    assert seen > 8
 
 
 @pytest.fixture

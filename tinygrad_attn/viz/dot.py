@@ -25,7 +25,9 @@ ALARM = "#CC0000"
 NOW = "#D55E00"
 HURRY = 100
 """With more boxes than this the layout stops refining early: a leaf with fifty arrows took it half a minute."""
-FONT = "Helvetica,Arial,sans-serif"
+FONT = "Verdana,DejaVu Sans,sans-serif"
+"""Equally wide, and nearly every system has one: a picture laid out on one is looked at on another.  Graphviz measures in whole pixels,
+of which 10.5 points are 14; at 10 points, 13 1/3, its boxes came out 5 % too narrow."""
 
 
 def _clean(text: str) -> str:
@@ -38,8 +40,7 @@ def _clean(text: str) -> str:
 
 
 def _label(title: str, lines: list[str]) -> str:
-    small = "".join(f'<br/><font point-size="10">{_clean(line)}</font>' for line in lines)
-    return f"<<b>{_clean(title)}</b>{small}>"
+    return f'<<font point-size="12"><b>{_clean(title)}</b></font>{"".join(f"<br/>{_clean(line)}" for line in lines)}>'
 
 
 def package() -> Any:
@@ -82,7 +83,7 @@ def to_dot(picture: Picture) -> str:
             **({"nslimit": "2", "nslimit1": "2"} if len(picture.boxes) > HURRY else {}),
             **({"label": note, "labelloc": "b"} if note else {}),
         },
-        node_attr={"fontname": FONT, "fontsize": "12", "margin": "0.12,0.06", "height": "0.3"},
+        node_attr={"fontname": FONT, "fontsize": "10.5", "margin": "0.12,0.06", "height": "0.3"},
         edge_attr={"fontname": FONT, "fontsize": "9", "color": "#555555", "arrowsize": "0.7"},
     )
     clusters = [
