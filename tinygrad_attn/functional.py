@@ -104,7 +104,7 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
     The variance divides by n.  x (..., *normalized_shape), weight and bias normalized_shape; result as x.
-    Raises ValueError where they do not fit.  (Ba et al. 2016, arXiv:1607.06450)
+    Raises ValueError where they do not fit, TypeError for weights that are no arrays.  (Ba et al. 2016, arXiv:1607.06450)
     """
     x = real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
@@ -116,7 +116,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
 
     x (..., *normalized_shape), weight normalized_shape; result as x.  Without eps it is the dtype's machine epsilon.
-    Raises ValueError where shapes do not fit.  (Zhang and Sennrich 2019, arXiv:1910.07467)
+    Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
@@ -131,7 +131,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O); or weight (I,), bias () -> (...)
 
-    Raises ValueError where shapes do not fit.  As torch.nn.functional.linear.
+    Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  As torch.nn.functional.linear.
     """
     if not fused.fits_linear(x, weight, bias):       # asked first, since it usually does
         arguments.check_array(weight, "linear", "weight")
@@ -151,7 +151,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     """y = weight[indices]: a row of the table for each index.  indices (...) integers, weight (V, E) -> (..., E)
 
     The row `padding_idx` (negative counts from the end) gets no gradient.  Raises TypeError for indices that are no
-    integers, ValueError for one outside the table.
+    integers and a weight that is no array, ValueError for an index or `padding_idx` outside the table.
     """
     indices = integers(indices, "embedding", "indices")
     arguments.check_array(weight, "embedding", "weight")

@@ -33,7 +33,8 @@ class Schedule:
     """lr = initial_lr * factor(t), for t = 0 from the start and one more at each `step()`; t = 0 holds at once.
 
     As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step; the initial rates are the groups' `lr`
-    when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one).
+    when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one). Raises TypeError
+    unless it is given an optimiser and a function.
     """
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
@@ -104,7 +105,8 @@ def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: f
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1; make the optimiser with lr=1.
 
-    Linear up, then falling with the root of the step. "Attention Is All You Need", section 5.3. Raises ValueError.
+    Linear up, then falling with the root of the step. "Attention Is All You Need", section 5.3. Raises ValueError,
+    and TypeError for what is no optimiser.
     """
     if d_model < 1 or warmup_steps < 1:
         raise ValueError(f"need d_model >= 1 and warmup_steps >= 1, got {d_model} and {warmup_steps}")

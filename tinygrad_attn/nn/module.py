@@ -151,18 +151,18 @@ class Module:
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """The same as `self.name = Buffer(tensor, persistent=persistent)`."""
+        """The same as `self.name = Buffer(tensor, persistent=persistent)`; ValueError for a name with a dot in it."""
         setattr(self, check_name(name), None if tensor is None else Buffer(tensor, persistent=persistent))
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """The same as `self.name = param`, and TypeError for what would not be trained."""
+        """The same as `self.name = param`; TypeError for what would not be trained, ValueError for a name with a dot in it."""
         if not (param is None or isinstance(param, Parameter)):
             raise TypeError(f"register_parameter takes a Parameter, got {describe(param)}; write nn.Parameter(value), or register_buffer "
                             "for what is not trained.")
         setattr(self, check_name(name), param)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """The same as `self.name = module`, and TypeError for what is no Module."""
+        """The same as `self.name = module`; TypeError for what is no Module, ValueError for a name with a dot in it."""
         if not (module is None or isinstance(module, Module)):
             raise TypeError(f"add_module takes a Module, got {describe(module)}.")
         setattr(self, check_name(name), module)
