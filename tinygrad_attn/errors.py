@@ -143,6 +143,8 @@ def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Excepti
     """NumPy's own complaint about a call of one of its functions, with the operands; ours as they are."""
     if "Tensor" in str(error) or "array " in str(error) and "(" in str(error) or not any(hasattr(x, "_data") for x in args):
         return error
+    if isinstance(error, TypeError) and "interpreted as an integer" not in str(error):
+        return error
     return explain(f"np.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
 
 

@@ -259,7 +259,7 @@ class Tensor(Variable):
         rule = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
         try:
             return interop.array_function(function, args, kwargs) if rule is None else rule(*args, **kwargs)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, TypeError) as error:
             raise in_terms_of(function, args, error) from None
 
     # ---- operators
