@@ -133,6 +133,7 @@ CALLS = [
     (lambda: t(2, 3).sum(axis=2), I, r"An axis of a tensor of shape \(2, 3\) lies in \[-2, 2\)"),
     (lambda: t(2, 3).sum(axis=1.0), T, r"write int\(\.\.\.\)"),
     (lambda: t(2, 3).mean(axis=[0, 1]), T, r"several of them are a tuple, not a list"),
+    (lambda: np.linalg.norm(t(2, 3), 9, axis=(0, 1)), V, r"^np\.linalg\.norm of Tensor \(2, 3\).*got 9"),
     (lambda: t(1, 3, 1).squeeze([0, 2]), T, r"np\.squeeze of Tensor \(1, 3, 1\).*several of them are a tuple, not a list"),
     (lambda: t(2, 3).sum(dim=1), T, r"write axis= for dim="),
     (lambda: t(2, 3).mean(axis=1, keepdim=True), T, r"keepdims= for keepdim="),

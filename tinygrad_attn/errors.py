@@ -145,7 +145,7 @@ def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Excepti
         return error
     if isinstance(error, TypeError) and "interpreted as an integer" not in str(error):
         return error
-    return explain(f"np.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
+    return explain(f"{function.__module__.replace('numpy', 'np')}.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
 
 
 def listed(inputs: Sequence[Any]) -> str:
