@@ -187,6 +187,12 @@ SLOPES = [
     (np.linalg.det, [np.zeros((3, 3))], [np.zeros((3, 3))]),
     (np.linalg.det, [np.diag([0.0, 2.0, -3.0])], [np.diag([-6.0, 0.0, 0.0])]),
     (np.linalg.det, [[[0.0]]], [[[1.0]]]),
+    # Eigenvalues and singular values that are equal, or 0.
+    (lambda a: np.linalg.eigh(a)[0] ** 2, [np.eye(3)], [2 * np.eye(3)]),
+    (lambda a: np.linalg.svd(a)[1] ** 2, [np.eye(3)], [2 * np.eye(3)]),
+    (lambda a: np.linalg.svd(a, full_matrices=False)[1] ** 2, [np.ones((3, 2))], [np.full((3, 2), 2)]),
+    (lambda a: np.linalg.norm(a, 2), [np.eye(2)], [np.eye(2) / 2]),
+    (lambda a: np.linalg.norm(a, -2), [np.eye(2)], [np.eye(2) / 2]),
 ]
 
 
@@ -208,6 +214,7 @@ def test_the_angle_of_tiny_and_huge_float32_numbers():
 def test_these_slopes_have_slopes():
     singular, zeros = np.array([[1.0, 2, 0], [2, 4, 0], [1, 1, 1]]), np.array([[0, 2.0, 3], [1, 2, 3], [0, 0, 2]])
     assert gradgradcheck(np.linalg.det, [singular])
+    assert gradgradcheck(lambda x: np.linalg.norm(x, 2), [np.diag([0.0, 1, 3])])
     assert gradgradcheck(lambda x: x.prod(axis=1), [zeros])
     assert gradgradcheck(lambda x, q: np.quantile(x, q), [np.array([1.0, 5, 2]), np.array([0.3, 0.6])])
     assert gradgradcheck(np.arctan2, [np.array([3.0, -1]), np.array([0.0, 2])])

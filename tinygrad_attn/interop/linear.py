@@ -138,7 +138,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
     if ord in ("nuc", 2, -2):
         s = ops.singular_values(x)
-        found = ops.sum(s, axis=-1) if ord == "nuc" else s[..., 0] if ord == 2 else s[..., -1]
+        found = (ops.sum if ord == "nuc" else ops.max if ord == 2 else ops.min)(s, axis=-1)
     elif ord in (1, -1, math.inf, -math.inf):
         sums = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
         found = ops.max(sums, axis=-1) if ord > 0 else ops.min(sums, axis=-1)
@@ -188,7 +188,8 @@ def slogdet(a: Any) -> SlogdetResult:
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
     pairs = ops.eigh(a, uplo=UPLO)
-    return EighResult(pairs[..., 0], ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
+    values = ops.eigvalsh(a, uplo=UPLO, pairs=plain(pairs))      # by a rule of their own, right where the vectors have no derivative
+    return EighResult(values, ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
@@ -201,7 +202,8 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         raise TypeError("np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra vectors are arbitrary, "
                         "so they have no derivative.")
     triplets = ops.svd(a)
-    return SVDResult(ops.swapaxes(triplets[..., :m], a=-1, b=-2), triplets[..., m], triplets[..., m + 1:])
+    values = ops.singular_values(a, triplets=plain(triplets))
+    return SVDResult(ops.swapaxes(triplets[..., :m], a=-1, b=-2), values, triplets[..., m + 1:])
 
 
 def matrix_power(a: Any, n: int) -> Any:

@@ -151,9 +151,12 @@ def eigh(a, *, uplo="L"):
 
 
 @op
-def eigvalsh(a, *, uplo="L"):
-    """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N)"""
-    return np.linalg.eigvalsh(a, uplo)
+def eigvalsh(a, *, uplo="L", pairs=None):
+    """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N); `pairs` is eigh(a), if it is known.
+
+    They have a derivative also where several are equal, as long as what is made of them does not depend on their order.
+    """
+    return np.linalg.eigvalsh(a, uplo) if pairs is None else pairs[..., 0]
 
 
 def _one_over_gaps(w):
@@ -170,8 +173,10 @@ def _eigh_rule(g, y, a, *, uplo):
     return _one_triangle(0.5 * (full + _t(full)), uplo)
 
 
-def _eigvalsh_rule(g, y, a, *, uplo):
-    v = _t(eigh(a, uplo=uplo)[..., 1:])
+def _eigvalsh_rule(g, y, a, *, uplo, pairs):
+    if pairs is None or isinstance(a, Variable):
+        pairs = eigh(a, uplo=uplo)
+    v = _t(pairs[..., 1:])
     return _one_triangle((v * _row(g)) @ _t(v), uplo)
 
 
@@ -190,9 +195,9 @@ def svd(a):
 
 
 @op
-def singular_values(a):
-    """y = the singular values in falling order: (..., M, N) -> (..., K)"""
-    return np.linalg.svd(a, compute_uv=False)
+def singular_values(a, *, triplets=None):
+    """y = the singular values in falling order: (..., M, N) -> (..., K); `triplets` is svd(a), if it is known."""
+    return np.linalg.svd(a, compute_uv=False) if triplets is None else triplets[..., a.shape[-2]]
 
 
 def _svd_rule(g, y, a):
@@ -204,14 +209,18 @@ def _svd_rule(g, y, a):
     by_u, by_v = ut @ _t(gut), vt @ _t(gvt)
     inside = (gaps * (by_u - _t(by_u))) * _row(s) + _column(s) * (gaps * (by_v - _t(by_v)))
     inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
-    left = (_t(gut) - u @ by_u) / _row(s)            # the part of the vectors' gradients outside the space they span
-    right = (gvt - _t(by_v) @ vt) / _column(s)
-    return u @ inside @ vt + left @ vt + u @ right
+    part = u @ inside @ vt
+    if m > n:                                        # of the longer vectors' gradients, what lies outside the space they span
+        part = part + (_t(gut) - u @ by_u) / _row(s) @ vt
+    if n > m:
+        part = part + u @ ((gvt - _t(by_v) @ vt) / _column(s))
+    return part
 
 
-def _singular_values_rule(g, y, a):
+def _singular_values_rule(g, y, a, *, triplets):
     m = a.shape[-2]
-    triplets = svd(a)
+    if triplets is None or isinstance(a, Variable):
+        triplets = svd(a)
     return _t(triplets[..., :m]) @ (_column(g) * triplets[..., m + 1:])
 
 
