@@ -87,8 +87,8 @@ def _power_by_base(g, y, a, b):
 
 
 def _power_by_exponent(g, y, a, b):
-    """y log a, and 0 where a is 0: there y stays 0 as b moves (for b > 0; at b = 0 that is PyTorch's choice too)."""
-    zero = a == 0
+    """y log a, and 0 where a is 0 and b >= 0: there y stays 0 as b moves (for b > 0; at b = 0 that is PyTorch's choice too)."""
+    zero = (a == 0) & (b >= 0)
     return g * y * np.log(np.where(zero, 1, a)) if np.any(zero) else g * y * np.log(a)
 
 
