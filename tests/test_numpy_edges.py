@@ -230,6 +230,17 @@ def test_these_slopes_have_slopes():
     assert gradgradcheck(np.power, [np.array([2.0, 0.5, 3]), np.array([[0.0], [2]])])
 
 
+@pytest.mark.parametrize("f, inputs", [
+    (np.linalg.norm, [[0, 0]]), (lambda x: np.std(x, axis=1), [[[2, 2], [3, 3]]]), (np.arctan2, [[0, 0], [0.0, -0.0]])])
+def test_where_a_slope_is_taken_for_zero_so_is_the_next(f, inputs):
+    inputs = [tensor(x) for x in inputs]
+    slopes = ta.grad(f(*inputs).sum(), inputs, create_graph=True)
+    for weights in np.eye(slopes[0].size):
+        for slope in slopes:
+            for g in ta.grad(slope, inputs, weights.reshape(slope.shape), retain_graph=True, create_graph=True):
+                assert not g.numpy().any()
+
+
 @pytest.mark.parametrize("labels, shapes", [("b,dbd->", [(1,), (3, 2, 3)]), ("b,dbd->d", [(1,), (3, 2, 3)]), ("dd,d->", [(3, 3), (1,)]),
                                             ("ddb,b->d", [(2, 2, 3), (1,)]), ("bc,bc->", [(1, 2), (2, 1)]),
                                             ("b...,b...", [(1, 1, 2), (2, 1)])])

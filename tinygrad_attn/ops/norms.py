@@ -17,7 +17,7 @@ def l2_norm(x, *, axis=None, keepdims=False):
 def _along_x(g, y, x, *, axis, keepdims):
     length = kept(y, x, axis)
     zero = values(length) == 0
-    return kept(g, x, axis) * x / (np.where(zero, 1, length) if np.any(zero) else length)
+    return kept(g, x, axis) * x / (np.where(zero, np.inf, length) if np.any(zero) else length)       # x / inf is 0, and so is its slope
 
 
 l2_norm.vjp(_along_x)

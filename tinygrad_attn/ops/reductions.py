@@ -101,7 +101,7 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
 def _std_rule(g, y, x, *, axis, ddof, keepdims):
     spread = kept(y, x, axis)
     flat = values(spread) == 0
-    safe = spread if not np.any(flat) else np.where(flat, 1, spread)
+    safe = spread if not np.any(flat) else np.where(flat, np.inf, spread)        # x / inf is 0, and so is its slope
     return kept(g, x, axis) * _centred(x, axis) / (safe * (count(x, axis) - ddof))
 
 

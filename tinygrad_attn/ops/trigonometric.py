@@ -76,7 +76,8 @@ def _over_square(x, a, b):
     if size.size and np.finfo(size.dtype).tiny < size.min() and size.max() < np.inf:
         return x / square
     origin = (a == 0) & (b == 0)
-    r = np.hypot(a, np.where(origin, 1, b) if origin.any() else b)
+    # x / inf is 0, and so is its slope
+    r = np.where(origin, np.inf, np.hypot(a, np.where(origin, 1, b))) if origin.any() else np.hypot(a, b)
     return x / r / r
 
 
