@@ -215,6 +215,10 @@ def test_the_angle_of_tiny_and_huge_float32_numbers():
 def test_these_slopes_have_slopes():
     singular, zeros = np.array([[1.0, 2, 0], [2, 4, 0], [1, 1, 1]]), np.array([[0, 2.0, 3], [1, 2, 3], [0, 0, 2]])
     assert gradgradcheck(np.linalg.det, [singular])
+    for n in (3, 6):
+        almost = np.random.default_rng(0).standard_normal((2, n, n))
+        almost[0, -1] = 3 * almost[0, 0] + 1e-15
+        assert gradgradcheck(np.linalg.det, [almost])
     assert gradgradcheck(lambda x: np.linalg.norm(x, 2), [np.diag([0.0, 1, 3])])
     assert gradgradcheck(lambda x: x.prod(axis=1), [zeros])
     assert gradgradcheck(lambda x, q: np.quantile(x, q), [np.array([1.0, 5, 2]), np.array([0.3, 0.6])])

@@ -88,8 +88,17 @@ def _cofactors(a):
     return det(a[..., rest[:, None, :, None], rest[None, :, None, :]]) * signs.astype(a.dtype)
 
 
+def _cancels(a):
+    """Does det(a) a^-T lose its own derivative in rounding errors, as where a has hardly an inverse?"""
+    n = a.shape[-1]
+    if n <= 4:                                       # cofactors are exact, and so few that they cost little
+        return n > 0
+    s = np.linalg.svd(a, compute_uv=False)
+    return n <= 16 and np.any(s[..., -1] < np.finfo(a.dtype).eps ** (1 / 3) * s[..., 0])     # beyond, they would take too much memory
+
+
 def _det_rule(g, y, a):
-    if np.any(values(y) == 0):                       # some matrix has no inverse
+    if np.any(values(y) == 0) or isinstance(a, Variable) and _cancels(values(a)):        # or some matrix has no inverse
         return _matrices(g) * _cofactors(a)
     return _matrices(g * y) * _t(inv(a))
 
