@@ -158,11 +158,11 @@ def main():
     options.add_argument("--length", type=int, default=5 if QUICK else 8, help="digits in a sequence, 4 to 18 (8)")
     options.add_argument("--steps", type=int, default=200 if QUICK else 800, help="updates of the weights (800)")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--out", type=Path, metavar="PICTURE", help="a .png or .svg of the cross-attention; needs matplotlib")
+    options.add_argument("--out", type=Path, metavar="PICTURE", help="a .png, .svg or .pdf of the cross-attention; needs matplotlib")
     chosen = options.parse_args()
     if not 4 <= chosen.length <= 18 or chosen.steps < 4 or chosen.seed < 0:
         options.error("--length is 4 to 18, --steps at least 4, and --seed not negative")
-    if chosen.out and chosen.out.suffix not in (".png", ".svg", ".pdf"):                     # now, and not after the training
+    if chosen.out and chosen.out.suffix.lower() not in (".png", ".svg", ".pdf"):                     # now, and not after the training
         options.error(f"--out is the name of a picture, which ends in .png, .svg or .pdf, not {str(chosen.out)!r}")
     if chosen.out and importlib.util.find_spec("matplotlib") is None:
         print("skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out")
