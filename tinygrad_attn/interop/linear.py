@@ -187,9 +187,8 @@ def slogdet(a: Any) -> SlogdetResult:
 
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
-    pairs = ops.eigh(a, uplo=UPLO)
-    values = ops.eigvalsh(a, uplo=UPLO, pairs=plain(pairs))      # by a rule of their own, right where the vectors have no derivative
-    return EighResult(values, ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
+    vectors = ops.swapaxes(ops.eigh(a, uplo=UPLO)[..., 1:], a=-1, b=-2)
+    return EighResult(ops.eigvalsh(a, uplo=UPLO), vectors)       # the values apart, for they have slopes where the vectors have none
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
@@ -202,8 +201,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         raise TypeError("np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra vectors are arbitrary, "
                         "so they have no derivative.")
     triplets = ops.svd(a)
-    values = ops.singular_values(a, triplets=plain(triplets))
-    return SVDResult(ops.swapaxes(triplets[..., :m], a=-1, b=-2), values, triplets[..., m + 1:])
+    return SVDResult(ops.swapaxes(triplets[..., :m], a=-1, b=-2), ops.singular_values(a), triplets[..., m + 1:])
 
 
 def matrix_power(a: Any, n: int) -> Any:

@@ -160,12 +160,12 @@ def eigh(a, *, uplo="L"):
 
 
 @op
-def eigvalsh(a, *, uplo="L", pairs=None):
-    """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N); `pairs` is eigh(a), if it is known.
+def eigvalsh(a, *, uplo="L"):
+    """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N)
 
     They have a derivative also where several are equal, as long as what is made of them does not depend on their order.
     """
-    return np.linalg.eigvalsh(a, uplo) if pairs is None else pairs[..., 0]
+    return np.linalg.eigvalsh(a, uplo)
 
 
 def _one_over_gaps(w):
@@ -182,10 +182,8 @@ def _eigh_rule(g, y, a, *, uplo):
     return _one_triangle(0.5 * (full + _t(full)), uplo)
 
 
-def _eigvalsh_rule(g, y, a, *, uplo, pairs):
-    if pairs is None or isinstance(a, Variable):
-        pairs = eigh(a, uplo=uplo)
-    v = _t(pairs[..., 1:])
+def _eigvalsh_rule(g, y, a, *, uplo):
+    v = _t(eigh(a, uplo=uplo)[..., 1:])
     return _one_triangle((v * _row(g)) @ _t(v), uplo)
 
 
@@ -204,9 +202,9 @@ def svd(a):
 
 
 @op
-def singular_values(a, *, triplets=None):
-    """y = the singular values in falling order: (..., M, N) -> (..., K); `triplets` is svd(a), if it is known."""
-    return np.linalg.svd(a, compute_uv=False) if triplets is None else triplets[..., a.shape[-2]]
+def singular_values(a):
+    """y = the singular values in falling order: (..., M, N) -> (..., K)"""
+    return np.linalg.svd(a, compute_uv=False)
 
 
 def _svd_rule(g, y, a):
@@ -226,10 +224,9 @@ def _svd_rule(g, y, a):
     return part
 
 
-def _singular_values_rule(g, y, a, *, triplets):
+def _singular_values_rule(g, y, a):
     m = a.shape[-2]
-    if triplets is None or isinstance(a, Variable):
-        triplets = svd(a)
+    triplets = svd(a)
     return _t(triplets[..., :m]) @ (_column(g) * triplets[..., m + 1:])
 
 
