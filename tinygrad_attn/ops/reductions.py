@@ -149,7 +149,7 @@ def prod(x, *, axis=None, keepdims=False):
 def _prod_rule(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = values(x) == 0
-    if not np.any(zero):
+    if not np.any(zero) and not (isinstance(x, Variable) and count(x, axis) <= 16):      # of few, the slopes of y / x_i would cancel
         return g * y / x
     axes = axes_of(x, axis)
     if not isinstance(x, Variable):                  # no derivative follows: the product of all others, if none of them is zero
@@ -158,8 +158,8 @@ def _prod_rule(g, y, x, *, axis, keepdims):
         return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     moved = x.transpose(*rest, *axes)
-    rows = moved.reshape(*moved.shape[:len(rest)], 1, -1)
-    n = rows.shape[-1]                               # each element's slope is the product of all the others
+    n = count(x, axis)                               # each element's slope is the product of all the others
+    rows = moved.reshape(*moved.shape[:len(rest)], 1, n)
     others = np.where(np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))).prod(axis=-1)
     back = np.argsort((*rest, *axes))
     return g * others.reshape(moved.shape).transpose(*(int(i) for i in back))
