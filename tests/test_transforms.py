@@ -262,6 +262,17 @@ def test_checkpoint_details():
     gradgradcheck(lambda a: checkpoint(lambda b: np.tanh(b @ W) * np.sum(b @ w), a), [X], params=[w])
 
 
+def test_a_transform_in_a_checkpoint_in_a_transform_is_recorded_as_it_is_without_the_checkpoint():
+    inner = lambda x: np.sum(value_and_grad(lambda y: np.sum(np.sin(y) * y))(x)[1] * x)
+    kept = lambda x: checkpoint(inner, x)
+    expected = (2 * np.cos(X) - X * np.sin(X)) * X + np.sin(X) + X * np.cos(X)
+    for f in (inner, kept, lambda x: checkpoint(kept, x)):
+        np.testing.assert_allclose(value_and_grad(f)(X)[1].numpy(), expected)
+        np.testing.assert_allclose(jvp(f, X, X)[1].numpy(), np.sum(expected * X))
+        np.testing.assert_allclose(vjp(f, X)[1](2.0)[0].numpy(), 2 * expected)
+        np.testing.assert_allclose(hvp(f, X, X).numpy(), hvp(inner, X, X).numpy())
+
+
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
     y = checkpoint(lambda x: x[:next(lengths)], Tensor(X, requires_grad=True))

@@ -241,7 +241,7 @@ class _Closure:
 class _Run:
     """A call of f: what it takes to repeat it."""
 
-    __slots__ = ("f", "args", "keywords", "places", "outside", "random_state", "scope", "value")
+    __slots__ = ("f", "args", "keywords", "places", "outside", "random_state", "scope", "depth", "value")
 
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
         self.f, self.keywords = f, keywords
@@ -249,6 +249,7 @@ class _Run:
         self.args = [None if i in self.places else x for i, x in enumerate(args)]
         self.random_state = get_rng_state()
         self.scope = local.context.scope
+        self.depth = _depth.value
 
     def call(self, tensors: Sequence[Any]) -> Any:
         args = list(self.args)
@@ -277,15 +278,15 @@ class _Run:
     def again(self, tensors: Sequence[Any]) -> Any:
         """Run f as before, recorded, with the same random numbers; nobody looks on, since it has been seen already."""
         here, state = local.context, get_rng_state()
-        observers, scope = here.observers, here.scope
-        here.observers, here.scope = (), self.scope
+        observers, scope, depth = here.observers, here.scope, _depth.value
+        here.observers, here.scope, _depth.value = (), self.scope, self.depth        # a transform in f is recorded if it was in one
         set_rng_state(self.random_state)
         try:
             with enable_grad():
                 return self.call(tensors)
         finally:
             set_rng_state(state)
-            here.observers, here.scope = observers, scope
+            here.observers, here.scope, _depth.value = observers, scope, depth
 
 
 def _value(*inputs: Any, run: _Run) -> Any:
