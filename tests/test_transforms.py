@@ -273,6 +273,14 @@ def test_a_transform_in_a_checkpoint_in_a_transform_is_recorded_as_it_is_without
         np.testing.assert_allclose(hvp(f, X, X).numpy(), hvp(inner, X, X).numpy())
 
 
+def test_a_checkpoint_sees_what_a_transform_inside_is_taken_at():
+    z = Tensor(X, requires_grad=True)
+    slope = lambda x, **options: np.sum(value_and_grad(lambda y: np.sum(y**4), **options)(z)[1] * x)
+    for run in (lambda f, *xs, **options: f(*xs, **options), checkpoint):
+        close(ta.grad(run(slope, Tensor(2 * X), create_graph=True), z)[0], 24 * X**3)
+        close(ta.grad(vjp(lambda x, run=run: run(slope, x), 2 * X, create_graph=True)[0], z)[0], 24 * X**3)
+
+
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
     y = checkpoint(lambda x: x[:next(lengths)], Tensor(X, requires_grad=True))
