@@ -160,6 +160,20 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
     (lambda: np.pad(T, 1, "linear_ramp"), "np.pad of a Tensor knows the modes"),
     (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative rule"),
+    (lambda: np.add(T, 1, dtype=int), r"np.add of floating Tensors does not take dtype=int64.*the gradient"),
+    (lambda: np.exp(T, dtype=bool), "does not take dtype=bool"),
+    (lambda: np.multiply.outer(2.0, T, dtype=int), "np.multiply of floating Tensors does not take dtype=int64"),
+    (lambda: np.concatenate([R(2), T], dtype=int), "np.concatenate of floating Tensors does not take dtype=int64"),
+    (lambda: np.stack([T, T], dtype=int), "np.stack of floating Tensors does not take dtype=int64"),
+    (lambda: np.clip(T, 0, 1, dtype=int), "np.clip of floating Tensors does not take dtype=int64"),
+    (lambda: np.mean(T, dtype=int), "np.mean of floating Tensors does not take dtype=int64"),
+    (lambda: np.nanmean(T, dtype=int), "np.nanmean of floating Tensors does not take dtype=int64"),
+    (lambda: np.var(T, dtype=int), "np.var of floating Tensors does not take dtype=int64"),
+    (lambda: np.std(T, dtype=int), "np.std of floating Tensors does not take dtype=int64"),
+    (lambda: np.nanmean(T, where=[True, False, True]), r"np.nanmean .*where="),
+    (lambda: np.nan_to_num(T, copy=False), r"np.nan_to_num .*copy=False.*write t = np.nan_to_num\(t\)"),
+    (lambda: np.linspace(S, 1.0, 3, retstep=True), r"np.linspace .*retstep=True.*\(stop - start\)"),
+    (lambda: np.sum(T, initial=True), "np.sum .*initial=True"),
     (lambda: np.array([1.0, None, 2.0], dtype=object) * T, "multiply cannot take array .* object beside a Tensor"),
     (lambda: np.add(T, np.array(1j)), "add cannot take array .* complex128 beside a Tensor"),
     (lambda: T * 1j, "cannot take 1j"),
@@ -238,8 +252,10 @@ def test_without_a_gradient_at_stake_a_tensor_is_an_array():
 
 def test_dtype_converts_the_operands_first():
     for y in (np.exp(T, dtype=np.float32), np.exp(T, dtype=np.float32, casting="same_kind"), np.sum(T, dtype=np.float32),
-              np.mean(T, None, np.float32), np.concatenate([T, T], dtype=np.float32)):
+              np.mean(T, None, np.float32), np.nanmean(T, dtype=np.float32), np.concatenate([T, T], dtype=np.float32)):
         assert y.dtype == np.float32 and ta.grad(y.sum(), T)[0].dtype == np.float64
+    a = np.array([[1.7, 0.0], [0.0, 1.6]])
+    assert np.linalg.trace(Tensor(a), dtype=int).item() == np.linalg.trace(a, dtype=int) == 2
 
 
 def test_whole_numbers_become_what_numpy_makes_of_them():

@@ -16,7 +16,7 @@ import numpy as np
 from ..engine import Variable
 from ..errors import nearest
 from . import linear, reductions, shapes
-from .common import FUNCTIONS, cast, floating, plain, refuse, wrapped
+from .common import FUNCTIONS, cast, floating, plain, refuse, refuse_whole, wrapped
 from .functions import PLAIN_FUNCTIONS
 from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
 
@@ -38,6 +38,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
             refuse(name, **{k: v for k, v in kwargs.items() if (k, v) != ("casting", "same_kind")})
             if not any(map(floating, inputs)):       # no gradient, and NumPy knows best what it makes of integers
                 return wrapped(ufunc(*map(plain, inputs), dtype=dtype))
+            refuse_whole(name, dtype, *inputs)
             return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs))
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)

@@ -25,6 +25,8 @@ ADVICE = {
     "initial": "Combine it with the result afterwards: + for a sum, np.maximum for a maximum",
     "order": "Elements are kept in C order: transpose first for another one",
     "mean": "Leave it out; the mean is computed again",
+    "copy": "A Tensor is not changed in place: write t = np.{0}(t)",
+    "retstep": "Leave it out; the step is (stop - start) / (num - 1), with endpoint=False / num",
 }
 
 def rule(*numpy_functions: Any) -> Callable:
@@ -60,7 +62,8 @@ def wrapped(y: Any) -> Any:
 def refuse(function: str, **given: Any) -> None:
     """TypeError, with what to write instead, for arguments of NumPy's that have no meaning on tensors."""
     for name, value in given.items():
-        if value is not None and value is not UNSET and value is not True and not (name == "order" and value in ("C", "K", "A")):
+        usual = value is True and name in ("where", "subok") or name == "order" and value in ("C", "K", "A")
+        if value is not None and value is not UNSET and not usual:
             advice = ADVICE.get(name, "Leave it out, or leave the graph on purpose with t.numpy()").format(function)
             raise TypeError(f"np.{function} of a Tensor does not take {name}={describe(value)}. {advice}.")
 
@@ -71,6 +74,13 @@ def real(dtype: Any) -> np.dtype:
     if dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans, not {dtype}. Leave the graph on purpose with t.numpy() first.")
     return dtype
+
+
+def refuse_whole(function: str, dtype: Any, *operands: Any) -> None:
+    """TypeError for a dtype of integers or booleans beside floating Tensors, whose gradient would go with the fractions."""
+    if dtype is not None and np.dtype(dtype).kind in "iub" and floating(operands):
+        raise TypeError(f"np.{function} of floating Tensors does not take dtype={np.dtype(dtype)}, which would drop the fractions and with "
+                        f"them the gradient. If that is meant, write .astype({np.dtype(dtype)}) after the result.")
 
 
 def cast(x: Any, dtype: Any) -> Any:

@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from .. import ops
 from ..errors import describe
-from .common import UNSET, axes_of, cast, plain, refuse, rule, tensor, together
+from .common import UNSET, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 from .shapes import _concatenate, _moveaxis, _slice
 
 # ---- elementwise functions that are not ufuncs
@@ -25,6 +25,7 @@ def _where(condition, x=UNSET, y=UNSET, /):
 @rule(np.clip)
 def _clip(a, a_min=UNSET, a_max=UNSET, out=None, *, min=UNSET, max=UNSET, dtype=None):
     refuse("clip", out=out)
+    refuse_whole("clip", dtype, a)
     low, high = (old if new is UNSET else new for old, new in ((a_min, min), (a_max, max)))
     return ops.clip(cast(a, dtype), None if low is UNSET else low, None if high is UNSET else high)
 
@@ -44,6 +45,7 @@ def _select(condlist, choicelist, default=0):
 
 @rule(np.nan_to_num)
 def _nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    refuse("nan_to_num", copy=None if copy else False)
     limits = np.finfo(plain(x).dtype)
     x = ops.where(np.isnan(plain(x)), nan, x)
     x = ops.where(np.isposinf(plain(x)), float(limits.max) if posinf is None else posinf, x)

@@ -11,7 +11,7 @@ import numpy as np
 from .. import ops
 from ..errors import describe
 from ..ops.einsum import parse
-from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
+from .common import FUNCTIONS, axes_of, plain, refuse, tensor
 from .shapes import _diagonal, _moveaxis, _ravel, _stack, _trace
 from .ufuncs import vecdot
 
@@ -192,8 +192,7 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
-    """Singular values, with their vectors unless compute_uv=False."""
-    refuse("linalg.svd", hermitian=hermitian or None)
+    """Singular values, with their vectors unless compute_uv=False.  That a is `hermitian` changes only NumPy's way to them."""
     if not compute_uv:
         return ops.singular_values(a)
     m, n = a.shape[-2:]
@@ -229,8 +228,8 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
 
 
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
-    """The pseudo-inverse, with NumPy's tolerance."""
-    refuse("linalg.pinv", rcond=rcond, hermitian=hermitian or None, rtol=rtol)
+    """The pseudo-inverse, with NumPy's tolerance.  That a is `hermitian` changes only NumPy's way to it."""
+    refuse("linalg.pinv", rcond=rcond, rtol=rtol)
     return ops.pinv(a)
 
 
@@ -249,5 +248,5 @@ FUNCTIONS |= {
     np.linalg.cross: lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis),
     np.linalg.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
     np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),
-    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: cast(_trace(x, offset, -2, -1), dtype),
+    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: _trace(x, offset, -2, -1, dtype),
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import ops
 from ..errors import describe
-from .common import FUNCTIONS, axes_of, cast, plain, refuse, rule, tensor, together
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 from .shapes import _moveaxis
 
 
@@ -26,6 +26,7 @@ def _sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where
 @rule(np.mean)
 def _mean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
     refuse("mean", out=out, where=where)
+    refuse_whole("mean", dtype, a)
     return ops.mean(cast(a, dtype), axis=axis, keepdims=keepdims)
 
 
@@ -50,12 +51,14 @@ def _min(a, axis=None, out=None, keepdims=False, initial=None, where=None):
 @rule(np.var)
 def _var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
     refuse("var", out=out, where=where, mean=mean)
+    refuse_whole("var", dtype, a)
     return ops.var(cast(a, dtype), axis=axis, ddof=ddof if correction is None else correction, keepdims=keepdims)
 
 
 @rule(np.std)
 def _std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
     refuse("std", out=out, where=where, mean=mean)
+    refuse_whole("std", dtype, a)
     return ops.std(cast(a, dtype), axis=axis, ddof=ddof if correction is None else correction, keepdims=keepdims)
 
 
@@ -112,10 +115,12 @@ FUNCTIONS |= {np.nansum: _without_nan(_sum, 0.0), np.nanprod: _without_nan(_prod
 
 
 @rule(np.nanmean)
-def _nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
-    refuse("nanmean", out=out)
+def _nanmean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
+    refuse("nanmean", out=out, where=where)
+    refuse_whole("nanmean", dtype, a)
     seen = np.count_nonzero(~np.isnan(plain(a)), axis=axis, keepdims=keepdims)
-    return FUNCTIONS[np.nansum](cast(a, dtype), axis, keepdims=keepdims) / np.asarray(seen, plain(a).dtype)
+    total = FUNCTIONS[np.nansum](cast(a, dtype), axis, keepdims=keepdims)
+    return total / np.asarray(seen, total.dtype)
 
 
 def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):

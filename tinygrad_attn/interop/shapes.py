@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from .. import ops
 from ..errors import describe
-from .common import FUNCTIONS, cast, plain, refuse, rule, tensor, together
+from .common import FUNCTIONS, cast, plain, refuse, refuse_whole, rule, tensor, together
 
 
 @rule(np.reshape)
@@ -101,6 +101,7 @@ def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
         refuse("concatenate", out=out)
     if hasattr(axis, "shape"):
         raise TypeError("np.concatenate takes the tensors in a list: np.concatenate([a, b], axis=0).")
+    refuse_whole("concatenate", dtype, *arrays)
     joined = ops.concatenate(*(together(arrays) if axis is None else arrays), axis=axis)
     return joined if dtype is None else cast(joined, dtype)
 
@@ -109,6 +110,7 @@ def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if out is not None:
         refuse("stack", out=out)
+    refuse_whole("stack", dtype, *arrays)
     stacked = ops.stack(*together(arrays), axis=axis)
     return stacked if dtype is None else cast(stacked, dtype)
 
