@@ -116,6 +116,72 @@ def test_groups_with_settings_of_their_own():
     assert [g["lr"] for g in a.param_groups] == [0.05, 1e-3, 0.2]
 
 
+def joined(optimizer, params):
+    optimizer.param_groups[0]["params"].append(params[4])
+
+
+def replaced(optimizer, params):
+    optimizer.param_groups[0]["params"] = [params[4], params[0]]
+
+
+def moved(optimizer, params):
+    first, second = optimizer.param_groups
+    first["params"].append(second["params"].pop(0))
+
+
+def group_appended(optimizer, params):
+    optimizer.param_groups.append({**optimizer.param_groups[0], "params": [params[4]], "lr": 0.2})
+
+
+def group_removed(optimizer, params):
+    del optimizer.param_groups[0]
+
+
+@pytest.mark.parametrize("change", [joined, replaced, moved, group_appended, group_removed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name, settings", [("SGD", {"momentum": 0.9}), ("AdamW", {"amsgrad": True})])
+@pytest.mark.parametrize("saved", [3, 5])
+def test_groups_that_are_changed_by_hand(name, settings, change, saved):
+    """What comes is trained, what goes is left alone, what stays keeps its history: also in a saved state."""
+    ours, theirs = twins()
+    a, b = (getattr(kind, name)([{"params": p[:2], "lr": 0.1}, {"params": p[2:4], "lr": 0.02}], **settings)
+            for kind, p in ((optim, ours), (torch.optim, theirs)))
+    for step in range(7):
+        give_gradients(ours, theirs, step)
+        if step == 3:
+            change(a, ours)
+            change(b, theirs)
+        if step == saved:
+            fresh = getattr(optim, name)(a.param_groups, **settings)
+            fresh.load_state_dict(a.state_dict())
+            a = fresh
+        a.step()
+        b.step()
+        same(ours, theirs, 1e-12)
+
+
+def test_a_shallow_copy_sees_the_groups_of_both():
+    first, second = Tensor([1.0], requires_grad=True), Tensor([1.0], requires_grad=True)
+    optimizer = optim.SGD([first], lr=0.5)
+    first.grad = second.grad = np.ones(1)
+    optimizer.step()
+    other = copy.copy(optimizer)
+    optimizer.add_param_group({"params": second})
+    other.step()
+    assert first.item() == 0 and second.item() == 0.5
+
+
+def test_a_parameter_that_changed_its_shape_while_the_groups_changed():
+    ours, theirs = twins()
+    optimizer = optim.Adam(ours[:2])
+    give_gradients(ours, theirs, 0)
+    optimizer.step()
+    ours[1].data = np.ones(6)
+    optimizer.add_param_group({"params": ours[4]})
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"parameter 1: exp_avg was saved as \(5,\), here it is \(6,\)"):
+            optimizer.step()
+
+
 def test_mixed_dtypes_in_one_group():
     ours, theirs = twins("float32")
     more, more_theirs = twins("float64", seed=1)

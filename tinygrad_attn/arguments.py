@@ -1,8 +1,8 @@
-"""What the functions of `functional` ask of their arguments, and the errors that say so."""
+"""What the functions of `functional`, and the optimisers, ask of their arguments, and the errors that say so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -212,3 +212,43 @@ def check_grouped(q: Any, x: Any, name: str) -> None:
     if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
         raise ValueError(f"enable_gqa needs heads at axis -3, those of q a multiple of those of {name}; "
                          f"got q {describe(q)}, {name} {describe(x)}.")
+
+
+# ---- what may be trained
+
+def parameter_groups(params: Any) -> list[Mapping[str, Any]]:
+    """What an optimiser was given, as a list of groups."""
+    if isinstance(params, (Tensor, np.ndarray, Mapping)) or hasattr(params, "parameters") or not isinstance(params, Iterable):
+        raise TypeError(f"an optimiser takes a list of parameters, got {type(params).__name__}; "
+                        "write SGD([p]) for one tensor, SGD(model.parameters()) for a module")
+    params = list(params)
+    if not params:
+        raise ValueError("the optimiser got no parameters; model.parameters() is a generator, and one that has been walked through is "
+                         "empty: write list(model.parameters()) where it is used twice; and a module trains nn.Parameter, not Tensor")
+    return params if isinstance(params[0], Mapping) else [{"params": params}]
+
+
+def parameters_of_group(params: Any, seen: set[int]) -> list[Tensor]:
+    """The tensors of one group, each once, all of them leaves that want a gradient."""
+    params = [params] if isinstance(params, Tensor) else list(params)
+    if not params:
+        raise ValueError("a parameter group is empty; has the generator in it been walked through already?")
+    found: dict[int, Tensor] = {}
+    for i, p in enumerate(params):
+        if not isinstance(p, Tensor):
+            hint = {tuple: "named_parameters() gives pairs, write parameters()", np.ndarray: "write nn.Parameter(x) for an array x"}.get(
+                type(p), "the parameters of two modules are [*a.parameters(), *b.parameters()]")
+            raise TypeError(f"an optimiser trains Tensors, but item {i} is of type {type(p).__name__}; {hint}")
+        name = p.name or f"item {i}"
+        if p._node is not None:
+            raise ValueError(f"{name} of shape {p.shape} is the result of a computation, not a leaf, and would never "
+                             "get a .grad; train what it was computed from, or p = Tensor(x.data, requires_grad=True)")
+        if not p.requires_grad:
+            raise ValueError(f"{name} of shape {p.shape} does not require a gradient; set p.requires_grad = True, or "
+                             "leave it out: [p for p in model.parameters() if p.requires_grad]")
+        if id(p) in seen:
+            raise ValueError(f"{name} of shape {p.shape} is in two parameter groups; it can follow only one of them")
+        if id(p) in found:
+            warn(f"{name} is given twice to the optimiser; it is updated once per step")
+        found[id(p)] = p
+    return list(found.values())

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard, threads
+from .arguments import parameter_groups, parameters_of_group
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import missing_from, warn
+from .errors import missing_from
 from .kernels.memory import contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
@@ -60,6 +61,13 @@ class _Bucket:
                 self.state[name] = np.zeros(self.bounds[-1], self.dtypes[0])
         return [self.state[name] for name in names]
 
+    def put(self, i: int, name: str, value: Array) -> None:
+        """State of parameter i that was kept elsewhere."""
+        target = self.part(self.kept([name])[0], i)
+        if value.shape != target.shape:
+            raise ValueError(f"parameter {self.indices[i]}: {name} was saved as {value.shape}, here it is {target.shape}")
+        target[...] = value
+
     def pieces(self, state: list[Array]) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
         """(members, numbers, gradients, state, what to copy back), the middle ones flat and to be changed in place.
 
@@ -95,7 +103,8 @@ class Optimizer:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self._buckets: list[list[_Bucket]] | None = None  # made at the first step, so that model.astype may come before
-        for group in _groups(params):
+        self._walked: list[list[int]] = []  # the ids of the parameters they were made for
+        for group in parameter_groups(params):
             self.add_param_group(group)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -103,12 +112,10 @@ class Optimizer:
         unknown = set(group) - set(self.defaults) - {"params", "initial_lr"}
         if unknown or "params" not in group:
             raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}")
-        full = {**self.defaults, **group, "params": _parameters(group["params"], {id(p) for g in self.param_groups for p in g["params"]})}
+        seen = {id(p) for full in self.param_groups for p in full["params"]}
+        full = {**self.defaults, **group, "params": parameters_of_group(group["params"], seen)}
         self._check(full)
-        saved, self._buckets = self.state_dict()["state"], None
         self.param_groups.append(full)
-        if saved:
-            self._restore(saved)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (or fill them with zeros). Call it before each backward pass."""
@@ -155,20 +162,28 @@ class Optimizer:
     # ---- buckets and state ----------------------------------------------------------------------------------------
 
     def _made_buckets(self) -> list[list[_Bucket]]:
-        if self._buckets is None:
-            self._buckets, index = [], 0
+        """Made anew, each parameter with its history, when the groups or their lists have been changed, also by hand."""
+        walked = [list(map(id, group["params"])) for group in self.param_groups]
+        if self._buckets is None or walked != self._walked:
+            old = {id(p): (b, i) for buckets in self._buckets or [] for b in buckets for i, p in enumerate(b.params)}
+            made, index = [], 0
             for group in self.param_groups:
                 members: dict[Any, list[tuple[Tensor, int]]] = {}  # by dtype the small ones, by index each large one
                 for p in group["params"]:
                     members.setdefault(p._data.dtype if p._data.size < SMALL else index, []).append((p, index))
                     index += 1
-                self._buckets.append([_Bucket([p for p, _ in m], [i for _, i in m]) for m in members.values()])
+                made.append([_Bucket([p for p, _ in m], [i for _, i in m]) for m in members.values()])
+            for bucket, i, (was, j) in [(b, i, old[id(p)]) for bs in made for b in bs for i, p in enumerate(b.params) if id(p) in old]:
+                bucket.steps[i] = was.steps[j]
+                for name, flat in was.state.items():
+                    bucket.put(i, name, was.part(flat, j))
+            self._buckets, self._walked = made, walked
         return self._buckets
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {index: {"step": n, name: array}}, "param_groups": [...]}, PyTorch's form. Arrays are copies."""
         state = {}
-        for group, buckets in zip(self.param_groups, self._buckets or []):
+        for group, buckets in zip(self.param_groups, [] if self._buckets is None else self._made_buckets()):
             for bucket in buckets:
                 bucket.kept(self._state_names(group))
                 for i, index in enumerate(bucket.indices):
@@ -197,12 +212,12 @@ class Optimizer:
             settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items() if k in {*self.defaults, "initial_lr"}}
             renewed.append({**group, **settings})
             self._check(renewed[-1])
-        before = self.param_groups, self._buckets
+        before = self.param_groups, self._buckets, self._walked
         self.param_groups, self._buckets = renewed, None
         try:
             self._restore(state_dict["state"])
         except BaseException:
-            self.param_groups, self._buckets = before
+            self.param_groups, self._buckets, self._walked = before
             raise
         for old, new in zip(before[0], renewed):  # the dicts the user may hold stay the ones in use
             old.update(new)
@@ -216,13 +231,10 @@ class Optimizer:
                 raise ValueError(f"the saved state is of parameter {index}, but there are {len(places)} parameters")
             bucket, i, names = places[int(index)]
             bucket.steps[i] = int(entry.get("step", 1))
-            for name, flat in zip(names, bucket.kept(names)):
+            for name in names:
                 if name not in entry:
                     raise ValueError(f"the saved state of parameter {index} lacks {name!r}; it has {sorted(entry)}")
-                target, value = bucket.part(flat, i), np.asarray(entry[name])
-                if value.shape != target.shape:
-                    raise ValueError(f"parameter {index}: {name} was saved as {value.shape}, here it is {target.shape}")
-                target[...] = value
+                bucket.put(i, name, np.asarray(entry[name]))
 
 
 class _Scratch(threading.local):
@@ -354,45 +366,6 @@ class AdamW(Adam):
     def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
-
-
-# ---- what may be trained --------------------------------------------------------------------------------------------
-
-def _groups(params: Any) -> list[Mapping[str, Any]]:
-    if isinstance(params, (Tensor, np.ndarray, Mapping)) or hasattr(params, "parameters") or not isinstance(params, Iterable):
-        raise TypeError(f"an optimiser takes a list of parameters, got {type(params).__name__}; "
-                        "write SGD([p]) for one tensor, SGD(model.parameters()) for a module")
-    params = list(params)
-    if not params:
-        raise ValueError("the optimiser got no parameters; model.parameters() is a generator, and one that has been walked through is "
-                         "empty: write list(model.parameters()) where it is used twice; and a module trains nn.Parameter, not Tensor")
-    return params if isinstance(params[0], Mapping) else [{"params": params}]
-
-
-def _parameters(params: Any, seen: set[int]) -> list[Tensor]:
-    """The tensors of one group, each once, all of them leaves that want a gradient."""
-    params = [params] if isinstance(params, Tensor) else list(params)
-    if not params:
-        raise ValueError("a parameter group is empty; has the generator in it been walked through already?")
-    found: dict[int, Tensor] = {}
-    for i, p in enumerate(params):
-        if not isinstance(p, Tensor):
-            hint = {tuple: "named_parameters() gives pairs, write parameters()", np.ndarray: "write nn.Parameter(x) for an array x"}.get(
-                type(p), "the parameters of two modules are [*a.parameters(), *b.parameters()]")
-            raise TypeError(f"an optimiser trains Tensors, but item {i} is of type {type(p).__name__}; {hint}")
-        name = p.name or f"item {i}"
-        if p._node is not None:
-            raise ValueError(f"{name} of shape {p.shape} is the result of a computation, not a leaf, and would never "
-                             "get a .grad; train what it was computed from, or p = Tensor(x.data, requires_grad=True)")
-        if not p.requires_grad:
-            raise ValueError(f"{name} of shape {p.shape} does not require a gradient; set p.requires_grad = True, or "
-                             "leave it out: [p for p in model.parameters() if p.requires_grad]")
-        if id(p) in seen:
-            raise ValueError(f"{name} of shape {p.shape} is in two parameter groups; it can follow only one of them")
-        if id(p) in found:
-            warn(f"{name} is given twice to the optimiser; it is updated once per step")
-        found[id(p)] = p
-    return list(found.values())
 
 
 def __getattr__(name: str) -> Any:
