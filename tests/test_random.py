@@ -1,6 +1,8 @@
 """The stream of random numbers is PyTorch's, whatever is drawn in whatever order."""
 
+import copy
 import math
+import pickle
 import threading
 
 import numpy as np
@@ -137,6 +139,16 @@ def test_state_round_trip_goes_on_identically():
         np.testing.assert_array_equal(ours, theirs)
     generator.set_state(state)  # drawing did not change the saved arrays
     np.testing.assert_array_equal(generator.normal(5), expected[0])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))], ids=["copy", "deepcopy", "pickle"])
+def test_a_copy_is_a_stream_of_its_own(copied):
+    generator = Generator(1)
+    generator.normal(3)  # leaves a spare normal
+    other = copied(generator)
+    expected = [generator.normal(5), generator.uniform(700)]
+    for mine, its in zip([other.normal(5), other.uniform(700)], expected):
+        np.testing.assert_array_equal(mine, its)
 
 
 def test_state_that_is_none_is_refused():

@@ -95,6 +95,14 @@ class Generator:
             self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
             self._spare_normal = None if math.isnan(spare) else spare
 
+    def __getstate__(self) -> dict[str, NDArray[Any]]:
+        """A copy, also through pickle, is a stream of its own that goes on from here."""
+        return self.get_state()
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.set_state(state)
+
     # ---- words of the twister -------------------------------------------------------------------------------------
 
     def _words(self, count: int) -> NDArray[np.uint32]:
