@@ -369,6 +369,8 @@ def test_self_attention_causal_bias_and_dropout():
     with record_attention() as seen:
         layer.train()(x)
     assert 0 < (seen["SelfAttention"][0][:, 0][:, np.tri(6, dtype=bool)] == 0).mean() < 1
+    layer.dropout.eval()                             # it alone
+    np.testing.assert_array_equal(layer(x).numpy(), layer.eval()(x).numpy())
     with pytest.raises(ValueError, match=r"takes \(T, d_in\) or \(B, T, d_in\)"):
         layer(np.ones(3))
 

@@ -266,7 +266,7 @@ class SelfAttention(Module):
             raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
         batch = x if x.ndim == 3 else x[None]                                           # (B, T, d_in)
         q, k, v = (F.split_heads(W(batch), 1) for W in (self.W_query, self.W_key, self.W_value))     # (B, 1, T, d_out)
-        out, _ = attend(q, k, v, None, self.dropout.p if self.training else 0.0, self.causal, need_weights=False)
+        out, _ = attend(q, k, v, None, self.dropout.p if self.dropout.training else 0.0, self.causal, need_weights=False)
         return out.reshape(*x.shape[:-1], self.d_out)
 
     def extra_repr(self) -> str:
