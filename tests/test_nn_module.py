@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 
 import numpy as np
 import pytest
@@ -68,6 +68,11 @@ def test_what_would_silently_not_be_trained_is_an_error():
     net.layers = [nn.Linear(2, 2)]
     with pytest.raises(TypeError, match="Net.layers is a plain list .* nn.ModuleList"):
         list(net.parameters())
+    for holder in (OrderedDict(a=nn.ReLU()), defaultdict(list, a=[nn.ReLU()]), deque([nn.ReLU()]), {nn.ReLU()}):
+        net.layers = holder
+        for walk in (net.parameters, net.state_dict):
+            with pytest.raises(TypeError, match=f"Net.layers is a plain {type(holder).__name__} of modules"):
+                list(walk())
     net.layers = (nn.Linear(2, 2),)                  # on purpose
     assert len(list(net.parameters())) == 6
     with pytest.raises(TypeError, match=r"'scale' is a Parameter of Net.*nn.Parameter\(value\)"):

@@ -6,6 +6,7 @@ in the order in which the attributes were first assigned, which is the order of 
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ class Buffer(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
         new = memo[id(self)] = Buffer(self, persistent=self.persistent)
+        new.name = self.name
         return new
 
 
@@ -84,6 +86,7 @@ ELSEWHERE = {
 """What PyTorch's users look for on a module, and what it is called here."""
 
 _PLAIN = {bool, int, float, str, type(None)}
+_HOLDERS = {list, dict, set, OrderedDict, defaultdict, deque}    # in which a Module's parameters would not be found
 
 
 def check_name(name: Any) -> str:
@@ -174,11 +177,11 @@ class Module:
         for name, value in self.__dict__.items():
             if isinstance(value, kind):
                 yield name, value
-            elif value.__class__ is list or value.__class__ is dict:
+            elif value.__class__ in _HOLDERS:
                 self._refuse(value)
 
-    def _refuse(self, value: list | dict) -> None:
-        """Raise if a plain list or dict, or one directly inside it, holds modules or parameters."""
+    def _refuse(self, value: Any) -> None:
+        """Raise if a plain list or dict or the like, or one directly inside it, holds modules or parameters."""
         items = value.values() if isinstance(value, dict) else value
         inner = [item.values() if isinstance(item, dict) else item for item in items if isinstance(item, (list, dict))]
         if any(isinstance(item, (Module, Parameter)) for group in (items, *inner) for item in group):
@@ -249,7 +252,7 @@ class Module:
                         yield value
                 elif issubclass(kind, Module):
                     inside.append(value)
-                elif kind is list or kind is dict:
+                elif kind in _HOLDERS:
                     module._refuse(value)
             if recurse and inside:
                 seen.add(id(module))
