@@ -1,5 +1,8 @@
 """The checker finds planted bugs and says which kind each is; what is right passes, to second order."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from support import unquoted
@@ -153,6 +156,18 @@ def test_kinks_and_steps_are_told_from_bugs():
     assert edge.diagnosis.kind == "domain" and "index 0" in edge.diagnosis
     overflow = gradcheck(lambda x: np.exp(x) / np.exp(x).sum(), [np.array([1000.0, 1.0])], raise_exception=False)
     assert overflow.diagnosis.kind == "domain" and "the result itself is NaN or Inf" in overflow.diagnosis
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_report_comes_back_from_another_process(copied):
+    f, x = square(lambda g, y, x: g * x), rand(3)
+    for report in (gradcheck(f, [x], raise_exception=False), gradcheck(np.sin, [x])):
+        again = copied(report)
+        assert str(again) == str(report) and bool(again) is bool(report)
+        assert again.diagnosis == report.diagnosis and again.diagnosis.kind == report.diagnosis.kind
+    with pytest.raises(GradcheckError) as failed:
+        gradcheck(f, [x])
+    assert str(copied(failed.value)) == str(failed.value) and str(copied(failed.value).report) == str(failed.value.report)
 
 
 def test_the_report_names_input_element_numbers_op_and_line():

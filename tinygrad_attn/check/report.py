@@ -20,6 +20,9 @@ class Diagnosis(str):
         self.kind = kind
         return self
 
+    def __getnewargs__(self) -> Any:                 # for a copy, and for a report that comes back from another process
+        return self.kind, self[len(self.kind) + 2 if self.kind else 0:]
+
 
 @dataclass
 class Entry:
