@@ -6,6 +6,7 @@ A table: the call, the kind of error, and a pattern that its text matches.  Each
 import copy
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -436,8 +437,24 @@ def test_copies_and_names():
     t = Tensor([1.0]).requires_grad_()
     t.name = "weight"
     assert t.requires_grad and copy.copy(t) is t and copy.deepcopy(t).name == "weight" and copy.deepcopy(t).requires_grad
+    (b := nn.Buffer([1.0])).name = "table"
+    assert copy.deepcopy(b).name == "table"
     assert not t.requires_grad_(False).requires_grad
     assert "sum" in dir(t) and "unsqueeze" not in dir(t)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle_takes_leaves_only(protocol):
+    """A copied graph would lead to copies of its leaves, by ticks of another process's clock."""
+    t = nn.Parameter([1.0, 2.0])
+    t.name, t.grad = "weight", np.ones(2)
+    again = pickle.loads(pickle.dumps(t, protocol))
+    assert type(again) is nn.Parameter and again.requires_grad and again.name == "weight" and again.grad.tolist() == [1, 1]
+    assert not pickle.loads(pickle.dumps(nn.Buffer(t, persistent=False), protocol)).persistent
+    for copied in (copy.deepcopy, lambda x: pickle.dumps(x, protocol)):
+        with pytest.raises(TypeError, match="only leaf tensors can be deep-copied or pickled.*detach"):
+            copied(t * 2)
+    assert pickle.loads(pickle.dumps((t * 2).detach(), protocol)).tolist() == [2, 4]
 
 
 def test_data_given_as_a_list_keeps_the_dtype():

@@ -154,12 +154,8 @@ class Tensor(Variable):
                              "element by element write np.where(t > 0, a, b).")
         return bool(self._data)
 
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
+    def __float__(self) -> float: return float(self.item())
+    def __int__(self) -> int: return int(self.item())
     def __round__(self, decimals: int | None = None) -> Tensor: return self.round(decimals or 0)
 
     def __index__(self) -> int:
@@ -225,9 +221,13 @@ class Tensor(Variable):
     def __copy__(self) -> Tensor:
         return self
 
+    def __getstate__(self) -> Any:
+        if self._record is not None:
+            raise TypeError("only leaf tensors can be deep-copied or pickled; use .clone() or .detach() for a result.")
+        return object.__getstate__(self)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if self._node is not None:
-            raise TypeError("only leaf tensors can be deep-copied; use .clone() or .detach() for a result.")
+        self.__getstate__()
         new = type(self)._of(self._data.copy(), self._tracked)
         new.name = self.name
         memo[id(self)] = new
