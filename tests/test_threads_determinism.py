@@ -10,7 +10,7 @@ import pytest
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, enable_grad, nn, no_grad, optim
+from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op, optim
 from tinygrad_attn.check import detect_anomaly, gradcheck
 from tinygrad_attn.engine import local
 
@@ -98,6 +98,17 @@ def test_gradients_of_one_shared_parameter_from_two_graphs():
 
     for k, found in zip((1.0, 3.0), in_threads(job(1.0), job(3.0))):
         assert all(np.array_equal(g, 2 * k * w.numpy()) for g in found)
+
+
+def test_no_gradient_is_lost_where_threads_add_to_one_parameter_at_once():
+    """Arrays so large that NumPy lets go of Python's lock while it adds them."""
+    w, together = Tensor(np.zeros(2_000_000), requires_grad=True), threading.Barrier(3, timeout=60)
+    w.grad = np.zeros(w.shape)
+    meet = op(lambda x: x + 0)
+    meet.vjp(lambda g, y, x: (together.wait(), g + 0)[1])
+    for _ in range(5):
+        in_threads(*[lambda: meet(w).backward(np.ones(w.shape))] * 3)
+    assert np.array_equal(w.grad.numpy(), np.full(w.shape, 15.0))
 
 
 def test_no_grad_and_observers_belong_to_their_thread():

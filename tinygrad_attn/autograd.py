@@ -122,7 +122,12 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         for t, g, fresh in found:
             if t._tracked:                           # unless it was frozen since
                 g = _result(g, fresh)
-                t._grad = g if t._grad is None else t._grad + g
+                while True:
+                    old = t._grad
+                    total = g if old is None else old + g
+                    if t._grad is old:               # else another thread has added its gradient meanwhile
+                        t._grad = total              # Python changes threads at calls and jumps backwards, so not between these two lines
+                        break
     finally:
         here.recording = before
     guard.take_back(t for t, _, _ in found)
