@@ -81,8 +81,11 @@ def test_what_would_silently_not_be_trained_is_an_error():
         nn.Module()(1)
 
 
+ASSIGNMENTS = [operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow]
+
+
 @pytest.mark.parametrize("recording", [no_grad, enable_grad])
-@pytest.mark.parametrize("assign", [operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow, operator.imatmul])
+@pytest.mark.parametrize("assign", [*ASSIGNMENTS, operator.imatmul])
 def test_an_augmented_assignment_to_a_parameter_is_an_error(assign, recording):
     """`for p in net.parameters(): p -= rate * p.grad` changes them in PyTorch, and would only rename p here."""
     net = nn.Linear(2, 2)
@@ -94,7 +97,7 @@ def test_an_augmented_assignment_to_a_parameter_is_an_error(assign, recording):
     assert np.array_equal(y.numpy(), 2 * net.weight.numpy())
 
 
-@pytest.mark.parametrize("assign", [operator.iadd, operator.isub, operator.imul, operator.itruediv])
+@pytest.mark.parametrize("assign", ASSIGNMENTS)
 def test_an_augmented_assignment_to_a_trained_tensor_is_an_error_under_no_grad(assign):
     """There PyTorch's loops update in place; while ops are recorded, `x -= x.mean()` on an argument is plain NumPy code."""
     w, step = Tensor([1.0, 2.0], requires_grad=True), Tensor([0.5, 0.5])

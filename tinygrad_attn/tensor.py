@@ -23,10 +23,11 @@ Axis = int | tuple[int, ...] | None
 class Tensor(Variable):
     """A NumPy array with reverse-mode differentiation.
 
-    `Tensor(data, requires_grad=False, dtype=None)` copies its data.  Python numbers and lists take the default dtype (float32), an ndarray
-    keeps its own.  With `requires_grad=True` the ops applied to it are recorded, and `backward()` on a result fills `.grad`.
-    Integer and boolean tensors exist but cannot require a gradient.  Raises TypeError for data that is not numeric and a `requires_grad`
-    that is no boolean.  Methods without a text of their own are numpy.ndarray's: the same shapes, and IndexError for an axis out of range.
+    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph.  Python numbers and lists take the default dtype
+    (float32), an ndarray keeps its own.  With `requires_grad=True` the ops applied to it are recorded, and `backward()` on a result fills
+    `.grad`.  Integer and boolean tensors exist but cannot require a gradient.  Raises TypeError for data that is not numeric and a
+    `requires_grad` that is no boolean.  Methods without a text of their own are numpy.ndarray's: the same shapes, and IndexError for an
+    axis out of range.
     """
 
     __slots__ = ()
@@ -282,7 +283,7 @@ class Tensor(Variable):
         if self._tracked and self._record is None and not local.context.recording:
             raise only_renamed(self)
         return NotImplemented                        # then Python adds, and gives the sum the name
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = _assigned
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
 
     def __eq__(self, other: Any) -> Any: return compared("==", self, other)
     def __ne__(self, other: Any) -> Any: return compared("!=", self, other)

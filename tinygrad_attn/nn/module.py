@@ -46,7 +46,7 @@ class Parameter(Tensor):
     def _assigned(self, other: Any) -> Any:
         raise only_renamed(self)
 
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __imatmul__ = _assigned
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
 
 
 class Buffer(Tensor):
