@@ -95,6 +95,19 @@ def test_a_call_that_ended_between_two_layers_is_found_out(after):
         model(x[:, after:after + 1], is_causal=True, cache=cache)
 
 
+@pytest.mark.parametrize("past", [1, 3])
+def test_a_model_and_its_cache_are_copied_together(past):
+    """With as many tokens again, a cache that names the old modules would pass for a fresh one."""
+    model, x, cache = encoder(), ta_random.randn(2, 2 * past, 8), nn.KeyValueCache()
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    with no_grad():
+        expected = decoder(model(x, is_causal=True), x, tgt_is_causal=True).numpy()[:, past:]
+        decoder(model(x[:, :past], is_causal=True, cache=cache), x, tgt_is_causal=True, cache=cache)
+        for a, b, kept in (copy.deepcopy((model, decoder, cache)), (model, decoder, cache)):
+            found = b(a(x[:, past:], is_causal=True, cache=kept), x, tgt_is_causal=True, cache=kept)
+            np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_copy_goes_its_own_way(make, recorded):

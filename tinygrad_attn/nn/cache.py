@@ -27,7 +27,7 @@ class KeyValueCache:
     twice in a forward pass cannot use it.
 
     `copy.copy(cache)` and `copy.deepcopy(cache)` go on from here on their own, for the same modules, as a beam search
-    needs it.
+    needs it; `copy.deepcopy((model, cache))` for the copied ones.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,14 @@ class KeyValueCache:
         new._kept, new._memory, new._first = dict(self._kept), dict(self._memory), self._first
         return new
 
-    def __deepcopy__(self, _: dict[int, Any]) -> KeyValueCache:
-        return self.__copy__()                       # the modules are names here: copies of them would never be asked for
+    def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
+        """The modules are names here, and not copied; but where a model was copied just before, in the same call, they are its."""
+        def named(kept: dict[Module, Any]) -> dict[Module, Any]:
+            return {memo.get(id(module), module): value for module, value in kept.items()}
+
+        new = KeyValueCache()
+        new._kept, new._memory, new._first = named(self._kept), named(self._memory), memo.get(id(self._first), self._first)
+        return new
 
     @property
     def length(self) -> int:
