@@ -25,9 +25,8 @@ class Tensor(Variable):
 
     `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph.  Python numbers and lists take the default dtype
     (float32), an ndarray keeps its own.  With `requires_grad=True` the ops applied to it are recorded, and `backward()` on a result fills
-    `.grad`.  Integer and boolean tensors exist but cannot require a gradient.  Raises TypeError for data that is not numeric and a
-    `requires_grad` that is no boolean.  Methods without a text of their own are numpy.ndarray's: the same shapes, and IndexError for an
-    axis out of range.
+    `.grad`.  Integer and boolean tensors exist but cannot require a gradient.  Raises TypeError for data that is not numeric, or a flag
+    not boolean.  Methods without a text of their own are numpy.ndarray's: the same shapes, and IndexError for an axis out of range.
     """
 
     __slots__ = ()
