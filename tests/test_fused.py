@@ -1,7 +1,10 @@
 """Every fused op equals its twin, the composite: value, gradients, and the gradients of those; and F hands over to it."""
 
+import gc
 import math
 import pickle
+import tracemalloc
+from itertools import count
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, fused, reference
 from tinygrad_attn.kernels.rows import BIG
+from tinygrad_attn.kernels.scores import KEPT
 
 TOLERANCE = {"f": 3e-4, "d": 1e-10}
 
@@ -295,6 +299,24 @@ def test_attention_is_torchs(kind, dtype, normal):
     t.backward(torch.tensor(g))
     for a, b in zip((y, *(x.grad for x in ours)), (t.detach(), *(x.grad for x in theirs)), strict=True):
         np.testing.assert_allclose(a.data, b.numpy(), rtol=0, atol=1e-5 if dtype == "f" else 1e-12)
+
+
+lengths = count(KEPT + 1)       # each its own, or one that is kept would be there for the next
+
+
+@pytest.mark.parametrize("use", [
+    lambda x: F.linear(x[:, None], np.ones((1, 1), "f"), Tensor([0.0], requires_grad=True)),
+    lambda x: F.linear(x[:, None], np.ones((32, 1), "f"), Tensor([0.0] * 32, requires_grad=True)),
+    lambda x: F.cross_entropy(np.stack([x, x], 1), np.zeros(x.size, int)), lambda x: F.softmax(x), lambda x: F.log_softmax(x),
+    lambda x: F.layer_norm(x, x.shape), lambda x: F.rms_norm(x, x.shape)],
+    ids=["linear", "linear of much work", "cross-entropy", "softmax", "log-softmax", "layer norm", "rms norm"])
+def test_no_vector_as_long_as_a_data_set_is_kept(use):
+    gc.collect()
+    tracemalloc.start()
+    use(Tensor(np.zeros(next(lengths), "f"), requires_grad=True)).sum().backward()
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < KEPT
 
 
 def test_the_composites_are_the_specification_and_have_no_rules():

@@ -16,7 +16,8 @@ from numpy import ndarray
 
 LOG2E = 1.4426950408889634
 LOW, HIGH = 1e-15, 1e15
-KEPT = 1 << 19                  # elements, up to which a triangle is kept: those of the blocks of both kernels, not of all T x S scores
+KEPT = 1 << 19                  # elements of what is kept for the next call: a triangle of one block of either kernel, not of all T x S
+                                # scores, and no vector as long as a data set, which would stay when that is gone
 QUIET: dict[str, Any] = {"over": "ignore", "under": "ignore", "invalid": "ignore", "divide": "ignore"}      # looked at, not warned of
 _ALL = slice(None)
 
@@ -76,16 +77,19 @@ def _below_diagonal(rows: int, columns: int, dtype: np.dtype) -> ndarray:
     return np.tri(rows, columns, -1, dtype=dtype)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
+def _filled(n: int, value: float, dtype: np.dtype) -> ndarray:
+    return np.full(n, value, dtype)
+
+
 def ones(n: int, dtype: np.dtype) -> ndarray:
     """A vector of ones: x @ ones(n) is the fastest sum over the last axis, ones(n) @ x over the first."""
-    return np.ones(n, dtype)
+    return _filled(n, 1, dtype) if n <= KEPT else np.ones(n, dtype)
 
 
-@lru_cache(maxsize=16)
 def averaging(n: int, dtype: np.dtype) -> ndarray:
     """A vector of 1/n: x @ averaging(n) is the fastest mean over the last axis."""
-    return np.full(n, 1 / n, dtype)
+    return _filled(n, 1 / n, dtype) if n <= KEPT else np.full(n, 1 / n, dtype)
 
 
 def in_range(total: ndarray, unmasked: ndarray) -> bool:
