@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from queue import SimpleQueue
 
 import numpy as np
@@ -72,6 +73,27 @@ def test_an_error_in_any_part_reaches_the_caller_and_the_pool_still_works(bad):
         with pytest.raises(ZeroDivisionError, match="here"):
             threads.split(part, 5)
     test_tasks_does_each_once()
+
+
+@pytest.mark.parametrize("bad", [{0}, {1}, {0, 1}], ids=["the caller's", "a worker's", "both"])
+def test_an_error_keeps_nothing_alive_once_it_is_forgotten(busy_worker, bad):
+    """The worker is busy, so the caller does both parts: the longest traceback there is."""
+    array = np.ones(3)
+    alive = weakref.ref(array)
+
+    def part(lo, hi, array=array):
+        if lo in bad:
+            raise ZeroDivisionError(array.size)
+
+    del array
+    gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError) as caught:
+            threads.split(part, 2)
+        del caught, part
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_after_an_error_no_further_task_is_begun():

@@ -251,9 +251,12 @@ def _finish(pool: _Pool, done: SimpleQueue, parts: int) -> BaseException | None:
             run, whose, _ = pool.calls.get_nowait()
             _answer(run, whose)
     error = None
-    for _ in range(parts):
-        error = pool.signals.get_answer(done) or error
-    return error
+    try:
+        for _ in range(parts):
+            error = pool.signals.get_answer(done) or error
+        return error
+    finally:
+        del error                       # of a part that was done here the traceback holds this frame: together they would be a cycle
 
 
 @cache
@@ -303,13 +306,10 @@ def _together(parts: list[Callable[[], Any]]) -> None:
                 parts[0]()
             finally:
                 error = _finish(pool, done, waiting)
-    finally:
-        del mine
-    if error is not None:
-        try:
+        if error is not None:
             raise error
-        finally:
-            del error               # the error's traceback holds this frame: together they would be a cycle
+    finally:
+        del mine, error                                  # as in _finish
 
 
 def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
