@@ -3,6 +3,8 @@
 Each entry of CHECKS is true for the engine as it is, and false, or an exception, with its bug switched on.
 """
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -143,6 +145,15 @@ CHECKS = {
     "second-backward-stale": two_passes_double,
     "checker-all-ones": no_checker_of_ones,
 }
+
+
+def test_a_bug_that_keeps_gradients_gives_them_back_at_its_end():
+    x = rand(3)
+    with zoo.bug("second-backward-stale"):
+        np.sin(x * 2.0).sum().backward()
+    alive = weakref.ref(x)
+    del x
+    assert alive() is None
 
 
 def caught(name):

@@ -56,11 +56,9 @@ def _by_recursion(roots: Any) -> list[Any]:
     return order[::-1]
 
 
-_stale: dict[int, tuple[Any, Any]] = {}
-
-
 def flawed_sweep(name: str) -> Callable[..., dict[int, tuple[Any, Any, bool]]]:
     """A stand-in for `engine.sweep` with one flaw.  First order only."""
+    stale: dict[int, tuple[Any, Any]] = {}
 
     def sweep(roots: Any, seeds: Any, *, wanted: Any = None, create_graph: bool = False, retain_graph: bool = False, stop: bool = False
               ) -> dict[int, tuple[Any, Any, bool]]:
@@ -101,8 +99,8 @@ def flawed_sweep(name: str) -> Callable[..., dict[int, tuple[Any, Any, bool]]]:
         else:
             for t in (_by_recursion if name == "recursive" else newest_first)(roots):
                 if name == "second-backward-stale" and all(t is not root for root in roots):
-                    grads[id(t)] = grads[id(t)] + _stale.get(id(t), (t, 0))[1]
-                    _stale[id(t)] = (t, grads[id(t)])
+                    grads[id(t)] = grads[id(t)] + stale.get(id(t), (t, 0))[1]
+                    stale[id(t)] = (t, grads[id(t)])
                 for x, part in contributions(t, grads[id(t)]):
                     give(x, part)
         goal = None if wanted is None else {id(t) for t in wanted}
