@@ -1,7 +1,9 @@
 """compare_with_torch: the shipped layers agree; planted differences are found, at the right module, with the right explanation."""
 
+import gc
 import math
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -122,6 +124,23 @@ class OfTheirOwn(torch.nn.MultiheadAttention):
 class AlwaysDropping(nn.Linear):
     def forward(self, x):
         return F.dropout(super().forward(x), 0.5, True)
+
+
+class Remembered(nn.Linear):
+    called = weakref.WeakSet()
+
+    def forward(self, x):
+        self.called.add(self)
+        return super().forward(x)
+
+
+def test_the_copies_that_were_compared_go_at_once():
+    gc.disable()
+    try:
+        assert compare(Remembered(8, 4), torch.nn.Linear(8, 4), X)
+        assert not Remembered.called
+    finally:
+        gc.enable()
 
 
 def sequence(ours):

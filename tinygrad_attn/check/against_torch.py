@@ -201,14 +201,17 @@ def _cotangent(path: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collection[str] | None = None) -> Run:
-    run, held = Run(), dict[str, Any]()
-    for name, part in module.named_modules():
-        name = name or "(whole)"
-        part.forward = _remembering(part.forward, name, type(part).__name__, run, held)
+    run, held, parts = Run(), dict[str, Any](), dict(module.named_modules())
+    for name, part in parts.items():
+        part.forward = _remembering(part.forward, name or "(whole)", type(part).__name__, run, held)
     wrap = lambda x: Variable._kind(_plain(x), requires_grad=_plain(x).dtype.kind == "f") if isinstance(_plain(x), np.ndarray) else x
     given, named = [wrap(x) for x in inputs], {k: wrap(v) for k, v in keywords.items()}
     with enable_grad(), np.errstate(all="ignore"):
-        found = module(*given, **named)
+        try:
+            found = module(*given, **named)
+        finally:
+            for part in parts.values():
+                del part.forward                     # it holds its module: a cycle, and the copy of a model may be large
         results = {path: t for path, t in _tensors(found, Variable).items() if only is None or path in only}
         if not results:
             raise TypeError(f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
