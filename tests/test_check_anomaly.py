@@ -125,3 +125,16 @@ def test_off_it_leaves_no_trace():
         np.log(t(0))
     assert local.context.observers == before
     np.log(t(1))
+
+
+def test_a_training_inside_remembers_the_places_of_living_results_only():
+    w = t(1, 2)
+    with detect_anomaly():
+        places = local.context.observers[-1].places
+        for _ in range(3):
+            (w * 2.0).sum().backward()
+        kept = (w * 3.0).sum()
+        never = w * 4.0
+        assert len(places) == 3
+        del kept, never
+        assert not places

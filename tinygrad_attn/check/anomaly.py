@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -35,12 +36,14 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector:
     def __init__(self) -> None:
-        self.places: dict[int, Place | None] = {}    # by the tick of the record
+        # By the tick of the record; they go with its result, since a whole training may run inside.
+        self.places: dict[int, tuple[Place | None, ref]] = {}
 
     def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
         place = origin()
         if result._record is not None:
-            self.places[result._record[0]] = place
+            tick, places = result._record[0], self.places
+            places[tick] = place, ref(result, lambda _: places.pop(tick, None))
         value = result._data
         if value.dtype.kind != "f" or np.isfinite(value).all():
             return
@@ -60,7 +63,7 @@ class _Detector:
 
     def backward(self, t: Any, node: Any, g: Any, number: int, x: Any, part: Any, running_sum: Any) -> None:
         g, part, total = array_of(g), array_of(part), array_of(running_sum)
-        place = self.places.get(node.tick, "unknown")
+        place = self.places.get(node.tick, ("unknown",))[0]
         if not np.isfinite(g).all():
             raise FloatingPointError(f"the gradient that reaches op {node.op.__name__!r} already holds NaN or Inf at index "
                                      f"{_first(~np.isfinite(g))}, and no op made it: it came in as "
