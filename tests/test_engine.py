@@ -192,6 +192,30 @@ def test_a_generator_under_no_grad_records_nothing_and_leaves_its_user_alone(dec
     assert seen[2:] == [False] and (x * 2).requires_grad and len(list(parts(x))) == 2
 
 
+def test_an_error_thrown_into_a_generator_keeps_nothing_alive_once_it_is_forgotten():
+    @ta.no_grad
+    def steps():
+        yield
+        yield
+
+    def use(array):
+        generator = steps()
+        next(generator)
+        generator.throw(ZeroDivisionError)
+
+    array = np.ones(3)
+    alive = weakref.ref(array)
+    gc.disable()
+    try:
+        try:
+            use(array)
+        except ZeroDivisionError:
+            del array
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
 def test_no_grad_decorates_without_parentheses_and_takes_nothing_else():
     x = Tensor([1.0], requires_grad=True)
     assert not ta.no_grad(lambda t: t * 2)(x).requires_grad

@@ -46,6 +46,8 @@ class _Recording(ContextDecorator):
                         item = advance(value)
                 except StopIteration as end:
                     return end.value
+                finally:
+                    value = None                     # of an error the traceback holds this frame: together they would be a cycle
                 try:
                     advance, value = generator.send, (yield item)
                 except GeneratorExit:
