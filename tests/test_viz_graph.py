@@ -403,6 +403,21 @@ def test_without_a_renderer_text_and_tree_remain_and_the_error_names_both_remedi
     assert "<details" in (tmp_path / "a.html").read_text("utf-8")
 
 
+def test_drawing_without_a_program_keeps_nothing_alive(nothing_draws):
+    def draw():
+        data = leaf([1.0, 2.0])
+        alive.append(weakref.ref(data))
+        viz.graph(data * 2)._repr_html_()
+
+    alive = []
+    gc.disable()
+    try:
+        draw()
+        assert alive[0]() is None
+    finally:
+        gc.enable()
+
+
 def test_without_the_graphviz_package_the_error_says_how_to_get_it(monkeypatch):
     real = builtins.__import__
     monkeypatch.setattr(

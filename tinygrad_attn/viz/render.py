@@ -27,13 +27,12 @@ def render(dot: str, format: str) -> bytes:
     try:
         return graphviz.Source(dot).pipe(format=format, quiet=True)
     except (graphviz.ExecutableNotFound, graphviz.CalledProcessError, OSError) as error:
-        failure: Exception = error
-    try:
-        import pygraphviz  # lazy: an optional package
-    except ImportError:
-        if isinstance(failure, graphviz.CalledProcessError):
-            raise RuntimeError(f"Graphviz could not draw this picture: {failure}") from failure
-        raise NoRenderer(NO_RENDERER) from None
+        try:
+            import pygraphviz  # lazy: an optional package
+        except ImportError:
+            if isinstance(error, graphviz.CalledProcessError):
+                raise RuntimeError(f"Graphviz could not draw this picture: {error}") from error
+            raise NoRenderer(NO_RENDERER) from None
     return bytes(pygraphviz.AGraph(string=dot).draw(format=format, prog="dot"))
 
 
