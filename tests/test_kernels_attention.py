@@ -161,6 +161,19 @@ def test_a_hidden_score_that_overflows_does_no_harm(kernel):
     check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, mask, False, 0.5), np.float32)
 
 
+def test_what_all_keys_share_drops_out_of_the_gradient(kernel):
+    """Over the keys the gradients of the scores sum to 0; not so if backward rounds scores of 1e3 otherwise than forward."""
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((2, 40, 32)).astype("f") for _ in range(4))
+    q[0] *= 1e-4                                    # of small scores no maximum is subtracted
+    k += 1000
+    out, saved = A.attention(q, k, v, scale=32**-0.5)
+    found = out, *A.attention_backward(g, out, q, k, v, saved, scale=32**-0.5)[:3]
+    for a, b in zip(found, composite(g, q, k, v, None, False, 32**-0.5)):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=3e-3 * np.abs(y).max())
+
+
 def test_threads_change_rounding_at_most_and_results_repeat(kernel):
     rng = np.random.default_rng(0)
     q, k, v, g = (rng.standard_normal((1, 3, 70, 8)).astype("f") for _ in range(4))

@@ -189,10 +189,9 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
         self.dcolumns = empty((2, COLUMNS, wide), dtype)
         self.turned: dict[int, ndarray] = {}
 
-    def load(self, k: ndarray, v: ndarray, scale: Any, keep_scale: Any) -> None:
+    def load(self, k: ndarray, v: ndarray, keep_scale: Any) -> None:
         n = len(k)
-        self.key_rows[:n] = k
-        np.multiply(k, scale, out=self.key[:n])
+        self.key_rows[:n] = self.key[:n] = k
         np.multiply(v, keep_scale, out=self.value[:n])
         if n not in self.turned:
             self.turned[n] = room(n, self.columns.shape[-1], k.dtype, 2)
@@ -229,7 +228,7 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         head = tuple(slice(i, i + 1) for i in at)
         for j in starts[share::shares]:
             stop = min(j + COLUMNS, width)
-            space.load(k[at][j:stop], v[at][j:stop], number(scale * mask.unit), number(keep_scale))
+            space.load(k[at][j:stop], v[at][j:stop], number(keep_scale))
             dcolumns = np.zeros((2, stop - j, space.dcolumns.shape[-1]), dtype)
             for i in range(j if mask.causal else 0, length, ROWS):
                 rows = slice(i, min(i + ROWS, length))
@@ -238,7 +237,9 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 if size == 0:
                     continue
                 needed = shifted[i // ROWS]
-                space.query[:height], space.cotangent[:height] = queries[rows], cotangents[rows]
+                # Scaled just as forward scaled them: rounded otherwise, large scores would not be those of which lse is the sum.
+                np.multiply(queries[rows], number(scale if needed else scale * mask.unit), out=space.query[:height])
+                space.cotangent[:height] = cotangents[rows]
                 space.rows[0, :height, -1] = 0 if needed else minus_lse[rows]
                 space.rows[1, :height, -1] = minus_delta[rows] if keep is None else 0
                 tile = space[stop - j, height, size]
@@ -246,8 +247,7 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 tile.scores()
                 mask.add(p, at, rows, columns)
                 if needed:
-                    p *= number(1 / mask.unit)          # e^x copes with numbers far below 0 faster than 2^x does
-                    p -= saved.maximum[at][rows, None]
+                    p -= saved.maximum[at][rows, None]  # and e^x, which copes with numbers far below 0 faster than 2^x does
                     p -= saved.lse[at][rows, None]
                     np.minimum(p, 0, out=p)             # weights are at most 1; a hidden score might overflow
                     np.exp(p, out=p)
@@ -265,11 +265,13 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 if keep is not None:
                     p *= chosen
                 tile.dcolumns()
+                if needed:
+                    space.dcolumns[1, :size] *= number(mask.unit)           # the others' queries have it already
                 dcolumns[:, :size] += space.dcolumns[:, :size]
                 tile.dquery()
                 dqueries[rows] += space.dquery[:height]
             np.multiply(dcolumns[0, :, :depth_v], number(keep_scale), out=dv[at][j:stop])
-            np.multiply(dcolumns[1, :, :depth], number(scale), out=dk[at][j:stop])
+            np.multiply(dcolumns[1, :, :depth], number(1 / mask.unit), out=dk[at][j:stop])
         np.multiply(dqueries, number(scale), out=dqs[share][at])
         spare.append(space)
 
