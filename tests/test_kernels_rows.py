@@ -108,12 +108,13 @@ def test_gelu(shape, dtype, tanh):
 @pytest.mark.parametrize("tanh", [False, True])
 @pytest.mark.parametrize("dtype", "fd")
 def test_gelu_far_out(dtype, tanh):
-    x = np.array([1e4, -1e4, 30, -30, 0], dtype)
+    far = 1e15 if dtype == "f" else 1e110           # their cubes overflow
+    x = np.array([1e4, -1e4, 30, -30, 0, far, -far], dtype)
     with np.errstate(all="raise"):
         y, phi = G.gelu(x, tanh=tanh)
         dx = G.gelu_backward(np.ones_like(x), x, phi, tanh=tanh)
-    np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0])
-    np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5], atol=1e-7)
+    np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0, far, 0])
+    np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5, 1, 0], atol=1e-7)
 
 
 # ---- ReLU

@@ -53,9 +53,9 @@ def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -
         if tanh:
             d *= number(6 * TANH[1])
             d += number(2 * TANH[0])
-            d *= x
             d *= p
-            d *= 1 - p
+            d *= 1 - p                                  # far out it is 0, and had x^3 overflowed before, now NaN
+            d *= x
         else:
             d *= half
             d += log_norm
@@ -64,5 +64,5 @@ def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -
         d += p
         d *= g
 
-    with np.errstate(under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return by_elements(run, g, x, phi)[0]
