@@ -210,6 +210,8 @@ def test_norm_of_equal_numbers_is_zero_and_keeps_its_precision_far_from_zero():
     assert (N.norm(np.full((2, 8), 3.0), None, None, eps=1e-5)[0] == 0).all()
     x = (1000 + rng.standard_normal((9, 64))).astype("f")
     np.testing.assert_allclose(N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=1e-3)
+    x = (1e4 + rng.standard_normal((2, 300_000))).astype("f")                   # a product with 1/n would lose the mean's fifth digit
+    np.testing.assert_allclose(N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=3e-3)
 
 
 # ---- softmax and cross-entropy

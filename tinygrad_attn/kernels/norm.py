@@ -17,6 +17,8 @@ from .memory import empty
 from .rows import by_rows
 from .scores import averaging, ones
 
+LONG = 1 << 13                  # numbers in a row, from where NumPy's mean takes no longer, and a product's error would show
+
 
 class Norm(NamedTuple):
     """What backward needs; the normalised rows are computed again from x, which costs less than storing them."""
@@ -37,7 +39,10 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     def run(s: slice) -> None:
         block, r, centred = y[s], reciprocal[s], x[s]
         if mean is not None:
-            np.dot(x[s], average, out=mean[s])
+            if n < LONG:
+                np.dot(x[s], average, out=mean[s])
+            else:
+                np.mean(x[s], axis=1, out=mean[s])
             centred = np.subtract(x[s], mean[s, None], out=block)
         np.vecdot(centred, centred, out=r)
         r *= 1 / n
