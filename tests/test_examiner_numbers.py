@@ -143,6 +143,20 @@ def test_logaddexp_of_many_numbers_is_numpys(n, dtype):
             x, y = y, x
 
 
+@pytest.mark.parametrize("f, base", [(np.logaddexp, np.e), (np.logaddexp2, 2)])
+@pytest.mark.parametrize("size", [1, 50, 1e4, 2e7])
+def test_the_shares_of_a_sum_of_powers_are_exact_however_large_the_numbers(f, base, size):
+    """From y, which is rounded, they would be e^(a - y): 1 and 1 for two equal numbers of 2e7, and not a half each."""
+    a, b = (Tensor(np.array(x, np.float32), requires_grad=True) for x in ([size, -size, size], [size, -size, size - 4]))
+    y = f(a, b)
+    np.testing.assert_allclose(y.numpy(), f(a.numpy().astype("f8"), b.numpy().astype("f8")), rtol=2e-7)
+    shares = 1 / (1 + np.array([1, 1, float(base)**-4]))
+    for create_graph in (False, True):
+        da, db = ta.grad(y.sum(), [a, b], retain_graph=True, create_graph=create_graph)
+        np.testing.assert_allclose(da.numpy(), shares, rtol=3e-7)
+        np.testing.assert_allclose(db.numpy(), 1 - shares, rtol=6e-7)
+
+
 @pytest.mark.parametrize("index", [
     (slice(None), np.array([3, -1, 3, 0])), (slice(None), slice(None), np.array([[1, 1, -4], [0, 2, 2]], "i1")),
     (slice(None), np.array([[2, 2], [0, 1]], "u8"), slice(None)), (np.array([1, 1, 1]), slice(None)), (slice(None), np.array([], int)),

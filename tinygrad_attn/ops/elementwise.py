@@ -224,15 +224,16 @@ def logaddexp(a, b):
     return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
 
 
-def _share_of_sum(y, a, b):
-    """e^a / (e^a + e^b)"""
-    if not isinstance(y, Variable) and math.isfinite(np.vdot(y, y)):
-        return np.exp(a - y)
-    return sigmoid(a - b)                            # where a is infinite, e^(a - y) would be NaN
+def _share_of_sum(g, y, a, b):
+    """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many digits as y has before the point."""
+    if isinstance(y, Variable):
+        return g * sigmoid(a - b)
+    with np.errstate(over="ignore"):                 # where e^(b - a) overflows, 1 / inf = 0 is right
+        return g / (1 + np.exp(b - a))
 
 
-logaddexp.vjp(lambda g, y, a, b: g * _share_of_sum(y, a, b),
-              lambda g, y, a, b: g * _share_of_sum(y, b, a))
+logaddexp.vjp(lambda g, y, a, b: _share_of_sum(g, y, a, b),
+              lambda g, y, a, b: _share_of_sum(g, y, b, a))
 
 
 @op
