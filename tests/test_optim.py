@@ -62,6 +62,16 @@ def test_twenty_steps_as_torch(name, settings, dtype, tolerance):
     same(ours, theirs, tolerance)
 
 
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999), (0.5, 0.999)])
+def test_adam_takes_gradients_as_large_as_torch_does(betas):
+    """(1 - b2) g comes first: g^2 would overflow, where (1 - b2) g^2 does not."""
+    ours, theirs = Tensor(np.zeros(2, np.float32), requires_grad=True), torch.zeros(2, requires_grad=True)
+    ours.grad, theirs.grad = Tensor(np.array([5e20, 1], np.float32)), torch.tensor([5e20, 1])
+    optim.Adam([ours], betas=betas).step()
+    torch.optim.Adam([theirs], betas=betas).step()
+    same([ours], [theirs], 1e-7)
+
+
 @pytest.mark.parametrize("name, settings", SETTINGS)
 def test_missing_gradients_keep_their_own_count(name, settings):
     """A parameter without a gradient stands still, and its bias correction and first momentum come later."""

@@ -342,8 +342,8 @@ class Adam(Optimizer):
             m *= b1
             m += np.multiply(g, one_minus_b1, out=a)
             v *= b2
-            a *= g
-            a *= ratio              # now (1 - b2) g^2
+            a *= ratio              # before it is squared, which would overflow sooner
+            a *= g                  # now (1 - b2) g^2
             v += a
             for top in largest:
                 v = np.maximum(top, v, out=top)
