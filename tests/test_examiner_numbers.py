@@ -143,6 +143,22 @@ def test_logaddexp_of_many_numbers_is_numpys(n, dtype):
             x, y = y, x
 
 
+@pytest.mark.parametrize("f", [F.layer_norm, F.rms_norm])
+def test_norms_in_half_precision_of_numbers_whose_squares_overflow(f):
+    rng = np.random.default_rng(0)
+    x, g = (400 * rng.standard_normal((3, 64))).astype("f2"), rng.standard_normal((3, 64)).astype("f2")
+    results = []
+    for dtype in ("f2", "f8"):
+        t = Tensor(x.astype(dtype), requires_grad=True)
+        with np.errstate(over="raise"):
+            y = f(t, 64)
+            slope, = ta.grad(y, t, g.astype(dtype))
+        assert y.dtype == slope.dtype == dtype
+        results.append((y.numpy(), slope.numpy()))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=3e-3 * np.abs(b).max())
+
+
 @pytest.mark.parametrize("f, base", [(np.logaddexp, np.e), (np.logaddexp2, 2)])
 @pytest.mark.parametrize("size", [1, 50, 1e4, 2e7])
 def test_the_shares_of_a_sum_of_powers_are_exact_however_large_the_numbers(f, base, size):

@@ -78,11 +78,19 @@ def logsumexp_reference(x: Any, *, axis: Axis | None = None, keepdims: bool = Fa
 # ---- normalisation
 
 
+def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+    """sqrt(mean(x^2) + eps); of float16 in float32, because there 300^2 is infinite."""
+    half = plain(x).dtype == np.float16
+    x = ops.astype(x, dtype=np.float32) if half else x
+    root = ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
+    return ops.astype(root, dtype=np.float16) if half else root
+
+
 def layer_norm_reference(x: Any, weight: Any = None, bias: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
     centred = x - x.mean(axis=axes, keepdims=True)
-    y = centred / ops.sqrt((centred * centred).mean(axis=axes, keepdims=True) + eps)
+    y = centred / _root_mean_square(centred, axes, eps)
     if weight is not None:
         y = y * weight
     return y if bias is None else y + bias
@@ -91,7 +99,7 @@ def layer_norm_reference(x: Any, weight: Any = None, bias: Any = None, *, ndim: 
 def rms_norm_reference(x: Any, weight: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
-    y = x / ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
+    y = x / _root_mean_square(x, axes, eps)
     return y if weight is None else y * weight
 
 
