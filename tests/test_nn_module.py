@@ -68,7 +68,7 @@ def test_what_would_silently_not_be_trained_is_an_error():
     net.layers = [nn.Linear(2, 2)]
     with pytest.raises(TypeError, match="Net.layers is a plain list .* nn.ModuleList"):
         list(net.parameters())
-    for holder in (OrderedDict(a=nn.ReLU()), defaultdict(list, a=[nn.ReLU()]), deque([nn.ReLU()]), {nn.ReLU()}):
+    for holder in (OrderedDict(a=nn.ReLU()), defaultdict(list, a=[nn.ReLU()]), deque([nn.ReLU()]), {nn.ReLU()}, [nn.Buffer([1.0])]):
         net.layers = holder
         for walk in (net.parameters, net.state_dict):
             with pytest.raises(TypeError, match=f"Net.layers is a plain {type(holder).__name__} of modules"):

@@ -181,13 +181,13 @@ class Module:
                 self._refuse(value)
 
     def _refuse(self, value: Any) -> None:
-        """Raise if a plain list or dict or the like, or one directly inside it, holds modules or parameters."""
+        """Raise if a plain list or dict or the like, or one directly inside it, holds modules, parameters or buffers."""
         items = value.values() if isinstance(value, dict) else value
         inner = [item.values() if isinstance(item, dict) else item for item in items if isinstance(item, (list, dict))]
-        if any(isinstance(item, (Module, Parameter)) for group in (items, *inner) for item in group):
+        if any(isinstance(item, (Module, Parameter, Buffer)) for group in (items, *inner) for item in group):
             name = next(name for name, known in self.__dict__.items() if known is value)
-            raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules or parameters, which would be "
-                            "neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
+            raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, parameters or buffers, which "
+                            "would be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
