@@ -225,6 +225,20 @@ def test_no_grad_decorates_without_parentheses_and_takes_nothing_else():
         ta.no_grad(3)
 
 
+def test_an_async_function_is_not_decorated():
+    """It runs when it is awaited, and so outside; several of them share a thread, and would share the setting."""
+    async def evaluate(x):
+        return x
+
+    async def stream(x):
+        yield x
+
+    for function in (evaluate, stream):
+        for decorator in (ta.no_grad, ta.enable_grad()):
+            with pytest.raises(TypeError, match=rf"{function.__name__} is async.*`with (no|enable)_grad\(\):` inside"):
+                decorator(function)
+
+
 def test_retain_grad_and_the_warning_without_it():
     x = leaf(2)
     kept, lost = x * 2, x * 3

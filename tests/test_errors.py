@@ -160,6 +160,7 @@ CALLS = [
     (lambda: Tensor([[1, 2], [3]]), V, r"rows of this list differ in length.*padding_mask"),
     (lambda: Tensor("abc"), T, r"holds real numbers or booleans"),
     (lambda: Tensor(None), T, r"forget to return its result"),
+    (lambda: ta.tensor([1.0, 2.0], requires_grad=True), T, r"Write ta\.Tensor\(data"),
     (lambda: Tensor(3, 4), T, r"requires_grad is True or False, got 4.*Tensor\(np\.zeros\(\(2, 3\)\)\)"),
     (lambda: Tensor([1.0], np.zeros(3)), T, r"requires_grad is True or False, got array \(3,\)"),
     (lambda: Tensor(3, 0), T, r"requires_grad is True or False, got 0"),

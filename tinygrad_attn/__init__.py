@@ -7,7 +7,9 @@
 The engine is loaded at once; everything on top of it when it is first used, so that the import takes little longer than NumPy's.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import engine
@@ -44,6 +46,16 @@ __all__ = ["Tensor", "backward_steps", "check", "checkpoint", "compare_with_torc
            "get_default_dtype", "get_num_threads", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp", "jacobian", "jvp", "load",
            "load_checkpoint", "manual_seed", "nn", "no_grad", "op", "optim", "rand", "randn", "record_attention", "reuse_memory", "save",
            "save_checkpoint", "set_default_dtype", "set_num_threads", "value_and_grad", "viz", "vjp"]
+
+
+class _NoFunction(ModuleType):
+    """`ta.tensor([1, 2])`, as PyTorch has it, finds a module here."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("ta.tensor is a module of this package. Write ta.Tensor(data, requires_grad=True).")
+
+
+sys.modules[Tensor.__module__].__class__ = _NoFunction
 
 
 def __getattr__(name: str) -> Any:

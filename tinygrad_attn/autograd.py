@@ -31,6 +31,9 @@ class _Recording(ContextDecorator):
         if not callable(function):
             raise TypeError(f"{type(self).__name__} takes nothing but, as a decorator, a function; got {describe(function)}. "
                             f"Write `with {type(self).__name__}():`.")
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__name__} is async: it would run after the call that is decorated. Write "
+                            f"`with {type(self).__name__}():` inside, around what does not await.")
         return self._between_yields(function) if inspect.isgeneratorfunction(function) else super().__call__(function)
 
     def _between_yields(self, function: Any) -> Any:
