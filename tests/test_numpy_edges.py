@@ -240,6 +240,17 @@ def test_these_slopes_have_slopes():
     assert gradgradcheck(np.power, [np.array([2.0, 0.5, 3]), np.array([[0.0], [2]])])
 
 
+@pytest.mark.parametrize("bad", [NAN, INF])          # which LAPACK's singular values refuse, or never find
+def test_a_matrix_that_is_not_finite_leaves_the_others_their_second_derivative_of_det(bad):
+    matrices = np.random.default_rng(0).standard_normal((2, 6, 6))
+    slopes = []
+    for matrices[1, 0, 0] in (1.0, bad):
+        a = tensor(matrices)
+        slope, = ta.grad(np.linalg.det(a).sum(), [a], create_graph=True)
+        slopes.append(ta.grad((slope[0] * matrices[0].T).sum(), [a])[0].numpy()[0])
+    np.testing.assert_allclose(slopes[1], slopes[0])
+
+
 @pytest.mark.parametrize("f, inputs", [
     (np.linalg.norm, [[0, 0]]), (lambda x: np.std(x, axis=1), [[[2, 2], [3, 3]]]), (np.arctan2, [[0, 0], [0.0, -0.0]])])
 def test_where_a_slope_is_taken_for_zero_so_is_the_next(f, inputs):

@@ -93,8 +93,10 @@ def _cancels(a):
     n = a.shape[-1]
     if n <= 4:                                       # cofactors are exact, and so few that they cost little
         return n > 0
-    s = np.linalg.svd(a, compute_uv=False)
-    return n <= 16 and np.any(s[..., -1] < np.finfo(a.dtype).eps ** (1 / 3) * s[..., 0])     # beyond, they would take too much memory
+    if n > 16:                                       # they would take too much memory
+        return False
+    s = np.linalg.svd(a[np.isfinite(a).all(axis=(-2, -1))], compute_uv=False)        # of others it raises, or never ends
+    return np.any(s[..., -1] < np.finfo(a.dtype).eps ** (1 / 3) * s[..., 0])
 
 
 def _det_rule(g, y, a):
