@@ -251,6 +251,11 @@ def test_a_matrix_that_is_not_finite_leaves_the_others_their_second_derivative_o
     np.testing.assert_allclose(slopes[1], slopes[0])
 
 
+@pytest.mark.parametrize("x", [0.0, 2.0])
+def test_a_product_along_the_axis_of_a_single_number_has_slopes(x):
+    assert gradgradcheck(lambda x: x.prod(axis=-1) * x, [np.array(x)])
+
+
 @pytest.mark.parametrize("f, inputs", [
     (np.linalg.norm, [[0, 0]]), (lambda x: np.std(x, axis=1), [[[2, 2], [3, 3]]]), (np.arctan2, [[0, 0], [0.0, -0.0]])])
 def test_where_a_slope_is_taken_for_zero_so_is_the_next(f, inputs):

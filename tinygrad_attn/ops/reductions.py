@@ -11,9 +11,9 @@ from .shapes import broadcast_to, flip
 
 def axes_of(x, axis):
     """The axes reduced over, as a tuple of numbers >= 0."""
-    if axis is None:
+    if axis is None or x.ndim == 0:                  # of a single number NumPy takes the axes 0 and -1 too
         return tuple(range(x.ndim))
-    return tuple(a % (x.ndim or 1) for a in ((axis,) if not isinstance(axis, tuple) else axis))
+    return tuple(a % x.ndim for a in ((axis,) if not isinstance(axis, tuple) else axis))
 
 
 def kept(g, x, axis):
