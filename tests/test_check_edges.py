@@ -65,6 +65,8 @@ def test_a_rule_that_fills_in_infinities_is_told_right_from_wrong(rule, kind):
 
 def test_what_overflows_lies_on_the_edge_of_the_domain_as_before():
     assert check(np.exp, np.array([800.0, 1])).diagnosis.kind == check(np.log, np.array([0.0, 1])).diagnosis.kind == "domain"
+
+
 @pytest.mark.parametrize("f", [lambda x: x * x, lambda x: (3 * x).sum()])
 @pytest.mark.parametrize("size", [1e12, 1e20, 1e100])
 def test_a_step_that_is_lost_beside_large_values_accuses_no_rule(f, size):
@@ -72,6 +74,12 @@ def test_a_step_that_is_lost_beside_large_values_accuses_no_rule(f, size):
     assert check(f, x)                               # another step is found
     report = check(f, np.array([*x, 1.0]))           # and none suits all of these
     assert report or report.op is None and report.diagnosis.kind == "eps", report
+
+
+@pytest.mark.parametrize("size", [1e8, 1e20])
+def test_a_log_of_large_negative_values_has_no_step_that_suits_it(size):
+    report = check(np.log, np.array([-1.0, 2.0, -1.5]) * size)
+    assert report.diagnosis.kind == "domain" and "result itself is NaN" in report.diagnosis
 
 
 def test_state_is_found_in_a_function_that_minds_its_domain_too():

@@ -155,7 +155,7 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
     runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
     if not runs:
         largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
-        if not 1e14 * eps <= largest < np.inf:
+        if not (1e14 * eps <= largest < np.inf and np.isfinite(entry.numeric.flat[flats]).all()):
             return None
         return Diagnosis("eps", f"eps={eps:g} is too small: values as large as {largest:.0e} hardly move by it, or not at all. Check at "
                                 f"smaller ones, or write eps={1e-6 * largest:.0e}."), [1e-6 * largest]
