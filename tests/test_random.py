@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import nn, random
+from tinygrad_attn import Tensor, nn, random
 from tinygrad_attn.random import Generator
 
 torch = require("torch")
@@ -221,6 +221,15 @@ def test_words_are_the_twisters_however_many_are_drawn(count):
 def test_default_dtype_and_gradient():
     x = random.rand(2, 3, requires_grad=True)
     assert x.dtype == np.float32 and x.requires_grad and x.shape == random.rand((2, 3)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.asarray, lambda n: Tensor(np.asarray(n))], ids=["uint8", "array", "Tensor"])
+def test_whole_numbers_of_every_kind_are_bounds(kind):
+    random.manual_seed(3)
+    bounded, mixed = random.randint(kind(3), kind(10), (5,)), random.randperm(kind(7))
+    torch.manual_seed(3)
+    np.testing.assert_array_equal(bounded, torch.randint(3, 10, (5,)))
+    np.testing.assert_array_equal(mixed, torch.randperm(7))
 
 
 @pytest.mark.parametrize("call, error, text", [

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -288,13 +289,17 @@ def randint(low: int, high: Any = None, size: Any = None) -> Tensor:
         low, high, size = 0, low, high
     if not isinstance(size, (tuple, list)):
         raise TypeError(f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))")
-    if not all(isinstance(bound, (int, np.integer)) for bound in (low, high)):
-        raise TypeError(f"randint takes whole numbers as low and high, got {low!r} and {high!r}")
+    try:
+        low, high = index(low), index(high)
+    except TypeError:
+        raise TypeError(f"randint takes whole numbers as low and high, got {low!r} and {high!r}") from None
     return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
 
 
 def randperm(n: int) -> Tensor:
     """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`. Raises TypeError unless n is whole, ValueError below 0."""
-    if not isinstance(n, (int, np.integer)):
-        raise TypeError(f"randperm takes a whole number, got {n!r}; write randperm(len(x))")
-    return Tensor(default_generator().permutation(n))
+    try:
+        count = index(n)
+    except TypeError:
+        raise TypeError(f"randperm takes a whole number, got {n!r}; write randperm(len(x))") from None
+    return Tensor(default_generator().permutation(count))
