@@ -122,6 +122,8 @@ def test_embedding_padding_gets_no_gradient():
     table = nn.Embedding.from_pretrained(np.eye(3), freeze=False, padding_idx=-1)
     table([2, 0]).sum().backward()
     assert table.padding_idx == 2 and not table.weight.grad.numpy()[2].any() and table.weight.grad.numpy()[0].all()
+    for index in (np.uint8(1), np.asarray(1), Tensor(np.asarray(1))):
+        assert nn.Embedding(4, 3, padding_idx=index).padding_idx == 1
 
 
 @pytest.mark.parametrize("call, error, text", [

@@ -47,9 +47,13 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
     """The row of a table that gets no gradient, counted from the start."""
     if padding_idx is None:
         return None
-    if not (isinstance(padding_idx, (int, np.integer)) and -rows <= padding_idx < rows):
+    try:
+        row = index(padding_idx)
+    except TypeError:
+        row = rows
+    if not -rows <= row < rows:
         raise ValueError(f"{function}: padding_idx={padding_idx!r} is not one of the {rows} rows of the table.")
-    return int(padding_idx) % rows
+    return row % rows
 
 
 def check_array(x: Any, function: str, name: str) -> None:
