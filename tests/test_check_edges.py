@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad_attn import op
+from tinygrad_attn import no_grad, op
 from tinygrad_attn.check import detect_anomaly, gradcheck
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
@@ -61,6 +61,13 @@ def test_a_rule_that_fills_in_infinities_is_told_right_from_wrong(rule, kind):
     fill = op(lambda x: np.where(UPPER, -np.inf, x))
     fill.vjp(rule)
     assert check(fill, INSIDE).diagnosis.kind == kind
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_results_are_looked_at_with_a_graph_and_without_numpys_warnings():
+    with no_grad():
+        assert check(lambda x: x + np.where(UPPER, -np.inf, 0), INSIDE).diagnosis.kind == "infinite result"
+    assert check(lambda x: np.log(np.maximum(x, 0)), np.array([-1.0, 2.0]))
 
 
 def test_what_overflows_lies_on_the_edge_of_the_domain_as_before():

@@ -191,7 +191,9 @@ def _through_infinity(problem: Problem) -> Diagnosis | None:
     """What stays infinite does not depend on the inputs, so no gradient goes there from it."""
     if not problem.infinite:
         return None
-    reached = problem.gradients(problem.all_outputs(), [at * c for at, c in zip(problem.infinite, problem.cotangents)])
+    with enable_grad(), np.errstate(all="ignore"):
+        outputs = problem.all_outputs()
+    reached = problem.gradients(outputs, [at * c for at, c in zip(problem.infinite, problem.cotangents)])
     names = [name for name, g in zip(problem.names, reached) if g is not None and g.any()]
     return Diagnosis("infinite result", f"results that are infinite, and stay so when the inputs move, pass a gradient on to "
                                         f"{' and '.join(names)}. A rule that fills in -inf gives zero there: g times the mask. Where -inf "
