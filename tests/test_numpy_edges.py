@@ -251,6 +251,16 @@ def test_a_matrix_that_is_not_finite_leaves_the_others_their_second_derivative_o
     np.testing.assert_allclose(slopes[1], slopes[0])
 
 
+def test_eigh_takes_the_infinite_matrices_that_numpys_takes():
+    matrix = np.diag([1, INF, 2])
+    try:
+        expected = np.linalg.eigh(matrix)
+    except np.linalg.LinAlgError:
+        pytest.skip("not with this LAPACK")
+    for a, b in zip(np.linalg.eigh(tensor(matrix)), expected, strict=True):
+        np.testing.assert_array_equal(a.detach(), b)
+
+
 @pytest.mark.parametrize("x", [0.0, 2.0])
 def test_a_product_along_the_axis_of_a_single_number_has_slopes(x):
     assert gradgradcheck(lambda x: x.prod(axis=-1) * x, [np.array(x)])

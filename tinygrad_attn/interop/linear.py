@@ -187,8 +187,10 @@ def slogdet(a: Any) -> SlogdetResult:
 
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
-    vectors = ops.swapaxes(ops.eigh(a, uplo=UPLO)[..., 1:], a=-1, b=-2)
-    return EighResult(ops.eigvalsh(a, uplo=UPLO), vectors)       # the values apart, for they have slopes where the vectors have none
+    pairs = ops.eigh(a, uplo=UPLO)
+    # The values apart, for they have slopes where the vectors have none; but LAPACK's way to them may refuse an inf that the pairs take.
+    found = ops.eigvalsh(a, uplo=UPLO) if np.isfinite(plain(a)).all() else pairs[..., 0]
+    return EighResult(found, ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
