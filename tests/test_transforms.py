@@ -234,6 +234,28 @@ def test_checkpoint_of_a_whole_layer_with_dropout():
     assert [len(calls) for calls in seen.values()] == [1]                    # what is run again has been seen before
 
 
+def test_a_checkpointed_block_may_add_to_its_input():
+    layer, outside = nn.Linear(3, 3).astype(np.float64), Tensor(X, requires_grad=True)
+
+    def block(x):
+        x += layer(x)
+        y = outside
+        y *= x
+        return y
+
+    for function in (block, lambda x: checkpoint(block, x)):                 # and within another checkpoint
+        plain, again = both_ways(function, [X], [*layer.parameters(), outside])
+        for a, b in zip(plain, again, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def step(x):
+        with ta.no_grad():
+            x -= 1
+        return x
+    with pytest.raises(TypeError, match="p -= x and the like"):
+        checkpoint(step, outside)
+
+
 def test_checkpoints_nest():
     inner = lambda x: np.tanh(x @ W) @ W.T
     nested = lambda x: inner(checkpoint(inner, checkpoint(inner, x)))

@@ -279,7 +279,7 @@ class Tensor(Variable):
     def __abs__(self) -> Tensor: return ops.absolute(self)
 
     def _assigned(self, other: Any) -> Any:
-        if self._tracked and self._record is None and not local.context.recording:
+        if self._tracked and self._record is None and local.context.recording is False:
             raise only_renamed(self)
         return NotImplemented                        # then Python adds, and gives the sum the name
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned

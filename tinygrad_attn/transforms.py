@@ -241,6 +241,12 @@ class _Closure:
         pass
 
 
+class _recorded_later(no_grad):
+    """no_grad, but x += y is no mistake inside: the function is run again, recorded, and then the sum may have the name x."""
+
+    _value = 0  # type: ignore[assignment]           # as false as False, and not the same
+
+
 class _Run:
     """A call of f: what it takes to repeat it."""
 
@@ -266,7 +272,7 @@ class _Run:
         closure, here = _Closure(stand_ins), local.context
         before, here.observers = here.observers, (*here.observers, closure)
         try:
-            with no_grad():
+            with _recorded_later():
                 y = self.call(stand_ins)
         finally:
             here.observers = before
