@@ -212,7 +212,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if not isinstance(n, (int, np.integer)):
         raise TypeError(f"np.linalg.matrix_power takes a whole number as the power, got {describe(n)}.")
     if n == 0:
-        return ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)
+        return ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)    # of a's shape, and its slope by a is 0
     base = ops.inv(a) if n < 0 else a
     return functools.reduce(ops.matmul, [base] * abs(n))
 

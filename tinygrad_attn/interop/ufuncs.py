@@ -48,7 +48,7 @@ def logaddexp2(a, b):
 
 
 logaddexp2.vjp(lambda g, y, a, b: g * ops.sigmoid((a - b) * math.log(2)),
-                lambda g, y, a, b: g * ops.sigmoid((b - a) * math.log(2)))
+               lambda g, y, a, b: g * ops.sigmoid((b - a) * math.log(2)))
 
 
 UFUNCS: dict[Any, Callable] = {
