@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ class Optimizer:
                     if bucket.steps[i]:
                         state[index] = {"step": np.array(bucket.steps[i]),
                                         **{name: bucket.part(flat, i).copy() for name, flat in bucket.state.items()}}
-        numbers = iter(range(sum(len(group["params"]) for group in self.param_groups)))
+        numbers = count()
         groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
