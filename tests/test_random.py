@@ -159,6 +159,9 @@ def test_state_that_is_none_is_refused():
         Generator().set_state({**state, "key": np.zeros(3)})
     with pytest.raises(ValueError, match="position 700"):
         Generator().set_state({**state, "position": 700})
+    for none in (3, None, [], {**state, "position": None}, {**state, "spare_normal": None}, {**state, "key": [None]}):
+        with pytest.raises(ValueError, match="not a generator state"):
+            Generator().set_state(none)
 
 
 def test_threads_that_seed_draw_as_if_alone():

@@ -85,13 +85,15 @@ class Generator:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go back to a state that `get_state` returned. Raises ValueError for anything else."""
-        missing = {"key", "position", "spare_normal"} - set(state)
+        missing = {"key", "position", "spare_normal"} - set(state if isinstance(state, Mapping) else ())
         if missing:
             raise ValueError(f"not a generator state: {sorted(missing)} missing; pass what get_state() returned")
-        key, position = np.asarray(state["key"], dtype=np.uint32), int(state["position"])
+        try:
+            key, position, spare = np.asarray(state["key"], dtype=np.uint32), int(state["position"]), float(state["spare_normal"])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"not a generator state: {error}; pass what get_state() returned") from error
         if key.shape != (624,) or not 0 <= position <= 624:
             raise ValueError(f"not a generator state: key {key.shape} must be (624,), position {position} in 0..624")
-        spare = float(state["spare_normal"])
         with self._lock:
             self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
             self._spare_normal = None if math.isnan(spare) else spare
