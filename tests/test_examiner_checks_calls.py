@@ -67,6 +67,7 @@ CALLS = [
     (lambda: ta.save_checkpoint("run"), T, r"save_checkpoint\(path, model=model"),
     (lambda: ta.save_checkpoint(nn.Linear(2, 2), model=nn.Linear(2, 2)), T, r"save_checkpoint\(path, model=model"),
     (lambda: ta.load_checkpoint(nn.Linear(2, 2), "run"), T, r"the path first, everything else by name"),
+    (lambda: ta.load_checkpoint("run", optimizer=optim.SGD([t(3)], lr=0.1)), T, r"and always the model"),
     (lambda: ta.set_default_dtype("float31"), T, r"np\.float32 or np\.float64"),
     (lambda: ta.gradcheck(np.exp, [t(3)], eps=0), V, r"a positive number such as 1e-06"),
     (lambda: ta.gradcheck(np.exp, 3), T, r"gradcheck\(f, \[x, y\]\)"),

@@ -90,7 +90,8 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
 def _by_name(function: str, path: Any, misplaced: tuple, model: Any) -> None:
     """Path first, everything else by name: there are too many to remember their order."""
     if misplaced or model is None or hasattr(path, "state_dict"):
-        raise TypeError(f"write {function}(path, model=model, optimizer=optimizer): the path first, everything else by name.")
+        raise TypeError(f"write {function}(path, model=model, optimizer=optimizer): the path first, everything else by name, and always "
+                        "the model.")
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
