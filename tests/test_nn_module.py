@@ -39,7 +39,10 @@ def torch_net(torch):
 
 
 def test_names_and_order_are_torchs():
-    theirs, ours = torch_net(require("torch")), Net()
+    torch = require("torch")
+    theirs, ours = torch_net(torch), Net()
+    theirs.table, ours.table = torch.nn.Buffer(torch.ones(2)), nn.Buffer(np.ones(2))
+    theirs.shift, ours.shift = torch.nn.Parameter(torch.ones(2)), nn.Parameter(np.ones(2))          # after a buffer, and yet before it
     theirs.again, ours.again = theirs.first, ours.first              # one module under two names
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]

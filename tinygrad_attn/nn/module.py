@@ -1,7 +1,7 @@
 """class Module: a tree of plain attributes that knows its parameters, its names and how to copy values in and out.
 
-Nothing is registered.  Whatever attribute holds a `Parameter`, a `Buffer` or another `Module` belongs to the module,
-in the order in which the attributes were first assigned, which is the order of PyTorch's `state_dict`.
+Nothing is registered.  Whatever attribute holds a `Parameter`, a `Buffer` or another `Module` belongs to the module:
+parameters, then buffers, then modules, each in the order in which they were first assigned, as in PyTorch's `state_dict`.
 """
 
 from __future__ import annotations
