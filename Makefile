@@ -3,7 +3,7 @@
 # make bench    timings against other libraries
 # make docs     the documentation as HTML, in docs/_build/html
 # make lint     ruff and mypy
-# make clean    removes what these made, except .venv
+# make clean    removes what these made, except .venv and results: the demo's report, the timings
 #
 # Needs Python >= 3.11 with pip, and make. Everything is installed into .venv, nothing into the system; delete .venv to
 # begin afresh. pip's own settings hold, so PIP_EXTRA_INDEX_URL can name PyTorch's CPU-only index: a smaller download.
