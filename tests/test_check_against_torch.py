@@ -29,6 +29,11 @@ def compare(ours, theirs, *inputs, **keywords):
     return compare_with_torch(ours, theirs, *inputs, verbose=False, **keywords)
 
 
+def test_at_a_prompt_the_comparison_shows_as_its_table():
+    result = compare(nn.Linear(8, 4), torch.nn.Linear(8, 4), X)
+    assert repr(result) == str(result) and "the same as torch" in repr(result)
+
+
 @pytest.mark.parametrize("make, inputs, keywords", [
     (lambda n: n.Linear(8, 4), (X,), {}),
     (lambda n: n.LayerNorm(8), (X,), {}),

@@ -170,6 +170,12 @@ def test_a_report_comes_back_from_another_process(copied):
     assert str(copied(failed.value)) == str(failed.value) and str(copied(failed.value).report) == str(failed.value.report)
 
 
+def test_at_a_prompt_a_report_shows_as_its_text_and_not_as_arrays():
+    report = gradcheck(square(lambda g, y, x: g * x), [rand(5)], raise_exception=False)
+    compared = compare({"weights": np.ones(3)}, {"weights": np.zeros(3)})
+    assert repr(report) == str(report) and "FAILED" in repr([report]) and repr(compared) == str(compared)
+
+
 def test_the_report_names_input_element_numbers_op_and_line():
     wrong = square(lambda g, y, x: np.where(np.arange(5) == 2, 3 * g * x, 2 * g * x))
     wrong.__name__ = "my_square"

@@ -68,6 +68,8 @@ class TorchComparison:
             lines.append(f"explanation: {self.explanation}")
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
+    __repr__ = __str__                               # at a prompt, where the fields would be pages of arrays
+
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 

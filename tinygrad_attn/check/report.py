@@ -129,6 +129,8 @@ class Report:
         lines += [f"  note: {n}" for n in self.notes]
         return "\n".join(lines)
 
+    __repr__ = __str__                               # at a prompt, where the fields would be pages of arrays
+
     def _repr_html_(self) -> str:
         colour = "#009E73" if self.ok else "#D55E00"
         rows = "".join(
@@ -193,6 +195,8 @@ class Comparison:
         rows = [f"{'name':{width}}  max abs   max rel   worst index   verdict"]
         rows += [f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  {line.verdict}" for line in self.lines]
         return "\n".join(rows)
+
+    __repr__ = __str__                               # at a prompt, where the fields would be pages of arrays
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
