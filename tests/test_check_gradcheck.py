@@ -191,6 +191,17 @@ def test_the_report_names_input_element_numbers_op_and_line():
     assert caught.value.report.worst.index == (2,)
 
 
+def test_the_line_quoted_is_that_of_the_file_as_it_is_now(tmp_path):
+    """As where a module is edited and loaded anew while Python runs on, and the text of an older one has been quoted."""
+    page, first = tmp_path / "edited.py", "def f(x):\n    return np.tanh(wrong(x))\n"
+    names = {"np": np, "wrong": square(lambda g, y, x: g * x)}
+    for text in (first, "# a new first line\n" + first.replace("tanh", "sinh")):
+        page.write_text(text)
+        exec(compile(text, str(page), "exec"), names)
+        place = gradcheck(names["f"], [rand(3)], raise_exception=False).place
+        assert str(place) == f"{page}:{place.line} `{text.splitlines()[-1].strip()}`"
+
+
 def test_the_op_is_named_also_where_no_number_is_wrong():
     in_place = custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g))
     unsummed = custom(lambda x, b: x + b, lambda g, y, x, b: g, lambda g, y, x, b: g)

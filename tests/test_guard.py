@@ -1,5 +1,7 @@
 """A value that the backward pass needs and that was changed in place is found out: by every way of changing it."""
 
+import linecache
+import re
 import subprocess
 import sys
 
@@ -372,6 +374,28 @@ def test_of_an_operand_only_what_was_used_is_looked_at():
         loss.backward()
 
 
+def test_the_line_that_reached_the_memory_last_is_quoted():
+    """In a notebook the file's name says nothing: every cell is one, and their names are numbers."""
+    w, x = rand(3), rand(3, seed=1)
+    loss = np.exp(w * x).sum()
+    cell = "\nheld = x.data  # of this cell\n"
+    name = "/tmp/ipykernel_1/2.py"
+    linecache.cache[name] = len(cell), None, cell.splitlines(keepends=True), name
+    exec(compile(cell, name, "exec"), {"x": x})
+    x._data[0] = 9.0
+    with pytest.raises(ValueError, match=re.escape(f"last reached at {name}:2 `held = x.data  # of this cell`)")):
+        loss.backward()
+
+
+def test_the_line_that_reached_the_memory_last_is_none_of_numpys():
+    w, x = rand(3), Tensor(np.ones(3))
+    loss = np.exp(w * x).sum()
+    np.testing.assert_array_equal(x, x)              # asks for the numbers from inside NumPy
+    x._data[0] = 9.0
+    with pytest.raises(ValueError, match=r"last reached at .*test_guard.py"):
+        loss.backward()
+
+
 def test_an_operand_that_is_used_whole_and_in_part():
     data, w = np.random.default_rng(0).standard_normal((8, 3)), rand(3)
     batch = data[2:4]
@@ -397,7 +421,7 @@ def test_an_operand_at_the_top_of_a_program_is_found_on_its_line(expression, tmp
     program = tmp_path / "program.py"
     program.write_text("\n".join(lines))
     told = subprocess.run([sys.executable, program], capture_output=True, text=True)
-    assert "was changed in place after it was used" in told.stderr and "program.py:4)" in told.stderr, told.stderr
+    assert "was changed in place after it was used" in told.stderr and f"program.py:4 `y = {expression}`)" in told.stderr, told.stderr
 
 
 def test_a_changed_matrix_that_was_solved_with():

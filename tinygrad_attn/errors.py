@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import linecache
 import operator
 import os
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 
 
 def describe(x: Any) -> str:
@@ -32,6 +34,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, or nothing."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def quoted(file: str, line: int) -> str:
+    """A place as FILE:LINE and `its text`; in a notebook, whose cells are files with numbers for names, only the text is of use."""
+    linecache.checkcache(file)                       # the file may have been edited and loaded anew since it was last quoted
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}" + (f" `{text}`" if text else "")
 
 
 def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeError:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from .errors import PACKAGE, describe
+from .errors import NUMPY, PACKAGE, describe, quoted
 
 LARGE = 1 << 17                   # bytes, from where the checksum is made of sums
 
@@ -91,9 +91,9 @@ def _watch(memory: np.ndarray) -> Watch:
 
 
 def _place(depth: int) -> tuple[str, int]:
-    """The caller `depth` frames above the function that asks, or the first one further up that is outside this package."""
+    """The caller `depth` frames above the function that asks, or the first one further up outside this package and NumPy."""
     frame = sys._getframe(depth + 1)
-    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith((PACKAGE, NUMPY)) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
@@ -191,9 +191,9 @@ def look(arrays: Iterable[Any]) -> bool:
 
 
 def place(array: np.ndarray) -> str:
-    """` (last reached at FILE:LINE)`, or nothing where that is not known."""
+    """The line that last reached this memory, in brackets, or nothing where that is not known."""
     watch = watched.get(id(array)) or watched.get(id(owner(array)))
-    return "" if watch is None or watch.place is None else f" (last reached at {watch.place[0]}:{watch.place[1]})"
+    return "" if watch is None or watch.place is None else f" (last reached at {quoted(*watch.place)})"
 
 
 def check(t: Any, g: Any) -> None:

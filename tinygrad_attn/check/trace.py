@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, local
+from ..errors import NUMPY, PACKAGE, quoted
 from ..record import dotted_name
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 
 
 class Place(NamedTuple):
@@ -26,8 +22,7 @@ class Place(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        text = linecache.getline(self.file, self.line).strip()
-        return f"{self.file}:{self.line}" + (f"  `{text}`" if text else "")
+        return quoted(self.file, self.line)
 
 
 def origin(depth: int = 1) -> Place | None:
@@ -35,7 +30,7 @@ def origin(depth: int = 1) -> Place | None:
     frame = sys._getframe(depth)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, _NUMPY, "<frozen ")):      # "<frozen runpy>": Python itself, at `python -m`
+        if not file.startswith((PACKAGE, NUMPY, "<frozen ")):      # "<frozen runpy>": Python itself, at `python -m`
             return Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
