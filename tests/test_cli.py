@@ -1,5 +1,6 @@
 """The command line: what each command prints, its exit code, and one clear line where it cannot do what was asked."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +210,15 @@ def test_gradcheck_passes_what_is_right(capsys, file):
 def test_gradcheck_fails_what_is_wrong_and_names_the_op(capsys, file):
     out = said(capsys, "gradcheck", f"{file}:wrong", code=1)
     assert "FAILED" in out and "wrong" in out
+
+
+def test_gradcheck_reads_the_file_as_it_is_now(capsys, file, monkeypatch):
+    """Python keeps what it compiled, and by size and second alone it cannot tell that the file was corrected within the second."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for factor, verdict in (("2", "FAILED"), ("3", "passed")):
+        Path(file).write_text(FUNCTIONS.replace("g * 2 * x * x", f"g * {factor} * x * x"))
+        os.utime(file, (1e9, 1e9))
+        assert verdict in said(capsys, "gradcheck", f"{file}:wrong", code=int(verdict == "FAILED"))
 
 
 @pytest.mark.parametrize("options, expected", [
