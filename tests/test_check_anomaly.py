@@ -1,10 +1,13 @@
 """detect_anomaly names the first op that makes NaN or Inf, its index and operands, the line and the reason."""
 
+import contextvars
+import sys
+
 import numpy as np
 import pytest
 from support import unquoted
 
-from tinygrad_attn import Tensor, nn
+from tinygrad_attn import Tensor, backward_steps, nn, record_attention, value_and_grad
 from tinygrad_attn.check import detect_anomaly
 from tinygrad_attn.engine import local
 
@@ -138,3 +141,42 @@ def test_a_training_inside_remembers_the_places_of_living_results_only():
         assert len(places) == 3
         del kept, never
         assert not places
+
+
+def look_for_anomalies():
+    with detect_anomaly():
+        pass
+
+
+def look_at_attention():
+    with record_attention():
+        pass
+
+
+@pytest.mark.parametrize("run", [look_for_anomalies, look_at_attention, lambda: backward_steps(t(2) * 3),
+                                 lambda: value_and_grad(lambda x: 3.0)(1.0)], ids=["anomalies", "attention", "steps", "transform"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")     # where it comes while a generator is put away
+def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
+    """One who stays would slow down the rest of a notebook's day, and what `gradcheck` looks on with would keep every result alive."""
+    calls = 0
+
+    def count(frame, event, _):                      # Python looks for Ctrl-C where a function begins and after one of C's has ended
+        nonlocal calls
+        calls += event in ("call", "c_return")
+        if calls == last:
+            raise KeyboardInterrupt
+
+    def pressed():
+        try:
+            sys.setprofile(count)
+            run()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+
+    local.context.observers, last = (), 1
+    while contextvars.copy_context().run(pressed):   # NumPy's errstate may be left open, but in there
+        assert local.context.observers == (), f"at call {last}"
+        calls, last = 0, last + 1
+    assert last > 5

@@ -46,6 +46,19 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     return ".".join(tail)
 
 
+@contextmanager
+def watching(observer: Any) -> Iterator[Any]:
+    """Let the observer look on inside the block, in this thread; nested ones each see everything."""
+    here = local.context
+    before = here.observers
+    within = here.observers = (*before, observer)
+    try:
+        yield observer
+    finally:
+        # Ctrl-C comes at calls, and one in here would leave the observer there for good: so there is none, unless others came or went.
+        here.observers = before if here.observers is within else tuple(o for o in here.observers if o is not observer)
+
+
 class _Recorder:
     """Sits among the thread's observers while `record_attention` is open; ops mean nothing to it."""
 
@@ -73,12 +86,8 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     """
     if root is not None and not hasattr(root, "named_modules"):
         raise TypeError(f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.")
-    here, recorder = local.context, _Recorder(root)
-    here.observers += (recorder,)
-    try:
+    with watching(_Recorder(root)) as recorder:
         yield recorder.weights
-    finally:
-        here.observers = tuple(o for o in here.observers if o is not recorder)
 
 
 def recording() -> bool:

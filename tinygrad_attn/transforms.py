@@ -68,11 +68,11 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
     """Does f apply ops to its inputs?  Then a plain result is no constant, but has left the graph."""
     here, watcher = local.context, _Closure(())
-    here.observers += (watcher,)
+    before, here.observers = here.observers, (*here.observers, watcher)
     try:
         f(*inputs, **keywords)
     finally:
-        here.observers = tuple(o for o in here.observers if o is not watcher)
+        here.observers = before
     return any(id(x) in watcher.found for x in inputs)
 
 

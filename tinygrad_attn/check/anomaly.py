@@ -14,7 +14,8 @@ import numpy as np
 
 from ..engine import Variable, local
 from ..errors import describe
-from .trace import Place, array_of, origin, scope_name, watching
+from ..record import watching
+from .trace import Place, array_of, origin, scope_name
 
 
 @contextmanager

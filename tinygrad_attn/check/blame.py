@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
+from ..record import watching
 from .diagnosis import FIT, Pattern, constant_factor, not_finite, numeric_zero, only_small_ones, opposite_axis, same, sums_over_axes, zero
 from .local import MOST, Suspect, call_rule, original_operands, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing
 from .problem import Problem
 from .report import Diagnosis
-from .trace import Trace, watching
+from .trace import Trace
 
 
 def explain_rule(s: Suspect) -> Diagnosis:

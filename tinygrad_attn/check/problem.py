@@ -15,7 +15,8 @@ from .. import ops
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
-from .trace import Trace, watching
+from ..record import watching
+from .trace import Trace
 
 
 class Problem:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,17 +57,6 @@ class Trace:
 
     def backward(self, t: Any, node: Any, g: Any, index: int, x: Any, part: Any, running_sum: Any) -> None:
         self.parts.append((t, node, array_of(g).copy(), index, x, array_of(part).copy()))
-
-
-@contextmanager
-def watching(observer: Any) -> Iterator[Any]:
-    """Let the observer look on inside the block, in this thread; nested ones each see everything."""
-    here = local.context
-    here.observers += (observer,)
-    try:
-        yield observer
-    finally:
-        here.observers = tuple(o for o in here.observers if o is not observer)
 
 
 def array_of(x: Any) -> np.ndarray:

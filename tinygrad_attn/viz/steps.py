@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, local
+from ..engine import Variable
 from ..errors import describe
+from ..record import watching
 from . import labels, stepper
 from .build import build
 from .graph import Graph
@@ -214,12 +215,8 @@ def backward_steps(
     everything = 1_000_000  # each op is a step, so no module is folded
     picture = build(loss, model, everything, limit=limit)
     observer = _Observer(picture, forward_order([loss]))
-    here = local.context
-    here.observers += (observer,)
-    try:
+    with watching(observer):
         loss.backward(gradient, retain_graph=retain_graph)  # type: ignore[attr-defined]
-    finally:
-        here.observers = tuple(o for o in here.observers if o is not observer)
     observer.settle()
     root = picture.where[id(loss)]
     picture.where = {}  # the tensors go, and their ids may be used again
