@@ -180,3 +180,14 @@ def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
         assert local.context.observers == (), f"at call {last}"
         calls, last = 0, last + 1
     assert last > 5
+
+
+def test_ctrl_c_is_not_lost_where_a_result_goes():
+    """In a function that a weak reference calls Ctrl-C would be printed and forgotten, and the training would go on."""
+    begun = []
+    with detect_anomaly():
+        result = np.exp(t(1))
+        sys.setprofile(lambda frame, event, _: begun.append(frame.f_code.co_name) if event == "call" else None)
+        del result
+        sys.setprofile(None)
+    assert not begun

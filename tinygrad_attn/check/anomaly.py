@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -44,7 +45,8 @@ class _Detector:
         place = origin()
         if result._record is not None:
             tick, places = result._record[0], self.places
-            places[tick] = place, ref(result, lambda _: places.pop(tick, None))
+            # Called with the reference, pop's default. In a function of Python's Ctrl-C would be printed and forgotten there.
+            places[tick] = place, ref(result, partial(places.pop, tick))
         value = result._data
         if value.dtype.kind != "f" or np.isfinite(value).all():
             return
