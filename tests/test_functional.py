@@ -238,6 +238,16 @@ def test_a_query_with_nothing_to_look_at_gets_zeros_and_gives_none(mask):
     assert not everything.any() and not any(g.any() for g in gradients)
 
 
+@pytest.mark.parametrize("target", [np.ones((3, 0)), np.ones((3, 0, 0)), np.ones((0, 0)), np.zeros((3, 0), int), np.zeros(0, int)])
+def test_no_classes_to_smooth_over(target):
+    """Then all there is to add up is nothing, as in PyTorch."""
+    shape = target.shape if target.dtype == float else (len(target), 0, *target.shape[1:])
+    x = Tensor(np.ones(shape), requires_grad=True)
+    loss = F.cross_entropy(x, target, label_smoothing=0.1, reduction="sum")
+    loss.backward()
+    assert loss.item() == 0 and x.grad.shape == x.shape
+
+
 def test_a_blocked_key_changes_nothing():
     q, k, v = (random_like((3, 4), seed) for seed in range(3))
     seen = np.array([True, True, False])
@@ -366,6 +376,7 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)), ValueError, r"the shapes differ, array \(4, 1\) float64 and array \(4,\) float64"),
     (lambda: F.mse_loss(x23, x23, "avg"), ValueError, "reduction is one of 'none', 'mean', 'sum', got 'avg'"),
     (lambda: F.cross_entropy(x23, [0, 3]), ValueError, r"class 3 at position \(1,\) is not one of the 3 classes 0 to 2 .* start at 0"),
+    (lambda: F.cross_entropy(np.ones((2, 0)), [-100, -100]), ValueError, r"array \(2, 0\) float64 has scores for no class on axis 1"),
     (lambda: F.cross_entropy(x23, [-1, 0]), ValueError, r"class -1 at position \(0,\).*ignore_index, -100"),
     (lambda: F.cross_entropy(x23, [0.0, 1.0]), TypeError, r"holds probabilities.*Class labels are integers"),
     (lambda: F.cross_entropy(x23, np.ones((3, 3))), ValueError, r"has the shape of the scores, \(2, 3\)"),

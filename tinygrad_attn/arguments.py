@@ -142,6 +142,8 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         raise ValueError(f"cross_entropy: class {first_outside(labels, outside)} is not one of the {classes} classes "
                          f"0 to {classes - 1} (nor ignore_index, {ignore_index}). Labels start at 0; for padding pass "
                          "ignore_index=.")
+    if not classes:
+        raise ValueError(f"cross_entropy: {describe(x)} has scores for no class on axis {axis}; what is ignored needs one too.")
 
 
 def check_probabilities(x: Any, target: Any, axis: int) -> None:

@@ -157,7 +157,7 @@ def cross_entropy_reference(x: Any, weight: Any = None, *, target: np.ndarray, i
         loss = loss * weight[index]
         spread = spread * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
     if label_smoothing:
-        loss = loss * (1 - label_smoothing) + spread.sum(axis=axis) * (label_smoothing / classes)
+        loss = loss * (1 - label_smoothing) + spread.sum(axis=axis) * (label_smoothing / max(classes, 1))
     loss = ops.where(ignored, 0.0, loss)
     if reduction != "mean":
         return reduce(loss, reduction)
@@ -175,7 +175,7 @@ def soft_cross_entropy_reference(x: Any, target: Any, weight: Any = None, *, red
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
     if label_smoothing:
-        target = target * (1 - label_smoothing) + label_smoothing / classes
+        target = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
     terms = log_softmax_reference(x, axis=axis) * target
     if weight is not None:
         terms = terms * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
