@@ -438,6 +438,20 @@ def test_clip_edge_cases():
     assert math.isnan(optim.clip_grad_norm_([p], 1.0))
 
 
+@pytest.mark.parametrize("dtype, shape, value", [
+    ("float16", (40,), 300.0), ("float16", (40,), 1e-5), ("float16", (), 6e4), ("float32", (), 1e25), ("float32", (1, 1), 1e-30),
+    ("float64", (1,), 1e200),
+])
+@pytest.mark.parametrize("norm_type", [0.0, 1.0, 2.0, 3.0, math.inf])
+def test_powers_of_gradients_overflow_no_sooner_than_torchs(dtype, shape, value, norm_type):
+    p, q = Tensor(np.zeros(shape, dtype), requires_grad=True), torch.zeros(shape, dtype=getattr(torch, dtype), requires_grad=True)
+    gradient = np.full(shape, value, dtype)
+    p.grad, q.grad = Tensor(gradient), torch.tensor(gradient)
+    expected = torch.nn.utils.clip_grad_norm_([q], 1.0, norm_type)
+    assert optim.clip_grad_norm_([p], 1.0, norm_type) == pytest.approx(expected.item(), rel=1e-2 if dtype == "float16" else 1e-6, abs=0)
+    np.testing.assert_allclose(p.grad._data, q.grad.numpy(), rtol=1e-2 if dtype == "float16" else 1e-6)
+
+
 def test_clipping_takes_numpys_numbers_and_refuses_integer_gradients():
     p = Tensor([1.0, 2.0], requires_grad=True)
     for bound in (np.float32(1.0), np.float64(1.0), np.int64(1)):

@@ -37,6 +37,14 @@ def _bound(bound: Any, name: str, what: str) -> float:
     return float(bound)
 
 
+def _norm(x: Array, norm_type: float) -> float:
+    """|x|, whose powers overflow no sooner than PyTorch's: float16's are float32 numbers, and one number alone has none."""
+    x = x.reshape(-1)
+    if x.size == 1 and norm_type:
+        return abs(float(x[0]))
+    return float(np.linalg.norm(x.astype(np.float32) if x.dtype == np.float16 else x, norm_type))
+
+
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
@@ -48,8 +56,8 @@ def clip_grad_norm_(
     """
     max_norm = _bound(max_norm, "max_norm", "norm")
     grads = _gradients(parameters)
-    norms = [float(np.linalg.norm(g.reshape(-1), norm_type)) for g in grads if g.size]
-    total = float(np.linalg.norm(norms, norm_type)) if norms else 0.0
+    norms = [_norm(g, norm_type) for g in grads if g.size]
+    total = _norm(np.array(norms), norm_type) if norms else 0.0
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it")
     factor = max_norm / (total + 1e-6)
