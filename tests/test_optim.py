@@ -368,6 +368,7 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
 @pytest.mark.parametrize("name, first, later", [
     ("SGD", {}, {"momentum": 0.9}), ("SGD", {"momentum": 0.9}, {"momentum": 0.0}), ("Adam", {}, {"amsgrad": True}),
     ("Adam", {"amsgrad": True}, {"amsgrad": False}), ("SGD", {}, {"momentum": 0.9, "nesterov": True}),
+    ("SGD", {"dampening": 0.5}, {"momentum": 0.9}),
 ])
 def test_settings_that_are_switched_on_or_off_later(name, first, later):
     """Also the state saved in between, and one that more parameters were added to."""

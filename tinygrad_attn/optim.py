@@ -132,17 +132,18 @@ class Optimizer:
         guard.take_back(p for group in self.param_groups for p in group["params"])
         work, back, touched = [], [], []
         for group, buckets in zip(self.param_groups, self._made_buckets()):
+            counts = self._counts(group)
             for bucket in buckets:
                 for members, values, grads, state, copies in bucket.pieces(bucket.kept(self._state_names(group))):
                     work.append((self._update(group, bucket.steps[members[0]] + 1, values.dtype), values, grads, state))
-                    touched += [(bucket, i) for i in members]
+                    touched += [(bucket, i, counts) for i in members]
                     back += copies
-        for bucket, i in touched:  # only now that nothing was refused
-            bucket.steps[i] += 1
+        for bucket, i, counts in touched:  # only now that nothing was refused
+            bucket.steps[i] += counts
         _in_blocks(work)
         for data, values in back:
             data[...] = values
-        guard.changed(*[bucket.params[i]._data for bucket, i in touched])
+        guard.changed(*[bucket.params[i]._data for bucket, i, _ in touched])
 
     # ---- what an optimiser says of itself -------------------------------------------------------------------------
 
@@ -155,6 +156,10 @@ class Optimizer:
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter."""
         raise TypeError(_ABSTRACT)
+
+    def _counts(self, group: Mapping[str, Any]) -> bool:
+        """Is an update with these settings one of those that `step` in `_update` numbers?"""
+        return True
 
     def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
         """The equation: a function of (parameter, gradient, scratch (2, n), *state), changing parameter and state."""
@@ -283,6 +288,9 @@ class SGD(Optimizer):
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _counts(self, group: Mapping[str, Any]) -> bool:
+        return bool(group["momentum"])  # the first with momentum is different, however many came before without
 
     def _update(self, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Callable[..., None]:
         kind, decay, momentum = dtype.type, group["weight_decay"], group["momentum"]
