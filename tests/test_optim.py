@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import Tensor, guard, nn, optim, threads
+from tinygrad_attn import Tensor, guard, nn, no_grad, optim, threads
 
 torch = require("torch")
 
@@ -256,6 +256,24 @@ def test_training_by_backward():
         ((x @ w - np.array([[1.0], [2.0], [3.0]])) ** 2).sum().backward()
         optimizer.step()
     np.testing.assert_allclose(w._data.ravel(), [1, 2, 3], atol=1e-3)
+
+
+def test_a_closure_is_called_before_the_update_and_its_loss_returned():
+    """Also where no gradients are recorded, as in PyTorch."""
+    results = []
+    for library, p in ((optim, Tensor([1.0, -2.0], requires_grad=True)), (torch.optim, torch.tensor([1.0, -2.0], requires_grad=True))):
+        optimizer = library.SGD([p], lr=0.1)
+
+        def closure(p=p, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (p * p).sum()
+            loss.backward()
+            return loss
+
+        with no_grad():
+            results.append([optimizer.step(closure).item(), optimizer.step(closure=closure).item(), *p.tolist()])
+        assert optimizer.step() is None
+    assert results[0] == pytest.approx(results[1])
 
 
 def test_zero_grad():
@@ -579,6 +597,7 @@ def exhausted():
     (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
     (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
     (lambda: optim.Optimizer([leaf()], {"lr": 0.1}).step(), TypeError, "subclass Optimizer and give _state_names and _update"),
+    (lambda: optim.SGD([leaf()]).step(leaf().sum()), TypeError, r"step\(\) takes nothing, or a function .* got Tensor"),
     (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
     (lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict({"step_number": 1, "initial_lr": [1, 2]}), ValueError, "2 groups.* has 1"),
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 10), ValueError, "0 <= warmup_steps < total_steps"),

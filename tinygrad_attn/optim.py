@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from . import guard, threads
 from .arguments import parameter_groups, parameters_of_group
+from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import missing_from
+from .errors import describe, missing_from
 from .kernels.memory import contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
@@ -127,8 +128,18 @@ class Optimizer:
                 p.grad._array()[...] = 0
                 guard.changed(p.grad._array())
 
-    def step(self) -> None:
-        """One update of every parameter that has a gradient."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient.
+
+        A `closure`, a function that computes the gradients and returns the loss, is called before, and its loss returned.
+        """
+        loss = None
+        if closure is not None:
+            if not callable(closure):
+                raise TypeError("step() takes nothing, or a function that computes the gradients and returns the loss; got "
+                                f"{describe(closure)}")
+            with enable_grad():
+                loss = closure()
         guard.take_back(p for group in self.param_groups for p in group["params"])
         work, back, touched = [], [], []
         for group, buckets in zip(self.param_groups, self._made_buckets()):
@@ -144,6 +155,7 @@ class Optimizer:
         for data, values in back:
             data[...] = values
         guard.changed(*[bucket.params[i]._data for bucket, i, _ in touched])
+        return loss
 
     # ---- what an optimiser says of itself -------------------------------------------------------------------------
 
