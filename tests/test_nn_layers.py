@@ -104,6 +104,16 @@ def test_a_probability_may_be_a_numpy_number():
     assert np.array_equal(*results) and nn.MultiheadAttention(4, 2, dropout=np.float32(0.5)).dropout == 0.5
 
 
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Dropout])
+def test_inplace_is_taken_and_changes_nothing_in_place(kind):
+    x, results = Tensor(np.linspace(-1, 1, 10), requires_grad=True), []
+    for inplace in (False, True):
+        ta_random.manual_seed(3)
+        results.append(kind(inplace=inplace)(x).numpy())
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(x.numpy(), np.linspace(-1, 1, 10))
+
+
 def test_a_layer_called_twice_keeps_its_calls_apart():
     drop = nn.Dropout(0.5)
     x = Tensor(np.ones(64), requires_grad=True)

@@ -163,10 +163,11 @@ class RMSNorm(Module):
 class Dropout(Module):
     """y = x * keep / (1 - p) in training, keep being 1 with probability 1 - p, drawn anew at each call; else y = x.
 
-    Srivastava et al., 2014; as torch.nn.Dropout.
+    `inplace` is accepted for PyTorch's sake and changes nothing: the result is a new tensor.  Srivastava et al., 2014;
+    as torch.nn.Dropout.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
             raise ValueError(f"dropout needs a probability between 0 and 1, got p={p!r}.")
         self.p = p
@@ -180,7 +181,10 @@ class Dropout(Module):
 
 
 class ReLU(Module):
-    """y = max(x, 0), any shape; the derivative at 0 is 0."""
+    """y = max(x, 0), any shape; the derivative at 0 is 0.  `inplace` is accepted, as in Dropout, and changes nothing."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        pass
 
     def forward(self, input: Any) -> Any:
         """input -> max(input, 0)"""
@@ -204,7 +208,10 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """y = x / (1 + exp(-x)), any shape; also called swish."""
+    """y = x / (1 + exp(-x)), any shape; also called swish.  `inplace` is accepted, as in Dropout, and changes nothing."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        pass
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
