@@ -161,6 +161,19 @@ def test_a_hidden_score_that_overflows_does_no_harm(kernel):
     check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, mask, False, 0.5), np.float32)
 
 
+def test_a_hidden_score_that_is_no_number_does_no_harm(kernel):
+    """As inf - inf, which products of finite numbers as large as float32 goes may give as well."""
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((1, 20, 4)).astype("f") for _ in range(4))
+    k[:, 7] = np.inf, -np.inf, np.inf, -np.inf
+    mask = np.arange(20) != 7
+    with np.errstate(invalid="ignore"):
+        out, saved = A.attention(q, k, v, scale=0.5, mask=mask)
+        _, dk, dv, _ = A.attention_backward(g, out, q, k, v, saved, scale=0.5)
+        expected = composite(g, q, k, v, mask, False, 0.5)
+    check((out, dk, dv), (expected[0], *expected[2:4]), np.float32)
+
+
 def test_what_all_keys_share_drops_out_of_the_gradient(kernel):
     """Over the keys the gradients of the scores sum to 0; not so if backward rounds scores of 1e3 otherwise than forward."""
     rng = np.random.default_rng(0)

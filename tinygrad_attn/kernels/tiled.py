@@ -247,9 +247,10 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 tile.scores()
                 mask.add(p, at, rows, columns)
                 if needed:
+                    mask.hide(p, at, rows, columns)     # a hidden score may have overflowed, to NaN too
                     p -= saved.maximum[at][rows, None]  # and e^x, which copes with numbers far below 0 faster than 2^x does
                     p -= saved.lse[at][rows, None]
-                    np.minimum(p, 0, out=p)             # weights are at most 1; a hidden score might overflow
+                    np.minimum(p, 0, out=p)             # weights are at most 1, however the score was rounded
                     np.exp(p, out=p)
                 else:
                     mask.exp(p, out=p)
