@@ -241,6 +241,31 @@ def test_an_error_in_a_part_that_the_caller_took_over_reaches_it(busy_worker):
     assert ended == [0, 2, 2, 4]
 
 
+def test_where_no_thread_can_be_started_the_caller_does_it_all(monkeypatch):
+    """As at the interpreter's end since Python 3.12, and where a system allows no more of them."""
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        test_tasks_does_each_once()
+        parts = []
+        threads.split(lambda lo, hi: parts.append((lo, hi)), 3)
+        assert sorted(parts) == [(0, 1), (1, 2), (2, 3)]
+    test_split_covers_the_range_once_in_one_part_per_thread()
+
+
+def test_a_call_that_finds_the_workers_taken_has_one_blas_thread_too(monkeypatch):
+    """However the other call ends meanwhile: products would else be rounded now one way, now the other."""
+    blas, number, inside, taken = threads._blas(), [3], [], threads._Turn()
+    monkeypatch.setattr(blas, "get", lambda: number[0])
+    monkeypatch.setattr(blas, "set", lambda n: number.__setitem__(0, n))
+    monkeypatch.setattr(threads._pool, "turn", weakref.ref(taken))
+    threads.split(lambda lo, hi: inside.append(number[0]), 3)
+    assert inside == [1, 1, 1] and number == [3]
+
+
 @pytest.mark.parametrize("more", [False, True], ids=["two threads", "one more than cores"])
 def test_nobody_looks_out_where_threads_have_to_share_a_core(more):
     parts = len(threads._cores()) + 1 if more else 2

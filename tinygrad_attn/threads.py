@@ -35,7 +35,8 @@ _chosen: int | None = None
 def set_num_threads(n: int) -> None:
     """Use `n` threads from now on: in the matrix products and in the blocks that the fused operations work through.
 
-    Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same. Without this call
+    Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same and one thread of the
+    program calculates at a time (of several, one may keep the matrix library at one thread for another). Without this call
     the number is the one BLAS was started with (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores).
     Raises TypeError if `n` is no integer and ValueError if it is below 1. As `torch.set_num_threads`.
     """
@@ -202,8 +203,12 @@ class _Pool:
         self.cores = 0                              # and how many there are altogether
 
     def grow(self, workers: int) -> None:
+        """So many workers, or as many as the system grants: at the interpreter's end none. What they leave undone the caller does."""
         while self.workers < workers:
-            threading.Thread(target=_work, args=(self.calls, self.signals), daemon=True, name="tinygrad_attn").start()
+            try:
+                threading.Thread(target=_work, args=(self.calls, self.signals), daemon=True, name="tinygrad_attn").start()
+            except RuntimeError:
+                return
             self.workers += 1
 
     def keep_off(self) -> None:
@@ -286,8 +291,9 @@ def _together(parts: list[Callable[[], Any]]) -> None:
     """Call every part, the first one here and the others in workers; one after another if the workers are taken."""
     pool, mine = _pool, _Turn()
     if pool.turn() is not None:                          # a nested call, or another thread's: same parts, same results
-        for part in parts:
-            part()
+        with one_blas_thread():                          # also when that one has ended, or products would be rounded otherwise
+            for part in parts:
+                part()
         return
     done: SimpleQueue = SimpleQueue()                    # of this call alone: an interrupted call leaves nothing behind
     waiting, error = 0, None
