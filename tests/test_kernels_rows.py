@@ -318,6 +318,17 @@ def test_product_is_numpys(a, b, dtype):
         close(L.product(np.broadcast_to(x[..., :1, :], x.shape), y), np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y, dtype)
 
 
+@pytest.mark.parametrize("a, b", [((1, 1), (1, 3)), ((3, 1), (1, 1)), ((1, 1), (1, 1)), ((3, 1), (1, 3)), ((1, 3), (3, 1))])
+@pytest.mark.parametrize("dtype", "fd")
+def test_zero_times_nan_is_nan_also_where_one_factor_is_a_single_number(a, b, dtype):
+    """NumPy's `dot` returns zeros for a single 0, whatever the other matrix holds."""
+    zeros = np.zeros(a, dtype), np.zeros(b, dtype)
+    for x, y in ((zeros[0], np.full(b, np.nan, dtype)), (np.full(a, np.nan, dtype), zeros[1])):
+        assert np.isnan(L.product(x, y)).all()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(L.product(zeros[0], np.full(b, np.inf, dtype))).all()
+
+
 def test_product_of_other_numbers_and_shapes_that_do_not_fit():
     x = np.arange(21).reshape(7, 3)
     assert np.array_equal(L.product(x, x.T), x @ x.T) and L.product(x, x.T).dtype == x.dtype

@@ -54,7 +54,7 @@ def product(a: ndarray, b: ndarray) -> ndarray:
     if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.ndim < 2 or b.ndim < 2:
         return a @ b
     if a.shape[-1] == b.shape[-2] == 1:             # columns by rows: `@` takes four to eight times as long here
-        return a.dot(b) if a.ndim == b.ndim == 2 else a * b
+        return a.dot(b) if a.ndim == b.ndim == 2 and len(a) > 1 < b.shape[1] else a * b     # to `dot` a single 0 makes zeros of NaN
     if a.size < SHORT:
         return a @ b
     if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:
