@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tinygrad_attn
-from tinygrad_attn import cli, doctor
+from tinygrad_attn import cli, doctor, threads
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -114,6 +114,14 @@ def test_doctor_says_where_matrix_products_leave_the_processor_unused(core, feat
     found = doctor.kernels(core, features)
     assert len(found) == lines and all(core in line for line in found[:1])
     assert all("OPENBLAS_CORETYPE=SkylakeX" in line and "0.50 of the time" in line for line in found[1:])
+
+
+def test_doctor_says_that_the_matrix_library_cannot_be_told(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "checks", list)
+    monkeypatch.setattr(threads, "blas_found", lambda: True)
+    assert "cannot be told" not in said(capsys, "doctor")
+    monkeypatch.setattr(threads, "blas_found", lambda: False)
+    assert "The matrix products use as many as they like: their library cannot be told here." in said(capsys, "doctor")
 
 
 def test_doctor_times_a_product_in_a_process_of_its_own(monkeypatch):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -328,6 +329,47 @@ def test_what_the_environment_may_say(monkeypatch, first, second, number):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", first)
     monkeypatch.setenv("OMP_NUM_THREADS", second)
     assert threads._default() == number
+
+
+MISSING = {
+    "ctypes": "sys.modules['ctypes'] = None",
+    "a library that opens": """
+import ctypes
+def refuse(name): raise OSError('cannot load library')
+ctypes.PyDLL = ctypes.CDLL = refuse""",
+    "affinity": """
+for name in ('sched_getaffinity', 'sched_setaffinity', 'register_at_fork'):
+    vars(os).pop(name, None)"""}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_where_something_is_missing_that_only_speed_needs_all_the_same_is_done(what):
+    code = f"""
+import os, sys, threading, numpy.random
+sys.modules['threadpoolctl'] = None
+{MISSING[what]}
+import tinygrad_attn.threads as t
+t.set_num_threads(3)
+seen, all_three = [], threading.Barrier(3)
+t.split(lambda lo, hi: (all_three.wait(), seen.append(hi - lo)), 9)
+print(*seen, t.get_num_threads(), t.reuse_memory(), t.blas_found())"""
+    *told, reused, found = python(code)
+    assert told == ["3"] * 4
+    assert what == "affinity" or (reused, found) == ("False", "False")
+
+
+@pytest.mark.skipif(not list(Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")), reason="NumPy's wheel only")
+def test_the_matrix_library_is_found_beside_numpy_where_names_are_not_looked_for_in_what_an_extension_uses(monkeypatch):
+    """As on Windows."""
+    library = threads._library
+    monkeypatch.setattr(threads, "_library", lambda path: None if "_multiarray_umath" in path else library(path))
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    blas, before = threads._Blas(), threads._blas().get()
+    try:
+        blas.set(1)
+        assert blas.found and threads._blas().get() == 1 and blas.core == threads.blas_core()
+    finally:
+        threads._blas().set(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -35,9 +35,12 @@ def examine() -> int:
     print(f"tinygrad_attn {__version__}")
     print(f"Python        {platform.python_version()} on {platform.system()} {platform.machine()}")
     print(f"NumPy         {np.__version__}, matrix products by {blas()}")
-    from .threads import blas_core, get_num_threads
+    from .threads import blas_core, blas_found, get_num_threads
 
     print(f"threads       {get_num_threads()}")
+    if not blas_found():
+        print("              The matrix products use as many as they like: their library cannot be told here. For MKL: pip install\n"
+              "              threadpoolctl. For Apple's Accelerate set VECLIB_MAXIMUM_THREADS before Python starts.")
     for line in kernels(blas_core(), np._core._multiarray_umath.__cpu_features__):      # type: ignore[attr-defined]
         print(line)
     print("\nOptional libraries")

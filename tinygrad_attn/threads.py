@@ -8,7 +8,6 @@ Nothing here changes a result beyond rounding, and importing this module starts 
 process.
 """
 
-import ctypes
 import os
 import threading
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import ref
@@ -38,6 +38,7 @@ def set_num_threads(n: int) -> None:
     Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same and one thread of the
     program calculates at a time (of several, one may keep the matrix library at one thread for another). Without this call
     the number is the one BLAS was started with (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores).
+    A matrix library other than OpenBLAS is told by threadpoolctl, if that is installed and knows it, else not at all; the doctor says so.
     Raises TypeError if `n` is no integer and ValueError if it is below 1. As `torch.set_num_threads`.
     """
     global _chosen
@@ -72,32 +73,49 @@ def _cores() -> set[int]:
 
 # ---- BLAS threads
 
-class _Blas:
-    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that library cannot be found.
+def _library(path: str | None) -> Any:
+    """A C library, or with None the process itself; None where the system or a Python without ctypes has none.
 
     Loaded as a PyDLL, since a CDLL would let go of Python's lock for these short calls, and then have to queue for it.
     """
+    try:
+        import ctypes
+
+        return ctypes.PyDLL(path)
+    except (ImportError, OSError, TypeError):            # TypeError: to Windows the process is no library
+        return None
+
+
+class _Blas:
+    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that library cannot be found."""
 
     def __init__(self) -> None:
         self.get: Callable[[], int] = get_num_threads
         self.set: Callable[[int], Any] = lambda n: None
-        self.core = ""
-        library = ctypes.PyDLL(np._core._multiarray_umath.__file__)          # type: ignore[attr-defined]
-        for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):       # as NumPy's wheels name it
-            getter = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
-            setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
-            if getter and setter:
-                self.get, self.set = getter, setter
-                name = getattr(library, f"{prefix}openblas_get_corename{suffix}", None)
-                if name:
-                    name.restype = ctypes.c_char_p
-                    self.core = name().decode()
-                return
+        self.core, self.found = "", True
+        extension = np._core._multiarray_umath.__file__                     # type: ignore[attr-defined]
+        # Windows looks for a name in the extension alone, not in the library beside it that it was linked with.
+        beside = sorted(Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*"))
+        for library in map(_library, (extension, *map(str, beside))):
+            for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):       # as NumPy's wheels name it
+                getter = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
+                setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
+                if getter and setter:
+                    self.get, self.set = getter, setter
+                    name = getattr(library, f"{prefix}openblas_get_corename{suffix}", None)
+                    if name:
+                        from ctypes import c_char_p
+
+                        name.restype = c_char_p
+                        self.core = name().decode()
+                    return
         try:
             from threadpoolctl import ThreadpoolController
         except ImportError:
-            return
-        pools = ThreadpoolController().select(user_api="blas").lib_controllers
+            pools = []
+        else:
+            pools = ThreadpoolController().select(user_api="blas").lib_controllers
+        self.found = bool(pools)
         if pools:
             self.get = lambda: max(pool.num_threads for pool in pools)
             self.set = lambda n: [pool.set_num_threads(n) for pool in pools]
@@ -174,6 +192,11 @@ def _blas() -> _Blas:
 def blas_core() -> str:
     """The processor that NumPy's matrix library works for, as OpenBLAS names it; "" where nobody tells."""
     return _blas().core
+
+
+def blas_found() -> bool:
+    """Whether NumPy's matrix library can be told how many threads to use."""
+    return _blas().found
 
 
 # ---- the workers
@@ -266,8 +289,8 @@ def _finish(pool: _Pool, done: SimpleQueue, parts: int) -> BaseException | None:
 
 @cache
 def _core_teller() -> Callable[[], int]:
-    """The C library's sched_getcpu, found when it is first needed; -1 where nobody tells."""
-    return getattr(ctypes.PyDLL(None), "sched_getcpu", lambda: -1) if os.name == "posix" else lambda: -1
+    """The C library's sched_getcpu, found when it is first needed; -1 where nobody tells, or a thread cannot be kept off a core."""
+    return getattr(_library(None), "sched_getcpu", lambda: -1) if hasattr(os, "sched_setaffinity") else lambda: -1
 
 
 def _move_to(cores: set[int]) -> None:
@@ -367,10 +390,7 @@ def reuse_memory() -> bool:
     step on Linux. It holds for the whole process and keeps memory at its peak, which is why it is a call and no default.
     Returns True if it was done, False where the C library is not glibc. Source: mallopt(3).
     """
-    try:
-        libc = ctypes.CDLL(None)
-    except (OSError, TypeError):
-        return False
+    libc = _library(None)
     if not hasattr(libc, "gnu_get_libc_version"):           # glibc alone has this name, and these meanings of the numbers
         return False
     mmap_max, trim_threshold, arena_max = -4, -1, -8
