@@ -150,6 +150,14 @@ def test_reserved_name_and_metadata_that_is_no_text(saved):
     assert unchanged(saved)
 
 
+@pytest.mark.parametrize("name", ["a b.safetensors", "gr\u00f6\u00dfe \u4e2d.safetensors"])
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode])
+def test_every_kind_of_path_and_name(tmp_path, name, kind):
+    path = kind(tmp_path / name)
+    save({"x": np.ones(2)}, path, {"a": "b"})
+    assert os.listdir(tmp_path) == [name] and list(load(path)) == ["x"] and load_metadata(path) == {"a": "b"}
+
+
 def test_without_the_library_the_error_says_what_to_install(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     for call in (lambda: save({}, saved), lambda: load(saved), lambda: load_metadata(saved)):
@@ -175,6 +183,16 @@ def test_a_failing_disk_leaves_the_old_file(saved, monkeypatch, where, code, tex
         save({"new": np.ones(2)}, saved)
     monkeypatch.undo()
     assert caught.value.errno == code and unchanged(saved)
+
+
+def test_an_old_file_that_may_not_be_replaced_is_not_blamed_on_the_folder(saved, monkeypatch):
+    """As on Windows, while a program has it open."""
+    monkeypatch.setattr(os, "replace", fails_with(PermissionError(errno.EACCES, "Access is denied")))
+    with pytest.raises(PermissionError, match="no permission to replace the old file, .*on Windows, open in some program"):
+        save({"new": np.ones(2)}, saved)
+    with pytest.raises(PermissionError, match="no permission to write in"):
+        save({"new": np.ones(2)}, saved.with_name("another"))
+    assert unchanged(saved)
 
 
 def test_a_disk_that_fills_while_writing(saved):

@@ -8,6 +8,7 @@ long as the batches are a function of the step or of the generator.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -58,10 +59,10 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     _by_name("load_checkpoint", path, misplaced, model)
     arrays, metadata = load_with_metadata(path)
     if not {"step", "extra"} <= {*metadata} or not any(name.startswith("generator.") for name in arrays):
-        raise ValueError(f"{str(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
+        raise ValueError(f"{os.fsdecode(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
-            raise ValueError(f"{str(path)!r} was saved without {name}; load it without {name}= or save it with {name}=")
+            raise ValueError(f"{os.fsdecode(path)!r} was saved without {name}; load it without {name}= or save it with {name}=")
     progress = Progress(int(metadata["step"]), json.loads(metadata["extra"]))
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:

@@ -25,7 +25,7 @@ from .tensor import Tensor
 
 __all__ = ["load", "load_metadata", "load_with_metadata", "save"]
 
-Path = str | os.PathLike[str]
+Path = str | bytes | os.PathLike[str]
 
 DTYPES = {
     "BOOL": np.bool_, "I8": np.int8, "U8": np.uint8, "I16": np.int16, "U16": np.uint16, "I32": np.int32,
@@ -60,7 +60,7 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"metadata is text to text, got {key!r}: {text!r}; write str(...) or json.dumps(...)")
     arrays = {_name(name): _array(name, value) for name, value in mapping.items()}
-    _write_atomically(library.numpy.save(arrays, dict(metadata) if metadata else None), os.fspath(path))
+    _write_atomically(library.numpy.save(arrays, dict(metadata) if metadata else None), os.fsdecode(path))
 
 
 def _name(name: Any) -> str:
@@ -97,6 +97,7 @@ def _write_atomically(data: bytes, path: str) -> None:
     folder = os.path.dirname(target)
     mode = _mode_of_old_file(target, path)
     part = os.path.join(folder, f".saving-{secrets.token_hex(8)}.part")
+    replacing = False
     try:
         with open(part, "xb") as file:
             file.write(data)
@@ -104,11 +105,12 @@ def _write_atomically(data: bytes, path: str) -> None:
             os.fsync(file.fileno())
         if mode is not None:
             os.chmod(part, mode)
+        replacing = mode is not None
         os.replace(part, target)
     except BaseException as error:
         _remove(part)
         if isinstance(error, OSError):
-            raise OSError(error.errno, f"could not save {path!r}: {_reason(error, folder)}; "
+            raise OSError(error.errno, f"could not save {path!r}: {_reason(error, folder, replacing)}; "
                                        "an older file of this name is unchanged") from error
         raise
     _flush_folder(folder)
@@ -126,9 +128,11 @@ def _mode_of_old_file(target: str, path: str) -> int | None:
     return stat.S_IMODE(status.st_mode)
 
 
-def _reason(error: OSError, folder: str) -> str:
+def _reason(error: OSError, folder: str, replacing: bool) -> str:
     if not os.path.isdir(folder):
         return f"there is no folder {folder!r}; make it with os.makedirs"
+    if replacing and isinstance(error, PermissionError):     # the folder took the new file; Windows keeps an old one that is in use
+        return "no permission to replace the old file, which is write-protected or, on Windows, open in some program"
     hints = {
         errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up",
         errno.EFBIG: "the file is larger than the system allows",
@@ -171,7 +175,7 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
     Raises as `load` does.
     """
     library = _safetensors()
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     _check_header(path)
     with open(path, "rb") as file:
         data = file.read()
@@ -187,7 +191,7 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
 def load_metadata(path: Path) -> dict[str, str]:
     """The text that was saved beside the arrays; empty if there was none. Raises as `load` does."""
     library = _safetensors()
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     _check_header(path)
     try:
         with library.safe_open(path, framework="np") as file:

@@ -54,7 +54,7 @@ class Graph:
         Raises ValueError for another suffix; for what is drawn ImportError without the graphviz package and RuntimeError
         where no Graphviz is there to draw it.
         """
-        suffix = os.path.splitext(os.fspath(path))[1].lower()
+        suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix == ".svg":
             render.write(path, '<?xml version="1.0" encoding="UTF-8" standalone="no"?>\n' + self.svg())
         elif suffix in (".png", ".pdf"):
@@ -67,7 +67,7 @@ class Graph:
             render.write(path, self.html())
         else:
             raise ValueError(
-                f"cannot tell from {os.fspath(path)!r} what to write; "
+                f"cannot tell from {os.fsdecode(path)!r} what to write; "
                 "end the name in .svg, .png, .pdf, .dot, .txt or .html."
             )
 

@@ -177,10 +177,10 @@ class Steps:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write .html (the page) or .txt (the lines); raises ValueError for another suffix."""
-        suffix = os.path.splitext(os.fspath(path))[1].lower()
+        suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix not in (".html", ".txt"):
             raise ValueError(
-                f"steps are saved as .html or .txt, got {os.fspath(path)!r}; "
+                f"steps are saved as .html or .txt, got {os.fsdecode(path)!r}; "
                 "one step's picture is .picture(k).save(path)."
             )
         write(path, self.html() if suffix == ".html" else self.text() + "\n")
