@@ -127,7 +127,7 @@ class Progress:
 
     def __init__(self, done, steps):
         self.steps, self.begun, self.noted, self.bar = steps, time.perf_counter(), None, None
-        if sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
+        if sys.stderr and sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
             from tqdm import tqdm
             self.bar = tqdm(total=steps, initial=done, desc="  learning", unit="step", dynamic_ncols=True)
 
@@ -262,7 +262,7 @@ def main():
           f"{fresh:.2f}", flush=True)
 
     if not train(model, manual, settings, chosen.checkpoint, chosen.resume):
-        print(f"\nStopped. To go on from there: python {sys.argv[0]} --resume --checkpoint {chosen.checkpoint}")
+        print(f'\nStopped. To go on from there: python "{sys.argv[0]}" --resume --checkpoint "{chosen.checkpoint}"')
         sys.exit(130)
 
     print("\nNats per character of what was kept out:")

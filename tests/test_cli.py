@@ -1,14 +1,19 @@
 """The command line: what each command prints, its exit code, and one clear line where it cannot do what was asked."""
 
 import os
+import errno
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tinygrad_attn
 from tinygrad_attn import cli, doctor, threads
+from tinygrad_attn.demo.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -102,7 +107,7 @@ def test_doctor_names_what_is_missing_and_what_fails(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "LIBRARIES", [("no_such_module", "no-such-thing", "viz", "nothing")])
     monkeypatch.setattr(doctor, "checks", lambda: [("sums", lambda: (True, "fine")), ("products", lambda: 1 / 0)])
     out = said(capsys, "doctor", code=1)
-    assert "no-such-thing missing     nothing: pip install 'tinygrad_attn[viz]'" in out
+    assert 'no-such-thing missing     nothing: pip install "tinygrad_attn[viz]"' in out
     assert "ok      sums: fine" in out and "FAILED  products: ZeroDivisionError" in out and "Something is wrong" in out
 
 
@@ -273,6 +278,51 @@ def test_ctrl_c_ends_with_130_and_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(cli, "run_doctor", interrupted)
     assert said(capsys, "doctor", code=130) == "\nStopped.\n"
+
+
+def process(*arguments, **settings):
+    """A command in a process of its own, whose output is text in another encoding than UTF-8."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252"}
+    return subprocess.run([sys.executable, "-m", "tinygrad_attn", *arguments], env=variables, **{"capture_output": True, **settings})
+
+
+def test_what_the_encoding_of_a_pipe_lacks_is_written_otherwise(tmp_path):
+    """Windows' pipes and files have 256 characters, and the branches of a tree are not among them."""
+    path = tmp_path / "mine.py"
+    path.write_text(FUNCTIONS, "utf-8")
+    done = process("graph", f"{path}:energy")
+    assert done.returncode == 0, done.stderr
+    assert "`- multiply" in done.stdout.decode("cp1252")
+    picture = tmp_path / "\u4e2d.txt"
+    done = process("graph", f"{path}:energy", "--output", str(picture))
+    assert done.returncode == 0 and rb"\u4e2d.txt" in done.stdout, done.stderr
+    assert "\u2514\u2500 multiply" in picture.read_text("utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
+def test_a_reader_that_is_gone_is_no_error(file):
+    read, write = os.pipe()
+    os.close(read)
+    done = process("gradcheck", f"{file}:right", capture_output=False, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_windows_calls_a_reader_that_is_gone_an_invalid_argument(monkeypatch):
+    gone, name = OSError(errno.EINVAL, "Invalid argument"), OSError(errno.EINVAL, "Invalid argument", "a?b")
+    assert not cli.reader_gone(gone)
+    monkeypatch.setattr(cli, "os", SimpleNamespace(name="nt"))
+    assert cli.reader_gone(gone) and not cli.reader_gone(name)
+
+
+def test_nothing_to_print_to(file, monkeypatch):
+    """As under pythonw."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert cli.main(["gradcheck", f"{file}:right"]) == 0 and cli.main(["graph", f"{file}:energy"]) == 0
+    monkeypatch.setattr(cli, "run_doctor", lambda arguments: signal.raise_signal(signal.SIGINT))
+    assert cli.main(["doctor"]) == 130
+    assert not Progress("seed 0").on_terminal
 
 
 def test_a_mistake_in_an_option_is_one_line(capsys, tmp_path):

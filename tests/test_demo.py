@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -210,6 +211,19 @@ def test_ctrl_c_keeps_the_last_epoch_and_says_how_to_go_on(tmp_path):
     assert len(ta.load(tmp_path / "out" / "checkpoints" / "seed-0.safetensors")) > 31
 
 
+@pytest.mark.parametrize("system, quoted", [("posix", "'my report'"), ("nt", '"my report"')])
+def test_a_folder_with_a_space_is_quoted_as_the_system_does(tmp_path, monkeypatch, system, quoted):
+    def stopped(*_):
+        (tmp_path / "my report" / "checkpoints" / "seed-0.safetensors").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "os", SimpleNamespace(name=system, makedirs=os.makedirs, path=os.path))
+    monkeypatch.setattr(demo, "_everything", stopped)
+    with pytest.raises(KeyboardInterrupt, match=f"--epochs 20 --out {quoted}$"):
+        demo.run_demo("my report")
+
+
 def test_other_files_in_the_folder_are_left_alone(tmp_path):
     theirs, ours = (tmp_path / "checkpoints" / name for name in ("mine.safetensors", "seed-3.safetensors"))
     theirs.parent.mkdir()
@@ -233,6 +247,6 @@ def test_a_folder_that_cannot_be_is_named(tmp_path):
 
 def test_missing_extras_are_named_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "NEEDED", {"no_such_module": "no-such-thing", **demo.NEEDED})
-    with pytest.raises(ImportError, match=r"the demo needs no-such-thing: pip install 'tinygrad_attn\[examples,viz\]'"):
+    with pytest.raises(ImportError, match=r'the demo needs no-such-thing: pip install "tinygrad_attn\[examples,viz\]"'):
         demo.run_demo(tmp_path / "out")
     assert not (tmp_path / "out").exists()

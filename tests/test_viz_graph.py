@@ -392,7 +392,7 @@ def nothing_draws(monkeypatch):
 def test_without_a_renderer_text_and_tree_remain_and_the_error_names_both_remedies(nothing_draws, tmp_path):
     graph = twice()
     for draw in (graph.svg, lambda: graph.save(tmp_path / "a.svg"), lambda: graph.save(tmp_path / "a.png")):
-        with pytest.raises(RuntimeError, match=r"(?s)apt install graphviz.*pip install 'tinygrad_attn\[viz\]'"):
+        with pytest.raises(RuntimeError, match=r'(?s)apt install graphviz.*pip install "tinygrad_attn\[viz\]"'):
             draw()
     assert list(tmp_path.iterdir()) == []
     assert graph.dot.startswith("digraph")
@@ -424,7 +424,7 @@ def test_without_the_graphviz_package_the_error_says_how_to_get_it(monkeypatch):
         builtins, "__import__", lambda name, *a, **k: _missing(name) if name == "graphviz" else real(name, *a, **k)
     )
     graph = twice()
-    with pytest.raises(ImportError, match=r"pip install 'tinygrad_attn\[viz\]'"):
+    with pytest.raises(ImportError, match=r'pip install "tinygrad_attn\[viz\]"'):
         graph.dot
     assert graph.text().startswith("add") and "<details" in graph._repr_html_()
 

@@ -14,6 +14,8 @@ Each command imports what it needs when it runs, so that `--help` is there at on
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -33,26 +35,38 @@ class UsageError(ValueError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")        # names and paths have any letters, a pipe on Windows only some
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.run is None:
         parser.print_help()
         return 0
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        if sys.stdout is not None:                   # as under pythonw
+            sys.stdout.flush()
+        return code
     except KeyboardInterrupt as stop:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
-    except BrokenPipeError:                          # `... | head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
+        if reader_gone(error):                       # `... | head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         if arguments.traceback:
             raise
         where = "" if isinstance(error, UsageError) else f"\n(`tinygrad-attn --traceback {arguments.command} ...` shows where)"
         print(f"tinygrad-attn {arguments.command}: {users_line(error)}{error}{where}", file=sys.stderr)
         return 2
+
+
+def reader_gone(error: Exception) -> bool:
+    """Whether nobody reads the pipe any more; Windows calls that an invalid argument, but there it belongs to no file's name."""
+    return isinstance(error, BrokenPipeError) or (
+        os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL and error.filename is None)
 
 
 def users_line(error: Exception) -> str:

@@ -46,7 +46,7 @@ def examine() -> int:
     print("\nOptional libraries")
     for module, name, extra, purpose in LIBRARIES:
         if find_spec(module) is None:
-            print(f"  {name:<14}missing     {purpose}: pip install 'tinygrad_attn[{extra}]'")
+            print(f'  {name:<14}missing     {purpose}: pip install "tinygrad_attn[{extra}]"')
         else:
             print(f"  {name:<14}{version(name):<12}{purpose}")
     print(f"  pictures are drawn by {renderer()}")

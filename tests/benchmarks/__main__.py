@@ -114,7 +114,7 @@ def main() -> int:
         workers = {name: Worker(name, threads) for name in ("torch", "ours", *rivals)}
         workers = {name: worker for name, worker in workers.items() if worker.alive}
         if {"torch", "ours"} - set(workers):
-            print("The benchmark needs torch and this package; see pip install '.[test]'.", file=sys.stderr)
+            print('The benchmark needs torch and this package; see pip install ".[test]".', file=sys.stderr)
             return 2
         try:
             with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ import copy
 import importlib.util
 import os
 import shlex
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def require_extras() -> None:
     """Raise one ImportError that names everything missing, before any work is done."""
     missing = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise ImportError(f"the demo needs {', '.join(missing)}: pip install 'tinygrad_attn[examples,viz]'")
+        raise ImportError(f"the demo needs {', '.join(missing)}: pip install \"tinygrad_attn[examples,viz]\"")
 
 
 def check_gradients(run: Run, images: int = 8) -> Any:
@@ -64,6 +65,7 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must be from 0 to {LARGEST_SEED}, got {seed}")
     checkpoints = Path(out) / "checkpoints"
+    quoted = subprocess.list2cmdline([str(out)]) if os.name == "nt" else shlex.quote(str(out))      # Windows' cmd keeps '...' in a name
     try:
         os.makedirs(checkpoints, exist_ok=True)
     except OSError as error:
@@ -80,7 +82,7 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
         return _everything(Path(out), seed, epochs, resume, runs)
     except KeyboardInterrupt:
         newest = max(_saved(checkpoints), key=os.path.getmtime, default=None)
-        again = f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {shlex.quote(str(out))}"
+        again = f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {quoted}"
         again += f" --runs {runs}" if runs else ""
         if newest is None:
             raise Interrupted("Stopped. No epoch was finished yet, so nothing is kept.") from None

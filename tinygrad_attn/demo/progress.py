@@ -15,7 +15,7 @@ class Progress:
     """Shows one run. A context manager; its `on_step` is what `train` calls after each update."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.bar, self.on_terminal = name, None, sys.stderr.isatty()
+        self.name, self.bar, self.on_terminal = name, None, sys.stderr is not None and sys.stderr.isatty()
         self.epochs_told = 0
 
     def __enter__(self) -> Progress:

@@ -49,7 +49,7 @@ def package() -> Any:
         import graphviz  # lazy: an optional package
     except ImportError:
         raise ImportError(
-            "DOT text is built with the graphviz package, which is not installed: pip install 'tinygrad_attn[viz]'. "
+            'DOT text is built with the graphviz package, which is not installed: pip install "tinygrad_attn[viz]". '
             "The text tree, .text(), needs nothing."
         ) from None
     return graphviz

@@ -37,8 +37,11 @@ class Graph:
         return self._svg
 
     def text(self) -> str:
-        """The picture as a tree of text, from the output down to the inputs; needs nothing installed."""
-        return tree.to_text(self.picture)
+        """The picture as a tree of text, from the output down to the inputs; needs nothing installed.
+
+        The branches are of ASCII where standard output has no others.
+        """
+        return tree.as_standard_output_can(tree.to_text(self.picture))
 
     def html(self) -> str:
         """A self-contained page with the picture, or with the tree where nothing can draw."""
@@ -62,7 +65,7 @@ class Graph:
         elif suffix in (".dot", ".gv"):
             render.write(path, self.dot)
         elif suffix == ".txt":
-            render.write(path, self.text() + "\n")
+            render.write(path, tree.to_text(self.picture) + "\n")
         elif suffix == ".html":
             render.write(path, self.html())
         else:

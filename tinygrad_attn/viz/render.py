@@ -12,7 +12,7 @@ from .dot import package
 
 NO_RENDERER = (
     "no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or from "
-    "graphviz.org), or pip install 'tinygrad_attn[viz]', whose pygraphviz carries the libraries. Without either, .dot "
+    'graphviz.org), or pip install "tinygrad_attn[viz]", whose pygraphviz carries the libraries. Without either, .dot '
     "and .text() still work, and so does save() with .dot, .txt or .html."
 )
 

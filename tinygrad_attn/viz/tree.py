@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from .model import Box, Picture
 
 DEEPEST = 30
 """So deep the tree indents; what lies deeper begins again at the left margin."""
+
+PLAIN = str.maketrans("\u2502\u251c\u2514\u2500", "||`-")
+"""The tree's lines in ASCII."""
 
 
 class Line(NamedTuple):
@@ -79,6 +83,16 @@ def to_text(picture: Picture) -> str:
         edge = f"{line.edge}: " if line.edge else ""
         out.append(stem + branch + edge + words(picture, line.box, line.seen))
     return "\n".join([*out, *map(_printable, picture.notes)])
+
+
+def as_standard_output_can(text: str) -> str:
+    """The text itself, or what is nearest to it in the characters that standard output has: few, in a pipe or a file on Windows."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def to_html(picture: Picture) -> str:
