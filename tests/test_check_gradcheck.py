@@ -232,6 +232,17 @@ def test_a_bug_inside_a_model_is_found_in_its_module():
                      raise_exception=False).diagnosis.kind == "not deterministic"
 
 
+def test_float64_of_another_byte_order_is_float64():
+    @op
+    def cube(x):
+        return x ** 3
+    cube.vjp(lambda g, y, x: g * 2 * x * x)
+    a = np.array([[0.5, -1.0], [2.0, 0.3]], ">f8")
+    assert gradcheck(lambda x: np.exp(x).sum(), [a], order=2)
+    report = gradcheck(lambda x: np.exp(cube(x)), [Tensor(a, requires_grad=True)], raise_exception=False)
+    assert not report and report.op == "cube" and report.diagnosis.kind == "constant factor"
+
+
 def test_float32_is_refused_with_the_reason():
     with pytest.raises(TypeError, match=r"precision too low.*float64.*x\.astype\(np\.float64\)"):
         gradcheck(np.exp, Tensor([1.0, 2.0], requires_grad=True))

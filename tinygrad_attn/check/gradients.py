@@ -112,7 +112,7 @@ def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any]
     for name, t in zip(names, checked):
         if not isinstance(t, Variable):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
-        if t._data.dtype != np.float64:
+        if t._data.dtype.newbyteorder("=") != np.float64:
             cure = "module.astype(np.float64)" if name.startswith("parameter") else "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
             raise TypeError(f"precision too low: {name} is {describe(t)}. Central differences need float64: in {t._data.dtype} rounding "
                             "leaves only two or three digits, "

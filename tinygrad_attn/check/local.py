@@ -41,7 +41,7 @@ def local_problem(step: Step, rng: np.random.Generator) -> tuple[Problem, list[i
     copies: dict[int, Any] = {}                      # an operand that is used twice stays one tensor
     for i, x in enumerate(step.inputs):
         if isinstance(x, Variable):
-            checked = x._tracked and x._data.dtype == np.float64
+            checked = x._tracked and x._data.dtype.newbyteorder("=") == np.float64
             if checked and id(x) not in copies:
                 positions.append(i)
             copy = copies[id(x)] = copies[id(x)] if id(x) in copies else Variable._kind._of(x._data.copy(), checked)
