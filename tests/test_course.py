@@ -113,6 +113,15 @@ def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
     assert not marks.ok and said in marks.help, str(marks)
 
 
+@pytest.mark.parametrize("start, encoding", [("", "utf-8-sig"), ("# -*- coding: cp1252 -*-\n# gr\u00fc\u00df Gott\n", "cp1252")])
+def test_a_file_is_read_as_python_reads_it(marker, tmp_path, start, encoding):
+    """With the mark that Windows' editors put first, or in an encoding that it names."""
+    path = tmp_path / "mine.py"
+    path.write_text(start + (EXERCISES / "solutions" / "slope.py").read_text("utf-8"), encoding)
+    marks = mark(marker, "slope", path)
+    assert marks.ok, str(marks)
+
+
 @pytest.mark.parametrize("text, said", [
     ("def softmax(:\n", "syntax error in line 1"),
     ("import numpy as np\n\ndef softmax(x):\n    return np.exp(y)\n", "raises NameError in line 4"),
