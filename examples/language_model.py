@@ -242,6 +242,7 @@ def settings_of(chosen):
 
 def main():
     chosen = read_options()
+    sys.stdout.reconfigure(errors="replace")                      # a pipe on Windows has not every character of the manual
     if importlib.util.find_spec("safetensors") is None:
         print("skipped: safetensors, in which checkpoints are kept, is not installed: pip install safetensors")
         return

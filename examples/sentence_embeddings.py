@@ -156,6 +156,7 @@ def main():
     options.add_argument("--sentences", type=Path, metavar="FILE", help="what to search, a sentence a line")
     options.add_argument("--top", type=int, default=2, help="how many to show for each query (2)")
     options = options.parse_args()
+    sys.stdout.reconfigure(errors="replace")                      # a pipe on Windows has not every letter of a sentence
 
     folder = find_files()
     if folder is None:
@@ -167,7 +168,7 @@ def main():
     sentences = SENTENCES
     if options.sentences:
         try:
-            sentences = [line.strip() for line in options.sentences.read_text("utf-8").splitlines() if line.strip()]
+            sentences = [line.strip() for line in options.sentences.read_text("utf-8-sig").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             sys.exit(f"could not read {str(options.sentences)!r}: {error}")
         if not sentences:

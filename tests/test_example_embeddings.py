@@ -122,10 +122,11 @@ def test_every_weight_is_renamed():
         assert np.array_equal(ours, bert[theirs].astype(np.float32)), theirs
 
 
-def run(*arguments, folder):
+def run(*arguments, folder, encoding="utf-8"):
     """The example as a process of its own."""
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
     return subprocess.run([sys.executable, ROOT / "examples" / "sentence_embeddings.py", *arguments], cwd=folder, capture_output=True,
-                          text=True, encoding="utf-8", timeout=300, env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"})
+                          text=True, encoding=encoding, timeout=300, env=variables)
 
 
 def test_search_finds_by_meaning(folder, tmp_path):
@@ -136,6 +137,13 @@ def test_search_finds_by_meaning(folder, tmp_path):
     assert "The dog sleeps." in answers[0] and "Stocks fell sharply." in answers[1] and "Stocks" not in answers[0]
     missing = run("--sentences", "none.txt", folder=tmp_path)
     assert missing.returncode == 1 and "could not read 'none.txt'" in missing.stderr
+
+
+def test_letters_that_a_pipe_on_windows_lacks_are_replaced(folder, tmp_path):
+    (tmp_path / "notes.txt").write_text("The dog \u2192 sleeps.\n", "utf-8-sig")
+    done = run("\u72d7 \u00fc", "--sentences", "notes.txt", folder=tmp_path, encoding="cp1252")
+    assert done.returncode == 0, done.stderr
+    assert "? \u00fc" in done.stdout and "  The dog ? sleeps." in done.stdout
 
 
 def test_absent_package_is_one_clear_line(monkeypatch, capsys):
