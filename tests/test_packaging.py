@@ -125,6 +125,35 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
     assert "tinygrad-attn = tinygrad_attn.cli:main" in scripts
 
 
+def test_the_package_runs_from_a_zip_file(tmp_path):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for path in PACKAGE.rglob("*"):
+            if path.suffix != ".pyc":
+                archive.write(path, path.relative_to(ROOT))
+    where, steps, report = fresh(f"""
+import sys; sys.path.insert(0, {str(tmp_path / "all.zip")!r})
+import json, numpy as np, tinygrad_attn as ta
+x = ta.Tensor([1.0, 2.0], requires_grad=True)
+from tinygrad_attn.demo.report import template
+print(json.dumps([ta.__file__, ta.backward_steps(np.sum(np.exp(x))).html(), template()]))
+""")
+    assert "all.zip" in where and "<script>" in steps and "{{accuracy}}" in report
+
+
+def test_nothing_is_read_or_written_in_the_encoding_of_the_system(tmp_path):
+    """Which is not UTF-8 on Windows; what says so is Python's own warning."""
+    done = subprocess.run([sys.executable, "-X", "warn_default_encoding", "-W", "error::EncodingWarning", "-c", f"""
+import numpy as np, tinygrad_attn as ta
+from tinygrad_attn import doctor
+x = ta.Tensor([1.0, 2.0], requires_grad=True)
+for name in ("a.txt", "a.html"):
+    ta.viz.graph(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/" + name)
+ta.backward_steps(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/b.html")
+doctor.product_time()
+"""], capture_output=True, encoding="utf-8", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_both_ways_to_the_command_line_are_one():
     assert callable(importlib.import_module("tinygrad_attn.cli").main)
     done = subprocess.run([sys.executable, "-m", "tinygrad_attn", "--help"], cwd=ROOT, capture_output=True, text=True)

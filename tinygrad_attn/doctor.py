@@ -139,7 +139,7 @@ for _ in range(20):
 print(min(times))"""
     alone = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
     variables = {**os.environ, **alone, **environment}
-    done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True, encoding="utf-8")
     return float(done.stdout)
 
 

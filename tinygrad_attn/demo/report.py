@@ -8,6 +8,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,12 @@ def write_report(path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[st
                   + html.escape(", ".join(f"{name} {value}" for name, value in vars(first.settings).items() if name != "split")),
         "data": looking_data(first),
     }
-    template = Path(__file__).with_name("page.html").read_text("utf-8")
-    write(path, re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template))
+    write(path, re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template()))
+
+
+def template() -> str:
+    """The page with {{names}} where the fields go."""
+    return resources.files("tinygrad_attn.demo").joinpath("page.html").read_text("utf-8")
 
 
 def mean_baselines(baselines: Sequence[Mapping[str, float]]) -> dict[str, float]:
