@@ -188,6 +188,7 @@ def test_second_ctrl_c_interrupts():
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT to send")
 def test_program_is_stopped_by_ctrl_c_and_goes_on(tmp_path):
     require("safetensors")
     command = [sys.executable, "-u", ROOT / "examples" / "language_model.py", "--steps", "1000"]

@@ -104,12 +104,16 @@ def test_paths(tmp_path, monkeypatch, how, saved):
     monkeypatch.chdir(tmp_path)
     target = {"relative": "weights.safetensors", "str": str(saved), "link": tmp_path / "link"}[how]
     if how == "link":
-        target.symlink_to(saved)
+        try:
+            target.symlink_to(saved)
+        except OSError:
+            pytest.skip("no links may be made here, as by most users of Windows")
     save({"new": np.ones(2)}, target)
     assert list(load(saved)) == list(load(target)) == ["new"]
     assert how != "link" or target.is_symlink()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps other permissions")
 def test_the_mode_of_an_old_file_is_kept_and_a_new_one_follows_the_umask(saved):
     saved.chmod(0o640)
     save({"new": np.ones(2)}, saved)
@@ -443,7 +447,7 @@ print(len(losses), losses[-1])
 def test_killed_and_resumed_training_ends_in_the_same_bits(tmp_path):
     straight = run(TRAINING, tmp_path / "straight", 20, -1)
     for kill_at in (0, 9, 14):
-        assert run(TRAINING, tmp_path / "killed", 20, kill_at, check=False).returncode == -9
+        assert run(TRAINING, tmp_path / "killed", 20, kill_at, check=False).returncode == (9 if os.name == "nt" else -9)
     resumed = run(TRAINING, tmp_path / "killed", 20, -1)
     assert resumed.stdout == straight.stdout and resumed.stdout.startswith("20 ")
     one, other = load(tmp_path / "straight"), load(tmp_path / "killed")
