@@ -1,6 +1,5 @@
 """The command line: what each command prints, its exit code, and one clear line where it cannot do what was asked."""
 
-import os
 import errno
 import os
 import signal

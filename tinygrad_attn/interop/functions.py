@@ -79,10 +79,11 @@ def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, 
     return like if plain(fill_value) is fill_value else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
 
 
-@rule(np.fix)
-def _fix(x, out=None):
-    refuse("fix", out=out)
-    return ops.trunc(x)
+if hasattr(np, "fix"):                               # deprecated since NumPy 2.5
+    @rule(np.fix)
+    def _fix(x, out=None):
+        refuse("fix", out=out)
+        return ops.trunc(x)
 
 
 @rule(np.imag)
