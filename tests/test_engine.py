@@ -38,6 +38,21 @@ def test_backward_twice_adds_up_and_needs_retain_graph():
         loss.backward()
 
 
+@pytest.mark.parametrize("settings", [{}, {"allow_unused": True}, {"create_graph": True}])
+def test_a_gradient_by_what_may_lie_behind_a_released_part_is_refused(settings):
+    x, w = leaf(3), leaf(3)
+    y = x * x
+    y.sum().backward()
+    loss = lambda: (y * w + x).sum()
+    with pytest.raises(RuntimeError, match="has been released"):
+        ta.grad(loss(), x, **settings)               # 2 x w + 1, of which only the 1 is left
+    with pytest.raises(RuntimeError, match=r"detach\(\)"):
+        ta.grad(loss(), w, **settings)               # w might have been behind y
+    assert np.array_equal(ta.grad(loss(), y, **settings)[0].numpy(), w.numpy())
+    z = w * 2                                        # y is older than this, so it has no part in y
+    assert np.array_equal(ta.grad((y * z).sum(), z, **settings)[0].numpy(), y.numpy())
+
+
 def test_sixty_doublings_are_one_sweep_not_two_to_the_sixty():
     a = leaf(2)
     y = a

@@ -310,6 +310,29 @@ def test_checkpoint_says_when_the_function_is_not_repeatable():
         y.sum().backward()
 
 
+@pytest.mark.parametrize("run", [lambda f, x: f(x), checkpoint])
+def test_a_released_tensor_is_a_constant_to_a_function_of_something_else(run):
+    w = Tensor(X, requires_grad=True)
+    h = w * w
+    h.sum().backward()
+    g = lambda x: np.sum(run(lambda x: np.sin(x) * h, x))
+    slope, bend = X**2 * np.cos(X), np.diag(-X**2 * np.sin(X))
+    for x in (X, w):
+        close(value_and_grad(g)(x)[1], slope)
+        close(vjp(g, x)[1](1.0)[0], slope)
+        close(jvp(g, x, np.ones_like(X))[1], slope.sum())
+        close(jacobian(g, x), slope)
+        close(hessian(g, x), bend)
+        close(hvp(g, x, np.ones_like(X)), bend.sum(0))
+
+    def releases(x):
+        y = x * x
+        y.sum().backward()
+        return y.sum()
+    with pytest.raises(RuntimeError, match="has been released"):
+        value_and_grad(releases)(X)
+
+
 def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
     from tinygrad_attn.engine import local
     with pytest.raises(ZeroDivisionError):

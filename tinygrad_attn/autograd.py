@@ -147,6 +147,12 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
     the results can be differentiated again.  An input the outputs do not depend on is a ValueError, or None with `allow_unused`.
     Only the partial derivatives on the way to these inputs are computed.  As torch.autograd.grad.
     """
+    return gradients(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
+
+
+def gradients(outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: bool | None, create_graph: bool, allow_unused: bool,
+              since: int = 0) -> tuple[Any, ...]:
+    """`grad`, for inputs that may be known to be made after the tick `since`."""
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, np.ndarray)) else [inputs]
     if grad_outputs is None:
@@ -164,7 +170,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
                                 "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
     with enable_grad() if create_graph else no_grad():
-        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
+        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain, since=since)
         given: set[int] = set()
         results = []
         for i, x in enumerate(inputs):
@@ -175,7 +181,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
             elif allow_unused:
                 results.append(None)
             else:
-                raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs (or that part of the graph "
-                                 "has been released). Pass allow_unused=True to get None for it.")
+                raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs. "
+                                 "Pass allow_unused=True to get None for it.")
     guard.take_back(inputs)
     return tuple(results)

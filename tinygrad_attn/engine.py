@@ -117,8 +117,8 @@ def _silent(op: Op, index: int) -> TypeError:
                      f"derivative write None in place of the rule: {op.__name__}.vjp(..., None).")
 
 
-def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[int]:
-    """The ids of the tensors from which a wanted one can be reached."""
+def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool, since: int) -> set[int]:
+    """The ids of the tensors from which a wanted one can be reached; of a released one nobody knows, unless it is older than `since`."""
     found, seen = list(roots), {id(t) for t in roots}
     for t in found:
         if t._record is not None and not (stop and id(t) in wanted):
@@ -128,19 +128,24 @@ def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool) -> set[
                     found.append(x)
     leads: set[int] = set()
     for t in sorted((t for t in found if t._record is not None), key=lambda t: t._record[0]):  # type: ignore[index]
-        if not (stop and id(t) in wanted) and any(id(x) in wanted or id(x) in leads for x in t._record[6:]):  # type: ignore[index]
+        record: Any = t._record
+        if not (stop and id(t) in wanted) and (record[1] is None and record[0] > since or
+                                               any(id(x) in wanted or id(x) in leads for x in record[6:])):
             leads.add(id(t))
     return leads
 
 
 def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[Variable] | None = None, create_graph: bool = False,
-          retain_graph: bool = False, stop: bool = False) -> dict[int, tuple[Variable, Any, bool]]:
+          retain_graph: bool = False, stop: bool = False, since: int = 0) -> dict[int, tuple[Variable, Any, bool]]:
     """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors: `{id: (tensor, gradient, fresh)}`.
 
-    `stop` treats the wanted tensors as leaves.  `fresh` tells that the gradient's memory was allocated here.
+    `stop` treats the wanted tensors as leaves; what was released and is older than the tick `since` does not lead to them.  `fresh` tells
+    that the gradient's memory was allocated here.
     """
     goal = None if wanted is None else {id(t) for t in wanted}
-    leads = set() if goal is None else _leading_to(roots, goal, stop)
+    if wanted:
+        since = max(since, min(0 if t._record is None else t._record[0] for t in wanted))
+    leads = set() if goal is None else _leading_to(roots, goal, stop, since)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
     grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
@@ -177,7 +182,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         if special:
             if op is None:
                 raise RuntimeError("this graph has been released: backward() was called on it before. "
-                                   "Pass retain_graph=True to the first call to use it twice, or compute the loss again.")
+                                   "Pass retain_graph=True to the first call to use it twice, or compute the loss again; detach() the "
+                                   "part that was released if it is meant as a constant.")
             if record[5] & RETAINED or goal is not None and id(t) in goal:
                 done[id(t)] = t, g, False
         if latest > record[0] or special and record[5] & WATCHED:
