@@ -333,6 +333,32 @@ def test_a_released_tensor_is_a_constant_to_a_function_of_something_else(run):
         value_and_grad(releases)(X)
 
 
+def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
+    x, w, c, a = Tensor(X, requires_grad=True), Tensor(X, requires_grad=True), Tensor(X), X.copy()
+    drop = nn.Dropout(0.5)
+
+    def change(array):
+        array[...] += 1
+
+    for f, between, words in ((lambda x: x * w, lambda: change(w.data), "changed in place after it was used"),
+                              (lambda x: x * c, lambda: change(c.data), "its result is another one"),
+                              (lambda x: x * a, lambda: change(a), "its result is another one"),
+                              (lambda x: drop(x), lambda: drop.eval(), "its result is another one")):
+        y = checkpoint(f, x)
+        between()
+        with pytest.raises(ValueError, match=words):
+            y.sum().backward()
+    assert x.grad is None and w.grad is None
+
+
+@pytest.mark.parametrize("first", [np.array([1.0, np.nan, np.inf, -np.inf, 0.0]), np.zeros(3), np.zeros((0, 2)), np.float32([1e30, 1.0])])
+def test_numbers_that_repeat_themselves_are_no_change(first):
+    f = lambda x: x * first.astype(first.dtype)
+    x = Tensor(np.ones_like(first), requires_grad=True)
+    checkpoint(f, x).sum().backward()
+    assert np.array_equal(x.grad.numpy(), first, equal_nan=True)
+
+
 def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
     from tinygrad_attn.engine import local
     with pytest.raises(ZeroDivisionError):

@@ -7,6 +7,7 @@ say `create_graph=True` to differentiate a result further.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -302,10 +303,10 @@ class _Run:
 def _value(*inputs: Any, run: _Run) -> Any:
     """The value of a checkpointed call; its derivative runs the call again."""
     value, run.value = run.value, None
-    return value
+    return value, None
 
 
-def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...]) -> list[Any]:
+def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: None) -> list[Any]:
     create_graph = isinstance(g, Variable)
     since, given = tick(), inputs[:len(run.places)]  # whether older released ones lead anywhere, the sweep outside has seen
     fresh = [clone(x) if create_graph and x._tracked else Tensor._of(getattr(x, "_data", x), needed)
@@ -314,6 +315,10 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...])
     if not isinstance(result, Tensor) or result.shape != y.shape:
         raise ValueError(f"a checkpointed function must do the same when it is run again, but returned {describe(result)} "
                          f"instead of shape {y.shape}.")
+    if _differs(result._data, getattr(y, "_data", y)):
+        raise ValueError("a checkpointed function must do the same when it is run again, but its result is another one. Was an array "
+                         "changed in place that it uses, or train() or eval() called in between? Random numbers come from ta.rand and "
+                         "the like, which are repeated.")
     wanted = [x for x, needed in zip([*fresh, *run.outside], needs, strict=True) if needed]
     here = local.context
     observers, here.observers = here.observers, ()
@@ -324,7 +329,13 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...])
     return [found[id(x)][1] if needed and id(x) in found else None for x, needed in zip([*fresh, *run.outside], needs, strict=True)]
 
 
-recomputed = Op(_value)
+def _differs(again: Any, first: Any) -> bool:
+    """By more than rounding, which may depend on the number of threads?"""
+    size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
+    return not np.allclose(again, first, rtol=0, atol=math.sqrt(np.finfo(first.dtype).eps) * float(size), equal_nan=True)
+
+
+recomputed = Op(_value, saves=True)                  # the guard cannot ask the rule what it reads: f has the tensors from outside itself
 recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
