@@ -53,6 +53,14 @@ def test_a_gradient_by_what_may_lie_behind_a_released_part_is_refused(settings):
     assert np.array_equal(ta.grad((y * z).sum(), z, **settings)[0].numpy(), y.numpy())
 
 
+def test_what_create_graph_left_in_grad_can_be_differentiated_after_more_was_added():
+    x = leaf(3)
+    (x ** 3).sum().backward(create_graph=True)
+    (x * 5).sum().backward()
+    assert np.allclose(ta.grad(x.grad.sum(), x)[0].numpy(), 6 * x.numpy())
+    x.zero_grad()
+
+
 def test_sixty_doublings_are_one_sweep_not_two_to_the_sixty():
     a = leaf(2)
     y = a

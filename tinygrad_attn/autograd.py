@@ -124,6 +124,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     before, here.recording = here.recording, create_graph
     try:
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values()
+        here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
         for t, g, fresh in found:
             if t._tracked:                           # unless it was frozen since
                 g = _result(g, fresh)
