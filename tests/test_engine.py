@@ -521,6 +521,32 @@ def test_one_no_grad_in_two_threads():
     assert seen == {"first": True, "inside": False, "second": True}
 
 
+def test_a_no_grad_that_another_thread_leaves_is_named():
+    def inside():
+        with ta.no_grad():
+            yield leaf(1) * 2
+
+    @ta.no_grad()
+    def above():
+        yield leaf(1) * 2
+
+    def finish(steps):
+        try:
+            told.append(len(list(steps)))
+        except RuntimeError as error:
+            told.append(str(error))
+
+    told, here = [], ta.engine.local.context
+    for function in (inside, above):
+        steps = function()
+        assert not next(steps).requires_grad
+        thread = threading.Thread(target=finish, args=(steps,))
+        thread.start()
+        thread.join()
+        here.recording, here.before = True, []
+    assert "entered in another thread" in told[0] and "@no_grad()" in told[0] and told[1] == 0
+
+
 def test_an_error_of_another_kind_keeps_its_cause_and_says_where():
     @ta.op
     def fails(x):

@@ -68,7 +68,11 @@ class _Recording(ContextDecorator):
         here.recording = self._value
 
     def __exit__(self, *_: object) -> None:
-        local.context.recording = local.context.before.pop()
+        here = local.context
+        if not here.before:
+            raise RuntimeError(f"this `with {type(self).__name__}():` was entered in another thread, which is left in it. A generator that "
+                               f"threads share has @{type(self).__name__}() above its def instead, which holds only while it runs.")
+        here.recording = here.before.pop()
 
 
 class no_grad(_Recording):
