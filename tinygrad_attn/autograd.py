@@ -149,8 +149,9 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
 
     `outputs`, `inputs` and `grad_outputs` are a Tensor or a sequence of them.  `grad_outputs` weighs the outputs and may be left out for
     single numbers.  `retain_graph` keeps the graph for another pass (default: as `create_graph`).  With `create_graph=True`
-    the results can be differentiated again.  An input the outputs do not depend on is a ValueError, or None with `allow_unused`.
-    Only the partial derivatives on the way to these inputs are computed.  As torch.autograd.grad.
+    the results can be differentiated again.  An input the outputs do not depend on is a ValueError, or None with `allow_unused`;
+    a released part that may lead to one is a RuntimeError.  Only the partial derivatives on the way to these inputs are
+    computed.  As torch.autograd.grad.
     """
     return gradients(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
 

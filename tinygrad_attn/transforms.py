@@ -346,8 +346,8 @@ def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
 
     Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random
     numbers (dropout) come out the same both times; checkpoints may be nested and differentiated further.  f returns
-    one Tensor (TypeError otherwise). As torch.utils.checkpoint.  Source: T. Chen et al., "Training deep nets with
-    sublinear memory cost" (2016).
+    one Tensor (TypeError otherwise), and the same when it is run again (ValueError otherwise).  As
+    torch.utils.checkpoint.  Source: T. Chen et al., "Training deep nets with sublinear memory cost" (2016).
     """
     if not callable(f):
         raise TypeError(f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write checkpoint(layer, x), not "
