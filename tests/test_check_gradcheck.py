@@ -248,6 +248,13 @@ def test_float32_is_refused_with_the_reason():
         gradcheck(np.exp, Tensor([1.0, 2.0], requires_grad=True))
 
 
+@pytest.mark.skipif(np.longdouble(1).itemsize == 8, reason="longdouble is float64 here")
+def test_more_precision_is_refused_with_another_reason():
+    with pytest.raises(TypeError, match=r"^input 0 is .*set for float64") as refused:
+        gradcheck(np.exp, [np.ones(3, np.longdouble)])
+    assert "digits" not in str(refused.value)
+
+
 @pytest.mark.parametrize("wrong, text", [
     (lambda: gradcheck(rand(3), [rand(3)]), "takes a function"),
     (lambda: gradcheck(lambda: rand(3), []), "nothing to check"),

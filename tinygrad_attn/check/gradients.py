@@ -114,9 +114,10 @@ def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any]
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
         if t._data.dtype.newbyteorder("=") != np.float64:
             cure = "module.astype(np.float64)" if name.startswith("parameter") else "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
-            raise TypeError(f"precision too low: {name} is {describe(t)}. Central differences need float64: in {t._data.dtype} rounding "
-                            "leaves only two or three digits, "
-                            f"and a wrong gradient passes. Write {cure}.")
+            why = (f"precision too low: {name} is {describe(t)}. Central differences need float64: in {t._data.dtype} rounding leaves only "
+                   "two or three digits, and a wrong gradient passes." if t._data.dtype.itemsize < 8 else
+                   f"{name} is {describe(t)}. The steps and limits of gradcheck are set for float64.")
+            raise TypeError(f"{why} Write {cure}.")
     return arguments, checked, names
 
 
