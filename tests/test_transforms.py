@@ -303,6 +303,20 @@ def test_a_checkpoint_sees_what_a_transform_inside_is_taken_at():
         close(ta.grad(vjp(lambda x, run=run: run(slope, x), 2 * X, create_graph=True)[0], z)[0], 24 * X**3)
 
 
+def test_a_gradient_inside_a_checkpoint_is_a_transforms():
+    """The first run records nothing, so that grad() has nothing to go back through; it says so, and value_and_grad does the same."""
+    w = Tensor(W, requires_grad=True)
+    f = lambda v: np.mean((X @ v) ** 2)
+    step = lambda v: v - 0.1 * value_and_grad(f, create_graph=True)(v)[1]
+    plain, = ta.grad(np.sum(step(step(w)) ** 3), w)
+    close(ta.grad(checkpoint(lambda v: np.sum(step(step(v)) ** 3), w), w)[0], plain)
+    for wrong in (lambda v: ta.grad(f(v), v)[0], lambda v: f(v).backward()):
+        with pytest.raises(ValueError, match=r"Inside ta\.checkpoint take it with ta\.value_and_grad or ta\.vjp"):
+            checkpoint(wrong, w)
+    with pytest.raises(ValueError, match=r"check for no_grad\(\)[^C]*$"), ta.no_grad():
+        checkpoint(lambda v: ta.grad(f(v), v)[0], w)
+
+
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
     y = checkpoint(lambda x: x[:next(lengths)], Tensor(X, requires_grad=True))

@@ -93,9 +93,12 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
         raise TypeError(f"only a Tensor can be differentiated, got {describe(output)}."
                         + (" Call the function first: grad(f(x), x), or write ta.value_and_grad(f)(x)." if callable(output) else ""))
     if not output._tracked:
+        recording = local.context.recording          # a checkpoint's first run has a falsehood of its own
         raise ValueError(f"{describe(output)} does not depend on anything that requires a gradient. Create the inputs with "
                          "requires_grad=True, and check for no_grad(), detach() or .numpy() on the way; a gradient can be differentiated "
-                         "again only if create_graph=True was passed where it was taken.")
+                         "again only if create_graph=True was passed where it was taken."
+                         + (" Inside ta.checkpoint take it with ta.value_and_grad or ta.vjp: nothing else is recorded there at first."
+                            if not recording and recording is not False else ""))
     shape, dtype = output._data.shape, output._data.dtype
     if gradient is None:
         if output._data.size != 1:

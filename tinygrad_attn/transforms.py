@@ -345,9 +345,10 @@ def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
     for one forward pass more.
 
     Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random
-    numbers (dropout) come out the same both times; checkpoints may be nested and differentiated further.  f returns
-    one Tensor (TypeError otherwise), and the same when it is run again (ValueError otherwise).  As
-    torch.utils.checkpoint.  Source: T. Chen et al., "Training deep nets with sublinear memory cost" (2016).
+    numbers (dropout) come out the same both times; checkpoints may be nested and differentiated further.  Gradients
+    inside f are taken with value_and_grad or vjp (by grad or backward() a ValueError).  f returns one Tensor (TypeError
+    otherwise), and the same when it is run again (ValueError otherwise).  As torch.utils.checkpoint.  Source: T. Chen et
+    al., "Training deep nets with sublinear memory cost" (2016).
     """
     if not callable(f):
         raise TypeError(f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write checkpoint(layer, x), not "
