@@ -76,6 +76,9 @@ def test_what_would_silently_not_be_trained_is_an_error():
         for walk in (net.parameters, net.state_dict):
             with pytest.raises(TypeError, match=f"Net.layers is a plain {type(holder).__name__} of modules"):
                 list(walk())
+    net.layers = [nn.Parameter([1.0])]               # for which a ModuleList would be no home
+    with pytest.raises(TypeError, match=r"plain list .*; for a parameter or buffer setattr\(self, f'layers_\{i\}', p\)"):
+        list(net.parameters())
     net.layers = (nn.Linear(2, 2),)                  # on purpose
     assert len(list(net.parameters())) == 6
     with pytest.raises(TypeError, match=r"'scale' is a Parameter of Net.*nn.Parameter\(value\)"):

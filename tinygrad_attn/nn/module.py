@@ -187,7 +187,8 @@ class Module:
         if any(isinstance(item, (Module, Parameter, Buffer)) for group in (items, *inner) for item in group):
             name = next(name for name, known in self.__dict__.items() if known is value)
             raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, parameters or buffers, which "
-                            "would be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; or a tuple, if they belong elsewhere.")
+                            "would be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
+                            f"setattr(self, f'{name}_{{i}}', p); or a tuple, if they belong elsewhere.")
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
