@@ -19,6 +19,7 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, op, optim
+from tinygrad_attn.errors import ELSEWHERE as hints
 
 V, T, I, A, R = ValueError, TypeError, IndexError, AttributeError, RuntimeError
 
@@ -196,6 +197,12 @@ CALLS = [
     (lambda: ta.cat([t(3), t(3)]), A, r"Write np\.concatenate"),
     (lambda: ta.relu(t(3)), A, r"Write F\.relu\(t\)"),
     (lambda: F.sum(t(3)), A, r"functional has no 'sum'\. Write np\.sum"),
+    (lambda: ta.randint(10, (3,)), A, r"no 'randint'\. Write ta\.random\.randint\(low, high, size\)\.$"),
+    (lambda: ta.randperm(3), A, r"no 'randperm'\. Write ta\.random\.randperm\(n\)\.$"),
+    (lambda: ta.get_rng_state(), A, r"Write ta\.random\.get_rng_state\(\)\.$"),
+    (lambda: nn.BCELoss(), A, r"Write -np\.mean\("),
+    (lambda: nn.ParameterList(), A, r"Write setattr\(self, f'weight_\{i\}', p\) for each parameter"),
+    (lambda: ta.checkpoint(lambda x: grad(np.sum(x**2), x)[0], t(3)), V, r"Inside ta\.checkpoint take it with ta\.value_and_grad"),
     (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),
     (lambda: np.fft.fft(t(3)), T, r"np\.fft\.fft has no derivative rule.*@ta\.op"),
     (lambda: np.add(np.ones(3), t(3), out=np.ones(3)), T, r"does not take out="),
@@ -361,6 +368,35 @@ def test_what_a_tensor_says_of_numpys_names_is_true():
             except Exception:
                 continue
             assert not any(isinstance(part, Tensor) and part.requires_grad for part in (y if isinstance(y, (list, tuple)) else [y])), name
+
+
+@pytest.mark.parametrize("name", ["softplus", "leaky_relu", "elu", "logsigmoid", "normalize", "l1_loss", "nll_loss", "kl_div",
+                                  "binary_cross_entropy", "binary_cross_entropy_with_logits", "index_add", "repeat_interleave",
+                                  "index_select", "masked_select", "logsumexp"])
+def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
+    torch = require("torch")
+    text = hints[name].partition(", which ")[0]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 4)).astype(np.float32) * 3
+    target = rng.integers(0, 4, 3) if name == "nll_loss" else rng.random((3, 4)).astype(np.float32)
+    x = 1 / (1 + np.exp(-x)) if name == "binary_cross_entropy" else x
+    names = dict(np=np, F=F, target=target, indices=np.array([2, 0, 2]), mask=x > 0, axis=1, repeats=2, rows=5)
+    there = {"t": torch.tensor(x), "target": torch.tensor(target), "indices": torch.tensor(names["indices"])}
+    call = {"normalize": lambda t: torch.nn.functional.normalize(t, dim=-1), "kl_div": lambda t: torch.nn.functional.kl_div(
+                t, there["target"], reduction="sum"), "nll_loss": lambda t: torch.nn.functional.nll_loss(t.log_softmax(1), there["target"]),
+            "index_add": lambda t: torch.zeros(5, 4).index_add(0, there["indices"], t), "logsumexp": lambda t: t.logsumexp(1),
+            "repeat_interleave": lambda t: t.repeat_interleave(2, 1), "index_select": lambda t: t.index_select(1, there["indices"]),
+            "masked_select": lambda t: t.masked_select(t > 0)}
+    loss = "_loss" in name or "cross_entropy" in name
+    function = call.get(name) or (lambda t: getattr(torch.nn.functional, name)(t, *[there["target"]] * loss))
+    theirs, ours = there["t"].requires_grad_(), Tensor(x, requires_grad=True)
+    wanted, got = function(theirs), eval(text, {**names, "t": ours})
+    assert got.dtype == np.float32 and got.shape == wanted.shape
+    np.testing.assert_allclose(got.numpy(), wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
+    weights = rng.standard_normal(got.shape).astype(np.float32)
+    (wanted * torch.tensor(weights)).sum().backward()
+    np.sum(got * weights).backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_python_itself_suggests_the_nearest_name_of_a_tensor():

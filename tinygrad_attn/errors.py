@@ -89,7 +89,24 @@ ELSEWHERE = {
     "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
     "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
     "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "one_hot": "np.eye(classes)[np.asarray(labels)]",
+    "masked_select": "t[mask]", "index_select": "np.take(t, indices, axis)", "repeat_interleave": "np.repeat(t, repeats, axis)",
+    "index_add": "np.eye(rows, dtype=t.dtype)[:, indices] @ t", "logsumexp": "F.logsumexp(t, axis)",
+    "softplus": "np.logaddexp(t, 0)", "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
+    "elu": "np.where(t > 0, t, np.expm1(np.minimum(t, 0)))",
+    "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)", "l1_loss": "np.mean(np.abs(t - target))",
+    "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
+    "kl_div": "np.sum(target * (np.log(target) - t))",
+    "binary_cross_entropy": "-np.mean(target * np.log(t) + (1 - target) * np.log(1 - t))",
+    "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
+    "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)",
+    "get_rng_state": "ta.random.get_rng_state()", "set_rng_state": "ta.random.set_rng_state(state)",
+    "rand_like": "ta.rand(*t.shape, dtype=t.dtype)", "randn_like": "ta.randn(*t.shape, dtype=t.dtype)",
+    "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
+    "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
+ELSEWHERE |= {layer: ELSEWHERE[function] for layer, function in {
+    "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "L1Loss": "l1_loss", "NLLLoss": "nll_loss",
+    "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}.items()}
 """What PyTorch's users look for, and what it is called here."""
 
 
