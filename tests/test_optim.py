@@ -597,6 +597,7 @@ def exhausted():
     (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
     (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
     (lambda: optim.Optimizer([leaf()], {"lr": 0.1}).step(), TypeError, "subclass Optimizer and give _state_names and _update"),
+    (lambda: optim.SGD([leaf()]).state, AttributeError, r"'SGD' object has no attribute 'state'. Write .*state_dict\(\)\['state'\]"),
     (lambda: optim.SGD([leaf()]).step(leaf().sum()), TypeError, r"step\(\) takes nothing, or a function .* got Tensor"),
     (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
     (lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict({"step_number": 1, "initial_lr": [1, 2]}), ValueError, "2 groups.* has 1"),

@@ -21,7 +21,7 @@ from . import guard, threads
 from .arguments import parameter_groups, parameters_of_group
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import describe, missing_from
+from .errors import Elsewhere, describe, missing_from
 from .kernels.memory import contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
@@ -100,6 +100,8 @@ class Optimizer:
     `params` is a list of parameters (`model.parameters()`), or of dicts such as {"params": [...], "lr": 1e-4}, whose
     settings replace the common ones. A parameter whose `.grad` is None is left alone, its step count too.
     """
+
+    state: Any = Elsewhere("state", "optimizer.state_dict()['state'] to read it; one of your own sets self.state = {} first")
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
