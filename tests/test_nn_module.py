@@ -359,6 +359,38 @@ def test_names_of_a_sequential_stay_when_more_is_added():
     assert [type(m) for m in layers] == [nn.Tanh, nn.GELU, nn.ReLU]
 
 
+def test_a_list_is_made_and_extended_by_another():
+    torch = require("torch")
+    for there in (torch.nn, nn):
+        first, rows = there.Linear(1, 2), there.Sequential(there.Linear(2, 2), there.ReLU())
+        layers = there.ModuleList(there.ModuleList([first])).extend(rows)
+        assert list(layers) == [first, *rows] and layers[0] is first and len(there.Sequential(first).extend(layers)) == 4
+    with pytest.raises(TypeError, match=r"(?s)takes a list of Modules, got .*; write it in \[brackets\]"):
+        nn.ModuleList(nn.ModuleDict({"a": nn.ReLU()}))
+
+
+@pytest.mark.parametrize("part", [slice(1, 3), slice(None, None, 2), slice(-1, None), slice(4, None)])
+@pytest.mark.parametrize("names", ["0123", "abcd"])
+def test_part_of_a_sequential_keeps_its_names(names, part):
+    """As PyTorch's, so that its state dict fits; a part of a ModuleList is numbered anew in both."""
+    torch = require("torch")
+    for there in (torch.nn, nn):
+        whole = there.Sequential(OrderedDict((name, there.Linear(i + 1, 1)) for i, name in enumerate(names)))
+        assert [(name, m.in_features) for name, m in whole[part].named_children()] == [(n, i + 1) for i, n in enumerate(names)][part]
+        assert [name for name, _ in there.ModuleList(whole)[part].named_children()] == list("0123")[:len(whole[part])]
+    kind = type("Mine", (nn.Sequential,), {})
+    assert type(kind(nn.ReLU(), nn.ReLU())[part]) is kind
+
+
+def test_repr_of_a_sequential_shows_its_names():
+    torch = require("torch")
+    for there in (torch.nn, nn):
+        assert repr(there.Sequential(dict_of(there))[1:].append(there.Tanh())) == "Sequential(\n  (act): ReLU()\n  (1): Tanh()\n)"
+    assert "(a): ReLU()\n  (b): ReLU()" in repr(nn.Sequential({"a": nn.ReLU(), "b": nn.ReLU()}))
+    several = nn.Sequential(*[nn.ReLU() for _ in range(6)])
+    assert "(2-4): 3 x ReLU()" in repr(several[2:5]) and "(0): ReLU()\n  (3): ReLU()" in repr(several[::3])
+
+
 def dict_of(nn):
     return OrderedDict(fc=nn.Linear(2, 3), act=nn.ReLU())
 

@@ -36,7 +36,7 @@ class _Numbered(Module):
 
     def _checked(self, modules: Iterable[Any], start: int) -> list[Module]:
         """The modules that shall be item `start` and so on."""
-        if isinstance(modules, Module) or not isinstance(modules, Iterable):
+        if isinstance(modules, Module) and not isinstance(modules, _Numbered) or not isinstance(modules, Iterable):
             raise TypeError(f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write it in [brackets].")
         return [_module(self, f"item {i}", module) for i, module in enumerate(modules, start)]
 
@@ -96,12 +96,12 @@ class _Numbered(Module):
         return self
 
     def _repr_children(self) -> list[tuple[str, str]]:
-        """Equal neighbours in one line: `(0-5): 6 x TransformerEncoderLayer(...)`."""
-        rows, start = [], 0
-        for text, equal in groupby(repr(child) for child in self._items()):
-            count = len(list(equal))
-            rows.append((str(start), text) if count == 1 else (f"{start}-{start + count - 1}", f"{count} x {text}"))
-            start += count
+        """Equal neighbours with numbers for names in one line: `(0-5): 6 x TransformerEncoderLayer(...)`."""
+        rows = []
+        named = enumerate((name, repr(child)) for name, child in self._own(Module))
+        for (text, _), equal in groupby(named, lambda row: (row[1][1], int(row[1][0]) - row[0] if row[1][0].isdecimal() else row[1][0])):
+            names = [name for _, (name, _) in equal]
+            rows.append((names[0], text) if len(names) == 1 else (f"{names[0]}-{names[-1]}", f"{len(names)} x {text}"))
         return rows
 
 
@@ -130,6 +130,14 @@ class Sequential(_Numbered):
                 _put(self, name, module)
         else:
             self._replace(modules)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        part = type(self)()
+        for name, module in list(self._own(Module))[index]:       # under the names they have here, as in PyTorch
+            setattr(part, name, module)
+        return part
 
     def forward(self, input: Any) -> Any:
         """input -> f_n(... f_1(input))"""
