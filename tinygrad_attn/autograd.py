@@ -156,12 +156,6 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
     a released part that may lead to one is a RuntimeError.  Only the partial derivatives on the way to these inputs are
     computed.  As torch.autograd.grad.
     """
-    return gradients(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
-
-
-def gradients(outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: bool | None, create_graph: bool, allow_unused: bool,
-              since: int = 0) -> tuple[Any, ...]:
-    """`grad`, for inputs that may be known to be made after the tick `since`."""
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, np.ndarray)) else [inputs]
     if grad_outputs is None:
@@ -179,7 +173,7 @@ def gradients(outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: bool |
                                 "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
     with enable_grad() if create_graph else no_grad():
-        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain, since=since)
+        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
         given: set[int] = set()
         results = []
         for i, x in enumerate(inputs):

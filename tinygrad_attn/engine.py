@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy import asarray, ndarray
@@ -117,11 +118,12 @@ def _silent(op: Op, index: int) -> TypeError:
                      f"derivative write None in place of the rule: {op.__name__}.vjp(..., None).")
 
 
-def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool, since: int) -> set[int]:
-    """The ids of the tensors from which a wanted one can be reached; of a released one nobody knows, unless it is older than `since`."""
-    found, seen = list(roots), {id(t) for t in roots}
+def _leading_to(roots: Iterable[Variable], wanted: Sequence[Variable], stop: bool) -> tuple[set[int], list[Any]]:
+    """The ids of the tensors from which a wanted one can be reached, and the others, weakly; of those none if one hides what is behind it.
+    """
+    found, seen, goal = list(roots), {id(t) for t in roots}, {id(t): t._record for t in wanted}
     for t in found:
-        if t._record is not None and not (stop and id(t) in wanted):
+        if t._record is not None and not (stop and id(t) in goal):
             for x in t._record[6:]:
                 if isinstance(x, Variable) and x._tracked and id(x) not in seen:
                     seen.add(id(x))
@@ -129,23 +131,29 @@ def _leading_to(roots: Iterable[Variable], wanted: set[int], stop: bool, since: 
     leads: set[int] = set()
     for t in sorted((t for t in found if t._record is not None), key=lambda t: t._record[0]):  # type: ignore[index]
         record: Any = t._record
-        if not (stop and id(t) in wanted) and (record[1] is None and record[0] > since or
-                                               any(id(x) in wanted or id(x) in leads for x in record[6:])):
+        if not (stop and id(t) in goal) and (record[1] is None and _led_to(goal, record) or
+                                             any(id(x) in goal or id(x) in leads for x in record[6:])):
             leads.add(id(t))
-    return leads
+    hidden = stop or any(t._record is not None and t._record[1] is None for t in found)
+    return leads, [] if hidden else [ref(t) for t in found if id(t) not in leads]
+
+
+def _led_to(goal: dict[int, Any], released: Any) -> bool:
+    """Can one of these tensors, known by their records, have been behind this released one?  Then its pass ended there or released it."""
+    tick, ends = released[0], released[3]
+    ended = {id(end()) for end in ends}
+    return any((r is None or r[0] < tick) and (not ends or i in ended or r is not None and r[3] is ends) for i, r in goal.items())
 
 
 def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[Variable] | None = None, create_graph: bool = False,
-          retain_graph: bool = False, stop: bool = False, since: int = 0) -> dict[int, tuple[Variable, Any, bool]]:
+          retain_graph: bool = False, stop: bool = False) -> dict[int, tuple[Variable, Any, bool]]:
     """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors: `{id: (tensor, gradient, fresh)}`.
 
-    `stop` treats the wanted tensors as leaves; what was released and is older than the tick `since` does not lead to them.  `fresh` tells
-    that the gradient's memory was allocated here.
+    `stop` treats the wanted tensors as leaves.  `fresh` tells that the gradient's memory was allocated here.
     """
     goal = None if wanted is None else {id(t) for t in wanted}
-    if wanted:
-        since = max(since, min(0 if t._record is None else t._record[0] for t in wanted))
-    leads = set() if goal is None else _leading_to(roots, goal, stop, since)
+    leaves: list[Variable] = []
+    leads, beside = (set(), None) if wanted is None else _leading_to(roots, wanted, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
     grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
@@ -153,7 +161,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     hand_grad: Any = None
     own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
     done: dict[int, tuple[Variable, Any, bool]] = {}
-    leaves: list[Variable] = []
+    ends: list[Any] = []                             # weakly, what the pass reached and did not release; empty: not known
     observers, latest = local.context.observers, guard.latest
     selective = create_graph or goal is not None
 
@@ -244,6 +252,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 for observer in observers:
                     observer.backward(t, t._node, g, i - 6, x, part, total)
         if not (retain_graph or create_graph):
-            t._record = record[0], None, NO_SETTINGS, None, None, SPECIAL   # its own tick keeps the order of released ones
+            t._record = record[0], None, NO_SETTINGS, ends, None, SPECIAL   # its own tick keeps the order of released ones
         a = b = u = v = part = parts = None          # or this step's arrays would live on
+    if not (retain_graph or create_graph):
+        ends += map(ref, leaves) if beside is None else beside
     return done | {id(x): (x, grads[x], x in own) for x in leaves}

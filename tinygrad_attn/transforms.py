@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from .autograd import enable_grad, gradients, no_grad
+from .autograd import enable_grad, grad, no_grad
 from .engine import Op, Variable, clone, local, sweep
 from .errors import describe
-from .guard import tick
 from .random import get_rng_state, set_rng_state
 from .tensor import Tensor
 
@@ -93,11 +92,11 @@ def _function(f: Any) -> None:
                         "tell how it depends on other values.")
 
 
-def _gradients(y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool, since: int) -> tuple[Tensor, ...]:
-    """d<g, y> / d(inputs), zeros where y does not depend on one, as on what was made before the tick `since`, when the inputs were."""
+def _gradients(y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool) -> tuple[Tensor, ...]:
+    """d<g, y> / d(inputs), zeros where y does not depend on one."""
     if not y._tracked:
         return tuple(Tensor._of(np.zeros(x.shape, x.dtype)) for x in inputs)
-    found = gradients(y, inputs, [g], retain_graph or create_graph, create_graph, True, since)
+    found = grad(y, inputs, [g], create_graph=create_graph, retain_graph=retain_graph or create_graph, allow_unused=True)
     return tuple(Tensor._of(np.zeros(x.shape, x.dtype)) if d is None else d for x, d in zip(inputs, found, strict=True))
 
 
@@ -115,11 +114,11 @@ def vjp(f: Callable, *xs: Any, create_graph: bool | None = None) -> tuple[Tensor
     g has y's shape.  The pullback may be called several times.  Raises TypeError if f returns several tensors.
     """
     recorded = _recorded(create_graph)
-    since, inputs = tick(), [_input(x, recorded) for x in xs]
+    inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
-        return _gradients(y, inputs, g, recorded, True, since)
+        return _gradients(y, inputs, g, recorded, True)
 
     return _outcome(y, recorded), pullback
 
@@ -140,16 +139,16 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
     xs, vs = ([xs], [vs]) if single else (xs, vs)
     if len(xs) != len(vs):
         raise ValueError(f"jvp() got {len(xs)} inputs but {len(vs)} tangents; give one for each.")
-    since, inputs = tick(), [_input(x, recorded) for x in xs]
+    inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
     for x, v in zip(inputs, vs, strict=True):
         if np.shape(v) != x.shape:
             raise ValueError(f"a tangent has its input's shape: got {np.shape(v)} for {describe(x)}.")
-    pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True, since), vs, strict=True) if p._tracked]
+    pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), vs, strict=True) if p._tracked]
     if not pulled:
         return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype))
-    tangent, = gradients([p for p, _ in pulled], [seed], [v for _, v in pulled], None, recorded, True, since)
+    tangent, = grad([p for p, _ in pulled], [seed], [v for _, v in pulled], create_graph=recorded, allow_unused=True)
     return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype)) if tangent is None else tangent
 
 
@@ -173,7 +172,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
             raise TypeError(f"argnums={argnums} counts from 0, but {len(args)} arguments came by place. Pass the value to differentiate by "
                             "without its name.")
         recorded = _recorded(create_graph)
-        since, inputs = tick(), [_input(args[i], recorded) for i in chosen]
+        inputs = [_input(args[i], recorded) for i in chosen]
         given = list(args)
         for i, x in zip(chosen, inputs, strict=True):
             given[i] = x
@@ -181,7 +180,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
         if y.size != 1:
             raise ValueError(f"this transform needs a function with a single number as its result, but that is {describe(y)}. Reduce it "
                              "first, for example with .sum() or .mean(), or use vjp or jacobian.")
-        found = _gradients(y, inputs, None, recorded, False, since)
+        found = _gradients(y, inputs, None, recorded, False)
         return _outcome(y, recorded), found if several else found[0]
 
     return both
@@ -190,13 +189,13 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
 def jacobian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor:
     """dy_i / dx_j for all i and j: shape y.shape + x.shape.  One backward pass for each element of y."""
     recorded = _recorded(create_graph)
-    since, x = tick(), _input(x, recorded)
+    x = _input(x, recorded)
     y = _call(f, [x])
     rows: list[Any] = []
     for i in range(y.size):
         one_hot = np.zeros(y.size, y.dtype)
         one_hot[i] = 1
-        rows.append(_gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1, since)[0].reshape(-1))
+        rows.append(_gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1)[0].reshape(-1))
     if not rows:
         return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
     stacked: Any = np.stack(rows)
@@ -214,12 +213,12 @@ def hvp(f: Callable, x: Any, v: Any, *, create_graph: bool | None = None) -> Ten
     v has x's shape, and f returns a single number (ValueError otherwise).
     """
     recorded = _recorded(create_graph)
-    since, x = tick(), _input(x, recorded)
+    x = _input(x, recorded)
     v = v if isinstance(v, Variable) else np.asarray(v, x.dtype)
     if v.shape != x.shape:
         raise ValueError(f"v has x's shape: got {v.shape} for {describe(x)}.")
     slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
-    return _gradients(slope, [x], v, recorded, False, since)[0]
+    return _gradients(slope, [x], v, recorded, False)[0]
 
 
 # ---- checkpoint
@@ -308,7 +307,7 @@ def _value(*inputs: Any, run: _Run) -> Any:
 
 def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: None) -> list[Any]:
     create_graph = isinstance(g, Variable)
-    since, given = tick(), inputs[:len(run.places)]  # whether older released ones lead anywhere, the sweep outside has seen
+    given = inputs[:len(run.places)]
     fresh = [clone(x) if create_graph and x._tracked else Tensor._of(getattr(x, "_data", x), needed)
              for x, needed in zip(given, needs, strict=False)]
     result = run.again(fresh)
@@ -323,7 +322,7 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...],
     here = local.context
     observers, here.observers = here.observers, ()
     try:
-        found = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True, since=since) if result._tracked else {}
+        found = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True) if result._tracked else {}
     finally:
         here.observers = observers
     return [found[id(x)][1] if needed and id(x) in found else None for x, needed in zip([*fresh, *run.outside], needs, strict=True)]

@@ -60,8 +60,8 @@ def flawed_sweep(name: str) -> Callable[..., dict[int, tuple[Any, Any, bool]]]:
     """A stand-in for `engine.sweep` with one flaw.  First order only."""
     stale: dict[int, tuple[Any, Any]] = {}
 
-    def sweep(roots: Any, seeds: Any, *, wanted: Any = None, create_graph: bool = False, retain_graph: bool = False, stop: bool = False,
-              since: int = 0) -> dict[int, tuple[Any, Any, bool]]:
+    def sweep(roots: Any, seeds: Any, *, wanted: Any = None, create_graph: bool = False, retain_graph: bool = False, stop: bool = False
+              ) -> dict[int, tuple[Any, Any, bool]]:
         grads: dict[int, Any] = {}
         holders: dict[int, Any] = {}
 
