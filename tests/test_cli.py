@@ -233,6 +233,12 @@ def test_gradcheck_reads_the_file_as_it_is_now(capsys, file, monkeypatch):
         assert verdict in said(capsys, "gradcheck", f"{file}:wrong", code=int(verdict == "FAILED"))
 
 
+def test_gradcheck_runs_the_file_by_its_own_rules(capsys, file):
+    """Its annotations are values, unless it asks for text as this package's files do."""
+    Path(file).write_text("def same(x: float):\n    assert same.__annotations__ == {'x': float}\n    return x\n")
+    assert "passed" in said(capsys, "gradcheck", f"{file}:same", "--shape", "2")
+
+
 @pytest.mark.parametrize("options, expected", [
     ((":right", "--shape", "2,3", "--shape", "2,3", "--shape", "2"), "takes 2 inputs, but --shape was given 3 times"),
     ((":right", "--shape", "2,three"), "--shape '2,three' is no shape; write it as 2,3"),

@@ -126,6 +126,7 @@ def test_a_file_is_read_as_python_reads_it(marker, tmp_path, start, encoding):
     ("def softmax(:\n", "syntax error in line 1"),
     ("import numpy as np\n\ndef softmax(x):\n    return np.exp(y)\n", "raises NameError in line 4"),
     ("", "the file defines no function softmax"),
+    ("def softmax(x: Array):\n    return x\n", "raises NameError in line 1"),
     ("raise SystemExit\n", "raises SystemExit in line 1"),
 ])
 def test_a_file_that_does_not_run_is_a_line_of_the_report(capsys, tmp_path, text, said):

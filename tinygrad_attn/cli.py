@@ -281,7 +281,7 @@ def load(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module                  # dataclasses and pickles of the file look for themselves there
     # From its text: what Python keeps compiled is as old as a second ago, and a notebook writes and checks within one.
-    exec(compile(path.read_bytes(), os.path.abspath(path), "exec"), vars(module))
+    exec(compile(path.read_bytes(), os.path.abspath(path), "exec", dont_inherit=True), vars(module))
     return module
 
 

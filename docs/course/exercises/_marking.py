@@ -52,7 +52,7 @@ class Marks:
     def load(self) -> bool:
         """Run the file; a syntax error is a line of the report like any other."""
         try:
-            exec(compile(self.file.read_bytes(), str(self.file), "exec"), vars(self.module))
+            exec(compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True), vars(self.module))
         except (Exception, SystemExit) as error:
             self._failed("the file runs", *self._explain(error))
             return False
