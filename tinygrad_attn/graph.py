@@ -105,7 +105,7 @@ class Op:
     __name__: str
 
     def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None,
-                 fresh: bool = False, reads: bool = True):
+                 fresh: bool = False, reads: bool | str = True):
         functools.update_wrapper(self, forward)
         self.forward, self.broadcasts, self.saves, self.twin, self.fresh, self.reads = forward, broadcasts, saves, twin, fresh, reads
         self.partials: tuple[Callable | None, ...] = ()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from . import guard
 from .autograd import enable_grad, grad, no_grad
 from .engine import Op, Variable, clone, local, sweep
 from .errors import describe
@@ -302,10 +303,10 @@ class _Run:
 def _value(*inputs: Any, run: _Run) -> Any:
     """The value of a checkpointed call; its derivative runs the call again."""
     value, run.value = run.value, None
-    return value, None
+    return value, guard.tick()
 
 
-def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: None) -> list[Any]:
+def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: int) -> list[Any]:
     create_graph = isinstance(g, Variable)
     given = inputs[:len(run.places)]
     fresh = [clone(x) if create_graph and x._tracked else Tensor._of(getattr(x, "_data", x), needed)
@@ -314,7 +315,8 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...],
     if not isinstance(result, Tensor) or result.shape != y.shape:
         raise ValueError(f"a checkpointed function must do the same when it is run again, but returned {describe(result)} "
                          f"instead of shape {y.shape}.")
-    if _differs(result._data, getattr(y, "_data", y)):
+    first = getattr(y, "_data", y)
+    if guard.last_change(first) <= saved and _differs(result._data, first):      # what the user has put into y since, f need not repeat
         raise ValueError("a checkpointed function must do the same when it is run again, but its result is another one. Was an array "
                          "changed in place that it uses, or train() or eval() called in between? Random numbers come from ta.rand and "
                          "the like, which are repeated.")
@@ -334,7 +336,8 @@ def _differs(again: Any, first: Any) -> bool:
     return not np.allclose(again, first, rtol=0, atol=math.sqrt(np.finfo(first.dtype).eps) * float(size), equal_nan=True)
 
 
-recomputed = Op(_value, saves=True)                  # the guard cannot ask the rule what it reads: f has the tensors from outside itself
+# The guard cannot ask the rule what it reads: f has the tensors from outside itself. y is only compared.
+recomputed = Op(_value, saves=True, reads="inputs")
 recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
