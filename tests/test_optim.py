@@ -288,6 +288,16 @@ def test_zero_grad():
     optimizer.zero_grad(set_to_none=False)
 
 
+def test_zeros_in_place_of_a_gradient_with_a_graph_have_none():
+    """Or each step's graph would hang on the one before it."""
+    p = Tensor([1.0], requires_grad=True)
+    for create_graph in (True, False):
+        (p * p).sum().backward(create_graph=create_graph)
+    assert p.grad.requires_grad
+    optim.SGD([p]).zero_grad(set_to_none=False)
+    assert p.grad.is_leaf and not p.grad.requires_grad and p.grad._data.tolist() == [0]
+
+
 # ---- state ----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name, settings", SETTINGS)

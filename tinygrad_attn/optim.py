@@ -127,6 +127,8 @@ class Optimizer:
             if set_to_none:
                 p.grad = None
             elif p.grad is not None:
+                if p.grad.requires_grad:
+                    p.grad = p.grad.detach()  # zeros have no history; it would grow with every step
                 p.grad._array()[...] = 0
                 guard.changed(p.grad._array())
 
