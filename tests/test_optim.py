@@ -288,6 +288,34 @@ def test_zero_grad():
     optimizer.zero_grad(set_to_none=False)
 
 
+@pytest.mark.parametrize("before", [0.0, 0.9])
+def test_momentum_switched_on_after_loading_goes_on_as_pytorchs(before):
+    """Where it left off, or afresh; a state may count the steps without, as earlier versions did."""
+    torch = require("torch")
+    p, q = Tensor([1.0], requires_grad=True), torch.ones(1, requires_grad=True)
+    ours, theirs = (kind([x], lr=0.5, momentum=before, dampening=0.5) for kind, x in ((optim.SGD, p), (torch.optim.SGD, q)))
+    for momentum in (before, 0.0, 0.9, 0.9):
+        states = ours.state_dict(), theirs.state_dict()
+        if not before and momentum and not states[0]["state"]:
+            states[0]["state"] = {0: {"step": np.array(2)}}
+        ours, theirs = optim.SGD([p]), torch.optim.SGD([q])
+        for optimizer, state in zip((ours, theirs), states):
+            optimizer.load_state_dict(state)
+            optimizer.param_groups[0]["momentum"] = momentum
+        p.grad, q.grad = Tensor([1.0]), torch.ones(1)
+        ours.step()
+        theirs.step()
+    assert p.item() == pytest.approx(q.item())
+
+
+def test_what_another_kind_keeps_besides_is_left_out():
+    p = Tensor([1.0], requires_grad=True)
+    optimizer = optim.SGD([p])
+    state = optimizer.state_dict() | {"state": {0: {"step": np.array(2), "square_avg": np.zeros((2, 2)), "momentum_buffer": None}}}
+    optimizer.load_state_dict(state)
+    assert optimizer.state_dict()["state"] == {}
+
+
 def test_zeros_in_place_of_a_gradient_with_a_graph_have_none():
     """Or each step's graph would hang on the one before it."""
     p = Tensor([1.0], requires_grad=True)

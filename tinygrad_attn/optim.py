@@ -246,17 +246,20 @@ class Optimizer:
         self.param_groups = before[0]
 
     def _restore(self, state: Mapping[Any, Mapping[str, Any]]) -> None:
-        places = {index: (bucket, i, self._state_names(group)) for group, buckets in zip(self.param_groups, self._made_buckets())
+        places = {index: (bucket, i, group) for group, buckets in zip(self.param_groups, self._made_buckets())
                   for bucket in buckets for i, index in enumerate(bucket.indices)}
         for index, entry in state.items():
             if int(index) not in places:
                 raise ValueError(f"the saved state is of parameter {index}, but there are {len(places)} parameters")
-            bucket, i, names = places[int(index)]
-            bucket.steps[i] = int(entry.get("step", 1))
+            bucket, i, group = places[int(index)]
+            names = dict.fromkeys(self._state_names(group))
+            if entry.get("momentum_buffer") is not None:
+                names["momentum_buffer"] = None  # also while momentum is switched off
             for name in names:
                 if name not in entry:
                     raise ValueError(f"the saved state of parameter {index} lacks {name!r}; it has {sorted(entry)}")
                 bucket.put(i, name, np.asarray(entry[name]))
+            bucket.steps[i] = int(entry.get("step", 1)) if names or self._counts(group) else 0
 
 
 class _Scratch(threading.local):
