@@ -114,6 +114,15 @@ def test_inplace_is_taken_and_changes_nothing_in_place(kind):
     np.testing.assert_array_equal(x.numpy(), np.linspace(-1, 1, 10))
 
 
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU])
+def test_what_is_mixed_into_an_activation_is_made_too(kind):
+    class Counting:
+        def __init__(self):
+            self.calls = 0
+
+    assert type("Mixed", (kind, Counting), {})().calls == 0
+
+
 def test_a_layer_called_twice_keeps_its_calls_apart():
     drop = nn.Dropout(0.5)
     x = Tensor(np.ones(64), requires_grad=True)
