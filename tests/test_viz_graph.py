@@ -6,6 +6,7 @@ import re
 import sys
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -416,6 +417,14 @@ def test_drawing_without_a_program_keeps_nothing_alive(nothing_draws):
         assert alive[0]() is None
     finally:
         gc.enable()
+
+
+def test_the_tree_suits_the_encoding_of_standard_output_where_that_is_known(monkeypatch):
+    graph, texts = twice(), []
+    for encoding in ("utf-8", None, "made up", "ascii"):
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(encoding=encoding))
+        texts.append(graph.text())
+    assert texts[0] == texts[1] == texts[2] != texts[3] and texts[3].isascii()
 
 
 def test_without_the_graphviz_package_the_error_says_how_to_get_it(monkeypatch):

@@ -90,6 +90,8 @@ def as_standard_output_can(text: str) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
+    except LookupError:                              # of a stream somebody made, which takes what it gets
+        return text
     except UnicodeEncodeError:
         return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
     return text
