@@ -252,9 +252,8 @@ class Optimizer:
             if int(index) not in places:
                 raise ValueError(f"the saved state is of parameter {index}, but there are {len(places)} parameters")
             bucket, i, group = places[int(index)]
-            names = dict.fromkeys(self._state_names(group))
-            if entry.get("momentum_buffer") is not None:
-                names["momentum_buffer"] = None  # also while momentum is switched off
+            waiting = () if entry.get("momentum_buffer") is None else ("momentum_buffer",)  # for momentum, which may be off for now
+            names = self._state_names(group) + waiting
             for name in names:
                 if name not in entry:
                     raise ValueError(f"the saved state of parameter {index} lacks {name!r}; it has {sorted(entry)}")
