@@ -1,6 +1,7 @@
 """The engine: what is recorded, how it is swept, when it is let go, and what is refused."""
 
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -243,6 +244,29 @@ def test_a_generator_under_no_grad_records_nothing_and_leaves_its_user_alone(dec
     assert seen[2:] == [False] and (x * 2).requires_grad and len(list(parts(x))) == 2
 
 
+def test_a_with_that_is_open_at_a_yield_holds_in_the_generator_and_not_outside():
+    x = leaf(2)
+
+    @ta.no_grad()
+    def steps():
+        yield (x * 2).requires_grad
+        with ta.enable_grad():
+            yield (x * 2).requires_grad
+            with ta.no_grad():
+                yield (x * 2).requires_grad
+            yield (x * 2).requires_grad
+        yield (x * 2).requires_grad
+
+    inside, outside = zip(*((seen, (x * 2).requires_grad) for seen in steps()), strict=True)
+    assert inside == (False, True, False, True, False) and all(outside)
+    left, before = steps(), [*ta.engine.local.context.before]
+    assert next(left) is False and next(left) is True
+    left.close()
+    assert (x * 2).requires_grad and ta.engine.local.context.before == before
+    with ta.no_grad():
+        assert [(seen, (x * 2).requires_grad) for seen in steps()][1] == (True, False)
+
+
 def test_an_error_thrown_into_a_generator_keeps_nothing_alive_once_it_is_forgotten():
     @ta.no_grad
     def steps():
@@ -285,6 +309,8 @@ def test_an_async_function_is_not_decorated():
         yield x
 
     for function in (evaluate, stream):
+        with pytest.raises(TypeError, match="a partial is async"):
+            ta.no_grad(functools.partial(function, 1))
         for decorator in (ta.no_grad, ta.enable_grad()):
             with pytest.raises(TypeError, match=rf"{function.__name__} is async.*`with (no|enable)_grad\(\):` inside"):
                 decorator(function)

@@ -32,8 +32,9 @@ class _Recording(ContextDecorator):
             raise TypeError(f"{type(self).__name__} takes nothing but, as a decorator, a function; got {describe(function)}. "
                             f"Write `with {type(self).__name__}():`.")
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__name__} is async: it would run after the call that is decorated. Write "
-                            f"`with {type(self).__name__}():` inside, around what does not await.")
+            name = getattr(function, "__name__", describe(function))      # a partial has none
+            raise TypeError(f"{name} is async: it would run after the call that is decorated. Write `with {type(self).__name__}():` "
+                            "inside, around what does not await.")
         return self._between_yields(function) if inspect.isgeneratorfunction(function) else super().__call__(function)
 
     def _between_yields(self, function: Any) -> Any:
@@ -43,9 +44,10 @@ class _Recording(ContextDecorator):
         def steps(*args: Any, **kwargs: Any) -> Any:
             generator = function(*args, **kwargs)
             advance, value = generator.send, None
+            inside = [self._value]                   # what it was outside each `with` that is open in the generator, and what it is
             while True:
                 try:
-                    with self._recreate_cm():
+                    with _Turn(inside):
                         item = advance(value)
                 except StopIteration as end:
                     return end.value
@@ -54,7 +56,7 @@ class _Recording(ContextDecorator):
                 try:
                     advance, value = generator.send, (yield item)
                 except GeneratorExit:
-                    with self._recreate_cm():
+                    with _Turn(inside):
                         generator.close()
                     raise
                 except BaseException as error:
@@ -73,6 +75,25 @@ class _Recording(ContextDecorator):
             raise RuntimeError(f"this `with {type(self).__name__}():` was entered in another thread, which is left in it. A generator that "
                                f"threads share has @{type(self).__name__}() above its def instead, which holds only while it runs.")
         here.recording = here.before.pop()
+
+
+class _Turn:
+    """A generator's turn: it finds its own `with` blocks as it left them, and what uses it finds its own again."""
+
+    def __init__(self, inside: list[bool]) -> None:
+        self.inside = inside
+
+    def __enter__(self) -> None:
+        here = local.context
+        self.depth = len(here.before)
+        here.before += here.recording, *self.inside
+        here.recording = here.before.pop()
+
+    def __exit__(self, *_: object) -> None:
+        here = local.context
+        self.inside[:] = *here.before[self.depth + 1:], here.recording
+        here.recording = here.before[self.depth]
+        del here.before[self.depth:]
 
 
 class no_grad(_Recording):
