@@ -608,3 +608,25 @@ def test_an_error_of_another_kind_keeps_its_cause_and_says_where():
     with pytest.raises(KeyError) as caught:
         fails(leaf(3))
     assert caught.value.__cause__ is None and caught.value.__notes__ == ["in fails of Tensor (3,) float64"]
+
+
+@pytest.mark.parametrize("apply", [lambda h: h * h, ta.functional.gelu, ta.functional.softmax])
+def test_a_result_is_let_go_when_its_rule_has_run_however_its_gradient_was_made(apply):
+    alive = []
+
+    @ta.op
+    def look(x):
+        return x + 0
+
+    def rule(g, y, x):
+        alive.extend(ref() is not None for ref in refs)
+        return g
+
+    look.vjp(rule)
+    h, refs = look(leaf(2)), []
+    for _ in range(3):
+        h = apply(h)
+        refs.append(weakref.ref(h))
+    h = h.sum()
+    h.backward()
+    assert alive == [False] * 3

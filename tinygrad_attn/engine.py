@@ -152,15 +152,15 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     `stop` treats the wanted tensors as leaves.  `fresh` tells that the gradient's memory was allocated here.
     """
     goal = None if wanted is None else {id(t) for t in wanted}
-    leaves: list[Variable] = []
     leads, beside = (set(), None) if wanted is None else _leading_to(roots, wanted, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
     grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
     hand: Any = None                                 # one stays out of both, with its gradient: in a chain it is always the next
     hand_grad: Any = None
-    own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
+    own: set[int] = set()                            # ids of those whose gradient was allocated here, so that we may add in place
     done: dict[int, tuple[Variable, Any, bool]] = {}
+    leaves: list[Variable] = []
     ends: list[Any] = []                             # weakly, what the pass reached and did not release; empty: not known
     observers, latest = local.context.observers, guard.latest
     selective = create_graph or goal is not None
@@ -225,7 +225,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             if total is None:                        # the first gradient is kept by reference,
                 total = part
                 if op.fresh and part.__class__ is ndarray:
-                    own.add(x)
+                    own.add(id(x))
                 if x._record is None or goal is not None and id(x) not in leads:
                     leaves.append(x)
                     grads[x] = part
@@ -238,12 +238,12 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                     grads[older] = its
                     heappush(heap, (-older._record[0], older))
                     older = its = None
-            elif x in own:                           # the third and later ones are added in place
+            elif id(x) in own:                       # the third and later ones are added in place
                 total += part
             else:                                    # to the sum that the second one made
                 total = total + part
                 if total.__class__ is ndarray:
-                    own.add(x)
+                    own.add(id(x))
                 if x is hand:
                     hand_grad = total
                 else:
@@ -256,4 +256,4 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         a = b = u = v = part = parts = None          # or this step's arrays would live on
     if not (retain_graph or create_graph):
         ends += map(ref, leaves) if beside is None else beside
-    return done | {id(x): (x, grads[x], x in own) for x in leaves}
+    return done | {id(x): (x, grads[x], id(x) in own) for x in leaves}
