@@ -125,6 +125,11 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
     assert page._repr_html_().startswith("<iframe srcdoc=") and repr(page).startswith("<HTML page of")
 
 
+def test_the_chosen_query_may_be_a_number_of_numpy():
+    q = np.eye(3)
+    assert data_of(viz.attention_html(q, q, q, chosen=np.argmax(q[:, 1])))["chosen"] == 1
+
+
 @pytest.mark.parametrize(
     "change, text",
     [
@@ -135,6 +140,9 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
         ({"mask": np.ones((3, 3), bool)}, "does not broadcast"),
         ({"mask": np.full((4, 5), np.nan)}, "NaN"),
         ({"chosen": 4}, "is no query"),
+        ({"chosen": 1.5}, "is no query"),
+        ({"scale": np.inf}, "scale=inf is not finite"),
+        ({"q": np.full((4, 3), 1e200), "k": np.full((5, 3), 1e200)}, "too large for float64"),
         ({"queries": ["a"]}, "1 labels for the queries"),
         ({"q": np.full((4, 3), np.nan)}, "q holds NaN"),
     ],

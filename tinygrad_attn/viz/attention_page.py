@@ -68,11 +68,14 @@ def attention_html(
             raise ValueError(
                 f"{name} holds NaN or Inf, so there is no attention to show; ta.detect_anomaly() finds where it began."
             )
-    if not 0 <= chosen < q.shape[1]:
+    if not hasattr(chosen, "__index__") or not 0 <= chosen < q.shape[1]:
         raise ValueError(f"chosen={chosen} is no query: there are {q.shape[1]}, from 0.")
     rows, columns = tokens(queries, q.shape[1], "queries"), tokens(keys, k.shape[1], "keys")
     scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else float(scale)
-    score = q @ k.swapaxes(1, 2)  # (H, T, S)
+    with np.errstate(over="ignore", invalid="ignore"):
+        score = q @ k.swapaxes(1, 2)  # (H, T, S)
+        if not np.isfinite(score * scale).all():
+            raise ValueError(f"the scores q k^T * scale are too large for float64, or scale={scale} is not finite.")
     added = None if mask is None else _added(mask, score.shape)
     weight = _softmax(score * scale + (0.0 if added is None else added))
     data = {
@@ -86,7 +89,7 @@ def attention_html(
         "output": _numbers(weight @ v),
         "queries": rows,
         "keys": columns,
-        "chosen": chosen,
+        "chosen": int(chosen),
         "shown": 4 if q.shape[2] > 6 or v.shape[2] > 6 else 6,
     }
     return Page(
