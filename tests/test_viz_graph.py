@@ -5,6 +5,7 @@ import gc
 import re
 import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import pytest
 from support import require
 from test_viz_steps import external
 
+import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad, viz
 from tinygrad_attn.viz import labels
 
@@ -119,6 +121,15 @@ def test_numbers_and_settings_in_words():
                      ("a" * 39, repr("a" * 39)[:37] + "...")):
         assert labels.setting(x) == words
     assert labels.setting("a" * 38) == repr("a" * 38)
+
+    class Mute:
+        def __repr__(self):
+            raise OSError("gone")
+
+    assert labels.setting(Mute()) == "<Mute>"
+    numbered = leaf([1.0])
+    numbered.name = 5
+    assert viz.graph(numbered * 2.0).picture.boxes[0].title == "5" and "5 (n0)" in ta.backward_steps(numbered * 2.0).text()
 
 
 @pytest.mark.parametrize("arguments, words", [(dict(tensor=[]), "an empty list"),
@@ -242,6 +253,7 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
         y = model.blocks[1](leaf([[1e308, 0.0, 1e308]] * 2, "x") * 10.0)
     assert viz.graph(y, model).picture.boxes[-1].alarm.endswith("in matmul")
     assert viz.graph(leaf([np.inf, 1.0]) * 2.0).picture.boxes[-1].alarm == "1 Inf"
+    assert viz.graph(leaf([np.nan, 1.0]).sum()).picture.boxes[-1].alarm == "1 NaN", "a single number is a NumPy scalar"
     assert "#CC0000" not in twice().dot
 
 
@@ -280,6 +292,54 @@ def test_several_outputs():
         viz.graph(3.0)
     with pytest.raises(TypeError, match="model= is the Module"):
         viz.graph(a, model="net")
+
+
+def test_an_output_that_is_a_leaf_is_one_box_with_its_arrows():
+    a, b = leaf(2.0, "a"), leaf(3.0, "b")
+    assert [(box.title, box.output) for box in viz.graph([a, a]).picture.boxes] == [("a", True)]
+    y = b * 1.5
+    for _ in range(20):
+        y = y + 1.0
+    y = y * a
+    for _ in range(20):
+        y = y + 1.0
+    picture = viz.graph([a, y], limit=12).picture
+    (fold,) = (box for box in picture.boxes if box.kind == "folded")
+    assert picture.boxes[0].output and (0, fold.number) in [(arrow.source, arrow.target) for arrow in picture.arrows]
+
+
+class InThreads(nn.Module):
+    def forward(self, x):
+        h = x * 2.0
+        with ThreadPoolExecutor(2) as pool:
+            return np.add(*pool.map(lambda f: f(h), [np.tanh, np.exp]))
+
+
+def test_a_folded_call_that_other_threads_calculate_for_has_arrows_both_ways():
+    y = nn.Sequential(InThreads(), nn.Linear(2, 2))(leaf([1.0, 2.0], "x")).sum()
+    picture = viz.graph(y).picture
+    titles = [box.title for box in picture.boxes]
+    seen = [(titles[a.source], titles[a.target]) for a in picture.arrows]
+    assert sorted(seen) == sorted([("x", "0"), ("0", "tanh"), ("0", "exp"), ("tanh", "0"), ("exp", "0"), ("0", "1"), ("1", "sum")])
+    text = str(viz.graph(y))
+    assert "tanh" in text and "exp" in text and "digraph" in viz.graph(y).dot
+
+
+def test_rollup_keeps_what_the_others_took_from_before():
+    class Join(nn.Module):
+        def forward(self, x, skip):
+            return np.tanh(x + skip)
+
+    joins, x = nn.ModuleList([Join() for _ in range(3)]), leaf([1.0, 2.0], "x")
+    skips = [np.exp(x), np.sin(x), np.cos(x)]
+    y = x
+    for join, skip in zip(joins, skips, strict=True):
+        y = join(y, skip)
+    picture = viz.graph(y, joins, rollup=True, depth=0).picture
+    assert [box.title for box in picture.boxes] == ["x", "exp", "sin", "cos", "0 .. 2"]
+    assert [(a.source, a.label) for a in picture.arrows if a.target == 4] == [(0, ""), (1, ""), (2, ""), (3, "")]
+    opened = viz.graph(y, joins, rollup=True, depth=9).picture
+    assert [(a.source, a.label) for a in opened.arrows if a.target == 4] == [(0, "0"), (1, "1"), (2, "1"), (3, "1")]
 
 
 def test_a_chain_of_100_000_ops_folds():
@@ -331,7 +391,9 @@ def test_hostile_names_are_only_text(name):
     shown = "".join(c if c.isprintable() else "\ufffd" for c in name)
     assert shown.replace(" ", "") in words.replace("\xa0", "").replace(" ", "")
     assert svg.count('class="node"') == 3 and svg.count('class="edge"') == 2
-    assert "\x1b" not in graph.text() and "\x00" not in graph.text()
+    a = leaf(1.0, name)
+    for text in (graph.text(), viz.graph(a * a).text()):
+        assert "\x1b" not in text and "\x00" not in text and "\nb" not in text
     assert "<script>" not in graph._repr_html_() and "<script>" not in viz.tree.to_html(graph.picture)
 
 

@@ -83,6 +83,23 @@ def test_saved_buffers_are_freed_with_their_op():
     assert step.freed == ["saved buffers of square (64 B)"]
 
 
+def test_what_a_rule_differentiates_itself_is_no_step():
+    @ta.op
+    def double(x):
+        return x * 2.0
+
+    def rule(g, y, x):
+        with ta.enable_grad():
+            inner = Tensor(np.array(x), requires_grad=True)
+            return ta.grad((inner * 2.0 * g).sum(), inner)[0].numpy()
+
+    double.vjp(rule)
+    a = leaf([1.0, 2.0], "a")
+    steps = ta.backward_steps((double(a) * 3.0).sum())
+    assert [s.op for s in steps] == ["sum", "multiply", "double"] and a.grad.numpy().tolist() == [6.0, 6.0]
+    assert [len(s.contributions) for s in steps] == [1, 1, 1]
+
+
 def test_the_pass_ends_well_when_it_fails():
     a = leaf([1.0, 2.0])
     with pytest.raises(ValueError, match="needs a single number"):

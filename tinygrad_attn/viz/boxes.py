@@ -52,7 +52,7 @@ class Words:
             return Box("input", f"{x:.8g}" if isinstance(x, float) else str(x))
         array, grad = (x, None) if t is None else (t._data, labels.gradient(t))
         kind = "parameter" if self.is_parameter(x) else "input"
-        title = self.names.leaf(x) or ("constant" if t is None else t.name or kind)
+        title = self.names.leaf(x) or ("constant" if t is None else str(t.name or kind))
         if kind == "parameter" and array.size > labels.SMALL:
             lines = [f"{labels.shape(array)} {array.dtype}", *labels.size_of(grad)]
         else:

@@ -29,6 +29,7 @@ def build(
     for root in roots:
         if not isinstance(root, Variable):
             raise TypeError(f"graph() draws what lies behind a Tensor, got {describe(root)}.")
+    roots = list({id(root): root for root in roots}.values())  # one that is listed twice is one output
     if not roots:
         raise ValueError("graph() got an empty list of tensors; there is nothing to draw.")
     if depth is not None and (not isinstance(depth, int) or depth < 0):
@@ -60,12 +61,20 @@ class _Builder:
         twins = siblings.twin if siblings else {}
         leaves = [x for t in self.ops for _, x in operands(t) if getattr(x, "_node", None) is None]
         self.inputs = {id(x) for x in leaves if isinstance(x, Variable) and not self.names.leaf(x)}
-        self.inputs |= {id(root) for root in roots}
+        self.leaf_roots = {id(root) for root in roots if root._node is None}
         self.words = boxes.Words(self.names, Counter(id(x) for t in self.ops for _, x in operands(t)), siblings)
         self.units = self._units([t for t in self.ops if id(t) not in twins], depth, expand)
+        # Calls that took turns in several threads may each use the other's results, so a box may use one that comes after it.
+        self.ahead = {id(unit): -1 - i for i, unit in enumerate(self.units)}  # stands for its number, which is not known yet
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
+        self.more: dict[int, dict[Any, Any]] = {}  # id of an op that stands for others too -> (place, id) -> their operands
         for t in self.ops:
             self.home[id(t)] = self.home[id(twins.get(id(t), t))]  # a twin is older, so its home is known
+            drawn = t
+            while id(drawn) in twins:
+                drawn = twins[id(drawn)]
+            for i, x in siblings.more.get(id(t), ()) if siblings else ():
+                self.more.setdefault(id(drawn), {})[i, id(x)] = x
         self.groups: dict[int, int] = {}  # id of a call -> number
         self.numbers: dict[Any, int] = {}  # id of a unit, or key of a leaf -> number of its box
         self.room = None if limit is None else max(2, limit - len(self.units))  # for so many leaves
@@ -94,9 +103,9 @@ class _Builder:
         return units
 
     def _swallowed(self, key: Any) -> bool:
-        """A leaf that only one folded box uses is inside that box, unless it comes from outside: an input."""
+        """A leaf that only one folded box uses is inside that box, unless it comes from outside: an input; or is asked for."""
         using = self.users[key]
-        if len(using) > 1 or using[0].kind == "op":
+        if len(using) > 1 or using[0].kind == "op" or key in self.leaf_roots:
             return False
         return using[0].kind == "folded" or key not in self.inputs
 
@@ -109,7 +118,7 @@ class _Builder:
             operand_arrows = []
             for t in unit.ops:
                 places = operands(t)
-                for i, x in places:
+                for i, x in [*places, *((i, x) for (i, _), x in self.more.get(id(t), {}).items())]:
                     source = self._source(unit, t, i, x)
                     if source is not None:
                         operand_arrows.append(Arrow(source, -1, i if len(places) > 1 else None, boxes.broadcast(t, x)))
@@ -130,7 +139,7 @@ class _Builder:
         """The number of the box an operand comes from, None where it is inside the same box."""
         if getattr(x, "_node", None) is not None:
             made = self.home[id(x)]
-            return None if made is unit else self.numbers[id(made)]
+            return None if made is unit else self.numbers.get(id(made), self.ahead[id(made)])
         key = key_of(t, index, x)
         if self._swallowed(key):
             self.inside.setdefault(id(unit), {})[key] = x
@@ -180,7 +189,12 @@ class _Builder:
         return parent
 
     def _finish(self) -> None:
-        """What is known only at the end: alarms of all ops, also of those not drawn, outputs, and leaves left out."""
+        """What is known only at the end: numbers of boxes further on, alarms of all ops, also of those not drawn, outputs, and leaves
+        left out.
+        """
+        for arrow in self.result.arrows:
+            if arrow.source < 0:
+                arrow.source = self.numbers[id(self.units[-1 - arrow.source])]
         for t in self.ops:
             unit = self.home[id(t)]
             box = self.result.boxes[self.numbers[id(unit)]]

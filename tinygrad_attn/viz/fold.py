@@ -94,6 +94,7 @@ class Siblings:
     def __init__(self, ops: Sequence[Variable], names: Names) -> None:
         self.twin: dict[int, Variable] = {}
         self.times: dict[int, tuple[int, Any]] = {}  # id of the first call -> (how many, the last)
+        self.more: dict[int, list[tuple[int, Variable]]] = {}  # id of a twin -> its operands from before all of the calls
         place = {id(t): i for i, t in enumerate(ops)}
         spans: dict[int, tuple[Any, int, int]] = {}  # call -> (itself, its first op, its last)
         children: dict[int | None, list[int]] = {}
@@ -119,9 +120,14 @@ class Siblings:
                     runs.append([call])
                 before = now
             for first, *others in runs:
+                start = spans[first][1]
                 for call in others:
                     for i in range(spans[call][1], spans[call][2] + 1):
-                        self.twin[id(ops[i])] = ops[spans[first][1] + i - spans[call][1]]
+                        twin = self.twin[id(ops[i])] = ops[start + i - spans[call][1]]
+                        drawn = twin._node.inputs  # type: ignore[union-attr]
+                        earlier = [(j, x) for j, x in operands(ops[i]) if place.get(id(x), start) < start and x is not drawn[j]]
+                        if earlier:
+                            self.more[id(ops[i])] = earlier
                     self.times[first] = len(others) + 1, spans[call][0]
 
     @staticmethod

@@ -52,7 +52,8 @@ def gradient(t: Any) -> np.ndarray | None:
 
 def alarm(array: Any) -> str | None:
     """`2 NaN, 1 Inf`, or None where every number is finite."""
-    if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or np.isfinite(array).all():
+    array = np.asarray(array)  # a single number is no array
+    if array.dtype.kind != "f" or np.isfinite(array).all():
         return None
     nan = int(np.isnan(array).sum())
     inf = int(np.isinf(array).sum())
@@ -73,7 +74,10 @@ def setting(x: Any) -> str:
         return f"({inside}{',' if len(x) == 1 else ''})"
     if callable(x):
         return getattr(x, "__name__", type(x).__name__)
-    text = number(x) if isinstance(x, (bool, int, float, np.generic, type(None))) else repr(x)
+    try:
+        text = number(x) if isinstance(x, (bool, int, float, np.generic, type(None))) else repr(x)
+    except Exception:  # it may be anybody's object
+        text = f"<{type(x).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -62,13 +62,15 @@ class _Observer:
 
     def backward(self, tensor: Variable, node: Any, g: Any, index: int, x: Variable, part: Any, total: Any) -> None:
         """One share of one gradient; several in a row with the same node belong to one step."""
-        where = self.picture.where
+        where, watched = self.picture.where, self.by_id.get(id(tensor))
+        if watched is None or watched.ref() is not tensor:
+            return  # a rule that differentiates something itself
         if node.tick != self.tick:
             self.settle()
-            self.tick, self.current = node.tick, self.by_id[id(tensor)]
+            self.tick, self.current = node.tick, watched
             self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
         box = where[id(x)]
-        name = x.name or (self.picture.boxes[box].title if x._node is None else f"{x._node.op.__name__} n{box}")
+        name = str(x.name or "") or (self.picture.boxes[box].title if x._node is None else f"{x._node.op.__name__} n{box}")
         self.steps[-1].contributions.append(
             Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given)
         )

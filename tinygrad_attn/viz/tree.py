@@ -57,7 +57,7 @@ def lines(picture: Picture) -> Iterator[Line]:
 def words(picture: Picture, box: Box, seen: bool) -> str:
     """What a box says, in one line."""
     if seen:
-        return f"{box.title}  [n{box.number}, see there]"
+        return _printable(f"{box.title}  [n{box.number}, see there]")
     group = None if box.group is None else picture.groups[box.group]
     parts = [
         box.title,
