@@ -151,12 +151,13 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.addresses, self.open, self.data, self.images = [], [], "", 0
+        self.addresses, self.ids, self.open, self.data, self.images = [], [], [], "", 0
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.images += tag == "img"
         self.addresses += [value for name, value in attributes if name in ("src", "href", "data", "action") and value]
+        self.ids += [value for name, value in attributes if name == "id"]
         if tag not in self.VOID:
             self.open.append((tag, dict(attributes).get("id")))
 
@@ -184,6 +185,7 @@ def test_the_demo_from_start_to_page(tmp_path):
     page = Page(text)
     assert not page.open and page.images >= 4
     assert all(address.startswith(("data:", "#")) for address in page.addresses), "the page fetches nothing"
+    assert "look" in page.ids and len({*page.ids}) == len(page.ids), "two pictures of graphs, and each has a box n0"
     assert "{{" not in text and "@import" not in text and "url(" not in text
     assert '<div class="wide"><table>' in text and ".wide { overflow-x: auto; }" in text, "on a telephone the table scrolls, not the page"
     data = json.loads(page.data)

@@ -95,8 +95,8 @@ def graphs(run: Run) -> tuple[str, str, str]:
 
 
 def _picture(drawn: Any) -> str:
-    """The SVG, or where no Graphviz is there to draw it, the tree as text."""
-    return drawn._repr_html_() or f"<pre>{html.escape(drawn.text())}</pre>"
+    """The SVG, or where no Graphviz is there to draw it, the tree as text; without ids, since a page has several of them."""
+    return re.sub(r'(<\w+) id="[^"]*"', r"\1", drawn._repr_html_() or f"<pre>{html.escape(drawn.text())}</pre>")
 
 
 def write_report(path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[str, float]], check: Any, *,
