@@ -380,6 +380,7 @@ HOSTILE = [
     "]]>",
     "</script><script>",
     "漢字 é 𝄞",
+    "\\" * 100_000,
 ]
 
 
@@ -388,7 +389,7 @@ def test_hostile_names_are_only_text(name):
     graph = viz.graph(leaf(1.0, name) * leaf(2.0, "b"))
     svg = graph.svg()
     words = "".join(ElementTree.fromstring(svg).itertext()).replace("\u200b", "")
-    shown = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in name[:297])
     assert shown.replace(" ", "") in words.replace("\xa0", "").replace(" ", "")
     assert svg.count('class="node"') == 3 and svg.count('class="edge"') == 2
     a = leaf(1.0, name)

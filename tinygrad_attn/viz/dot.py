@@ -25,6 +25,8 @@ ALARM = "#CC0000"
 NOW = "#D55E00"
 HURRY = 100
 """With more boxes than this the layout stops refining early: a leaf with fifty arrows took it half a minute."""
+LONGEST = 300
+"""So many characters of a line are drawn: Graphviz takes no label of more than 16,384, of which one of ours may need 14."""
 FONT = "Verdana,DejaVu Sans,sans-serif"
 """Equally wide, and nearly every system has one: a picture laid out on one is looked at on another.  Graphviz measures in whole pixels,
 of which 10.5 points are 14; at 10 points, 13 1/3, its boxes came out 5 % too narrow."""
@@ -35,6 +37,7 @@ def _clean(text: str) -> str:
 
     Graphviz would read `\\N` as the node's name even here; a space of no width keeps the two characters apart.
     """
+    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return html.escape(shown).replace("\\", "&#92;&#8203;")
 
