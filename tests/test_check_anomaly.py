@@ -10,6 +10,7 @@ from support import unquoted
 from tinygrad_attn import Tensor, backward_steps, nn, record_attention, value_and_grad
 from tinygrad_attn.check import detect_anomaly
 from tinygrad_attn.engine import local
+from tinygrad_attn.functional import softmax
 
 
 def t(*values, dtype=np.float32):
@@ -37,6 +38,13 @@ FORWARD = [
     (lambda: t(np.inf) / np.float32(np.inf), "divide", "(0,)", "inf/inf"),
     (lambda: t(1e38) / np.float32(1e-5), "divide", "(0,)", "by a very small number"),
     (lambda: t(1, 2) @ np.array([np.inf, -np.inf], np.float32), "matmul", "()", "an operand holds infinities"),
+    (lambda: np.exp2(t(1, 200)), "exp2", "(1,)", "reached at exp2(128.0)"),
+    (lambda: np.log1p(t(-2)), "log1p", "(0,)", "log1p of -2, below -1"),
+    (lambda: softmax(t(1, np.inf)), "softmax", "(0,)", "on infinities, which an operand holds"),
+    (lambda: softmax(t(-np.inf, np.inf)), "softmax", "(0,)", "on infinities, which an operand holds"),
+    (lambda: softmax(t(-np.inf, -np.inf)), "softmax", "(0,)", "empty softmax row"),
+    (lambda: t(np.inf, 1) + t(-np.inf, 1), "add", "(0,)", "0/0, inf - inf"),
+    (lambda: np.fmod(t(0, np.inf), t(0, 1)), "fmod", "(0,)", "0/0"),
     (lambda: np.square(t(1e30)), "square", "(0,)", "the largest float32 is 3.4e+38."),
 ]
 
@@ -69,6 +77,7 @@ BACKWARD = [
     (lambda: np.arccos(t(0, -1)).sum(), "arccos", "arccos -1 in the backward pass: its slope is infinite"),
     (lambda: np.arccosh(t(2, 1)).sum(), "arccosh", "arccosh 1 in the backward pass: its slope is infinite"),
     (lambda: (t(0.0) ** 0.5).sum(), "power", "power 0"),
+    (lambda: (t(1, 2) * t(np.inf, 1)).sum(), "multiply", "an operand is infinite there"),
     (lambda: ((t(1e-30) ** 2.0 + 1) * 1e30).sum() * 1e30, None, "overflow"),
 ]
 

@@ -161,7 +161,7 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     a, b = (*at, None, None)[:2]
     made = value[index]
     opposite = name in ("subtract", "add") and a is not None and b is not None and np.isinf(a) and np.isinf(b)
-    if (opposite or any(key in name for key in ROW_OPS)) and any(np.isneginf(o).any() for o in operands):
+    if (opposite or any(key in name for key in ROW_OPS)) and any(_blocked(o, index, value.shape) for o in operands):
         return ("empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or use "
                 "F.scaled_dot_product_attention, which gives zeros for such a row.")
     if name == "divide" or name == "reciprocal":
@@ -177,7 +177,8 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     if name in LOGARITHMS and a is not None:
         edge = LOGARITHMS[name]
         return (f"{name} {edge:g}. Clip the argument away from it, or compute with log_softmax instead of log(softmax)." if a == edge else
-                f"{name} of the negative number {a:.6g}." if a < edge else "overflow.")
+                f"{name} of the negative number {a:.6g}." if a < edge == 0 else f"{name} of {a:.6g}, below {edge:g}." if a < edge else
+                "overflow.")
     if name == "sqrt" and a is not None and a < 0:
         return f"sqrt of the negative number {a:.6g}, which rounding makes of a small variance, say; np.maximum(x, 0) first."
     if name == "power":
@@ -186,10 +187,10 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
         if a is not None and a < 0 and np.isnan(made):
             return f"the negative number {a:.6g} to a power that is not whole."
     if name in OVERFLOWING and np.isinf(made):
-        largest = float(np.log(np.finfo(value.dtype).max))
-        return (f"overflow in {name}: the largest {value.dtype} is {np.finfo(value.dtype).max:.3g}" + (f", reached at exp({largest:.1f}). "
-                                                                                                       "Subtract the maximum first, as "
-                "softmax and logsumexp do." if name.startswith("exp") else "."))
+        largest = np.finfo(value.dtype).max
+        reached = f"exp2({np.log2(largest):.1f})" if name == "exp2" else f"exp({np.log(largest):.1f})"
+        return f"overflow in {name}: the largest {value.dtype} is {largest:.3g}" + (
+            f", reached at {reached}. Subtract the maximum first, as softmax and logsumexp do." if name.startswith("exp") else ".")
     if name == "multiply" and np.isnan(made):
         return ("0 x inf. A masked (zero) factor does not undo an infinite one: replace it with np.where(mask, x, 0) instead of "
                 "multiplying by the mask.")
@@ -202,7 +203,18 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
         return f"{name} of {a}, at or outside the edge of its domain."
     if np.isinf(made):
         return f"overflow: the result is larger than the largest {value.dtype}."
-    return "an invalid operation on finite numbers."
+    infinite = any(np.isinf(o).any() for o in operands)
+    return f"an invalid operation on {'infinities, which an operand holds' if infinite else 'finite numbers'}."
+
+
+def _blocked(o: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Is a row through this element all -inf?  Of an operand that is no row of the result's: does it hold -inf?"""
+    try:
+        whole = np.isneginf(np.broadcast_to(o, shape))
+    except ValueError:
+        return bool(np.isneginf(o).any())
+    rows: list[tuple[Any, ...]] = [(*index[:d], slice(None), *index[d + 1:]) for d in range(whole.ndim)]
+    return any(bool(whole[row].all()) for row in rows)
 
 
 def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any, number: int) -> str:
@@ -224,6 +236,8 @@ def backward_reason(name: str, at: list[float | None], g: float | None, operands
         return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
     if any(key in name for key in ROW_OPS) and any(np.isneginf(o).any() for o in operands):
         return "empty softmax row: every score of the row is -inf, so there are no weights to differentiate."
+    if any(v is not None and np.isinf(v) for v in at):
+        return "an operand is infinite there, and the slope infinite or no number. Replace it with np.where before the op."
     if np.isinf(made):
         return "overflow: the slope times the incoming gradient is too large; lower the learning rate, scale the loss, or normalise."
     return "an invalid operation in the rule."
