@@ -325,6 +325,20 @@ def test_a_folded_call_that_other_threads_calculate_for_has_arrows_both_ways():
     assert "tanh" in text and "exp" in text and "digraph" in viz.graph(y).dot
 
 
+def test_a_folded_call_tells_the_shape_of_everything_that_is_used_of_it():
+    class Two(nn.Module):
+        def forward(self, x):
+            y = np.tanh(x)
+            return y, (y * y).sum()
+
+    two = Two()
+    y, penalty = two(leaf(np.ones((2, 3)), "x"))
+    (box,) = (box for box in viz.graph(y.sum() + penalty, nn.ModuleList([two])).picture.boxes if box.kind == "module")
+    assert box.lines == ["Two", "-> (2, 3), ()"]
+    (box,) = (box for box in viz.graph([y, y.sum()], nn.ModuleList([two])).picture.boxes if box.kind == "module")
+    assert box.lines == ["Two", "-> (2, 3)"]
+
+
 def test_rollup_keeps_what_the_others_took_from_before():
     class Join(nn.Module):
         def forward(self, x, skip):

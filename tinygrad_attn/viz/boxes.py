@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,12 @@ class Words:
         alarm = labels.alarm(array) or (f"{in_grad} in the gradient" if in_grad else None)
         return Box(kind, title, lines + ([] if t is None else self._times_used(t)), alarm=alarm)
 
-    def module(self, unit: Unit) -> Box:
+    def module(self, unit: Unit, results: Sequence[Variable]) -> Box:
         title, *rest = self.call(unit.scope)
         count = sum(p._data.size for _, p in unit.scope.module.named_parameters())
-        last = unit.ops[-1]
+        times = self._times_used(results[0]) if len(results) == 1 else []
         parameters = f"{count:,} parameter{'s' * (count != 1)}" if count else ""
-        lines = [" ".join(rest), parameters, f"-> {labels.shape(last._data)}", *self._times_used(last)]
+        lines = [" ".join(rest), parameters, _shapes(results), *times]
         return Box("module", title, [line for line in lines if line])
 
     def run(self, unit: Unit, leaves: int) -> Box:
@@ -77,6 +78,12 @@ class Words:
     def _times_used(self, t: Variable) -> list[str]:
         times = self.uses.get(id(t), 0)
         return [f"used {times:,} times: grad = sum of {times:,}"] if times > 1 and t._tracked else []
+
+
+def _shapes(results: Sequence[Variable]) -> str:
+    """`-> (2, 3), ()`: the shapes of what is used of a module's call."""
+    shapes = [labels.shape(t._data) for t in results[:4]]
+    return "-> " + ", ".join(shapes) + (f" and {len(results) - 4:,} more" if len(results) > 4 else "")
 
 
 def op_name(t: Variable) -> str:

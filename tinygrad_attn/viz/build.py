@@ -75,6 +75,8 @@ class _Builder:
                 drawn = twins[id(drawn)]
             for i, x in siblings.more.get(id(t), ()) if siblings else ():
                 self.more.setdefault(id(drawn), {})[i, id(x)] = x
+        self.leaving = {id(x) for t in self.ops for _, x in operands(t) if self.home.get(id(x)) is not self.home[id(t)]}
+        self.leaving |= {id(root) for root in roots}
         self.groups: dict[int, int] = {}  # id of a call -> number
         self.numbers: dict[Any, int] = {}  # id of a unit, or key of a leaf -> number of its box
         self.room = None if limit is None else max(2, limit - len(self.units))  # for so many leaves
@@ -159,10 +161,11 @@ class _Builder:
 
     def _unit(self, unit: Unit) -> int:
         inside = list(self.inside.get(id(unit), {}).values())
+        results = [t for t in unit.ops if id(t) in self.leaving] or unit.ops[-1:]  # the last of alike calls leaves, not the first
         if unit.kind == "op":
             box = self.words.op(unit.ops[-1])
         elif unit.kind == "module":
-            box = self.words.module(unit)
+            box = self.words.module(unit, results)
         else:
             box = self.words.run(unit, len(inside))
         for x in inside:
