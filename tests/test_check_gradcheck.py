@@ -146,6 +146,20 @@ def test_a_planted_bug_is_found_and_named(name, f, shapes, kind, word):
     assert "FAILED" in report._repr_html_()
 
 
+def test_the_notebook_shows_the_errors_that_the_text_tells():
+    @op
+    def double(x):
+        return x * 2
+
+    double.vjp(lambda g, y, x: g * np.where(x > 1, np.nan, 2.0))
+    report = gradcheck(double, [np.array([0.5, 2.0])], raise_exception=False)
+    assert "error nan" in str(report) and "<td>nan</td><td>(1,)</td>" in report._repr_html_()
+    report = gradcheck(np.tanh, [np.random.default_rng(0).normal(size=(200, 200))])
+    (entry,) = report.entries
+    assert entry.projections and f"error {entry.projected_error:.1e}" in str(report)
+    assert f"<td>{entry.projected_error:.2e}</td><td></td>" in report._repr_html_(), "no element was measured by itself"
+
+
 def test_kinks_and_steps_are_told_from_bugs():
     assert gradcheck(lambda x: x.relu(), at_zero(), raise_exception=False).diagnosis.kind == "kink"
     coarse = gradcheck(lambda x: np.sin(x * 30), rand(5), eps=0.1, raise_exception=False)

@@ -65,12 +65,16 @@ class Entry:
         error = np.where(np.isnan(self.error), np.inf, self.error)
         return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
 
+    @property
+    def largest(self) -> float:
+        """The largest error of an element or of a projection; NaN if one is."""
+        return float(np.max(self.error, initial=self.projected_error))
+
     def __str__(self) -> str:
         shape = self.analytic.shape
         if self.ok:
             how = f"{self.projections} random projections of " if self.projections else ""
-            error = max(self.projected_error, float(np.max(self.error, initial=0)))
-            return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {error:.1e}"
+            return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {self.largest:.1e}"
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
@@ -136,7 +140,7 @@ class Report:
         rows = "".join(
             f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>"
             f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
-            f"<td>{np.nanmax(e.error, initial=0):.2e}</td><td>{escape(str(e.index))}</td></tr>" for e in self.entries)
+            f"<td>{e.largest:.2e}</td><td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>" for e in self.entries)
         parts = [f"<p><b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
                  "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
         if self.op:
