@@ -295,6 +295,9 @@ def test_record_attention_by_dotted_name():
             pass
         attention(x, x, x)                           # the one that is left was the second's only
     assert list(outer) == ["MultiheadAttention"] and not inner
+    with record_attention() as outer:
+        _, weights = F.scaled_dot_product_attention(x, x, x, need_weights=True)
+    assert not outer and weights.shape == (B, T, T) and "none that goes to" in record_attention.__doc__
 
 
 def test_record_attention_of_modules_that_are_no_attributes():

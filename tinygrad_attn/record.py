@@ -71,8 +71,8 @@ class _Recorder:
 
 @contextmanager
 def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
-    """Collect softmax(q k^T / sqrt(D)) of every attention call inside the `with` block, by the dotted name of its
-    module.
+    """Collect softmax(q k^T / sqrt(D)) of every call of an attention module of `nn` inside the `with` block, by its
+    dotted name.
 
         with ta.record_attention() as seen:
             model(x)
@@ -81,8 +81,9 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     Names are seen from the outermost module that is called, or from `root`.  A module called several times has
     several entries in its list, in order.  An unbatched call counts as a batch of one.  Weights are those that were
     applied, after dropout if there was any.  It does not matter whether the call asked for weights, and the outputs
-    are the same numbers with and without recording.  Only calls of this thread are seen.  Raises TypeError for a `root`
-    that is no module.
+    are the same numbers with and without recording.  Only calls of this thread are seen, and of these none that goes to
+    `F.scaled_dot_product_attention` directly: that returns its weights with need_weights=True.  Raises TypeError for a
+    `root` that is no module.
     """
     if root is not None and not hasattr(root, "named_modules"):
         raise TypeError(f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.")
