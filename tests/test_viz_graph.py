@@ -254,6 +254,14 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
     assert viz.graph(y, model).picture.boxes[-1].alarm.endswith("in matmul")
     assert viz.graph(leaf([np.inf, 1.0]) * 2.0).picture.boxes[-1].alarm == "1 Inf"
     assert viz.graph(leaf([np.nan, 1.0]).sum()).picture.boxes[-1].alarm == "1 NaN", "a single number is a NumPy scalar"
+
+    class Bounded(nn.Module):
+        def forward(self, x):
+            return np.minimum(x, np.inf)
+
+    bounded = Bounded()
+    boxes = viz.graph(np.exp(bounded(leaf([1.0, 2.0]))), nn.ModuleList([bounded])).picture.boxes
+    assert [box.kind for box in boxes] == ["input", "module", "op"] and not any(box.alarm for box in boxes), "inf is meant so"
     assert "#CC0000" not in twice().dot
 
 
@@ -337,6 +345,22 @@ def test_a_folded_call_tells_the_shape_of_everything_that_is_used_of_it():
     assert box.lines == ["Two", "-> (2, 3), ()"]
     (box,) = (box for box in viz.graph([y, y.sum()], nn.ModuleList([two])).picture.boxes if box.kind == "module")
     assert box.lines == ["Two", "-> (2, 3)"]
+
+    several, y, penalties = nn.ModuleList([Two() for _ in range(3)]), leaf(np.ones((2, 3)), "x"), []
+    for two in several:
+        y, penalty = two(y)
+        penalties.append(penalty)
+    picture = viz.graph([y.sum(), *penalties], several, rollup=True, depth=0).picture
+    assert [box.lines for box in picture.boxes if box.kind == "module"] == [["Two x3", "-> (2, 3), ()"]]
+
+
+def test_a_folded_run_tells_the_shape_of_everything_that_is_used_of_it():
+    x = leaf(np.ones((2, 3)), "x")
+    y = np.tanh(np.sin(np.cos(x)))
+    total = np.tanh(np.sin(y.sum()))
+    picture = viz.graph([np.sin(y + 1.0), np.sin(total)], limit=4).picture
+    (box,) = (box for box in picture.boxes if box.kind == "folded")
+    assert box.lines[-1] == "-> (), (2, 3)"
 
 
 def test_rollup_keeps_what_the_others_took_from_before():

@@ -70,9 +70,9 @@ class Words:
         lines = [" ".join(rest), parameters, _shapes(results), *times]
         return Box("module", title, [line for line in lines if line])
 
-    def run(self, unit: Unit, leaves: int) -> Box:
-        own = f"and {leaves:,} leaves only they use" if leaves else ""
-        lines = [fold.census(unit.ops), own, f"-> {labels.shape(unit.ops[-1]._data)}"]
+    def run(self, unit: Unit, leaves: int, results: Sequence[Variable]) -> Box:
+        own = f"and {leaves:,} {'leaf' if leaves == 1 else 'leaves'} only they use" if leaves else ""
+        lines = [fold.census(unit.ops), own, _shapes(results)]
         return Box("folded", f"{len(unit.ops):,} ops", [line for line in lines if line])
 
     def _times_used(self, t: Variable) -> list[str]:
@@ -81,7 +81,7 @@ class Words:
 
 
 def _shapes(results: Sequence[Variable]) -> str:
-    """`-> (2, 3), ()`: the shapes of what is used of a module's call."""
+    """`-> (2, 3), ()`: the shapes of what is used of a folded box."""
     shapes = [labels.shape(t._data) for t in results[:4]]
     return "-> " + ", ".join(shapes) + (f" and {len(results) - 4:,} more" if len(results) > 4 else "")
 

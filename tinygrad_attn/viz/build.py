@@ -68,15 +68,14 @@ class _Builder:
         self.ahead = {id(unit): -1 - i for i, unit in enumerate(self.units)}  # stands for its number, which is not known yet
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
         self.more: dict[int, dict[Any, Any]] = {}  # id of an op that stands for others too -> (place, id) -> their operands
+        drawn: dict[int, int] = {}  # id of an op -> id of the one that is drawn for it
         for t in self.ops:
-            self.home[id(t)] = self.home[id(twins.get(id(t), t))]  # a twin is older, so its home is known
-            drawn = t
-            while id(drawn) in twins:
-                drawn = twins[id(drawn)]
+            twin = twins.get(id(t), t)  # older, so its home is known
+            self.home[id(t)], drawn[id(t)] = self.home[id(twin)], drawn.get(id(twin), id(t))
             for i, x in siblings.more.get(id(t), ()) if siblings else ():
-                self.more.setdefault(id(drawn), {})[i, id(x)] = x
-        self.leaving = {id(x) for t in self.ops for _, x in operands(t) if self.home.get(id(x)) is not self.home[id(t)]}
-        self.leaving |= {id(root) for root in roots}
+                self.more.setdefault(drawn[id(t)], {})[i, id(x)] = x
+        leaving = [x for t in self.ops for _, x in operands(t) if self.home.get(id(x)) is not self.home[id(t)]]
+        self.leaving = {drawn.get(id(x)) for x in (*leaving, *roots)}
         self.groups: dict[int, int] = {}  # id of a call -> number
         self.numbers: dict[Any, int] = {}  # id of a unit, or key of a leaf -> number of its box
         self.room = None if limit is None else max(2, limit - len(self.units))  # for so many leaves
@@ -161,15 +160,15 @@ class _Builder:
 
     def _unit(self, unit: Unit) -> int:
         inside = list(self.inside.get(id(unit), {}).values())
-        results = [t for t in unit.ops if id(t) in self.leaving] or unit.ops[-1:]  # the last of alike calls leaves, not the first
+        results = [t for t in unit.ops if id(t) in self.leaving]
         if unit.kind == "op":
             box = self.words.op(unit.ops[-1])
         elif unit.kind == "module":
             box = self.words.module(unit, results)
         else:
-            box = self.words.run(unit, len(inside))
+            box = self.words.run(unit, len(inside), results)
         for x in inside:
-            text = labels.alarm(getattr(x, "_data", x))
+            text = None if isinstance(x, (float, int)) else labels.alarm(getattr(x, "_data", x))  # np.clip(x, 0, np.inf) is meant so
             box.alarm = box.alarm or (f"{text} in {self.names.leaf(x) or 'a constant'}" if text else None)
         return self._add(id(unit), box, unit.chain, [*unit.ops, *inside])
 
