@@ -10,7 +10,7 @@ from support import unquoted
 from tinygrad_attn import Tensor, backward_steps, nn, record_attention, value_and_grad
 from tinygrad_attn.check import detect_anomaly
 from tinygrad_attn.engine import local
-from tinygrad_attn.functional import softmax
+from tinygrad_attn.functional import cross_entropy, scaled_dot_product_attention, softmax
 
 
 def t(*values, dtype=np.float32):
@@ -43,7 +43,13 @@ FORWARD = [
     (lambda: softmax(t(1, np.inf)), "softmax", "(0,)", "on infinities, which an operand holds"),
     (lambda: softmax(t(-np.inf, np.inf)), "softmax", "(0,)", "on infinities, which an operand holds"),
     (lambda: softmax(t(-np.inf, -np.inf)), "softmax", "(0,)", "empty softmax row"),
+    (lambda: softmax(t([-np.inf], [np.inf]), 0), "softmax", "(0, 0)", "on infinities, which an operand holds"),
+    (lambda: cross_entropy(t([-np.inf, np.inf], [1, 2]), np.array([0, 1])), "cross_entropy", "()", "on infinities, which an operand holds"),
+    (lambda: cross_entropy(t([-np.inf, -np.inf], [1, 2]), np.array([0, 1])), "cross_entropy", "()", "empty softmax row"),
+    (lambda: scaled_dot_product_attention(t([-np.inf, -np.inf]), t([0, 1]), t([1, 2])), "attention", "(0, 0)", "on infinities, which an"),
     (lambda: t(np.inf, 1) + t(-np.inf, 1), "add", "(0,)", "0/0, inf - inf"),
+    (lambda: t([1], [np.inf]) + t([1], [-np.inf]), "add", "(1, 0)", "0/0, inf - inf"),
+    (lambda: t(-np.inf, 1) - t(-np.inf), "subtract", "(0,)", "0/0, inf - inf"),
     (lambda: np.fmod(t(0, np.inf), t(0, 1)), "fmod", "(0,)", "0/0"),
     (lambda: np.square(t(1e30)), "square", "(0,)", "the largest float32 is 3.4e+38."),
 ]
@@ -77,7 +83,9 @@ BACKWARD = [
     (lambda: np.arccos(t(0, -1)).sum(), "arccos", "arccos -1 in the backward pass: its slope is infinite"),
     (lambda: np.arccosh(t(2, 1)).sum(), "arccosh", "arccosh 1 in the backward pass: its slope is infinite"),
     (lambda: (t(0.0) ** 0.5).sum(), "power", "power 0"),
-    (lambda: (t(1, 2) * t(np.inf, 1)).sum(), "multiply", "an operand is infinite there"),
+    (lambda: (t(1, 2) * t(np.inf, 1)).sum(), "multiply", "an operand is infinite"),
+    (lambda: (t([1, np.inf]) @ t([1], [2])).sum(), "matmul", "an operand is infinite"),
+    (lambda: (softmax(t(-np.inf, 1)) * t(3e38, -3e38)).sum(), "softmax", "an invalid operation in the rule"),
     (lambda: ((t(1e-30) ** 2.0 + 1) * 1e30).sum() * 1e30, None, "overflow"),
 ]
 

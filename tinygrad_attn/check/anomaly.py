@@ -78,7 +78,7 @@ class _Detector:
             what = (f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand "
                     f"{number}, {describe(x)}")
             here = [_at(a, index, part.shape) for a in operands]
-            reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number)
+            reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number, node.static)
             if reason.startswith(VAGUE) and node.op.partials:
                 arrays = [v._data if isinstance(v, Variable) else v for v in node.inputs]
                 reason = complaint(lambda: node.op.partials[number](g, t._data, *arrays, **node.static)) or reason
@@ -153,6 +153,7 @@ VAGUE = ("overflow: ", "an invalid operation")
 """How reasons begin that the op's name and operands alone did not tell."""
 
 ROW_OPS = {"softmax", "log_softmax", "logsumexp", "scaled_dot_product_attention", "attention", "cross_entropy"}
+"""Parts of the names of ops that have no result for a row of -inf; this package's own attention gives zeros for it."""
 
 
 def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray], value: np.ndarray, index: tuple[int, ...],
@@ -161,7 +162,7 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     a, b = (*at, None, None)[:2]
     made = value[index]
     opposite = name in ("subtract", "add") and a is not None and b is not None and np.isinf(a) and np.isinf(b)
-    if (opposite or any(key in name for key in ROW_OPS)) and any(_blocked(o, index, value.shape) for o in operands):
+    if (opposite or _of_rows(name)) and _empty_row(name, operands, index, value.shape, static):
         return ("empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or use "
                 "F.scaled_dot_product_attention, which gives zeros for such a row.")
     if name == "divide" or name == "reciprocal":
@@ -207,17 +208,27 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     return f"an invalid operation on {'infinities, which an operand holds' if infinite else 'finite numbers'}."
 
 
-def _blocked(o: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Is a row through this element all -inf?  Of an operand that is no row of the result's: does it hold -inf?"""
-    try:
-        whole = np.isneginf(np.broadcast_to(o, shape))
-    except ValueError:
-        return bool(np.isneginf(o).any())
-    rows: list[tuple[Any, ...]] = [(*index[:d], slice(None), *index[d + 1:]) for d in range(whole.ndim)]
-    return any(bool(whole[row].all()) for row in rows)
+def _of_rows(name: str) -> bool:
+    return any(key in name for key in ROW_OPS) and name not in ("attention", "attention_weights")
 
 
-def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any, number: int) -> str:
+def _empty_row(name: str, operands: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...], static: dict[str, Any]) -> bool:
+    """Is a row of scores all -inf?  The one through this element, of an operand that has the result's shape."""
+    for o in operands:
+        gone, same = np.isneginf(o), o.shape == shape
+        if name in ("add", "subtract"):              # no op of rows, but row - row.max(), along any axis
+            axes = [d for d, n in enumerate(shape) if n > 1] if same else []
+        else:
+            axis = static.get("axis", 1 if "cross_entropy" in name else -1)
+            axes = [axis if isinstance(axis, int) and -o.ndim <= axis < o.ndim else -1] if o.ndim else []
+        rows = [gone.all(axis=d, keepdims=True) for d in axes]
+        if any(np.broadcast_to(row, shape)[index] if same else row.any() for row in rows):
+            return True
+    return False
+
+
+def backward_reason(name: str, at: list[float | None], g: float | None, operands: list[np.ndarray], made: Any, number: int,
+                    static: dict[str, Any]) -> str:
     """Why a rule gives NaN or Inf."""
     a, b = (*at, None, None)[:2]
     edge = {"hypot": a == b == 0, "arctan2": a == b == 0, "divide": b == 0, "log1p": a == -1, "arcsin": a in (1, -1),
@@ -234,10 +245,10 @@ def backward_reason(name: str, at: list[float | None], g: float | None, operands
         return f"{name} {a:g} in the backward pass: its slope is infinite there. Keep the argument away from it, as np.clip does."
     if edge:
         return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
-    if any(key in name for key in ROW_OPS) and any(np.isneginf(o).any() for o in operands):
+    if _of_rows(name) and _empty_row(name, operands, (), (), static):
         return "empty softmax row: every score of the row is -inf, so there are no weights to differentiate."
-    if any(v is not None and np.isinf(v) for v in at):
-        return "an operand is infinite there, and the slope infinite or no number. Replace it with np.where before the op."
+    if not any(key in name for key in ROW_OPS) and any(np.isinf(o).any() if v is None else np.isinf(v) for v, o in zip(at, operands)):
+        return "an operand is infinite, and the slope infinite or no number. Replace what is infinite with np.where before the op."
     if np.isinf(made):
         return "overflow: the slope times the incoming gradient is too large; lower the learning rate, scale the loss, or normalise."
     return "an invalid operation in the rule."
