@@ -287,7 +287,7 @@ def test_ctrl_c_ends_with_130_and_one_line(capsys, monkeypatch):
 
 def process(*arguments, **settings):
     """A command in a process of its own, whose output is text in another encoding than UTF-8."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252"}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "PYTHONIOENCODING": "cp1252"}
     return subprocess.run([sys.executable, "-m", "tinygrad_attn", *arguments], env=variables, **{"capture_output": True, **settings})
 
 
