@@ -95,7 +95,7 @@ ELSEWHERE = {
     "elu": "np.where(t > 0, t, np.expm1(np.minimum(t, 0)))",
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)", "l1_loss": "np.mean(np.abs(t - target))",
     "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
-    "kl_div": "np.sum(target * (np.log(target) - t))",
+    "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
     "binary_cross_entropy": "-np.mean(target * np.log(t) + (1 - target) * np.log(1 - t))",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
     "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)",
