@@ -158,6 +158,10 @@ def test_the_notebook_shows_the_errors_that_the_text_tells():
     (entry,) = report.entries
     assert entry.projections and f"error {entry.projected_error:.1e}" in str(report)
     assert f"<td>{entry.projected_error:.2e}</td><td></td>" in report._repr_html_(), "no element was measured by itself"
+    report = gradcheck(square(lambda g, y, x: g * x), [rand(60, 60)], raise_exception=False)
+    worst, html = report.worst, report._repr_html_()
+    assert worst.projected_error > worst.error.max(), "which is no element's, and one is shown"
+    assert f"error {worst.error.max():.3g};" in str(report) and f"<td>{worst.error.max():.2e}</td><td>{worst.index}</td>" in html
 
 
 def test_kinks_and_steps_are_told_from_bugs():

@@ -140,7 +140,8 @@ class Report:
         rows = "".join(
             f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>"
             f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
-            f"<td>{e.largest:.2e}</td><td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>" for e in self.entries)
+            f"<td>{e.largest if e.ok else e.error[e.index]:.2e}</td>"
+            f"<td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>" for e in self.entries)
         parts = [f"<p><b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
                  "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
         if self.op:
