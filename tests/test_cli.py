@@ -9,9 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support import require
 
 import tinygrad_attn
 from tinygrad_attn import cli, doctor, threads
+from tinygrad_attn.demo import NEEDED
 from tinygrad_attn.demo.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -331,5 +333,7 @@ def test_nothing_to_print_to(file, monkeypatch):
 
 
 def test_a_mistake_in_an_option_is_one_line(capsys, tmp_path):
+    for library in NEEDED:
+        require(library)
     out = said(capsys, "demo", "--epochs", "0", "--out", str(tmp_path), code=2)
     assert out.startswith("tinygrad-attn demo: the demo needs at least one epoch") and out.count("\n") == 2
