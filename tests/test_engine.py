@@ -267,6 +267,31 @@ def test_a_with_that_is_open_at_a_yield_holds_in_the_generator_and_not_outside()
         assert [(seen, (x * 2).requires_grad) for seen in steps()][1] == (True, False)
 
 
+@pytest.mark.parametrize("last", ["decorated", "outside"])
+@pytest.mark.parametrize("first", ["decorated", "outside"])
+def test_a_plain_generator_may_be_used_partly_in_a_decorated_one(first, last):
+    """Its open `with` is its own, whoever asks it for a value, and when it ends everybody else's setting stands."""
+    x = leaf(2)
+
+    def batches():
+        with ta.no_grad():
+            yield 1
+            yield 2
+
+    @ta.enable_grad()
+    def predict(source):
+        for _ in source:
+            yield None
+        yield (x * 2).requires_grad
+
+    source, here = batches(), ta.engine.local.context
+    users = predict(source) if first == "decorated" else source
+    next(users)
+    rest = [*(predict(source) if last == "decorated" else source)]
+    assert rest == ([None, True] if last == "decorated" else [2])
+    assert here.recording is True and here.before == [] and (x * 2).requires_grad
+
+
 def test_an_error_thrown_into_a_generator_keeps_nothing_alive_once_it_is_forgotten():
     @ta.no_grad
     def steps():

@@ -19,6 +19,7 @@ class _Recording(ContextDecorator):
     """Sets whether ops are recorded, in this thread, inside a `with` block or a decorated function."""
 
     _value: bool
+    _turn: Any = None            # of the generator in which it was open last, between two turns
 
     def __new__(cls, function: Any = None) -> Any:
         made = super().__new__(cls)
@@ -44,10 +45,10 @@ class _Recording(ContextDecorator):
         def steps(*args: Any, **kwargs: Any) -> Any:
             generator = function(*args, **kwargs)
             advance, value = generator.send, None
-            inside = [self._value]                   # what it was outside each `with` that is open in the generator, and what it is
+            turn = _Turn(self._value)
             while True:
                 try:
-                    with _Turn(inside):
+                    with turn:
                         item = advance(value)
                 except StopIteration as end:
                     return end.value
@@ -56,7 +57,7 @@ class _Recording(ContextDecorator):
                 try:
                     advance, value = generator.send, (yield item)
                 except GeneratorExit:
-                    with _Turn(inside):
+                    with turn:
                         generator.close()
                     raise
                 except BaseException as error:
@@ -66,34 +67,47 @@ class _Recording(ContextDecorator):
 
     def __enter__(self) -> None:
         here = local.context                         # one object may be open in several threads
-        here.before.append(here.recording)
+        here.before.append((self, here.recording))
         here.recording = self._value
 
     def __exit__(self, *_: object) -> None:
-        here = local.context
-        if not here.before:
-            raise RuntimeError(f"this `with {type(self).__name__}():` was entered in another thread, which is left in it. A generator that "
-                               f"threads share has @{type(self).__name__}() above its def instead, which holds only while it runs.")
-        here.recording = here.before.pop()
+        for place in local.context, self._turn:      # a generator that a decorated one has begun may go on and end outside it
+            at = _last(self, place)
+            if at >= 0:
+                value = place.before.pop(at)[1]
+                if at == len(place.before):
+                    place.recording = value
+                else:                                # those opened after it, in another generator say, stay open
+                    place.before[at] = place.before[at][0], value
+                return
+        raise RuntimeError(f"this `with {type(self).__name__}():` was entered in another thread, which is left in it. A generator that "
+                           f"threads share has @{type(self).__name__}() above its def instead, which holds only while it runs.")
+
+
+def _last(owner: Any, place: Any) -> int:
+    """Where in its list the latest `with` of this owner stands that is open in a thread, or in a generator between its turns; else -1."""
+    return next((i for i in reversed(range(len(place.before))) if place.before[i][0] is owner), -1) if place else -1
 
 
 class _Turn:
     """A generator's turn: it finds its own `with` blocks as it left them, and what uses it finds its own again."""
 
-    def __init__(self, inside: list[bool]) -> None:
-        self.inside = inside
+    def __init__(self, value: bool) -> None:
+        self.recording, self.before = value, list[tuple[Any, bool]]()      # as a thread's Context has them
 
     def __enter__(self) -> None:
         here = local.context
-        self.depth = len(here.before)
-        here.before += here.recording, *self.inside
-        here.recording = here.before.pop()
+        here.before += [(self, here.recording), *self.before]
+        here.recording = self.recording
 
     def __exit__(self, *_: object) -> None:
         here = local.context
-        self.inside[:] = *here.before[self.depth + 1:], here.recording
-        here.recording = here.before[self.depth]
-        del here.before[self.depth:]
+        at = _last(self, here)
+        self.before, self.recording = here.before[at + 1:], here.recording
+        here.recording = here.before[at][1]
+        del here.before[at:]
+        for opened in self.before:
+            opened[0]._turn = self
 
 
 class no_grad(_Recording):

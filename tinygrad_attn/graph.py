@@ -30,7 +30,7 @@ class Context:
 
     def __init__(self) -> None:
         self.recording = True
-        self.before: list[bool] = []                 # what it was outside each open `with no_grad():`
+        self.before: list[tuple[Any, bool]] = []     # each open `with no_grad():`, and what it was outside
         self.scope: Any = None
         self.observers: tuple[Any, ...] = ()
 
