@@ -380,6 +380,8 @@ def test_part_of_a_sequential_keeps_its_names(names, part):
         assert [name for name, _ in there.ModuleList(whole)[part].named_children()] == list("0123")[:len(whole[part])]
     kind = type("Mine", (nn.Sequential,), {})
     assert type(kind(nn.ReLU(), nn.ReLU())[part]) is kind
+    fills = type("Fills", (nn.Sequential,), {"__init__": lambda self: nn.Sequential.__init__(self, *[nn.ReLU() for _ in range(4)])})()
+    assert list(fills[part]) == list(fills)[part]
 
 
 def test_repr_of_a_sequential_shows_its_names():

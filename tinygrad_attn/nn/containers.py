@@ -134,7 +134,7 @@ class Sequential(_Numbered):
     def __getitem__(self, index: int | slice) -> Any:
         if not isinstance(index, slice):
             return super().__getitem__(index)
-        part = type(self)()
+        part = self._of_items(())                                 # a class of one's own may fill itself
         for name, module in list(self._own(Module))[index]:       # under the names they have here, as in PyTorch
             setattr(part, name, module)
         return part
