@@ -68,6 +68,26 @@ def test_a_released_part_is_a_constant_to_what_its_pass_did_not_reach(release):
             ta.grad((y * w).sum(), [lost, w], allow_unused=True)
 
 
+def test_where_a_pass_ended_is_looked_up_once_for_all_that_it_released(monkeypatch):
+    """Not once for each of them, which would take forever for the kept states of a long sequence."""
+    looked = []
+
+    class Ref:
+        def __init__(self, t):
+            self.t = t
+
+        def __call__(self):
+            looked.append(self)
+            return self.t
+
+    monkeypatch.setattr(ta.engine, "ref", Ref)
+    w, states = leaf(1), [leaf(1) * 2]
+    for _ in range(50):
+        states.append(states[-1] + leaf(1))
+    states[-1].backward()
+    assert ta.grad(sum(h * w for h in states), w)[0].shape == (1,) and len(looked) == 51
+
+
 def test_of_a_pass_that_failed_nobody_knows_what_it_would_have_reached():
     @ta.op
     def fails(x):
