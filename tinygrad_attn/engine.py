@@ -119,7 +119,9 @@ def _silent(op: Op, index: int) -> TypeError:
 
 
 def _leading_to(roots: Iterable[Variable], wanted: Sequence[Variable], stop: bool) -> tuple[set[int], list[Any]]:
-    """The ids of the tensors from which a wanted one can be reached, and the others, weakly; of those none if one hides what is behind it.
+    """The ids of the tensors from which a wanted one can be reached, and weak references to all others.
+
+    Of those none where a released tensor hides what is behind it: then nobody knows them all.
     """
     found, seen, goal = list(roots), {id(t) for t in roots}, {id(t): t._record for t in wanted}
     for t in found:

@@ -108,6 +108,7 @@ class Op:
                  fresh: bool = False, reads: bool | str = True):
         functools.update_wrapper(self, forward)
         self.forward, self.broadcasts, self.saves, self.twin, self.fresh, self.reads = forward, broadcasts, saves, twin, fresh, reads
+        # reads="inputs": the rule looks at those, and at its result in a way that may change, as checkpoint's does
         self.partials: tuple[Callable | None, ...] = ()
         self.joint: Callable | None = None
         self._joint_asks_needs = False

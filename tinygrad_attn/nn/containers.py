@@ -97,10 +97,14 @@ class _Numbered(Module):
 
     def _repr_children(self) -> list[tuple[str, str]]:
         """Equal neighbours with numbers for names in one line: `(0-5): 6 x TransformerEncoderLayer(...)`."""
+        def alike(child: tuple[int, str, str]) -> tuple[str, Any]:
+            place, name, text = child
+            return text, int(name) - place if name.isdecimal() else name        # numbers in a row are equally far from their places
+
         rows = []
-        named = enumerate((name, repr(child)) for name, child in self._own(Module))
-        for (text, _), equal in groupby(named, lambda row: (row[1][1], int(row[1][0]) - row[0] if row[1][0].isdecimal() else row[1][0])):
-            names = [name for _, (name, _) in equal]
+        children = [(place, name, repr(child)) for place, (name, child) in enumerate(self._own(Module))]
+        for (text, _), equal in groupby(children, alike):
+            names = [name for _, name, _ in equal]
             rows.append((names[0], text) if len(names) == 1 else (f"{names[0]}-{names[-1]}", f"{len(names)} x {text}"))
         return rows
 
