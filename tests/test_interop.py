@@ -157,6 +157,9 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.cumprod(T), r"np.cumprod has no derivative rule.*t.numpy\(\).*@ta.op"),
     (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
     (lambda: np.linalg.eig(T), r"np.linalg.eig has no derivative rule.*Did you mean 'eigh'"),
+    (lambda: np.nanmedian(T), r"np.nanmedian has no derivative rule.*Did you mean 'median'"),
+    (lambda: np.cov(T), "np.cov has no derivative rule for Tensors. Leave"),         # and no word of cos
+    (lambda: np.linalg.qr(T), "np.linalg.qr has no derivative rule for Tensors. Leave"),
     (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
     (lambda: np.pad(T, 1, "linear_ramp"), "np.pad of a Tensor knows the modes"),
     (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative rule"),

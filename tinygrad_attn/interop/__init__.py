@@ -75,7 +75,8 @@ def _full_name(function: Any) -> str:
 
 def no_rule(name: str) -> TypeError:
     """The error for a function that is not in the tables."""
-    known = [f.__name__ for f in (*UFUNCS, *FUNCTIONS)]
-    return TypeError(f"np.{name} has no derivative rule for Tensors.{nearest(name.rpartition('.')[2], known)} Leave the graph on purpose "
+    short = name.rpartition(".")[2]                  # no slip, since NumPy has it; so only kin are named, eigh for eig
+    kin = [k for f in (*UFUNCS, *FUNCTIONS) if (k := f.__name__).startswith(short) or short.endswith(k)]
+    return TypeError(f"np.{name} has no derivative rule for Tensors.{nearest(short, kin)} Leave the graph on purpose "
                      "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
                      "partial derivatives with .vjp under it.")
