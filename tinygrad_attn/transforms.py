@@ -96,9 +96,13 @@ def _function(f: Any) -> None:
 def _gradients(y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool) -> tuple[Tensor, ...]:
     """d<g, y> / d(inputs), zeros where y does not depend on one."""
     if not y._tracked:
-        return tuple(Tensor._of(np.zeros(x.shape, x.dtype)) for x in inputs)
+        return tuple(map(_zeros, inputs))
     found = grad(y, inputs, [g], create_graph=create_graph, retain_graph=retain_graph or create_graph, allow_unused=True)
-    return tuple(Tensor._of(np.zeros(x.shape, x.dtype)) if d is None else d for x, d in zip(inputs, found, strict=True))
+    return tuple(_zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return Tensor._of(np.zeros(like.shape, like.dtype))
 
 
 def _recorded(create_graph: bool | None) -> bool:
@@ -147,10 +151,10 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
         if np.shape(v) != x.shape:
             raise ValueError(f"a tangent has its input's shape: got {np.shape(v)} for {describe(x)}.")
     pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), vs, strict=True) if p._tracked]
-    if not pulled:
-        return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype))
-    tangent, = grad([p for p, _ in pulled], [seed], [v for _, v in pulled], create_graph=recorded, allow_unused=True)
-    return _outcome(y, recorded), Tensor._of(np.zeros(y.shape, y.dtype)) if tangent is None else tangent
+    tangent = None
+    if pulled:
+        tangent, = grad([p for p, _ in pulled], [seed], [v for _, v in pulled], create_graph=recorded, allow_unused=True)
+    return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
 
 
 def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
@@ -320,14 +324,15 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...],
         raise ValueError("a checkpointed function must do the same when it is run again, but its result is another one. Was an array "
                          "changed in place that it uses, or train() or eval() called in between? Random numbers come from ta.rand and "
                          "the like, which are repeated.")
-    wanted = [x for x, needed in zip([*fresh, *run.outside], needs, strict=True) if needed]
+    sources = [*fresh, *run.outside]
+    wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
     here = local.context
     observers, here.observers = here.observers, ()
     try:
         found = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True) if result._tracked else {}
     finally:
         here.observers = observers
-    return [found[id(x)][1] if needed and id(x) in found else None for x, needed in zip([*fresh, *run.outside], needs, strict=True)]
+    return [found[id(x)][1] if id(x) in found else None for x in sources]
 
 
 def _differs(again: Any, first: Any) -> bool:
