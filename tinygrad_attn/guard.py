@@ -90,30 +90,30 @@ def _watch(memory: np.ndarray) -> Watch:
     return watch
 
 
-def _place(depth: int) -> tuple[str, int]:
-    """The caller `depth` frames above the function that asks, or the first one further up outside this package and NumPy."""
-    frame = sys._getframe(depth + 1)
+def _place(inside: int) -> tuple[str, int]:
+    """File and line of the first caller outside this package and NumPy; the innermost `inside` frames are known to lie within."""
+    frame = sys._getframe(inside)
     while frame.f_code.co_filename.startswith((PACKAGE, NUMPY)) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _note(memory: np.ndarray, depth: int) -> None:
+def _note(memory: np.ndarray) -> None:
     """Take its checksum, unless that was done, and write down who got hold of it."""
     watch = _watch(memory)
     if watch.checksum is None:
         watch.checksum = _checksum(memory)
         handed_out.add(id(memory))
-    watch.place = _place(depth + 1)
+    watch.place = _place(4)                          # with hand_out or lend, and the method or op that called it
 
 
-def hand_out(array: np.ndarray, depth: int = 2) -> None:
-    """Note that the caller `depth` frames up can now change this tensor's memory."""
+def hand_out(array: np.ndarray) -> None:
+    """Note that the user can now change this tensor's memory."""
     global latest
     memory = owner(array)
     if id(memory) not in handed_out:
         latest = tick()                              # ops that were recorded before are not marked
-    _note(memory, depth)
+    _note(memory)
 
 
 def lend(array: np.ndarray) -> None:
@@ -122,13 +122,13 @@ def lend(array: np.ndarray) -> None:
         memory = owner(array)
         part = array if array.nbytes < memory.nbytes else memory      # repeated rows are more
         if id(part) not in handed_out:
-            _note(part, depth=2)
+            _note(part)
 
 
 def changed(*arrays: np.ndarray) -> None:
     """Note that the memory of these arrays has just been changed in place."""
     global latest
-    latest, place = tick(), _place(2)
+    latest, place = tick(), _place(3)
     for array in arrays:
         memory = owner(array)
         watch = _watch(memory)
