@@ -72,35 +72,33 @@ def numpy_names(function: Function) -> Function:
 
 
 ELSEWHERE = {
-    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "dim": "t.ndim", "numel": "t.size",
-    "contiguous": "nothing: "
-    "memory order does not matter here", "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU",
-    "to": "t.astype(dtype)",
-    "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)", "masked_fill": "np.where(mask, "
-                                                                                                                    "value, t)",
-    "relu": "F.relu(t)", "sigmoid": "F.sigmoid(t)",
-    "softmax": "F.softmax(t, axis=-1)", "log_softmax": "F.log_softmax(t, axis=-1)", "gelu": "F.gelu(t)", "mm": "t @ other",
-    "matmul": "t @ other",
-    "bmm": "t @ other", "expand": "np.broadcast_to(t, shape)", "cat": "np.concatenate([...], axis)", "norm": "np.linalg.norm(t)",
-    "type": "t.dtype",
-    "clamp": "t.clip(min, max)", "gather": "np.take_along_axis(t, indices, axis)", "chunk": "np.split(t, parts, axis)",
-    "topk": "np.argsort(-t.numpy()) for the indices and np.take_along_axis(t, indices, axis) for the values", "t": "t.T",
-    "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
-    "append": "np.concatenate([t, other])", "apply": "an op: @ta.op on the function, .vjp under it", "backwards": "t.backward()",
-    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
-    "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "one_hot": "np.eye(classes)[np.asarray(labels)]",
-    "masked_select": "t[mask]", "index_select": "np.take(t, indices, axis)", "repeat_interleave": "np.repeat(t, repeats, axis)",
-    "index_add": "np.eye(rows, dtype=t.dtype)[:, indices] @ t", "logsumexp": "F.logsumexp(t, axis)",
-    "softplus": "np.logaddexp(t, 0)", "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
+    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "expand": "np.broadcast_to(t, shape)",
+    "cat": "np.concatenate([...], axis)", "chunk": "np.split(t, parts, axis)", "t": "t.T", "dim": "t.ndim", "numel": "t.size",
+    "type": "t.dtype", "norm": "np.linalg.norm(t)", "contiguous": "nothing: memory order does not matter here",
+    "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
+    "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)",
+    "mm": "t @ other", "matmul": "t @ other", "bmm": "t @ other", "masked_fill": "np.where(mask, value, t)", "masked_select": "t[mask]",
+    "index_select": "np.take(t, indices, axis)", "index_add": "np.eye(rows, dtype=t.dtype)[:, indices] @ t",
+    "gather": "np.take_along_axis(t, indices, axis)", "repeat_interleave": "np.repeat(t, repeats, axis)",
+    "one_hot": "np.eye(classes)[np.asarray(labels)]", "clamp": "t.clip(min, max)",
+    "topk": "np.argsort(-t.numpy()) for the indices and np.take_along_axis(t, indices, axis) for the values",
+    "append": "np.concatenate([t, other])",
+    "relu": "F.relu(t)", "sigmoid": "F.sigmoid(t)", "gelu": "F.gelu(t)", "softmax": "F.softmax(t, axis=-1)",
+    "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
+    "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "elu": "np.where(t > 0, t, np.expm1(np.minimum(t, 0)))",
-    "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)", "l1_loss": "np.mean(np.abs(t - target))",
-    "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
+    "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
+    "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
     "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
     "binary_cross_entropy": "-np.mean(target * np.log(t) + (1 - target) * np.log(1 - t))",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
-    "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)",
-    "get_rng_state": "ta.random.get_rng_state()", "set_rng_state": "ta.random.set_rng_state(state)",
-    "rand_like": "ta.rand(*t.shape, dtype=t.dtype)", "randn_like": "ta.randn(*t.shape, dtype=t.dtype)",
+    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
+    "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "backwards": "t.backward()",
+    "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
+    "apply": "an op: @ta.op on the function, .vjp under it",
+    "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)", "rand_like": "ta.rand(*t.shape, dtype=t.dtype)",
+    "randn_like": "ta.randn(*t.shape, dtype=t.dtype)", "get_rng_state": "ta.random.get_rng_state()",
+    "set_rng_state": "ta.random.set_rng_state(state)",
     "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
     "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
@@ -211,11 +209,12 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         hint = "squeeze drops axes of size 1: write .squeeze() for all of size 1, or t[:, 0] to pick one element of it."
     elif "unknown dimension" in text:
         hint = "Only one size can follow from the others: write -1 once."
-    elif "axis" in text or "axes" in text:
-        hint = f"An axis of a tensor of shape {shapes[0]} lies in [-{len(shapes[0])}, {len(shapes[0])})." if shapes and shapes[0] else \
-            "A single number has no axes: leave axis out." if shapes else ""
-    elif isinstance(error, IndexError):
-        hint = f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)." if shapes else ""
+    elif shapes and ("axis" in text or "axes" in text):
+        rank = len(shapes[0])
+        hint = f"An axis of a tensor of shape {shapes[0]} lies in [-{rank}, {rank})." if rank else \
+            "A single number has no axes: leave axis out."
+    elif shapes and isinstance(error, IndexError):
+        hint = f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)."
     kind = next(kind for kind in (np.linalg.LinAlgError, IndexError, ValueError, TypeError) if isinstance(error, kind))
     return kind(f"{op} of {listed(inputs)}: {text}{'' if text.endswith('.') else '.'}" + (f" {hint}" if hint else ""))
 
@@ -226,8 +225,8 @@ def _broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
     for back in range(1, rank + 1):
         sizes = {s[-back] for s in shapes if len(s) >= back and s[-back] != 1}
         if len(sizes) > 1:
-            listed = " and ".join(map(str, sorted(sizes)))
-            return (f"Shapes are aligned at the right; at axis -{back} the sizes {listed} differ and neither is 1. "
+            differing = " and ".join(map(str, sorted(sizes)))
+            return (f"Shapes are aligned at the right; at axis -{back} the sizes {differing} differ and neither is 1. "
                     "Give the smaller operand an axis of size 1 there (x[:, None] or x.reshape), or transpose it.")
     return ""
 
