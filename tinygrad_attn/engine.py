@@ -93,10 +93,11 @@ def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]
         if parts.__class__ is not tuple or len(parts) != len(args):
             _check_number(parts, op, len(args))
     elif op.partials:
-        y = t if create_graph else t._data
-        parts = [rule(g, y, *args, **static) if need and (rule := op.partials[i]) is not None else None for i, need in enumerate(needs)]
-        for i, part in enumerate(parts):
-            if part is None and needs[i] and op.partials[i] is not None:
+        y, parts = t if create_graph else t._data, []
+        for i, need in enumerate(needs):
+            rule = op.partials[i] if need else None
+            parts.append(None if rule is None else rule(g, y, *args, **static))
+            if rule is not None and parts[i] is None:
                 raise _silent(op, i)
     else:
         raise TypeError(f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one rule for each input, "
