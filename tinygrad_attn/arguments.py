@@ -131,8 +131,11 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
     """Class indices of the shape of the scores without the class axis, each a class or `ignore_index`."""
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1:]
     if labels.shape != expected:
-        hint = " One-hot targets are probabilities: write target.astype(x.dtype)." if labels.shape == x.shape else \
-            f" With the classes on the last axis write np.moveaxis(x, -1, {axis})." if labels.shape == x.shape[:-1] else ""
+        hint = ""
+        if labels.shape == x.shape:
+            hint = " One-hot targets are probabilities: write target.astype(x.dtype)."
+        elif labels.shape == x.shape[:-1]:
+            hint = f" With the classes on the last axis write np.moveaxis(x, -1, {axis})."
         raise ValueError(f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
                          f"{expected}, got {labels.shape}.{hint}")
     if np.count_nonzero(labels.astype(np.uint64) < classes) == labels.size:     # a negative one becomes very large
@@ -159,11 +162,11 @@ def check_probabilities(x: Any, target: Any, axis: int) -> None:
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     """The shapes (..., T, D), (..., S, D), (..., S, V) and a mask that broadcasts to (..., T, S), which is returned."""
-    one, two, three = plain(q).shape, plain(k).shape, plain(v).shape
-    if not (len(one) >= 2 and one[:-2] == two[:-2] == three[:-2] and one[-1] == two[-1] and two[-2] == three[-2]):
-        _check_attention_shapes(q, k, v)
-    lead = one[:-2] if one[:-2] == two[:-2] == three[:-2] else np.broadcast_shapes(one[:-2], two[:-2], three[:-2])
-    scores = (*lead, one[-2], two[-2])
+    qs, ks, vs = plain(q).shape, plain(k).shape, plain(v).shape
+    lead = qs[:-2]
+    if not (len(qs) >= 2 and lead == ks[:-2] == vs[:-2] and qs[-1] == ks[-1] and ks[-2] == vs[-2]):
+        lead = _broadcast_lead(q, k, v)
+    scores = (*lead, qs[-2], ks[-2])
     if mask is None:
         return scores
     _check_mask(mask, scores)
@@ -172,7 +175,8 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     return np.broadcast_shapes(scores, mask.shape)
 
 
-def _check_attention_shapes(q: Any, k: Any, v: Any) -> None:
+def _broadcast_lead(q: Any, k: Any, v: Any) -> tuple[int, ...]:
+    """What the axes before the last two broadcast to, once it is clear that q, k and v fit together."""
     given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2:
         raise ValueError(f"attention needs q (..., T, D), k (..., S, D) and v (..., S, V); {given}.")
@@ -181,7 +185,7 @@ def _check_attention_shapes(q: Any, k: Any, v: Any) -> None:
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(f"attention needs one value for each key, so k and v must agree at axis -2; {given}.")
     try:
-        np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        return np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     except ValueError:
         heads = q.ndim > 2 and k.ndim > 2 and q.shape[-3] != k.shape[-3]
         raise ValueError(f"attention: the axes before the last two must be equal or 1; {given}."
