@@ -135,9 +135,13 @@ class Elsewhere:
         for name, value in vars(np).items():
             if not callable(value) or name.startswith("_") or isinstance(value, type) and value not in numbers:
                 continue
-            operands = "t, other" if getattr(value, "nin", 1) == 2 else "t"
-            hints.setdefault(name, f"t.astype(np.{name})" if value in numbers else f"np.{name}({operands})" if value in known else
-                             f"np.{name}(t.numpy()): it has no derivative here")
+            if value in numbers:
+                hint = f"t.astype(np.{name})"
+            elif value in known:
+                hint = f"np.{name}(t, other)" if getattr(value, "nin", 1) == 2 else f"np.{name}(t)"
+            else:
+                hint = f"np.{name}(t.numpy()): it has no derivative here"
+            hints.setdefault(name, hint)
         for name, hint in hints.items():
             if not hasattr(owner, name):
                 setattr(owner, name, cls(name, hint))
@@ -165,9 +169,11 @@ def compared(sign: str, a: Any, b: Any) -> Any:
 
 def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:
     """NumPy's own complaint about a call of one of its functions, with the operands; ours as they are."""
-    if "Tensor" in str(error) or "array " in str(error) and "(" in str(error) or not any(hasattr(x, "_data") for x in args):
+    text = str(error)
+    ours = "Tensor" in text or "array " in text and "(" in text            # it describes an operand
+    if ours or not any(hasattr(x, "_data") for x in args):
         return error
-    if isinstance(error, TypeError) and "interpreted as an integer" not in str(error):
+    if isinstance(error, TypeError) and "interpreted as an integer" not in text:
         return error
     return explain(f"{function.__module__.replace('numpy', 'np')}.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
 
