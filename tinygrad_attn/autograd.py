@@ -25,7 +25,7 @@ class _Recording(ContextDecorator):
         made = super().__new__(cls)
         return made if function is None else made(function)     # as a decorator it may go without parentheses
 
-    def _recreate_cm(self) -> Any:
+    def _recreate_cm(self) -> Any:                   # ContextDecorator's own uses one object for all calls
         return type(self)()
 
     def __call__(self, function: Any) -> Any:
@@ -86,7 +86,7 @@ class _Recording(ContextDecorator):
 
 def _last(owner: Any, place: Any) -> int:
     """Where in its list the latest `with` of this owner stands that is open in a thread, or in a generator between its turns; else -1."""
-    return next((i for i in reversed(range(len(place.before))) if place.before[i][0] is owner), -1) if place else -1
+    return max((i for i, (opened, _) in enumerate(place.before) if opened is owner), default=-1) if place else -1
 
 
 class _Turn:
@@ -128,12 +128,13 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
         raise TypeError(f"only a Tensor can be differentiated, got {describe(output)}."
                         + (" Call the function first: grad(f(x), x), or write ta.value_and_grad(f)(x)." if callable(output) else ""))
     if not output._tracked:
-        recording = local.context.recording          # a checkpoint's first run has a falsehood of its own
+        recording = local.context.recording
+        in_checkpoint = not recording and recording is not False      # 0, see transforms._recorded_later
         raise ValueError(f"{describe(output)} does not depend on anything that requires a gradient. Create the inputs with "
                          "requires_grad=True, and check for no_grad(), detach() or .numpy() on the way; a gradient can be differentiated "
                          "again only if create_graph=True was passed where it was taken."
                          + (" Inside ta.checkpoint take it with ta.value_and_grad or ta.vjp: nothing else is recorded there at first."
-                            if not recording and recording is not False else ""))
+                            if in_checkpoint else ""))
     shape, dtype = output._data.shape, output._data.dtype
     if gradient is None:
         if output._data.size != 1:
