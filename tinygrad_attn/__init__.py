@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import engine
+from . import engine, errors
 from .autograd import enable_grad, grad, no_grad
 from .engine import op
 from .random import manual_seed, rand, randn
@@ -64,9 +64,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name not in _LAZY:
-        from .errors import missing_from
-
-        raise missing_from(__name__, name, globals())
+        raise errors.missing_from(__name__, name, globals())
     value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     return value
 
