@@ -571,6 +571,15 @@ def test_what_an_op_that_saves_returns():
         ta.op(lambda x: (x, x, x), saves=True)(leaf(3))
 
 
+def test_an_op_may_return_a_number_of_pythons():
+    total = ta.op(lambda x: float(x.sum()))
+    total.vjp(lambda g, y, x: g * np.ones_like(x))
+    x = leaf(3)
+    y = total(x)
+    y.backward()
+    assert isinstance(y._data, np.ndarray) and y.item() == x.data.sum() and x.grad.tolist() == [1, 1, 1]
+
+
 def test_a_rule_may_leave_out_axes_while_others_are_summed():
     """The column's gradient is the same for all its rows, and the rule leaves it a row, as wide as the result."""
     both = ta.op(lambda column, row: np.broadcast_to(column.sum(0) + row, (len(column), row.size)).copy(), broadcasts=True)

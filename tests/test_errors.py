@@ -53,6 +53,11 @@ class Typo(nn.Module):
         return self.liner(x)
 
 
+class OnTheGraphicsCard:
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Conversion to a NumPy array is not allowed")
+
+
 def backward_twice():
     loss = (t(3) * 2).sum()
     loss.backward()
@@ -161,6 +166,7 @@ CALLS = [
     (lambda: Tensor([[1, 2], [3]]), V, r"rows of this list differ in length.*padding_mask"),
     (lambda: Tensor("abc"), T, r"holds real numbers or booleans"),
     (lambda: Tensor(None), T, r"forget to return its result"),
+    (lambda: Tensor(OnTheGraphicsCard()), T, r"^Conversion to a NumPy array is not allowed"),
     (lambda: ta.tensor([1.0, 2.0], requires_grad=True), T, r"Write ta\.Tensor\(data"),
     (lambda: Tensor(3, 4), T, r"requires_grad is True or False, got 4.*Tensor\(np\.zeros\(\(2, 3\)\)\)"),
     (lambda: Tensor([1.0], np.zeros(3)), T, r"requires_grad is True or False, got array \(3,\)"),
@@ -210,6 +216,7 @@ CALLS = [
     # ---- differentiating
     (lambda: grad(t(3) * 2, t(3)), V, r"grad\(\) without grad_outputs= needs a single number.*pass grad_outputs= of shape \(3,\)"),
     (grad_of_a_gradient, V, r"create_graph=True"),
+    (lambda: grad([t(), t()], t(), [1.0]), V, r"got 2 outputs but 1 grad_outputs; give one for each"),
     (lambda: grad(lambda x: (x * x).sum(), np.ones(2)), T, r"write ta\.value_and_grad\(f\)\(x\)"),
     (lambda: ta.gradcheck(nn.Linear, [t(2, 2)]), T, r"the class Linear: make an object of it first"),
     (lambda: t(3).zero_(), A, r"w\.zero_grad\(\) for w\.grad\.zero_\(\)"),
@@ -424,7 +431,8 @@ def test_a_name_is_suggested_only_if_it_is_a_name_of_the_module(module, name, me
     (lambda t: t.astype(complex), "holds real numbers or booleans, not complex128"), (lambda t: t.astype(object), "not object"),
     (lambda t: np.where(np.array([True, False]), t, None), "where|None"), (lambda t: t.cumprod(), r"np.cumprod\(t.numpy\(\)\)"),
     (lambda t: t.put(0, 1), r"np.put\(t.numpy\(\)\)"), (lambda t: t.var(1, 0), "one axis, or several as a tuple"),
-    (lambda t: t.argmin(dim=0), "axis= for dim=")], ids=range(11))
+    (lambda t: t.argmin(dim=0), "axis= for dim="),
+    (lambda t: np.broadcast_to(t, (3,)), r"broadcast_to of Tensor \(2,\).*requested shape \(3,\)\.$")], ids=range(12))
 def test_what_was_once_answered_wrongly_or_not_at_all(call, told):
     try:
         call(Tensor([1.0, 2.0], requires_grad=True))

@@ -465,6 +465,13 @@ def test_an_operand_that_is_as_large_as_its_memory_is_known_by_its_memory(view):
         loss.backward()
 
 
+def test_an_operand_out_of_records_with_objects_in_them():
+    """Its memory is that of the records, whose objects have no bytes to look at."""
+    records, w = np.ones(2 * guard.LARGE // 16, dtype=[("x", float), ("label", object)]), rand()
+    (np.broadcast_to(records["x"], (2, len(records))) * w).sum().backward()
+    assert id(records) in guard.handed_out and w.grad.item() == 2 * len(records)
+
+
 def test_memory_handed_out_between_forward_and_backward():
     x, w = rand(3), rand(3, seed=1)
     y = x * w                                        # recorded before anybody could reach its operands

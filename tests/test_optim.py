@@ -603,6 +603,12 @@ def leaf():
     return Tensor([1.0, 2.0], requires_grad=True)
 
 
+def without_update():
+    p = leaf()
+    p.grad = leaf()
+    type("OnlyNames", (optim.Optimizer,), {"_state_names": lambda self, group: ()})([p], {"lr": 0.1}).step()
+
+
 def exhausted():
     generator = (p for p in [leaf()])
     list(generator)
@@ -635,6 +641,7 @@ def exhausted():
     (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
     (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
     (lambda: optim.Optimizer([leaf()], {"lr": 0.1}).step(), TypeError, "subclass Optimizer and give _state_names and _update"),
+    (without_update, TypeError, "subclass Optimizer and give _state_names and _update"),
     (lambda: optim.SGD([leaf()]).state, AttributeError, r"'SGD' object has no attribute 'state'. Write .*state_dict\(\)\['state'\]"),
     (lambda: optim.SGD([leaf()]).step(leaf().sum()), TypeError, r"step\(\) takes nothing, or a function .* got Tensor"),
     (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),

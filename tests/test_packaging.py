@@ -58,6 +58,10 @@ print(json.dumps(sorted(new - sys.stdlib_module_names)))
     assert loaded == ["numpy", "tinygrad_attn"]
 
 
+def test_what_is_loaded_later_is_listed_at_once():
+    assert fresh("import json; import tinygrad_attn as ta; print(json.dumps(sorted({*ta.__all__} - {*dir(ta)})))") == []
+
+
 def test_import_changes_nothing_about_the_process():
     require("threadpoolctl")
     before, after, events = fresh("""
