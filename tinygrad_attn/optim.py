@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -188,17 +188,17 @@ class Optimizer:
         walked = [list(map(id, group["params"])) for group in self.param_groups]
         if self._buckets is None or walked != self._walked:
             old = {id(p): (b, i) for buckets in self._buckets or [] for b in buckets for i, p in enumerate(b.params)}
-            made, index = [], 0
+            made, numbers = [], count()
             for group in self.param_groups:
                 members: dict[Any, list[tuple[Tensor, int]]] = {}  # by dtype the small ones, by index each large one
-                for p in group["params"]:
+                for p, index in zip(group["params"], numbers):
                     members.setdefault(p._data.dtype if p._data.size < SMALL else index, []).append((p, index))
-                    index += 1
                 made.append([_Bucket([p for p, _ in m], [i for _, i in m]) for m in members.values()])
-            for bucket, i, (was, j) in [(b, i, old[id(p)]) for bs in made for b in bs for i, p in enumerate(b.params) if id(p) in old]:
-                bucket.steps[i] = was.steps[j]
-                for name, flat in was.state.items():
-                    bucket.put(i, name, was.part(flat, j))
+            for bucket in chain(*made):
+                for i, (was, j) in [(i, old[id(p)]) for i, p in enumerate(bucket.params) if id(p) in old]:
+                    bucket.steps[i] = was.steps[j]
+                    for name, flat in was.state.items():
+                        bucket.put(i, name, was.part(flat, j))
             self._buckets, self._walked = made, walked
         return self._buckets
 
@@ -226,10 +226,10 @@ class Optimizer:
         if ours != theirs:
             raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
                              "make it from the same model and groups")
-        renewed = []
         if groups and not {*self.defaults} & {"betas", "momentum"} <= {*groups[0]}:
             raise ValueError(f"this state was saved by another kind of optimiser: {type(self).__name__} has the settings "
                              f"{sorted(self.defaults)}, the state {sorted({*groups[0]} - {'params'})}; make the same kind, or start afresh")
+        renewed = []
         for group, saved in zip(self.param_groups, groups):
             settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items() if k in {*self.defaults, "initial_lr"}}
             renewed.append({**group, **settings})
