@@ -169,7 +169,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values()
         here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
         for t, g, fresh in found:
-            if t._tracked:                           # unless it was frozen since
+            if t._tracked:                           # it may have been frozen after the forward pass
                 g = _result(g, fresh)
                 while True:
                     old = t._grad

@@ -58,7 +58,8 @@ class Node(NamedTuple):
 _new_tensor: Any = object.__new__
 NO_SETTINGS: dict[str, Any] = {}
 PLAIN, SPECIAL, RETAINED, WATCHED = 0, 1, 2, 4
-"""Of a recorded op: one or two inputs and no settings; or bits for: anything else; the user wants its .grad; and can reach its inputs."""
+"""The kind of a recorded op: PLAIN has one or two inputs and no settings.  Else these bits are set: SPECIAL for any other op, RETAINED if
+the user wants its .grad, WATCHED if the user can reach the memory of its inputs."""
 
 
 class Variable:
@@ -108,7 +109,7 @@ class Op:
                  fresh: bool = False, reads: bool | str = True):
         functools.update_wrapper(self, forward)
         self.forward, self.broadcasts, self.saves, self.twin, self.fresh, self.reads = forward, broadcasts, saves, twin, fresh, reads
-        # reads="inputs": the rule looks at those, and at its result in a way that may change, as checkpoint's does
+        # reads="inputs": only they must be as they were, the result may have changed: checkpoint's rule is one that computes it anew
         self.partials: tuple[Callable | None, ...] = ()
         self.joint: Callable | None = None
         self._joint_asks_needs = False

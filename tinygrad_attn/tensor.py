@@ -71,8 +71,7 @@ class Tensor(Variable):
         """The gradient that backward() has added up here, or None."""
         if self._grad is None and self._node is not None and not self._node.retain:
             warnings.warn("the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
-                          "ta.grad().",
-                          UserWarning, stacklevel=2)
+                          "ta.grad().", UserWarning, stacklevel=2)
         return self._grad
 
     @grad.setter
@@ -227,7 +226,7 @@ class Tensor(Variable):
         return object.__getstate__(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self.__getstate__()
+        self.__getstate__()                          # refuses a result
         new = type(self)._of(self._data.copy(), self._tracked)
         new.name = self.name
         memo[id(self)] = new
@@ -278,7 +277,7 @@ class Tensor(Variable):
     def __pos__(self) -> Tensor: return self
     def __abs__(self) -> Tensor: return ops.absolute(self)
 
-    def _assigned(self, other: Any) -> Any:
+    def _assigned(self, other: Any) -> Any:          # in a checkpoint's first run, which is not recorded either, `recording` is 0
         if self._tracked and self._record is None and local.context.recording is False:
             raise only_renamed(self)
         return NotImplemented                        # then Python adds, and gives the sum the name

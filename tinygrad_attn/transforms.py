@@ -250,7 +250,7 @@ class _Closure:
 class _recorded_later(no_grad):
     """no_grad, but x += y is no mistake inside: the function is run again, recorded, and then the sum may have the name x."""
 
-    _value = 0  # type: ignore[assignment]           # as false as False, and not the same
+    _value = 0  # type: ignore[assignment]           # by `is False` Tensor._assigned and autograd._seed tell no_grad from this
 
 
 class _Run:
