@@ -51,7 +51,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
     """f's one result, as a Tensor."""
-    _function(f)
+    _check_function(f)
     _depth.value += 1
     try:
         with enable_grad():
@@ -87,7 +87,7 @@ def _moves_with(f: Callable, y: Any, inputs: Sequence[Any], keywords: dict[str, 
         return True
 
 
-def _function(f: Any) -> None:
+def _check_function(f: Any) -> None:
     if isinstance(f, Variable) or not callable(f):
         raise TypeError(f"a transform takes a function and then the values, as in jacobian(f, x), got {describe(f)}; a result does not "
                         "tell how it depends on other values.")
@@ -106,10 +106,12 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _recorded(create_graph: bool | None) -> bool:
+    """Are the derivatives to be differentiated?  Where the caller does not say, they are inside a function that is being transformed."""
     return _depth.value > 0 and local.context.recording if create_graph is None else create_graph
 
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
+    """f's result as the caller gets it: cut from its graph unless that is to be differentiated."""
     return y if create_graph else Tensor._of(y._data)
 
 
@@ -165,7 +167,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
     f returns a single number (ValueError otherwise).  Arguments that are not in `argnums`, and keywords, are passed
     on as they are.  Raises TypeError if those in `argnums` are not given by place.
     """
-    _function(f)
+    _check_function(f)
     several = hasattr(argnums, "__iter__")
     chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)     # type: ignore[arg-type]
     if not all(isinstance(i, (int, np.integer)) for i in chosen):
