@@ -635,6 +635,7 @@ def exhausted():
     (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be 0 or more, got -1$"),
     (lambda: optim.SGD([leaf()], momentum=0.9, dampening="0.1"), ValueError, "dampening must be 0 or more, got '0.1'$"),
     (lambda: optim.clip_grad_norm_([leaf()], "1"), ValueError, "max_norm is the largest norm allowed, a number .* got '1'"),
+    (lambda: optim.clip_grad_norm_([leaf(), nn.Linear(1, 1, bias=False).bias], 1.0), TypeError, "takes a list of Tensors, got None"),
     (lambda: optim.clip_grad_value_([leaf()], -1.0), ValueError, "clip_value is the largest value allowed, a number .* got -1.0"),
     (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
     (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), got \(0.9, 1.0\)"),

@@ -23,11 +23,13 @@ def _gradients(parameters: Any) -> list[Array]:
         raise TypeError(f"clipping takes parameters, got {type(parameters).__name__}; write model.parameters()")
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     parameters = list(parameters) if hasattr(parameters, "__iter__") else [parameters]
-    if (other := next((p for p in parameters if not isinstance(p, Tensor)), None)) is not None:
-        raise TypeError(f"clipping takes a list of Tensors, got {describe(other)}; write list(model.parameters())")
+    for p in parameters:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"clipping takes a list of Tensors, got {describe(p)}; write list(model.parameters())")
     grads = [p.grad for p in {id(p): p for p in parameters}.values() if p.grad is not None]
-    if (whole := next((g for g in grads if g.dtype.kind != "f"), None)) is not None:
-        raise TypeError(f"a gradient is {describe(whole)}, which has no place for fractions; write p.grad = p.grad.astype(p.dtype)")
+    for g in grads:
+        if g.dtype.kind != "f":
+            raise TypeError(f"a gradient is {describe(g)}, which has no place for fractions; write p.grad = p.grad.astype(p.dtype)")
     return [g._array() for g in grads]
 
 
