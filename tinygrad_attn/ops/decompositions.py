@@ -13,12 +13,7 @@ import numpy as np
 
 from ..engine import Variable, op
 from .reductions import values
-from .shapes import swapaxes, tril, triu
-
-
-def _t(a):
-    """The transpose of each matrix."""
-    return swapaxes(a, a=-1, b=-2)
+from .shapes import tril, triu
 
 
 def _column(v):
@@ -37,7 +32,7 @@ def inv(a):
     return np.linalg.inv(a)
 
 
-inv.vjp(lambda g, y, a: -(_t(y) @ g @ _t(y)))
+inv.vjp(lambda g, y, a: -(y.mT @ g @ y.mT))
 
 
 @op(broadcasts=True)
@@ -48,12 +43,12 @@ def solve(a, b):
 
 def _solve_back(g, a, b):
     """a^-T g, where g is a vector or vectors if b is one vector."""
-    return solve(_t(a), _column(g)).reshape(g.shape) if b.ndim == 1 else solve(_t(a), g)
+    return solve(a.mT, _column(g)).reshape(g.shape) if b.ndim == 1 else solve(a.mT, g)
 
 
 def _solve_by_matrix(g, y, a, b):
     back = _solve_back(g, a, b)
-    return -(_column(back) @ _row(y)) if b.ndim == 1 else -(back @ _t(y))
+    return -(_column(back) @ _row(y)) if b.ndim == 1 else -(back @ y.mT)
 
 
 solve.vjp(_solve_by_matrix, lambda g, y, a, b: _solve_back(g, a, b))
@@ -102,11 +97,11 @@ def _cancels(a):
 def _det_rule(g, y, a):
     if np.any(values(y) == 0) or isinstance(a, Variable) and _cancels(values(a)):        # or some matrix has no inverse
         return _matrices(g) * _cofactors(a)
-    return _matrices(g * y) * _t(inv(a))
+    return _matrices(g * y) * inv(a).mT
 
 
 det.vjp(_det_rule)
-logabsdet.vjp(lambda g, y, a: _matrices(g) * _t(inv(a)))
+logabsdet.vjp(lambda g, y, a: _matrices(g) * inv(a).mT)
 
 
 @op
@@ -117,7 +112,7 @@ def pinv(a):
 
 def _pinv_rule(g, y, a):
     m, n = a.shape[-2:]
-    yt, gt = _t(y), _t(g)
+    yt, gt = y.mT, g.mT
     outside_columns = np.eye(m, dtype=a.dtype) - a @ y
     outside_rows = np.eye(n, dtype=a.dtype) - y @ a
     return -(yt @ g @ yt) + outside_columns @ gt @ y @ yt + yt @ y @ gt @ outside_rows
@@ -128,7 +123,7 @@ pinv.vjp(_pinv_rule)
 
 def _one_triangle(s, uplo="L"):
     """A gradient by a symmetric matrix, for a function that reads only its lower (upper) triangle."""
-    both = s + _t(s)
+    both = s + s.mT
     return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
 
 
@@ -141,10 +136,10 @@ def cholesky(a):
 
 
 def _cholesky_rule(g, y, a):
-    half = tril(_t(y) @ g)
+    half = tril(y.mT @ g)
     half = half - 0.5 * np.eye(y.shape[-1], dtype=y.dtype) * half
-    inner = solve(_t(y), _t(solve(_t(y), _t(half))))             # y^-T half y^-1
-    return _one_triangle(0.5 * (inner + _t(inner)))
+    inner = solve(y.mT, solve(y.mT, half.mT).mT)                 # y^-T half y^-1
+    return _one_triangle(0.5 * (inner + inner.mT))
 
 
 cholesky.vjp(_cholesky_rule)
@@ -157,8 +152,8 @@ def eigh(a, *, uplo="L"):
 
     The derivative of an eigenvector exists where its eigenvalue is single.
     """
-    values, vectors = np.linalg.eigh(a, uplo)
-    return np.concatenate([_column(values), vectors.swapaxes(-1, -2)], axis=-1)
+    w, vectors = np.linalg.eigh(a, uplo)
+    return np.concatenate([_column(w), vectors.mT], axis=-1)
 
 
 @op
@@ -177,16 +172,16 @@ def _one_over_gaps(w):
 
 
 def _eigh_rule(g, y, a, *, uplo):
-    w, v = y[..., 0], _t(y[..., 1:])
-    gw, gv = g[..., 0], _t(g[..., 1:])
-    middle = np.eye(w.shape[-1], dtype=w.dtype) * _row(gw) + _one_over_gaps(w) * (_t(v) @ gv)
-    full = v @ middle @ _t(v)
-    return _one_triangle(0.5 * (full + _t(full)), uplo)
+    w, v = y[..., 0], y[..., 1:].mT
+    gw, gv = g[..., 0], g[..., 1:].mT
+    middle = np.eye(w.shape[-1], dtype=w.dtype) * _row(gw) + _one_over_gaps(w) * (v.mT @ gv)
+    full = v @ middle @ v.mT
+    return _one_triangle(0.5 * (full + full.mT), uplo)
 
 
 def _eigvalsh_rule(g, y, a, *, uplo):
-    v = _t(eigh(a, uplo=uplo)[..., 1:])
-    return _one_triangle((v * _row(g)) @ _t(v), uplo)
+    v = eigh(a, uplo=uplo)[..., 1:].mT
+    return _one_triangle((v * _row(g)) @ v.mT, uplo)
 
 
 eigh.vjp(_eigh_rule)
@@ -200,7 +195,7 @@ def svd(a):
     The derivative of a singular vector exists where its singular value is single and not zero.
     """
     u, s, vh = np.linalg.svd(a, full_matrices=False)
-    return np.concatenate([u.swapaxes(-1, -2), _column(s), vh], axis=-1)
+    return np.concatenate([u.mT, _column(s), vh], axis=-1)
 
 
 @op
@@ -213,23 +208,23 @@ def _svd_rule(g, y, a):
     m, n = a.shape[-2:]
     ut, s, vt = y[..., :m], y[..., m], y[..., m + 1:]
     gut, gs, gvt = g[..., :m], g[..., m], g[..., m + 1:]
-    u = _t(ut)
+    u = ut.mT
     gaps = _one_over_gaps(s * s)
-    by_u, by_v = ut @ _t(gut), vt @ _t(gvt)
-    inside = (gaps * (by_u - _t(by_u))) * _row(s) + _column(s) * (gaps * (by_v - _t(by_v)))
+    by_u, by_v = ut @ gut.mT, vt @ gvt.mT
+    inside = (gaps * (by_u - by_u.mT)) * _row(s) + _column(s) * (gaps * (by_v - by_v.mT))
     inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
     part = u @ inside @ vt
     if m > n:                                        # of the longer vectors' gradients, what lies outside the space they span
-        part = part + (_t(gut) - u @ by_u) / _row(s) @ vt
+        part = part + (gut.mT - u @ by_u) / _row(s) @ vt
     if n > m:
-        part = part + u @ ((gvt - _t(by_v) @ vt) / _column(s))
+        part = part + u @ ((gvt - by_v.mT @ vt) / _column(s))
     return part
 
 
 def _singular_values_rule(g, y, a):
     m = a.shape[-2]
     triplets = svd(a)
-    return _t(triplets[..., :m]) @ (_column(g) * triplets[..., m + 1:])
+    return triplets[..., :m].mT @ (_column(g) * triplets[..., m + 1:])
 
 
 svd.vjp(_svd_rule)
