@@ -6,7 +6,7 @@ import numpy as np
 
 from ..engine import Variable, op
 from ..kernels.rows import has_short_rows, row_max, row_sums
-from .shapes import broadcast_to, flip
+from .shapes import broadcast_to, flip, inverse
 
 
 def axes_of(x, axis):
@@ -48,6 +48,12 @@ def count(x, axis):
 def values(x):
     """The plain array of an operand, for choices that no derivative follows."""
     return getattr(x, "_data", x)
+
+
+def divisor(x):
+    """x with inf in place of 0: what is divided by it is 0 there, and so is its slope."""
+    zero = values(x) == 0
+    return np.where(zero, np.inf, x) if np.any(zero) else x
 
 
 def _total(x, axis, keepdims):
@@ -98,14 +104,8 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
     return x.std(axis=axis, ddof=ddof, keepdims=keepdims)
 
 
-def _std_rule(g, y, x, *, axis, ddof, keepdims):
-    spread = kept(y, x, axis)
-    flat = values(spread) == 0
-    safe = spread if not np.any(flat) else np.where(flat, np.inf, spread)        # x / inf is 0, and so is its slope
-    return kept(g, x, axis) * _centred(x, axis) / (safe * (count(x, axis) - ddof))
-
-
-std.vjp(_std_rule)
+std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
+        kept(g, x, axis) * _centred(x, axis) / (divisor(kept(y, x, axis)) * (count(x, axis) - ddof)))
 
 
 def _to_the_extremes(g, y, x, *, axis, keepdims):
@@ -161,8 +161,7 @@ def _prod_rule(g, y, x, *, axis, keepdims):
     n = count(x, axis)                               # each element's slope is the product of all the others
     rows = moved.reshape(*moved.shape[:len(rest)], 1, n)
     others = np.where(np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))).prod(axis=-1)
-    back = np.argsort((*rest, *axes))
-    return g * others.reshape(moved.shape).transpose(*(int(i) for i in back))
+    return g * others.reshape(moved.shape).transpose(inverse((*rest, *axes)))
 
 
 prod.vjp(_prod_rule)

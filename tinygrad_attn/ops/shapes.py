@@ -22,12 +22,12 @@ def transpose(x, *, axes=None):
     return x.transpose(axes)
 
 
-def _inverse(axes):
+def inverse(axes):
     """The order that undoes this order of axes."""
     return None if axes is None else tuple(int(i) for i in np.argsort([a % len(axes) for a in axes]))
 
 
-transpose.vjp(lambda g, y, x, *, axes: transpose(g, axes=_inverse(axes)))
+transpose.vjp(lambda g, y, x, *, axes: transpose(g, axes=inverse(axes)))
 
 
 @op
