@@ -77,12 +77,13 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
         raise ValueError(f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} operands; "
                          "separate the groups with commas, one for each operand.")
     spare = [a for a in reversed(ascii_letters) if a not in left + right]
-    hidden = [max(ndim(x) - len(group.replace("...", "")), 0) if "..." in group else 0
-              for x, group in zip(operands, names, strict=True)]
-    dots = "".join(spare[:max(hidden, default=0)])
+    hidden = []                                      # of each operand: how many axes its '...' stands for
     for x, group in zip(operands, names, strict=True):
-        if "..." not in group and len(group) != ndim(x) or ndim(x) < len(group.replace("...", "")):
-            raise ValueError(f"einsum labels {group!r} name {len(group.replace('...', ''))} axes of an operand that has {ndim(x)}.")
+        named = len(group.replace("...", ""))
+        if named > ndim(x) or named < ndim(x) and "..." not in group:
+            raise ValueError(f"einsum labels {group!r} name {named} axes of an operand that has {ndim(x)}.")
+        hidden.append(ndim(x) - named)
+    dots = "".join(spare[:max(hidden, default=0)])
     labels = tuple(group.replace("...", dots[len(dots) - n:]) for group, n in zip(names, hidden, strict=True))
     if arrow:
         if dots and "..." not in right:

@@ -217,7 +217,7 @@ clip.vjp(_where_inside,
 @op(broadcasts=True)
 def logaddexp(a, b):
     """y = log(exp a + exp b), without overflow."""
-    if np.size(a) < MANY > np.size(b) or np.result_type(a, b).char not in "fd":
+    if max(np.size(a), np.size(b)) < MANY or np.result_type(a, b).char not in "fd":
         return np.logaddexp(a, b)
     with np.errstate(invalid="ignore", under="ignore"):
         y = np.abs(a - b)                            # NumPy's does the same one number after the other: ten times as slow

@@ -16,7 +16,7 @@ MANY = 256                      # elements, from where it pays to work out their
 
 
 def _is_basic(index):
-    """Slices, integers, None and ... pick every element at most once."""
+    """Slices, integers, boolean masks, None and ... pick every element at most once."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice, np.integer)) and not isinstance(part, bool)
                or isinstance(part, np.ndarray) and part.dtype == bool for part in parts)
