@@ -98,14 +98,14 @@ def together(items: Any) -> list[Any]:
     float32 with t.
     """
     items = list(items)
-    for x in items:
-        if not isinstance(x, (Variable, np.ndarray)):
-            break
-    else:
-        return items
-    dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
-    return [x if isinstance(x, (Variable, np.ndarray)) else np.asarray(x) if isinstance(x, np.generic) else
-            np.asarray(x, dtype if np.asarray(x).dtype.kind in "if" else None) for x in items]
+    others = [i for i, x in enumerate(items) if not isinstance(x, (Variable, np.ndarray))]
+    if others:
+        dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
+        for i in others:
+            array = np.asarray(items[i])
+            has_its_own = isinstance(items[i], np.generic) or array.dtype.kind not in "if"
+            items[i] = array if has_its_own else np.asarray(items[i], dtype)
+    return items
 
 
 def tensor(x: Any) -> Any:

@@ -106,9 +106,8 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
     if n == 0:
         return a                                     # without the ends, as NumPy
     axis = normalize_axis_index(axis, a.ndim)
-    ends = [x if x is UNSET else ops.broadcast_to(tensor(x), shape=tuple(1 if i == axis else s for i, s in enumerate(a.shape)))
-            if np.ndim(x) == 0 else x for x in (prepend, append)]
-    parts = [x for x in (ends[0], a, ends[1]) if x is not UNSET]
+    slice_shape = (*a.shape[:axis], 1, *a.shape[axis + 1:])      # of a single number, put before or after
+    parts = [x if np.ndim(x) else ops.broadcast_to(tensor(x), shape=slice_shape) for x in (prepend, a, append) if x is not UNSET]
     if len(parts) > 1:
         a = _concatenate(parts, axis)
     for _ in range(n):

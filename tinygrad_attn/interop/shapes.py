@@ -143,7 +143,8 @@ def _append(arr, values, axis=None):
 
 def _splitter(function: Callable, fixed_axis: int | None = None) -> Callable:
     def split(ary, indices_or_sections, axis=0):
-        axis = axis if fixed_axis is None else 0 if ary.ndim == 1 and fixed_axis == 1 else fixed_axis
+        if fixed_axis is not None:
+            axis = 0 if fixed_axis == ary.ndim == 1 else fixed_axis              # hsplit cuts a vector along its only axis
         pieces = function(np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)]), plain(indices_or_sections))
         return [_slice(ary, axis, int(p[0]), int(p[-1]) + 1) if p.size else _slice(ary, axis, 0, 0) for p in pieces]
     return split
@@ -195,11 +196,15 @@ def _take(a, indices, axis=None, out=None, mode="raise"):
         raise ValueError(f"np.take of a Tensor knows the modes 'raise', 'wrap' or 'clip', not {mode!r}.")
     if axis is None:
         a, axis = _ravel(a), 0
-    where, axis = np.asarray(plain(indices)), normalize_axis_index(axis, a.ndim)
-    where = where.astype(np.intp) if where.dtype == bool else where      # here True is 1, and no mask
-    n = a.shape[axis]
-    where = where if mode == "raise" else where % n if mode == "wrap" else where.clip(0, n - 1)
-    return a[(slice(None),) * axis + (where,)]
+    axis = normalize_axis_index(axis, a.ndim)
+    places, n = np.asarray(plain(indices)), a.shape[axis]
+    if places.dtype == bool:                         # here True is 1, and no mask
+        places = places.astype(np.intp)
+    if mode == "wrap":
+        places = places % n
+    elif mode == "clip":
+        places = places.clip(0, n - 1)
+    return a[(slice(None),) * axis + (places,)]
 
 
 @rule(np.take_along_axis)
@@ -250,8 +255,8 @@ def _copies(function: Callable) -> Callable:
 FUNCTIONS |= {f: _copies(f) for f in (np.rot90, np.resize, np.delete)}
 
 
-def _count(k):
-    """Is k how often, at least once?"""
+def _is_count(k):
+    """Is k a whole number above 0?"""
     return isinstance(k, (int, np.integer)) and k > 0
 
 
@@ -259,7 +264,7 @@ def _count(k):
 def _tile(A, reps):
     x, times = tensor(A), plain(reps)
     times = tuple(times) if np.ndim(times) else (times,)
-    if not all(map(_count, times)) or max(times, default=1) == 1:
+    if not all(map(_is_count, times)) or max(times, default=1) == 1:
         return _copies(np.tile)(x, times)
     ndim = max(x.ndim, len(times))
     pairs = list(zip((1,) * (ndim - len(times)) + times, (1,) * (ndim - x.ndim) + x.shape, strict=True))
@@ -272,7 +277,7 @@ def _repeat(a, repeats, axis=None):
     x, k = tensor(a), plain(repeats)
     if axis is None:
         x, axis = _ravel(x), 0
-    if not _count(k) or k == 1 or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+    if not _is_count(k) or k == 1 or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
         return _copies(np.repeat)(x, k, axis)
     axis %= x.ndim
     before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
