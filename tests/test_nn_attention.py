@@ -223,6 +223,7 @@ BATCH = np.ones((2, 3, 8))
     ((BATCH[..., :4],) * 3, {}, ValueError, "made for a query with last axis 8"),
     ((BATCH, BATCH[..., :4], BATCH), {}, ValueError, "a key with 8 .*pass kdim="),
     ((BATCH, np.ones((5, 3, 8)), np.ones((5, 3, 8))), {}, ValueError, "one batch size.*did you mean batch_first=False"),
+    ((BATCH, np.ones((5, 4, 8)), np.ones((5, 4, 8))), {}, ValueError, r"one batch size\. Got"),
     ((BATCH, BATCH, BATCH[:, :2]), {}, ValueError, "one value for each key"),
     ((BATCH,) * 3, {"attn_mask": np.ones((3, 3), int)}, TypeError, "True = blocked.*mask == 0"),
     ((BATCH,) * 3, {"attn_mask": np.zeros((2, 3, 3), bool)}, ValueError,

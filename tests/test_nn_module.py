@@ -49,6 +49,7 @@ def test_names_and_order_are_torchs():
     for once in (True, False):
         assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [n for n, _ in theirs.named_modules(remove_duplicate=once)]
     assert [n for n, _ in ours.named_children()] == [n for n, _ in theirs.named_children()]
+    assert list(ours.modules()) == [m for _, m in ours.named_modules()]
 
 
 def test_a_shared_parameter_is_one_parameter_under_two_names():

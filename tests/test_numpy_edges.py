@@ -240,6 +240,18 @@ def test_these_slopes_have_slopes():
     assert gradgradcheck(np.power, [np.array([2.0, 0.5, 3]), np.array([[0.0], [2]])])
 
 
+def test_the_second_derivative_of_the_det_of_a_large_matrix_needs_no_minors():
+    almost = np.random.default_rng(0).standard_normal((40, 40))
+    almost[-1] = 3 * almost[0] + 1e-9                # so nearly singular that a smaller one would take its minors: 40^4 numbers here
+    a = tensor(almost)
+    tracemalloc.start()
+    slope, = ta.grad(np.linalg.det(a), [a], create_graph=True)
+    ta.grad(slope.sum(), [a])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2e6
+
+
 @pytest.mark.parametrize("bad", [NAN, INF])          # which LAPACK's singular values refuse, or never find
 def test_a_matrix_that_is_not_finite_leaves_the_others_their_second_derivative_of_det(bad):
     matrices = np.random.default_rng(0).standard_normal((2, 6, 6))
