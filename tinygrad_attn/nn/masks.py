@@ -6,6 +6,8 @@ In `nn` a boolean mask is True where a key is *blocked*; a float mask is added t
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add, or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,11 +72,11 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
     """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S), of a good dtype."""
     mask = plain_mask(mask, "key_padding_mask")
     want = (sizes.batch, sizes.keys) if batched else (sizes.keys,)
-    kind = "(B, S) = {} for this batched" if batched else "(S,) = {} for this unbatched"
     if mask.shape != want:
-        raise ValueError(f"key_padding_mask must have the shape {kind.format(want)} input, one entry for each key, got "
-                         f"{describe(mask)}." + (" Transpose it, unless it is the layer's batch_first that is wrong."
-                                                 if mask.shape == want[::-1] else ""))
+        letters, kind = ("(B, S)", "batched") if batched else ("(S,)", "unbatched")
+        hint = " Transpose it, unless it is the layer's batch_first that is wrong." if mask.shape == want[::-1] else ""
+        raise ValueError(f"key_padding_mask must have the shape {letters} = {want} for this {kind} input, one entry for each key, got "
+                         f"{describe(mask)}.{hint}")
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
 
@@ -110,14 +112,9 @@ def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, 
     if not parts:
         return None, is_causal
     if all(part.dtype == bool for part in parts):
-        total = ~parts[0]
-        for part in parts[1:]:
-            total = total & ~part
+        total = ~reduce(or_, parts)
     else:
-        added = [blocking(part, dtype) for part in parts]
-        total = added[0]
-        for part in added[1:]:
-            total = total + part
+        total = reduce(add, [blocking(part, dtype) for part in parts])
     if extra:
         shape = (*total.shape[:-1], extra)
         may_look = np.ones(shape, bool) if total.dtype == bool else np.zeros(shape, dtype)
