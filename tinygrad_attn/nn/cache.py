@@ -38,9 +38,7 @@ class KeyValueCache:
 
     def __copy__(self) -> KeyValueCache:
         """A cache of its own.  What is kept never changes, so both may have it; only the room to grow into is not shared."""
-        new = KeyValueCache()
-        new._kept, new._memory, new._first = dict(self._kept), dict(self._memory), self._first
-        return new
+        return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
         """The modules are names here, and not copied; but where a model was copied just before, in the same call, they are its."""
