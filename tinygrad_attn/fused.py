@@ -290,7 +290,7 @@ def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, ke
     packed = np.ascontiguousarray(packed)
     q, k, v = reference.unpack_heads(packed, num_heads)
     y = np.empty((b, t, width // 3), packed.dtype)
-    out, saved = attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale,
+    _, saved = attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale,
                                           out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2))
     return y, saved
 

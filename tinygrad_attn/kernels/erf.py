@@ -71,7 +71,7 @@ def _polynomial(coefficients: tuple[float, ...], z: ndarray) -> ndarray:
 
 def _double(x: ndarray) -> ndarray:
     flat = x.reshape(-1)
-    y = np.where(np.isnan(flat), flat, np.sign(flat))            # beyond 6 it is 1, to the last bit
+    y = np.sign(flat)                               # beyond 6 it is 1, to the last bit; and NaN stays NaN
     size = np.abs(flat)
     near = size <= 1
     z = flat[near]

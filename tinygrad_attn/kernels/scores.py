@@ -18,7 +18,7 @@ LOG2E = 1.4426950408889634
 LOW, HIGH = 1e-15, 1e15
 KEPT = 1 << 19                  # elements of what is kept for the next call: a triangle of one block of either kernel, not of all T x S
                                 # scores, and no vector as long as a data set, which would stay when that is gone
-QUIET: dict[str, Any] = {"over": "ignore", "under": "ignore", "invalid": "ignore", "divide": "ignore"}      # looked at, not warned of
+QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")      # no warnings: the sums show what went wrong
 _ALL = slice(None)
 
 

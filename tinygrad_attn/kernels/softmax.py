@@ -96,7 +96,7 @@ def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
 
 
 def usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]:
-    """(targets with 0 in place of the ignored ones, which are not ignored; None for all)."""
+    """(the targets, with 0 in place of those to be ignored; booleans, True for the others, or None where all count)."""
     seen = target != ignore_index
     return (target, None) if np.count_nonzero(seen) == seen.size else (np.where(seen, target, 0), seen)
 

@@ -184,7 +184,7 @@ class ReLU(Module):
     """y = max(x, 0), any shape; the derivative at 0 is 0.  `inplace` is accepted, as in Dropout, and changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()                           # of a class that is mixed in
+        super().__init__()                           # makes what a subclass has mixed in
 
     def forward(self, input: Any) -> Any:
         """input -> max(input, 0)"""
@@ -211,7 +211,7 @@ class SiLU(Module):
     """y = x / (1 + exp(-x)), any shape; also called swish.  `inplace` is accepted, as in Dropout, and changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()                           # of a class that is mixed in
+        super().__init__()                           # makes what a subclass has mixed in
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""

@@ -187,7 +187,7 @@ class TransformerEncoder(Module):
         `is_causal` None means: see whether `mask` is the causal one.
         """
         causal = is_causal_mask(mask) if is_causal is None else is_causal
-        more = {} if cache is None else {"cache": cache}
+        more = {} if cache is None else {"cache": cache}          # a layer of your own need not take one
         x = src
         for layer in self.layers:
             x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal, **more)
@@ -212,7 +212,7 @@ class TransformerDecoder(Module):
         `tgt_is_causal` None means: see whether `tgt_mask` is the causal one.
         """
         causal = is_causal_mask(tgt_mask) if tgt_is_causal is None else tgt_is_causal
-        more = {} if cache is None else {"cache": cache}
+        more = {} if cache is None else {"cache": cache}          # a layer of your own need not take one
         x = tgt
         for layer in self.layers:
             x = layer(x, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
