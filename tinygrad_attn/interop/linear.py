@@ -136,12 +136,11 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """
     if ord in ("fro", None):
         return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
-    if ord in ("nuc", 2, -2):
-        s = ops.singular_values(x)
-        found = (ops.sum if ord == "nuc" else ops.max if ord == 2 else ops.min)(s, axis=-1)
-    elif ord in (1, -1, math.inf, -math.inf):
-        sums = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
-        found = ops.max(sums, axis=-1) if ord > 0 else ops.min(sums, axis=-1)
+    if ord == "nuc":
+        found = ops.sum(ops.singular_values(x), axis=-1)
+    elif ord in (2, -2, 1, -1, math.inf, -math.inf):
+        sizes = ops.singular_values(x) if abs(ord) == 2 else ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
+        found = ops.max(sizes, axis=-1) if ord > 0 else ops.min(sizes, axis=-1)
     else:
         raise ValueError(f"a matrix norm has ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}.")
     return found.reshape(*found.shape, 1, 1) if keepdims else found
@@ -190,7 +189,7 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
     pairs = ops.eigh(a, uplo=UPLO)
     # The values apart, for they have slopes where the vectors have none; but LAPACK's way to them may refuse an inf that the pairs take.
     found = ops.eigvalsh(a, uplo=UPLO) if np.isfinite(plain(a)).all() else pairs[..., 0]
-    return EighResult(found, ops.swapaxes(pairs[..., 1:], a=-1, b=-2))
+    return EighResult(found, pairs[..., 1:].mT)
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
@@ -202,7 +201,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         raise TypeError("np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra vectors are arbitrary, "
                         "so they have no derivative.")
     triplets = ops.svd(a)
-    return SVDResult(ops.swapaxes(triplets[..., :m], a=-1, b=-2), ops.singular_values(a), triplets[..., m + 1:])
+    return SVDResult(triplets[..., :m].mT, ops.singular_values(a), triplets[..., m + 1:])
 
 
 def matrix_power(a: Any, n: int) -> Any:
@@ -225,8 +224,7 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """The triangular factor of a symmetric positive definite matrix."""
-    factor = ops.cholesky(ops.swapaxes(a, a=-1, b=-2) if upper else a)
-    return ops.swapaxes(factor, a=-1, b=-2) if upper else factor
+    return ops.cholesky(ops.swapaxes(a, a=-1, b=-2)).mT if upper else ops.cholesky(a)
 
 
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
