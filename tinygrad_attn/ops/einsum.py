@@ -7,7 +7,7 @@ its place and exchange their labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from string import ascii_letters
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ import numpy as np
 from ..engine import op, sum_to
 from .indexing import scatter
 from .shapes import broadcast_to
+
+_LETTERS = ascii_uppercase + ascii_lowercase
+"""In the order in which NumPy numbers them, 0 to 51."""
 
 _BIG = 1 << 12
 """From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth its 30
@@ -76,7 +79,7 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     if len(names) != len(operands):
         raise ValueError(f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} operands; "
                          "separate the groups with commas, one for each operand.")
-    spare = [a for a in reversed(ascii_letters) if a not in left + right]
+    spare = [a for a in _LETTERS if a not in left + right]
     hidden = []                                      # of each operand: how many axes its '...' stands for
     for x, group in zip(operands, names, strict=True):
         named = len(group.replace("...", ""))
@@ -95,5 +98,7 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
 
 
 def _letters(sublist: Sequence[Any]) -> str:
-    return "".join("..." if item is Ellipsis else ascii_letters[26:][item] if item < 26 else ascii_letters[item - 26]
-                   for item in sublist)
+    for item in sublist:
+        if item is not Ellipsis and not (isinstance(item, (int, np.integer)) and 0 <= item < len(_LETTERS)):
+            raise ValueError(f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got {item!r}.")
+    return "".join("..." if item is Ellipsis else _LETTERS[item] for item in sublist)
