@@ -171,9 +171,9 @@ def draw_keep(x: Any, p: float) -> np.ndarray:
     array, generator = plain(x), random.default_generator()
     if array.flags.c_contiguous:
         return generator.bernoulli(array.shape, 1 - p)
-    order = list(range(array.ndim))
-    sorts = [i for i in order if array.strides[i]]   # an axis that is only repeated stays in its place
-    for place, axis in zip(sorts, sorted(sorts, key=lambda i: -abs(array.strides[i]))):
+    order = list(range(array.ndim))                  # the axes as they lie in memory, the one with the longest steps first
+    stepping = [i for i in order if array.strides[i]]        # one that is only repeated stays in its place
+    for place, axis in zip(stepping, sorted(stepping, key=lambda i: -abs(array.strides[i]))):
         order[place] = axis
     return generator.bernoulli([array.shape[i] for i in order], 1 - p).transpose(np.argsort(order))
 
@@ -245,7 +245,8 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
                                                       label_smoothing=label_smoothing)
     labels = integers(target, "cross_entropy", "target")
     arguments.check_labels(x, labels, axis, ignore_index)
-    loss = fused.cross_entropy if fused.constant(weight) and fused.fits(x, weight) else reference.cross_entropy_reference
+    trained = isinstance(weight, Variable) and weight._tracked       # for the fused op class weights are constants
+    loss = fused.cross_entropy if not trained and fused.fits(x, weight) else reference.cross_entropy_reference
     return loss(x, weight, target=labels, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
 
 

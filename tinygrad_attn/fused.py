@@ -262,7 +262,7 @@ def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_sca
 def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, saved, needs):
     q, k, v = _broadcast_heads(q, k, v, mask)
     dq, dk, dv = (_heads_inside(x.shape, x.dtype) for x in (q, k, v))
-    mask_shape = mask.shape if needs[3:] == (True,) else None
+    mask_shape = mask.shape if needs[3:] == (True,) else None        # without a mask there are three needs
     return attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale, mask_shape=mask_shape,
                                                dq=dq, dk=dk, dv=dv)
 
@@ -305,8 +305,3 @@ def _packed_attention(g, y, packed, mask=None, *, num_heads, scale, is_causal, k
     *_, dmask = attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale,
                                                     mask_shape=mask.shape if needs[1:] == (True,) else None, dq=dq, dk=dk, dv=dv)
     return dpacked, dmask
-
-
-def constant(x: Any) -> bool:
-    """Is x something no derivative is asked for?"""
-    return not (isinstance(x, Variable) and x._tracked)
