@@ -58,7 +58,7 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What Tensor.__array_function__ answers."""
     rule = FUNCTIONS.get(function)
     if rule is not None and (function is np.where or "out" in kwargs or any(map(floating, (*args, *kwargs.values())))):
-        return rule(*args, **kwargs)
+        return rule(*args, **kwargs)                 # also to refuse out=; and of np.where(mask) the places stay plain arrays
     if rule is not None or function in PLAIN_FUNCTIONS:
         y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
         return y if rule is None else wrapped(y)     # integers and booleans: NumPy knows best, and there is no gradient
@@ -68,7 +68,7 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def _full_name(function: Any) -> str:
     name = function.__name__
     for place in ("linalg", "fft", "emath"):
-        if getattr(getattr(np, place), name, None) is function is not getattr(np, name, None):
+        if getattr(getattr(np, place), name, None) is function and getattr(np, name, None) is not function:
             return f"{place}.{name}"
     return name
 

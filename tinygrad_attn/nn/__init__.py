@@ -47,7 +47,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
-    if name in ("functional", "utils"):
-        place = {"functional": "import tinygrad_attn.functional as F", "utils": "optim.clip_grad_norm_ and the like"}[name]
-        raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {place}.")
+    elsewhere = {"functional": "import tinygrad_attn.functional as F", "utils": "optim.clip_grad_norm_ and the like"}
+    if name in elsewhere:
+        raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {elsewhere[name]}.")
     raise missing_from("tinygrad_attn.nn", name, globals())

@@ -88,10 +88,11 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
         self._widths = (wide, wide, value_wide)
-        self._packs = self.kdim == self.vdim == embed_dim and wide == value_wide and not (add_bias_kv or add_zero_attn)
+        one_matrix = self.kdim == self.vdim == embed_dim
+        self._packs = one_matrix and wide == value_wide and not (add_bias_kv or add_zero_attn)        # for `attend_packed`
 
         self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = self.in_proj_weight = None
-        if self.kdim == self.vdim == embed_dim:
+        if one_matrix:
             self.in_proj_weight = Parameter.empty(2 * wide + value_wide, embed_dim, dtype=dtype)
         else:
             self.q_proj_weight = Parameter.empty(wide, embed_dim, dtype=dtype)

@@ -173,9 +173,9 @@ def fmin(a, b):
     return np.fmin(a, b)
 
 
-def _first_if(chosen):
-    """All of g to the first operand where `chosen(a, b)` holds or b is NaN, else to the second; a tie is the first's, as PyTorch."""
-    first = lambda a, b: chosen(a, b) | np.isnan(b)
+def _first_if(wins):
+    """All of g to the first operand where `wins(a, b)` holds or b is NaN, else to the second; a tie is the first's, as PyTorch."""
+    first = lambda a, b: wins(a, b) | np.isnan(b)
     return (lambda g, y, a, b: choice.where(first(a, b), g, 0),
             lambda g, y, a, b: choice.where(first(a, b), 0, g))
 
