@@ -56,11 +56,14 @@ def divisor(x):
     return np.where(zero, np.inf, x) if np.any(zero) else x
 
 
+def _of_short_rows(kernel, x, keepdims):
+    """What a kernel makes of each row (`row_sums`, `row_max`), along the last axis of x."""
+    return kernel(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
+
+
 def _total(x, axis, keepdims):
     """x.sum(axis, keepdims=keepdims)"""
-    if has_short_rows(x, axis):
-        return row_sums(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
-    return x.sum(axis=axis, keepdims=keepdims)
+    return _of_short_rows(row_sums, x, keepdims) if has_short_rows(x, axis) else x.sum(axis=axis, keepdims=keepdims)
 
 
 @op
@@ -119,21 +122,16 @@ def _to_the_extremes(g, y, x, *, axis, keepdims):
     return kept(g, x, axis) * share.astype(g.dtype)
 
 
-def _largest(x, keepdims):
-    """The largest number of each short row."""
-    return row_max(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
-
-
 @op
 def max(x, *, axis=None, keepdims=False):
     """y = the largest element; ties share the gradient evenly, as torch.amax."""
-    return _largest(x, keepdims) if has_short_rows(x, axis) else x.max(axis=axis, keepdims=keepdims)
+    return _of_short_rows(row_max, x, keepdims) if has_short_rows(x, axis) else x.max(axis=axis, keepdims=keepdims)
 
 
 @op
 def min(x, *, axis=None, keepdims=False):
     """y = the smallest element; ties share the gradient evenly, as torch.amin."""
-    return -_largest(-x, keepdims) if has_short_rows(x, axis) else x.min(axis=axis, keepdims=keepdims)
+    return -_of_short_rows(row_max, -x, keepdims) if has_short_rows(x, axis) else x.min(axis=axis, keepdims=keepdims)
 
 
 max.vjp(_to_the_extremes)
