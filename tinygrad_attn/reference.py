@@ -199,13 +199,14 @@ def attention_weights_reference(q: Any, k: Any, mask: Any = None, *, scale: floa
     added.  `is_causal` lets query t look at keys 0 .. t.  Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
-    if mask is not None and plain(mask).dtype != bool:
-        scores, mask = scores + mask, plain(mask) != -math.inf
+    may_look = plain(mask)                           # None: at everything
+    if mask is not None and may_look.dtype != bool:
+        scores, may_look = scores + mask, may_look != -math.inf
     if is_causal:
         causal = np.tri(*scores.shape[-2:]).astype(bool)
-        mask = causal if mask is None else causal & plain(mask)
-    if mask is not None:
-        scores = ops.where(plain(mask), scores, -math.inf)
+        may_look = causal if mask is None else causal & may_look
+    if may_look is not None:
+        scores = ops.where(may_look, scores, -math.inf)
     top = _largest(scores, -1)
     blind = top == -math.inf                         # rows with nothing to look at: every exponential below is 0
     e = ops.exp(scores - np.where(blind, 0, top))
