@@ -26,9 +26,9 @@ from .scores import ones
 BIG = 1 << 23                   # multiplications, from where a second thread of ours is worth its start
 ROWS = 384                      # fewer rows than this are left to the matrix library, which starts its own threads sooner than we do
 SMALL = 1 << 21                 # multiplications, below which its threads gain less than their spinning costs
-TINY = 1 << 19                  # and below which it is as good as alone, and telling it so would cost more
+TINY = 1 << 19                  # and below which they hardly take part, and keeping them out would cost more
 SHORT = 1 << 14                 # elements of the left matrix, below which `product` does not look further
-STACKS = 1 << 24                # multiplications of two stacks of matrices, from where the same holds
+STACKS = 1 << 24                # multiplications of two stacks of matrices, from where a second thread of ours is worth its start
 _AS_IT_IS = nullcontext()
 
 
@@ -54,7 +54,8 @@ def product(a: ndarray, b: ndarray) -> ndarray:
     if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.ndim < 2 or b.ndim < 2:
         return a @ b
     if a.shape[-1] == b.shape[-2] == 1:             # columns by rows: `@` takes four to eight times as long here
-        return a.dot(b) if a.ndim == b.ndim == 2 and len(a) > 1 < b.shape[1] else a * b     # to `dot` a single 0 makes zeros of NaN
+        # `dot` with a single number that is 0 makes zeros of NaN
+        return a.dot(b) if a.ndim == b.ndim == 2 and len(a) > 1 and b.shape[1] > 1 else a * b
     if a.size < SHORT:
         return a @ b
     if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:

@@ -10,7 +10,7 @@ from ..engine import op
 from ..kernels.memory import contiguous
 
 NARROW = 48                     # numbers in a row, up to which they are added one by one
-FEW = 1 << 14                   # and numbers in all rows
+FEW = 1 << 14                   # or so many numbers in all rows
 AT_ONCE = 1 << 16               # so many at a time, since each needs its place
 MANY = 256                      # elements, from where it pays to work out their places first
 
