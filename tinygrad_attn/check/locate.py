@@ -49,7 +49,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         name_op(report, worst.step)
         why = explain_rule(worst)
         operand = f" (its rule for operand {worst.position})" if len(worst.step.inputs) > 1 else ""
-        report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {str(why).removeprefix(why.kind + ': ')}")
+        report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {why.text}")
         return
     report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report)
                         or lost_in_the_sweep(problem, outputs, entry, report)
@@ -59,15 +59,15 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
 def explain_elsewhere(report: Report, problem: Problem, name: str, rng: np.random.Generator) -> Diagnosis:
     """The gradient is right at the given values and wrong at those that the problem has now."""
     found = suspects(problem.traced()[1].steps, rng)
-    why = explain_rule(found[0]) if found else Diagnosis("", "")
+    kind, reason = "stale state", ("Either these values are special (a weight of ones, zeros, equal elements) and hide a wrong rule, which "
+                                   "random ones will show; or the rule uses something that an earlier call left behind (kept on the layer "
+                                   "or in a variable outside, and not renewed) instead of what this call computed.")
     if found:
         name_op(report, found[0].step)
-    reason = (str(why).removeprefix(why.kind + ": ") if why.kind == "operand misplaced" else
-              "Either these values are special (a weight of ones, zeros, equal elements) and hide a wrong rule, which random ones will "
-              "show; or the rule uses something that an earlier call left behind (kept on the layer or in a variable outside, and not "
-              "renewed) instead of what this call computed.")
-    return Diagnosis(why.kind if why.kind == "operand misplaced" else "stale state",
-                     f"{name}: the gradient is right at the values given here and wrong a little way off: {reason}")
+        why = explain_rule(found[0])
+        if why.kind == "operand misplaced":
+            kind, reason = why.kind, why.text
+    return Diagnosis(kind, f"{name}: the gradient is right at the values given here and wrong a little way off: {reason}")
 
 
 def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float) -> Diagnosis:
@@ -80,7 +80,7 @@ def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float)
         return Diagnosis("unknown", hint)
     if found.kind == "domain":
         return found
-    return Diagnosis(found.kind, f"{str(found).removeprefix(found.kind + ': ')} Note: {hint}")
+    return Diagnosis(found.kind, f"{found.text} Note: {hint}")
 
 
 def has_checkpoint(trace: Trace) -> bool:

@@ -11,17 +11,18 @@ import numpy as np
 
 
 class Diagnosis(str):
-    """What kind of mistake the pattern points to: the text itself, and `kind`, its short name."""
+    """What kind of mistake the pattern points to: `kind`, its short name, and `text`; as a string the one before the other."""
 
     kind: str
+    text: str
 
     def __new__(cls, kind: str, text: str) -> Diagnosis:
         self = super().__new__(cls, f"{kind}: {text}" if kind else text)
-        self.kind = kind
+        self.kind, self.text = kind, text
         return self
 
     def __getnewargs__(self) -> Any:                 # for a copy, and for a report that comes back from another process
-        return self.kind, self[len(self.kind) + 2 if self.kind else 0:]
+        return self.kind, self.text
 
 
 @dataclass
