@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from .diagnosis import FIT, Pattern, constant_factor, not_finite, numeric_zero, 
 from .local import MOST, Suspect, call_rule, original_operands, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing
-from .problem import Problem
+from .problem import Problem, values_put_back
 from .report import Diagnosis
 from .trace import Trace
 
@@ -61,18 +62,15 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
 
     def elsewhere() -> list[tuple[np.ndarray, np.ndarray]]:
         """Fresh values only for a few elements, where any two patterns may look proportional by accident."""
-        found, rng, before = [], np.random.default_rng(1), x._data
-        for _ in range(3 if x.size < 8 else 1):
-            if x.size > 4 * MOST:
-                break
-            try:
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        if x.size > 4 * MOST:
+            return found
+        rng, before = np.random.default_rng(1), x._data
+        with suppress(Exception), values_put_back([x]):      # the function may mind its domain
+            for _ in range(3 if x.size < 8 else 1):
                 x._data = before * (1 + 0.05 * rng.uniform(-1, 1, x.shape))
                 g = problem.gradients()[which]
                 found.append((np.zeros(x.shape) if g is None else g, problem.numeric(which, h)))
-            except Exception:                        # the function minds its domain
-                break
-            finally:
-                x._data = before
         return found
 
     measured = ~np.isnan(numeric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..engine import Variable
 from ..errors import describe
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, explain_elsewhere, first_difference, name_op
-from .problem import Problem, private_values
+from .problem import Problem, private_values, values_put_back
 from .report import Diagnosis, Entry, Report
 from .trace import Trace
 
@@ -206,16 +207,12 @@ def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rng: np.random.G
     """Right at the given values; and a little way off?  There shows a rule that is right for a weight of ones only, or reads what an
     earlier call has left.
     """
-    before = [x._data for x in problem.inputs]
     for _ in range(3):                               # once might miss it by chance
-        try:
-            for x, data in zip(problem.inputs, before):
-                x._data = data * (1 + 0.1 * rng.uniform(-1, 1, x.shape))
+        with values_put_back(problem.inputs):
+            for x in problem.inputs:
+                x._data = x._data * (1 + 0.1 * rng.uniform(-1, 1, x.shape))
             if (name := _wrong_here(problem, eps, atol, rng)) is not None:
                 return explain_elsewhere(report, problem, name, rng)
-        finally:
-            for x, data in zip(problem.inputs, before):
-                x._data = data
     return None
 
 
@@ -318,18 +315,12 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
     """Run f elsewhere between the forward and the backward pass: a rule that reads state kept outside the graph shows."""
     outputs, trace = problem.traced()
     results = [(step, step.result._data.copy()) for step in trace.steps if step.result._tracked]
-    before = [t._data for t in problem.inputs]
     plain = [t for t, name in zip(problem.inputs, problem.names) if not name.startswith("parameter")]
     for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):     # state may be kept by parameter
-        try:
+        with suppress(Exception), values_put_back(moved):    # f may mind its domain; a little way off it may still be inside
             for t in moved:
                 t._data = t._data * rng.uniform(least, 1.5 if least < 0 else 1.2, t.shape)
             problem.traced()
-        except Exception:
-            pass                                     # f minds its domain; a little way off it may still be inside
-        finally:
-            for t, data in zip(problem.inputs, before):
-                t._data = data
     for step, value in results:
         if not np.array_equal(step.result._data, value, equal_nan=True):
             name_op(report, step)

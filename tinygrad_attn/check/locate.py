@@ -12,7 +12,7 @@ from .blame import explain_rule, pattern_of
 from .byhand import second_opinion
 from .local import at_kink, examine_again, suspects
 from .patterns import from_pattern
-from .problem import Problem
+from .problem import Problem, values_put_back
 from .report import Diagnosis, Entry, Report
 from .trace import Step, Trace, array_of, scope_name
 
@@ -208,14 +208,12 @@ def outside_the_graph(problem: Problem, trace: Trace, entry: Entry, report: Repo
         return None
     which = problem.names.index(entry.name)
     x = problem.inputs[which]
-    before = x._data
     try:
-        x._data = before + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
-        moved = problem.traced()[1]
+        with values_put_back([x]):
+            x._data = x._data + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
+            moved = problem.traced()[1]
     except Exception:                                # the function minds its domain
         return None
-    finally:
-        x._data = before
     if [s.op for s in moved.steps] != [s.op for s in trace.steps]:
         return None
     inside = {id(t) for t in problem.inputs}

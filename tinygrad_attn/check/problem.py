@@ -6,7 +6,7 @@ Central differences, (F(x + h) - F(x - h)) / 2h, are right to about h^2 and are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -89,17 +89,17 @@ class Problem:
 
     def moved(self, which: int, step: np.ndarray) -> list[np.ndarray]:
         """The results with one input a step away; NaN if the function does not accept it there, for it may mind its domain."""
-        x, found = self.inputs[which], list[np.ndarray]()
-        before = x._data
-        try:
-            x._data = before + step
+        x = self.inputs[which]
+        return self._with_values([x], [x._data + step]) or [np.full(c.shape, np.nan) for c in self.cotangents]
+
+    def _with_values(self, tensors: Sequence[Any], values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results where these tensors have these values; none if the function does not accept them, or gives other shapes."""
+        found = list[np.ndarray]()
+        with suppress(Exception), values_put_back(tensors):
+            for t, value in zip(tensors, values):
+                t._data = value
             found = self.values()
-        except Exception:
-            pass
-        finally:
-            x._data = before
-        same_shapes = [y.shape for y in found] == [c.shape for c in self.cotangents]
-        return found if same_shapes else [np.full(c.shape, np.nan) for c in self.cotangents]
+        return found if [y.shape for y in found] == [c.shape for c in self.cotangents] else []
 
     def along(self, which: int, direction: np.ndarray, eps: float) -> list[np.ndarray]:
         """For each result, its change for each unit of step along a direction of one input."""
@@ -172,17 +172,8 @@ class Problem:
 
     def nearby(self, eps: float) -> list[np.ndarray]:
         """The results a random step away from all inputs; none if the function does not accept it there."""
-        found, before, rng = list[np.ndarray](), [x._data for x in self.inputs], np.random.default_rng(4)
-        try:
-            for x in self.inputs:
-                x._data = x._data + eps * rng.uniform(0.5, 1, x.shape)
-            found = self.values()
-        except Exception:                            # the function minds its values
-            pass
-        finally:
-            for x, data in zip(self.inputs, before):
-                x._data = data
-        return found if [y.shape for y in found] == [c.shape for c in self.cotangents] else []
+        rng = np.random.default_rng(4)
+        return self._with_values(self.inputs, [x._data + eps * rng.uniform(0.5, 1, x.shape) for x in self.inputs])
 
     def noise(self, eps: float) -> float:
         """What rounding alone may make of a central difference; differences below it mean nothing.
@@ -194,6 +185,17 @@ class Problem:
         finite = (np.nan_to_num(y, posinf=0, neginf=0) for y in still)
         sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), y)) for c, y, z in zip(self.cotangents, finite, moved))
         return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
+
+
+@contextmanager
+def values_put_back(tensors: Sequence[Any]) -> Iterator[None]:
+    """Whatever arrays the block gives to the tensors, afterwards they have their own again."""
+    before = [(t, t._data) for t in tensors]
+    try:
+        yield
+    finally:
+        for t, data in before:
+            t._data = data
 
 
 @contextmanager
