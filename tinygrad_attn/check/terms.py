@@ -18,22 +18,25 @@ def row_factor(p: Pattern) -> Diagnosis | None:
         factor = np.sum(p.a * p.n, axis=axis, keepdims=True) / rows
         if not factor.all() or np.ptp(factor) <= 1e-3 * np.abs(factor).max() or not same(p.a, factor * p.n):
             continue
+        off = f"the gradient is off by one number for each row along axis {axis}"
         for name, q in _of_each_row(p, axis).items():
-            for power, written in ((1, name), (2, f"({name})^2")):
-                if q.shape == factor.shape and q.all():
-                    for ratio, verdict in ((factor / q ** power, "too many"), (factor * q ** power, "missing: divide by it less often")):
-                        if np.ptp(ratio) <= 1e-3 * np.abs(ratio).max():
-                            if verdict == "too many":
-                                return Diagnosis("missing factor", f"the gradient is off by one number for each row along axis {axis}: it "
-                                                                   f"lacks the factor 1/{written}{_constant(ratio)}.")
-                            return Diagnosis("extra factor", f"the gradient is off by one number for each row along axis {axis}: it has a "
-                                                             f"factor 1/{written} too many{_constant(ratio)}.")
-        return Diagnosis("missing factor", f"the gradient is off by one number for each row along axis {axis}: a factor that belongs to "
-                                           "the whole row (a standard deviation, a norm, a sum, a count) is missing or too many.")
+            if q.shape != factor.shape or not q.all():
+                continue
+            for written, power in ((name, q), (f"({name})^2", q ** 2)):
+                if _is_one_number(ratio := factor / power):
+                    return Diagnosis("missing factor", f"{off}: it lacks the factor 1/{written}{_besides(ratio)}.")
+                if _is_one_number(ratio := factor * power):
+                    return Diagnosis("extra factor", f"{off}: it has a factor 1/{written} too many{_besides(ratio)}.")
+        return Diagnosis("missing factor", f"{off}: a factor that belongs to the whole row (a standard deviation, a norm, a sum, a count) "
+                                           "is missing or too many.")
     return None
 
 
-def _constant(ratio: np.ndarray) -> str:
+def _is_one_number(ratio: np.ndarray) -> bool:
+    return bool(np.ptp(ratio) <= 1e-3 * np.abs(ratio).max())
+
+
+def _besides(ratio: np.ndarray) -> str:
     value = float(ratio.mean())
     return "" if abs(value - 1) < 1e-3 else f" (and is {value:.6g} times too large besides)"
 
@@ -50,16 +53,11 @@ def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
 
 def leftover(p: Pattern) -> Diagnosis | None:
     """What is missing or too many is a multiple of something at hand, element by element."""
-    rest = p.a - p.n
-    if p.g is None or p.a.size < 4:
+    if p.g is None or p.y is None or p.a.size < 4 or p.g.shape != p.x.shape:
         return None
-    names = {"g": (p.g, "g")}
-    if p.y is not None:
-        names |= {"g y": (p.g * p.y, "g times y")} if p.y.shape == p.g.shape else {}
-    if p.g.shape == p.x.shape:
-        names |= {"g x": (p.g * p.x, "g times x"), "g x^2": (p.g * p.x ** 2, "g times x^2")}
-    for value, words in names.values():
-        if value.shape != rest.shape or not value.any():
+    rest = p.a - p.n
+    for value, words in ((p.g, "g"), (p.g * p.y, "g times y"), (p.g * p.x, "g times x"), (p.g * p.x ** 2, "g times x^2")):
+        if not value.any():
             continue
         c = float(np.sum(rest * value) / np.sum(value * value))
         if same(rest, c * value):
