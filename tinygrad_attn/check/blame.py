@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -12,28 +12,37 @@ import numpy as np
 
 from ..engine import Variable
 from ..record import watching
-from .diagnosis import FIT, Pattern, constant_factor, not_finite, numeric_zero, only_small_ones, opposite_axis, same, sums_over_axes, zero
+from .diagnosis import (
+    Pattern,
+    constant_factor,
+    elements_off,
+    not_finite,
+    numeric_zero,
+    only_small_ones,
+    opposite_axis,
+    same,
+    sums_over_axes,
+    zero,
+)
 from .local import MOST, Suspect, call_rule, original_operands, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing
 from .problem import Problem, values_put_back
 from .report import Diagnosis
-from .trace import Trace
+from .trace import Trace, array_of
 
 
 def explain_rule(s: Suspect) -> Diagnosis:
-    """What is wrong with this op's rule."""
+    """What is wrong with this op's rule: the first explanation that fits."""
     if s.failure is not None:
         return s.failure
-    pattern = pattern_of(s.problem, s.which, s.analytic, s.step)
-    if (small := only_small_ones(pattern)) is not None:
-        return small
-    for explanation in (_not_finite, _ignores_cotangent, _zero, _constant_factor, _repeated_index, _sums, _one_use_missed, _axis_ignored,
-                        _operand_transposed, _exchanged, _weight_misplaced):
-        if (found := explanation(s, pattern)) is not None:
-            return found
-    return from_pattern(pattern) or _taken_for_another(s, pattern) or _right_for_ones(s) or Diagnosis(
-        "rule", "this op's rule disagrees with central differences in no simple pattern; derive it again.")
+    p = pattern_of(s.problem, s.which, s.analytic, s.step)
+    return (only_small_ones(p) or not_finite(p) or _ignores_cotangent(s) or zero(p) or numeric_zero(p) or constant_factor(p)
+            or _repeated_index(s, p) or mask_missing(p) or opposite_axis(p) or sums_over_axes(p) or _one_use_missed(s, p)
+            or _axis_ignored(s, p) or _operand_transposed(s, p) or _exchanged(s, p)
+            or _right_for_ones(s, p.x.ndim)          # such as a layer norm whose rule is right for the initial weight only
+            or from_pattern(p) or _taken_for_another(s, p) or _right_for_ones(s)
+            or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it again."))
 
 
 def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None,
@@ -49,10 +58,8 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
         sample = rng.choice(x.size, min(x.size, 4 * MOST), replace=False)
         numeric = np.where(np.isnan(numeric), problem.numeric(which, h, sample), numeric)
     single = len(values) == 1
-    others = {}
-    if step is not None:
-        others = {f"operand {i}": np.asarray(getattr(o, "_data", o)) for i, o in enumerate(step.inputs)
-                  if getattr(o, "dtype", None) == np.float64 and np.shape(o) == x.shape and i != which}
+    others = {f"operand {i}": array_of(o) for i, o in enumerate(() if step is None else step.inputs)
+              if getattr(o, "dtype", None) == np.float64 and np.shape(o) == x.shape and i != which}
 
     @cache
     def jacobians() -> tuple[np.ndarray, np.ndarray] | None:
@@ -81,23 +88,16 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
     return Pattern(analytic, numeric, g, y, x._data, others, jacobians, elsewhere, problem.noise(h))
 
 
-def _not_finite(s: Suspect, p: Pattern) -> Diagnosis | None:
-    return not_finite(p)
+def _right(answer: np.ndarray | None, p: Pattern) -> bool:
+    """Is this answer of the rule's the slope?"""
+    return answer is not None and same(answer, p.n)
 
 
-def _zero(s: Suspect, p: Pattern) -> Diagnosis | None:
-    return zero(p) or numeric_zero(p)
+def _replaced(operands: Sequence[Any], i: int, new: Any) -> list[Any]:
+    return [*operands[:i], new, *operands[i + 1:]]
 
 
-def _constant_factor(s: Suspect, p: Pattern) -> Diagnosis | None:
-    return constant_factor(p)
-
-
-def _sums(s: Suspect, p: Pattern) -> Diagnosis | None:
-    return mask_missing(p) or opposite_axis(p) or sums_over_axes(p)
-
-
-def _ignores_cotangent(s: Suspect, p: Pattern) -> Diagnosis | None:
+def _ignores_cotangent(s: Suspect) -> Diagnosis | None:
     """A gradient is linear in the incoming one."""
     g = s.problem.cotangents
     once, twice, none, negative = (s.problem.gradients(cotangents=[c * k for c in g])[s.which] for k in (1, 2, 0, -1))
@@ -118,18 +118,17 @@ def _ignores_cotangent(s: Suspect, p: Pattern) -> Diagnosis | None:
 def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
     indices = [v for v in [*s.step.static.values(), *original_operands(s)] for v in (v if isinstance(v, tuple) else (v,))
                if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
-    off = np.abs(p.a - p.n) > FIT * np.abs(p.n).max(initial=0) + p.tolerance
-    if not any(len(np.unique(v)) < v.size for v in indices) or (matrices := p.jacobians()) is None:
+    repeated = [v for v in indices if len(np.unique(v)) < v.size]
+    if not repeated or (matrices := p.jacobians()) is None:
         return None
-    picked = (matrices[1] != 0).sum(axis=0).reshape(off.shape)
-    if (off & (picked < 2)).any():
+    picked = (matrices[1] != 0).sum(axis=0).reshape(p.a.shape)
+    if (elements_off(p) & (picked < 2)).any():
         return None
-    repeated = next(v for v in indices if len(np.unique(v)) < v.size)
-    found, counts = np.unique(repeated, return_counts=True)
-    return Diagnosis("repeated index", "only elements picked more than once are wrong (index "
-                                       f"{', '.join(map(str, found[counts > 1][:6]))}): the rule overwrites "
-                                       "where it must add, so only one use of a repeated index is counted. Use np.add.at, not out[index] = "
-                                       "g or out[index] += g.")
+    found, counts = np.unique(repeated[0], return_counts=True)
+    listed = ", ".join(map(str, found[counts > 1][:6]))
+    return Diagnosis("repeated index", f"only elements picked more than once are wrong (index {listed}): the rule overwrites where it must "
+                                       "add, so only one use of a repeated index is counted. Use np.add.at, not out[index] = g or "
+                                       "out[index] += g.")
 
 
 def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
@@ -173,28 +172,24 @@ def _turned(v: Any) -> Any:
     return v.swapaxes(-1, -2) if isinstance(v, np.ndarray) and v.ndim >= 2 else None
 
 
-def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
-    """The rule comes out right if one of the matrices it is given, or its answer, is transposed."""
+def _answers_with_a_transpose(s: Suspect, p: Pattern) -> Iterator[tuple[str, np.ndarray | None]]:
+    """(which of the matrices that the rule is given is transposed, what it answers then)"""
     operands = original_operands(s) if s.step.op.joint is None else []
     for i, operand in enumerate(operands):
         for turned in _turns(operand):
-            tried = call_rule(s, y=p.y, operands=[turned if k == i else o for k, o in enumerate(operands)])
-            for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
-                if answer is not None and same(answer, p.n):
-                    return Diagnosis("transposed", f"the rule is right once operand {i} is transposed{also}: a transpose (.mT) is missing "
-                                                   "or too many.")
+            yield f"operand {i}", call_rule(s, y=p.y, operands=_replaced(operands, i, turned))
     if (turned := _turned(s.problem.cotangents[0])) is not None:
-        tried = call_rule(s, g=turned)
+        yield "the incoming gradient", call_rule(s, g=turned)
+
+
+def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """The rule comes out right if one of the matrices it is given, or its answer, is transposed."""
+    for what, tried in _answers_with_a_transpose(s, p):
         for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
-            if answer is not None and same(answer, p.n):
-                return Diagnosis("transposed", f"the rule is right once the incoming gradient is transposed{also}: a transpose (.mT) is "
-                                               "missing or too many.")
+            if _right(answer, p):
+                return Diagnosis("transposed", f"the rule is right once {what} is transposed{also}: a transpose (.mT) is missing or too "
+                                               "many.")
     return None
-
-
-def _weight_misplaced(s: Suspect, p: Pattern) -> Diagnosis | None:
-    """A layer norm whose rule is right for the initial weight only, say."""
-    return _right_for_ones(s, p.x.ndim)
 
 
 def _right_for_ones(s: Suspect, below: int = 100) -> Diagnosis | None:
@@ -203,9 +198,8 @@ def _right_for_ones(s: Suspect, below: int = 100) -> Diagnosis | None:
         array = getattr(operand, "_data", operand)
         if i == s.position or not (isinstance(array, np.ndarray) and array.dtype == np.float64 and array.ndim < below):
             continue
-        right = [_right_for(s.step._replace(inputs=tuple(
-            Variable._kind._of(np.full(array.shape, value), getattr(operand, "_tracked", False)) if k == i else o
-            for k, o in enumerate(s.step.inputs))), s) for value in (1.0, 2.0)]
+        ones_and_twos = (Variable._kind._of(np.full(array.shape, value), getattr(operand, "_tracked", False)) for value in (1.0, 2.0))
+        right = [_right_for(s.step._replace(inputs=tuple(_replaced(s.step.inputs, i, new))), s) for new in ones_and_twos]
         if right == [True, False]:
             return Diagnosis("operand misplaced", f"the rule is right where operand {i} is all ones and wrong elsewhere: operand {i} "
                                                   "is left out of the rule.")
@@ -228,18 +222,16 @@ def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
             return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]}: the "
                                           "rules stand in the wrong order.")
     operands = original_operands(s)
-    if p.y is not None and len(operands) > 1 and isinstance(operands[0], np.ndarray) and np.shape(operands[0]) == np.shape(operands[1]):
-        answer = call_rule(s, y=p.y, operands=[operands[1], operands[0], *operands[2:]])
-        if answer is not None and same(answer, p.n):
-            return Diagnosis("exchanged", "the rule is right once its first two operands are exchanged: it takes one for the other.")
-    if p.y is not None and p.y.shape == p.x.shape:
-        answer = call_rule(s, y=p.x)
-        if answer is not None and same(answer, p.n):
+    if p.y is None:
+        return None
+    alike = len(operands) > 1 and isinstance(operands[0], np.ndarray) and np.shape(operands[0]) == np.shape(operands[1])
+    if alike and _right(call_rule(s, y=p.y, operands=[operands[1], operands[0], *operands[2:]]), p):
+        return Diagnosis("exchanged", "the rule is right once its first two operands are exchanged: it takes one for the other.")
+    if p.y.shape == p.x.shape:
+        if _right(call_rule(s, y=p.x), p):
             return Diagnosis("exchanged", "the rule uses the result y where the input x belongs.")
-        if s.step.op.joint is None:
-            answer = call_rule(s, y=p.y, operands=[p.y if k == s.position else o for k, o in enumerate(operands)])
-            if answer is not None and same(answer, p.n):
-                return Diagnosis("exchanged", "the rule uses the input x where the result y belongs.")
+        if s.step.op.joint is None and _right(call_rule(s, y=p.y, operands=_replaced(operands, s.position, p.y)), p):
+            return Diagnosis("exchanged", "the rule uses the input x where the result y belongs.")
     return None
 
 
@@ -254,10 +246,10 @@ def _taken_for_another(s: Suspect, p: Pattern) -> Diagnosis | None:
     for name, f in FUNCTIONS.items():
         with np.errstate(all="ignore"):
             trials = [("the result y", call_rule(s, y=f(p.y)))]
-            trials += [(f"operand {i}", call_rule(s, y=p.y, operands=[f(x) if k == i else o for k, o in enumerate(operands)]))
+            trials += [(f"operand {i}", call_rule(s, y=p.y, operands=_replaced(operands, i, f(x))))
                        for i, x in enumerate(operands) if isinstance(x, np.ndarray) and x.dtype == np.float64]
         for what, answer in trials:
-            if answer is not None and answer.any() and same(answer, p.n):
+            if answer is not None and answer.any() and _right(answer, p):
                 return Diagnosis("exchanged", f"the rule is right once np.{name} is applied to {what} in it: it takes one quantity for "
                                               "another (a log-probability for a probability, a variance for a standard deviation).")
     return None
@@ -269,14 +261,11 @@ def _axis_ignored(s: Suspect, p: Pattern) -> Diagnosis | None:
     if not isinstance(axis, (int, type(None))) or "axis" not in s.step.static or not p.x.ndim:
         return None
     for other in _axes(p.x.ndim, axis):
-        answer = call_rule(s, y=p.y, static={**s.step.static, "axis": other})
-        if answer is not None and same(answer, p.n):
+        if _right(call_rule(s, y=p.y, static={**s.step.static, "axis": other}), p):
             return Diagnosis("wrong axis", f"the rule is right for axis={axis} when it is told axis={other}: it counts the axis "
                                            "differently (a negative axis?).")
     for other in _axes(p.x.ndim, axis):
-        step = s.step._replace(static={**s.step.static, "axis": other})
-        moved = _right_for(step, s)
-        if moved:
+        if _right_for(s.step._replace(static={**s.step.static, "axis": other}), s):
             return Diagnosis("wrong axis", f"the rule is wrong for axis={axis} but right for axis={other}: it sums or broadcasts over a "
                                            "fixed axis, whatever axis it is given.")
     return None

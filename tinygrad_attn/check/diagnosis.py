@@ -94,10 +94,8 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
     sizes.setdefault(p.x.size, "the number of elements of the input")
     if p.y is not None:
         sizes.setdefault(p.y.size, "the number of elements of the result")
-        if p.y.size:
-            sizes.setdefault(p.x.size // p.y.size, "how many elements go into one result")
-        if p.x.size:
-            sizes.setdefault(p.y.size // p.x.size, "how often each element is used")
+        sizes.setdefault(p.x.size // p.y.size, "how many elements go into one result")
+        sizes.setdefault(p.y.size // p.x.size, "how often each element is used")
     text = f"the gradient is {factor:.6g} times what it should be, {p.everywhere} (constant factor)"
     for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
         size = round(value)
@@ -214,18 +212,18 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
     if p.g is None or (matrices := p.jacobians()) is None:
         return None
     each = matrices[1] * p.g.reshape(-1, 1)
-    bad = np.flatnonzero(_off(p))
+    off = elements_off(p)
     kinds = set()
-    for i in bad:
+    for i in np.flatnonzero(off):
         parts = each[np.abs(each[:, i]) > 1e-6 * np.abs(each).max(), i]
         hits = np.flatnonzero(np.abs(parts - p.a.flat[i]) <= FIT * np.abs(parts).max(initial=0))
         if len(parts) < 2 or not len(hits):
             return None
         kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
     which = kinds.pop() if len(kinds) == 1 else "one"
-    return Diagnosis("repeated use", f"the input at {_where(p, _off(p))} is used several times (a repeated index, or a reused value), but "
-                                     f"only the {which} "
-                                     "contribution is counted: the others are missed. Overwritten instead of added; use np.add.at, or +=.")
+    return Diagnosis("repeated use", f"the input at {_where(p, off)} is used several times (a repeated index, or a reused value), but only "
+                                     f"the {which} contribution is counted: the others are missed. Overwritten instead of added; use "
+                                     "np.add.at, or +=.")
 
 
 def only_small_ones(p: Pattern) -> Diagnosis | None:
@@ -239,18 +237,22 @@ def only_small_ones(p: Pattern) -> Diagnosis | None:
 
 def some_elements(p: Pattern) -> Diagnosis | None:
     """The gradient is right except at some elements, which it names."""
-    off = _off(p)
+    off = elements_off(p)
     if not off.any() or off.all() or p.a.size < 3:
         return None
     a, n = p.a[off], p.n[off]
     factor = fit_factor(a, n) if len(a) > 1 else None
-    how = ("is zero" if not a.any() else "is wrong" if factor is None else "has the wrong sign" if abs(factor + 1) < 1e-3 else
-           f"is {factor:.6g} times what it should be")
+    if not a.any():
+        how = "is zero"
+    elif factor is None:
+        how = "is wrong"
+    else:
+        how = "has the wrong sign" if abs(factor + 1) < 1e-3 else f"is {factor:.6g} times what it should be"
     right = ~off
     if p.at is None and right.sum() == 1 and right.flat[0]:
         return Diagnosis("first element only", f"the gradient {how} everywhere except at the first element.")
-    if not np.ndim(p.a) or off.mean() > 0.7 and (not _region(off) or factor is None and a.any()):
-        return None
+    if off.mean() > 0.7 and (not _region(off) or how == "is wrong"):
+        return None                                  # most elements, and nothing that they have in common
     return Diagnosis("some elements", f"the gradient {how} only at {_where(p, off)}; {_others(p)} are right.")
 
 
@@ -306,24 +308,18 @@ def _mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
 
 def missing_term(p: Pattern) -> Diagnosis | None:
     """The error is constant, or proportional to x or y, along an axis: a sum over that axis was left out."""
-    rest = p.a - p.n
-    if p.a.size < 3:
-        return None
-    for axis in range(p.a.ndim):
-        if p.a.shape[axis] < 3:
-            continue
-        lines = np.moveaxis(rest, axis, -1).reshape(-1, p.a.shape[axis])
-        bases = {"constant": np.ones(p.a.shape), "proportional to y": p.y, "proportional to x": p.x, "a straight line in x": p.x}
+    rest, one = p.a - p.n, np.ones(p.a.shape)
+    bases: dict[str, list[Any]] = {"constant": [one], "proportional to y": [p.y], "proportional to x": [p.x],
+                                   "a straight line in x": [p.x, one]}
+    bases = {name: basis for name, basis in bases.items() if all(b is not None and b.shape == rest.shape for b in basis)}
+    for axis, size in enumerate(rest.shape):
         for name, basis in bases.items():
-            if basis is None or basis.shape != p.a.shape:
-                continue
-            columns = np.moveaxis(basis, axis, -1).reshape(-1, p.a.shape[axis])
-            if name.startswith("a straight"):
-                columns_of = lambda c: np.stack([c, np.ones_like(c)], 1)
-            else:
-                columns_of = lambda c: c[:, None]
-            left = [line - columns_of(c) @ np.linalg.lstsq(columns_of(c), line, rcond=None)[0] for line, c in zip(lines, columns)]
-            if columns_of(columns[0]).shape[1] < p.a.shape[axis] - 1 and np.linalg.norm(left) <= 10 * FIT * np.linalg.norm(rest):
+            if len(basis) >= size - 1:
+                continue                             # as many unknowns as elements fit anything
+            lines = np.moveaxis(rest, axis, -1).reshape(-1, size)
+            columns = np.moveaxis(np.stack(basis, -1), axis, -2).reshape(-1, size, len(basis))
+            left = [line - c @ np.linalg.lstsq(c, line, rcond=None)[0] for line, c in zip(lines, columns)]
+            if np.linalg.norm(left) <= 10 * FIT * np.linalg.norm(rest):
                 return Diagnosis("missing sum", f"the error is {name} along axis {axis}: a term that holds a sum (or mean) over axis "
                                                 f"{axis} is missing or scaled wrongly.")
     return None
@@ -339,8 +335,9 @@ def _is(name: str) -> str:
     return known.get(name, f"{name} is an operand of the op")
 
 
-def _off(p: Pattern) -> np.ndarray:
-    return np.abs(p.a - p.n) > FIT * max(float(np.abs(p.n).max()), 0) + p.tolerance
+def elements_off(p: Pattern) -> np.ndarray:
+    """Where rule and slope differ by more than may be."""
+    return np.abs(p.a - p.n) > FIT * np.abs(p.n).max(initial=0) + p.tolerance
 
 
 def _listed(axes: Any) -> str:
