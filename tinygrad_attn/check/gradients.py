@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,16 @@ EPS = 1e-6
 
 SMALL = 512
 """Inputs up to this size are measured element by element; larger ones in this many groups, a random projection of each."""
+
+
+class How(NamedTuple):
+    """How gradients are measured and judged."""
+
+    eps: float
+    atol: float
+    rtol: float
+    fast: bool                                       # any input in two random projections
+    rng: np.random.Generator
 
 
 class GradcheckError(AssertionError):
@@ -54,12 +64,13 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     """
     _check_settings(eps, atol, rtol, order, seed)
     arguments, checked, names = _collect(f, inputs, params)
-    rng = np.random.default_rng([seed, 0x76])        # not default_rng(seed), which may well have made the inputs
+    # The seed alone may well have made the inputs.
+    how = How(eps, atol, rtol, fast_mode, np.random.default_rng([seed, 0x76]))
     call = lambda: f(*arguments)
     with private_values(checked):
-        report = _check(call, checked, names, eps, atol, rtol, fast_mode, rng)
+        report = _check(call, checked, names, how)
         if order == 2 and report.ok:
-            report = _check_gradient(call, checked, names, eps, atol, rtol, fast_mode, rng, report)
+            report = _check_gradient(call, checked, names, how, report)
     if raise_exception and not report:
         raise GradcheckError(report)
     return report
@@ -134,15 +145,14 @@ def _parameters(f: Any, params: Any) -> list[tuple[str, Any]]:
     return [(f"parameter {getattr(p, 'name', None) or name!r}", p) for name, p in listed]
 
 
-def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], eps: float, atol: float, rtol: float, fast: bool,
-           rng: np.random.Generator, order: int = 1) -> Report:
+def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, order: int = 1) -> Report:
     """One order, on tensors whose values are ours to move."""
     before = [t._data.copy() for t in checked]
-    problem = Problem(call, checked, names, rng)
+    problem = Problem(call, checked, names, how.rng)
     report = Report(order=order)
     outputs, trace = problem.traced()
-    report.diagnosis = _modified(problem, before, "f") or _unrepeatable(problem, outputs, trace, report) or Diagnosis("", "")
-    if report.diagnosis:
+    if (found := _modified(problem, before, "f") or _unrepeatable(problem, outputs, trace, report)) is not None:
+        report.diagnosis = found
         return report
     try:
         gradients = problem.gradients(outputs)
@@ -153,36 +163,34 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
             hint = (". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: ... for an op with the setting "
                     "axis, and name all of the op's inputs.")
         report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{failure}{hint}")
-        blame_a_failing_rule(report, trace, rng)
+        blame_a_failing_rule(report, trace, how.rng)
         return report
-    report.diagnosis = (_unreached(gradients, order) or _modified(problem, before, "the backward pass")
-                        or _spoiled(problem, outputs, gradients, trace, report)
-                        or _shared_state(problem, gradients, rng, report) or Diagnosis("", ""))
-    if report.diagnosis:
+    found = (_unreached(gradients, order) or _modified(problem, before, "the backward pass")
+             or _spoiled(problem, outputs, gradients, trace, report) or _shared_state(problem, gradients, how.rng, report))
+    if found is not None:
+        report.diagnosis = found
         return report
     if problem.infinite:
         report.notes.append("results that are infinite and stay so, such as the scores of a mask, have no slope and were left out.")
-    noise = problem.noise(eps)
-    for which in range(len(checked)):
-        report.entries.append(_measure(problem, which, gradients[which], eps, atol, rtol, noise, fast, rng))
+    noise = problem.noise(how.eps)
+    report.entries += [_measure(problem, which, gradient, how, noise) for which, gradient in enumerate(gradients)]
     if all(e.ok and not e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here, so this says little; choose inputs at which the function has a slope.")
     what = "the results do" if order == 1 else "the gradient does"
     report.notes += [f"{e.name}: {what} not depend on it." for e in report.entries if e.ok and e.missing]
     if any(not e.ok for e in report.entries):
-        explain(report, problem, trace, outputs, gradients, eps, rng)
-        if report.better_steps and eps == EPS:
-            return _with_another_step(call, checked, names, report, atol, rtol, fast, rng)
-    elif (found := _through_infinity(problem) or _wrong_elsewhere(problem, eps, atol, rng, report)) is not None:
+        explain(report, problem, trace, outputs, how.eps, how.rng)
+        if report.better_steps and how.eps == EPS:
+            return _with_another_step(call, checked, names, how, report)
+    elif (found := _through_infinity(problem) or _wrong_elsewhere(problem, how, report)) is not None:
         report.diagnosis = found
     return report
 
 
-def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], first: Report, atol: float, rtol: float,
-                       fast: bool, rng: np.random.Generator) -> Report:
+def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report) -> Report:
     """The default step does not suit the size of these values; take one that does, if all agrees there."""
     for eps in first.better_steps:
-        second = _check(call, checked, names, eps, atol, rtol, fast, rng, first.order)
+        second = _check(call, checked, names, how._replace(eps=eps), first.order)
         if second:
             second.notes.append(f"measured with eps={eps:.0e}, which suits these values better than the default {EPS:.0e}.")
             return second
@@ -203,42 +211,40 @@ def _through_infinity(problem: Problem) -> Diagnosis | None:
                                         "the softmax.") if names else None
 
 
-def _wrong_elsewhere(problem: Problem, eps: float, atol: float, rng: np.random.Generator, report: Report) -> Diagnosis | None:
+def _wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | None:
     """Right at the given values; and a little way off?  There shows a rule that is right for a weight of ones only, or reads what an
     earlier call has left.
     """
     for _ in range(3):                               # once might miss it by chance
         with values_put_back(problem.inputs):
             for x in problem.inputs:
-                x._data = x._data * (1 + 0.1 * rng.uniform(-1, 1, x.shape))
-            if (name := _wrong_here(problem, eps, atol, rng)) is not None:
-                return explain_elsewhere(report, problem, name, rng)
+                x._data = x._data * (1 + 0.1 * how.rng.uniform(-1, 1, x.shape))
+            if (name := _wrong_here(problem, how)) is not None:
+                return explain_elsewhere(report, problem, name, how.rng)
     return None
 
 
-def _wrong_here(problem: Problem, eps: float, atol: float, rng: np.random.Generator) -> str | None:
+def _wrong_here(problem: Problem, how: How) -> str | None:
     """The name of an input whose gradient is off along a random direction, where the slope can be trusted."""
     try:
         gradients = problem.gradients()
     except Exception:                                # f does not accept these values; nothing to learn then
         return None
     for which, (x, g) in enumerate(zip(problem.inputs, gradients)):
-        direction = rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
+        direction = how.rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
         a = 0.0 if g is None else float(np.sum(g * direction))
-        slopes = [problem.slope(which, direction, h) for h in (eps, eps / 8)]
-        margin = 5e-3 * max(abs(a), abs(slopes[0])) + 10 * (atol + problem.noise(eps)) * float(np.abs(direction).max(initial=0))
-        if abs(slopes[0] - slopes[1]) <= 1e-3 * max(map(abs, slopes)) and abs(a - slopes[0]) > margin:
+        slope, nearer = (problem.slope(which, direction, h) for h in (how.eps, how.eps / 8))
+        noise = 10 * (how.atol + problem.noise(how.eps)) * float(np.abs(direction).max(initial=0))
+        if abs(slope - nearer) <= 1e-3 * max(abs(slope), abs(nearer)) and abs(a - slope) > 5e-3 * max(abs(a), abs(slope)) + noise:
             return problem.names[which]
     return None
 
 
-def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], eps: float, atol: float, rtol: float, fast: bool,
-                    rng: np.random.Generator, first: Report) -> Report:
+def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
-    problem = Problem(call, checked, names, rng)
-    kind = Variable._kind
+    problem = Problem(call, checked, names, how.rng)
     tracked = [k for k, t in enumerate(problem.outputs()) if t._tracked]
-    weights = [kind(problem.cotangents[k], requires_grad=True) for k in tracked]
+    weights = [Variable._kind(problem.cotangents[k], requires_grad=True) for k in tracked]
 
     def gradient() -> list[Any]:
         with enable_grad():
@@ -250,7 +256,7 @@ def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequ
         recorded_ones = gradient()
     except Exception as failure:
         report = Report(first.entries, Diagnosis("second order", f"the gradient cannot be differentiated: {failure}"), order=2)
-        blame_a_rule_that_leaves(report, problem.traced()[1], rng)
+        blame_a_rule_that_leaves(report, problem.traced()[1], how.rng)
         return report
     plain = [g for g in problem.gradients() if g is not None]
     for k, (fast_one, recorded) in enumerate(zip(plain, recorded_ones)):
@@ -259,9 +265,9 @@ def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequ
                                                                   "ordinary one: an op's twin, or a "
                                                                   "rule that treats arrays and Tensors differently, is wrong."), order=2)
     more = [f"cotangent of result {k}" for k in tracked]
-    report = _check(gradient, [*checked, *weights], [*names, *more], eps, atol, rtol, fast, rng, order=2)
+    report = _check(gradient, [*checked, *weights], [*names, *more], how, order=2)
     if report.worst and not report.culprits and report.diagnosis.kind not in ("kink", "eps", "domain", "precision"):
-        blame_a_rule_that_leaves(report, problem.traced()[1], rng)
+        blame_a_rule_that_leaves(report, problem.traced()[1], how.rng)
     report.notes += [note for note in first.notes if note not in report.notes]
     return report
 
@@ -279,21 +285,20 @@ def _unrepeatable(problem: Problem, outputs: list[Any], trace: Trace, report: Re
                                           "(module.eval()), draw random numbers outside f, and keep no state between calls.")
 
 
-def _modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis:
+def _modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis | None:
     for name, t, value in zip(problem.names, problem.inputs, before):
         if t._data.shape != value.shape or not np.array_equal(t._data, value, equal_nan=True):
             return Diagnosis("input modified", f"{who} changes {name} in place, so its slope cannot be measured and saved values go wrong. "
-                                               "Compute a new tensor (x = x + 1, not "
-                                               "x.data += 1 or out=x), or copy first.")
-    return Diagnosis("", "")
+                                               "Compute a new tensor (x = x + 1, not x.data += 1 or out=x), or copy first.")
+    return None
 
 
-def _unreached(gradients: Sequence[np.ndarray | None], order: int) -> Diagnosis:
+def _unreached(gradients: Sequence[np.ndarray | None], order: int) -> Diagnosis | None:
     if order == 2 or any(g is not None for g in gradients):
-        return Diagnosis("", "")                     # the gradient of a step function is constant: that it does not move is measured
+        return None                                  # the gradient of a step function is constant: that it does not move is measured
     return Diagnosis("gradient missing", "no result is connected to any input: nothing was recorded from the inputs to the results. Look "
-                                         "for detach(), .data, "
-                                         ".numpy(), .item(), Tensor(...) of a result, or no_grad() inside f; or f does not use its inputs.")
+                                         "for detach(), .data, .numpy(), .item(), Tensor(...) of a result, or no_grad() inside f; or f "
+                                         "does not use its inputs.")
 
 
 def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None], trace: Trace, report: Report) -> Diagnosis | None:
@@ -336,14 +341,13 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
     return None
 
 
-def _measure(problem: Problem, which: int, found: np.ndarray | None, eps: float, atol: float, rtol: float, noise: float, fast: bool,
-             rng: np.random.Generator) -> Entry:
+def _measure(problem: Problem, which: int, found: np.ndarray | None, how: How, noise: float) -> Entry:
     """One input: element by element if it is small, else in groups; where a group is off, its elements."""
-    x = problem.inputs[which]
+    x, eps, rng = problem.inputs[which], how.eps, how.rng
     analytic = np.zeros(x.shape) if found is None else found
-    groups = 2 if fast else SMALL
+    groups = 2 if how.fast else SMALL
     projections, largest = 0, 0.0
-    if x.size <= groups or not fast and x.size <= SMALL:
+    if x.size <= groups:
         numeric = problem.numeric(which, eps)
     else:
         numeric, projections = np.full(x.shape, np.nan), groups
@@ -354,7 +358,7 @@ def _measure(problem: Problem, which: int, found: np.ndarray | None, eps: float,
             flats = np.flatnonzero(member == k)
             n, a, error = problem.projected(which, flats, signs, analytic, eps)
             largest = max(largest, error)
-            loose, strict = (float(_tolerance(np.array([n, a]), atol, r, noise)[0]) for r in (rtol, min(rtol, 1e-6)))
+            loose, strict = (float(_tolerance(np.array([n, a]), how.atol, r, noise)[0]) for r in (how.rtol, min(how.rtol, 1e-6)))
             if error > min(loose, max(strict, noise)):   # one small slope among large ones: its elements are judged by their own
                 suspicious += flats.tolist()
                 if len(culprits) < 8:
@@ -363,7 +367,7 @@ def _measure(problem: Problem, which: int, found: np.ndarray | None, eps: float,
             order = np.argsort(rng.random(len(suspicious)))
             chosen = range(x.size) if x.size <= 4 * SMALL else sorted(culprits.union(suspicious[i] for i in order[:2 * SMALL]))
             numeric = problem.numeric(which, eps, chosen)
-    tolerance = _tolerance(numeric, atol, rtol, noise, analytic)
+    tolerance = _tolerance(numeric, how.atol, how.rtol, noise, analytic)
     return Entry(problem.names[which], analytic, numeric, tolerance, found is None, projections, largest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from .trace import Step, Trace, array_of, scope_name
 EPSILONS = tuple(10.0 ** -(k / 2) for k in range(2, 25))
 
 
-def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], gradients: Sequence[np.ndarray | None], eps: float,
-            rng: np.random.Generator) -> None:
+def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], eps: float, rng: np.random.Generator) -> None:
     """Fill in the report's diagnosis, op, place and curve."""
     entry = report.worst
     assert entry is not None
