@@ -68,6 +68,23 @@ def keeps_state():
     return custom(forward, lambda g, y, x: 2 * g * state["x"])
 
 
+def counts_its_calls():
+    calls = []
+
+    def rule(g, y, x):
+        calls.append(1)
+        return 2 * g * x * (1 if len(calls) == 1 else 1.5)
+    return square(rule)
+
+
+@op
+def scaled(x, *, by):
+    return x * by
+
+
+scaled.vjp(lambda g, y, x, *, by: g * by)
+
+
 def at_zero():
     return Tensor(np.array([1.0, 0.0, -2.0]), requires_grad=True)
 
@@ -121,9 +138,11 @@ PLANTED = [   # name, function, shapes, kind, a word of the text
     ("NaN in the rule", custom(lambda x: np.maximum(x, 0), lambda g, y, x: g * (y / y)), [S5], "nan", "0/0"),
     ("wrong shape", custom(lambda x: x.sum(axis=0), lambda g, y, x: g), [S34], "wrong shape", "gradient of shape (4,)"),
     ("rule in place", custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g)), [S5], "rule changes its operands", "in place"),
+    ("calls counted", counts_its_calls(), [S5], "rule changes its operands", "a second backward pass"),
     ("state kept outside", keeps_state(), [S5], "shared state", "second call overwrites"),
     ("one use detached", lambda x: x * x.detach(), [S34], "missed use", "operand 1 of op 'multiply'"),
     ("one use through numpy", lambda x: x * np.exp(x.numpy()), [S34], "missed use", "constant to the graph"),
+    ("one use in a setting", lambda x: scaled(x, by=x.numpy() * 2), [S34], "missed use", "the setting 'by' of op 'scaled'"),
     ("one use through item", lambda x: x.sum() * x.sum().item(), [S34], "missed use", "constant to the graph"),
     ("under no_grad", under_no_grad, [S34], "missed use", "op 'exp'"),
     ("all detached", lambda x: x.detach() * 2, [S5], "gradient missing", "detach()"),
@@ -166,6 +185,9 @@ def test_the_notebook_shows_the_errors_that_the_text_tells():
 
 def test_kinks_and_steps_are_told_from_bugs():
     assert gradcheck(lambda x: x.relu(), at_zero(), raise_exception=False).diagnosis.kind == "kink"
+    ramp = custom(lambda x: np.maximum(x, 0) * [1, 1, 2], lambda g, y, x: g * (x > 0) * [1, 1, 5])
+    both = gradcheck(ramp, np.array([0.0, 1.0, 2.0]), raise_exception=False)
+    assert both.diagnosis.kind == "some elements" and "some of the elements that are off lie at a kink" in both.notes[0]
     coarse = gradcheck(lambda x: np.sin(x * 30), rand(5), eps=0.1, raise_exception=False)
     assert coarse.diagnosis.kind == "eps" and "too large" in coarse.diagnosis and len(coarse.curve) == 12
     assert "error of the worst element against eps" in str(coarse) and "<svg" in coarse._repr_html_()
@@ -301,6 +323,8 @@ def test_second_order_finds_what_first_order_cannot_see():
     assert not report and report.order == 2 and "order 2" in str(report)
     two_faced = custom(lambda x: x ** 2, lambda g, y, x: 2 * g * x if isinstance(x, np.ndarray) else 3 * g * x)
     assert gradgradcheck(two_faced, [rand(4)], raise_exception=False).diagnosis.kind == "two answers"
+    beside_one_that_is_not_used = gradgradcheck(lambda unused, x: two_faced(x), [rand(4), rand(4)], raise_exception=False)
+    assert beside_one_that_is_not_used.diagnosis.startswith("two answers: input 1")
 
 
 def test_parameters_and_closures_are_checked_and_left_as_they_were():

@@ -258,12 +258,12 @@ def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequ
         report = Report(first.entries, Diagnosis("second order", f"the gradient cannot be differentiated: {failure}"), order=2)
         blame_a_rule_that_leaves(report, problem.traced()[1], how.rng)
         return report
-    plain = [g for g in problem.gradients() if g is not None]
-    for k, (fast_one, recorded) in enumerate(zip(plain, recorded_ones)):
-        if not np.allclose(fast_one, recorded._data, rtol=1e-6, atol=1e-9 * max(1.0, float(np.abs(fast_one).max(initial=0)))):
-            return Report(first.entries, Diagnosis("two answers", f"{names[k]}: the gradient under create_graph=True differs from the "
-                                                                  "ordinary one: an op's twin, or a "
-                                                                  "rule that treats arrays and Tensors differently, is wrong."), order=2)
+    ordinary_ones = [(name, g) for name, g in zip(names, problem.gradients()) if g is not None]
+    for (name, ordinary), recorded in zip(ordinary_ones, recorded_ones):
+        if not np.allclose(ordinary, recorded._data, rtol=1e-6, atol=1e-9 * max(1.0, float(np.abs(ordinary).max(initial=0)))):
+            return Report(first.entries, Diagnosis("two answers", f"{name}: the gradient under create_graph=True differs from the ordinary "
+                                                                  "one: an op's twin, or a rule that treats arrays and Tensors "
+                                                                  "differently, is wrong."), order=2)
     more = [f"cotangent of result {k}" for k in tracked]
     report = _check(gradient, [*checked, *weights], [*names, *more], how, order=2)
     if report.worst and not report.culprits and report.diagnosis.kind not in ("kink", "eps", "domain", "precision"):
