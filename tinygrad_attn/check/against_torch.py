@@ -190,6 +190,12 @@ def _plain(x: Any) -> Any:
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
+def _given(x: Any, tensor: Callable[..., Any]) -> Any:
+    """An argument as one side takes it: numbers as its tensor, which asks for a gradient if it can have one."""
+    x = _plain(x)
+    return tensor(x, requires_grad=x.dtype.kind == "f") if isinstance(x, np.ndarray) else x
+
+
 def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
     """The tensors of a result by their place in it, such as [1] or ['loss']; the first of a tuple, or the only one, goes without."""
     if isinstance(found, kind):
@@ -205,9 +211,8 @@ def _cotangent(path: str, shape: tuple[int, ...]) -> np.ndarray:
 def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collection[str] | None = None) -> Run:
     run, held, parts = Run(), dict[str, Any](), dict(module.named_modules())
     for name, part in parts.items():
-        part.forward = _remembering(part.forward, name or "(whole)", type(part).__name__, run, held)
-    wrap = lambda x: Variable._kind(_plain(x), requires_grad=_plain(x).dtype.kind == "f") if isinstance(_plain(x), np.ndarray) else x
-    given, named = [wrap(x) for x in inputs], {k: wrap(v) for k, v in keywords.items()}
+        part.forward = _remembering(part, name or "(whole)", run, held)
+    given, named = [_given(x, Variable._kind) for x in inputs], {k: _given(v, Variable._kind) for k, v in keywords.items()}
     with enable_grad(), np.errstate(all="ignore"):
         try:
             found = module(*given, **named)
@@ -229,17 +234,24 @@ def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collec
     return run
 
 
-def _remembering(forward: Callable, name: str, kind: str, run: Run, held: dict[str, Any]) -> Callable:
+def _remembering(part: Any, name: str, run: Run, held: dict[str, Any]) -> Callable:
+    forward = part.forward
+
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         found = forward(*args, **kwargs)
-        if name not in run.kinds:                    # its first call
-            run.kinds[name] = kind
-            for path, out in _tensors(found, Variable).items():
-                if out._tracked:
-                    out.retain_grad()
-                held[name + path], run.kinds[name + path] = out, kind
+        _remember(part, name, _tensors(found, Variable), run, held)
         return found
     return wrapped
+
+
+def _remember(part: Any, name: str, outputs: dict[str, Any], run: Run, held: dict[str, Any]) -> None:
+    """What a module gave at its first call."""
+    if name not in run.kinds:
+        kind = run.kinds[name] = type(part).__name__
+        for path, out in outputs.items():
+            if out.requires_grad:
+                out.retain_grad()
+            held[name + path], run.kinds[name + path] = out, kind
 
 
 def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], partners: dict[str, tuple[str, bool]],
@@ -247,22 +259,14 @@ def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], partn
     """The torch side, on a copy that `change` may vary first: it gets (module, inputs, keywords) and may return new inputs."""
     import torch
     module = copy.deepcopy(torch_module).double()
-    wrap = lambda x: torch.tensor(_plain(x), requires_grad=_plain(x).dtype.kind == "f") if isinstance(_plain(x), np.ndarray) else x
-    given, named = [wrap(x) for x in inputs], {k: wrap(v) for k, v in keywords.items()}
+    given, named = [_given(x, torch.tensor) for x in inputs], {k: _given(v, torch.tensor) for k, v in keywords.items()}
     turn: Callable[[Any], Any] = lambda out: out
     if change is not None:
         given, named, turn = change(module, given, named)
     run, held = Run(), dict[str, Any]()
 
     def hook(name: str) -> Callable:
-        def remember(part: Any, _: Any, found: Any) -> None:
-            if name not in run.kinds:
-                run.kinds[name] = type(part).__name__
-                for path, out in _tensors(found, torch.Tensor).items():
-                    if out.requires_grad:
-                        out.retain_grad()
-                    held[name + path], run.kinds[name + path] = out, run.kinds[name]
-        return remember
+        return lambda part, _, found: _remember(part, name, _tensors(found, torch.Tensor), run, held)
 
     for name, part in module.named_modules():
         part.register_forward_hook(hook(name or "(whole)"))
@@ -362,8 +366,8 @@ def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_modu
         if all(_agree_where_finite(mine.results[path], value) for path, value in varied.results.items() if path in mine.results):
             return text
         if not best:
-            first = next((n for n in reference.values if n in mine.values and difference(mine.values[n],
-                                                                                         reference.values[n]) > TOLERANCE), None)
+            first = next((n for n, value in reference.values.items()
+                          if n in mine.values and difference(mine.values[n], value) > TOLERANCE), None)
             if first and first in varied.values and difference(mine.values[first], varied.values[first]) <= TOLERANCE:
                 best = f"in {first!r}: {text}; something further on differs as well"
     return best

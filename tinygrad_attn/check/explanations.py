@@ -59,18 +59,22 @@ def _modes() -> Iterator[tuple[str, Change]]:
     yield "norm_first differs: one is pre-norm, the other post-norm.", _on(layers, _toggle_norm_first)
 
 
+def _is_mask(x: Any) -> bool:
+    return str(getattr(x, "dtype", "")) == "torch.bool"
+
+
 def _flip(x: Any) -> Any:
-    return ~x if str(getattr(x, "dtype", "")) == "torch.bool" else x
+    return ~x if _is_mask(x) else x
 
 
 def _invert(which: int | None) -> Change:
+    """One boolean mask among inputs and keywords, or all of them."""
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-        masks = [i for i, x in enumerate(inputs) if _flip(x) is not x] + [k for k, v in keywords.items() if _flip(v) is not v]
-        if which is not None:
-            chosen = masks[which]
-            return ([_flip(x) if i == chosen else x for i, x in enumerate(inputs)],
-                    {k: _flip(v) if k == chosen else v for k, v in keywords.items()}, _as_it_is)
-        return [_flip(x) for x in inputs], {k: _flip(v) for k, v in keywords.items()}, _as_it_is
+        given: dict[Any, Any] = dict(enumerate(inputs)) | keywords
+        masks = [key for key, x in given.items() if _is_mask(x)]
+        for key in masks if which is None else [masks[which]]:
+            given[key] = ~given[key]
+        return [given[i] for i in range(len(inputs))], {k: given[k] for k in keywords}, _as_it_is
     return change
 
 
@@ -81,12 +85,12 @@ def _invert_here(part: Any) -> None:
 
 
 def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    kept = [None if str(getattr(x, "dtype", "")) == "torch.bool" else x for x in inputs]
+    kept = [None if _is_mask(x) else x for x in inputs]
     return kept, {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"}, _as_it_is
 
 
 def _masks_as_numbers(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    number = lambda x: x.double() if str(getattr(x, "dtype", "")) == "torch.bool" else x
+    number = lambda x: x.double() if _is_mask(x) else x
     return [number(x) for x in inputs], {k: number(v) for k, v in keywords.items()}, _as_it_is
 
 
@@ -111,15 +115,12 @@ def _norms() -> Iterator[tuple[str, Change]]:
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 1e-7, 1e-9, 0.0, 1e-4, 1e-2):
         yield (f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps.",
                _on(norms, _setting("eps", eps)))
-    yield ("biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n (biased). Use "
-           "var(ddof=0).",
-           _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, correction=1))))
-    yield ("eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm has sqrt(var + eps).",
-           _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, outside=True))))
-    yield ("biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's LayerNorm has "
-           "sqrt(biased var + eps).",
-           _on("LayerNorm", lambda part: setattr(part, "forward", _norm(part, correction=1, outside=True))))
-    texts = {"over": "layer norm over the wrong axes: ours takes mean and variance over all axes together.",
+    texts = {"unbiased": "biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n "
+                         "(biased). Use var(ddof=0).",
+             "outside": "eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm has sqrt(var + eps).",
+             "unbiased, outside": "biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's "
+                                  "LayerNorm has sqrt(biased var + eps).",
+             "over": "layer norm over the wrong axes: ours takes mean and variance over all axes together.",
              "first": "layer norm over the wrong axis: ours takes mean and variance along axis 0 (the batch), not along the features.",
              "rms": "layer norm without its mean: ours divides by the root mean square and subtracts no mean, as RMSNorm does.",
              "square": "layer norm divides by the variance: the square root is missing in ours.",
@@ -129,25 +130,14 @@ def _norms() -> Iterator[tuple[str, Change]]:
     yield ("layer norm without its weight and bias: ours leaves them out.", _on("LayerNorm", _forget_affine))
 
 
-def _norm(part: Any, correction: int = 0, outside: bool = False) -> Callable:
-    """Layer norm with another variance."""
-    def forward(x: Any) -> Any:
-        axes = tuple(range(-len(part.normalized_shape), 0))
-        variance = x.var(dim=axes, keepdim=True, correction=correction)
-        scale = variance.sqrt() + part.eps if outside else (variance + part.eps).sqrt()
-        y = (x - x.mean(dim=axes, keepdim=True)) / scale
-        y = y if part.weight is None else y * part.weight
-        return y if part.bias is None else y + part.bias
-    return forward
-
-
 def _odd_norm(part: Any, how: str) -> Callable:
-    """Layer norm with a mistake."""
+    """Layer norm with a mistake, or another convention."""
     def forward(x: Any) -> Any:
         axes = {"over": tuple(range(x.ndim)), "first": (0,)}.get(how, tuple(range(-len(part.normalized_shape), 0)))
-        mean = 0 if how == "rms" else x.mean(dim=axes, keepdim=True)
-        variance = ((x - mean) ** 2).mean(dim=axes, keepdim=True) + part.eps
-        y = (x - mean) / (variance if how == "square" else 1 if how == "centre" else variance.sqrt())
+        centred = x if how == "rms" else x - x.mean(dim=axes, keepdim=True)
+        square = (x * x).mean(dim=axes, keepdim=True) if how == "rms" else x.var(dim=axes, keepdim=True, correction=int("unbiased" in how))
+        scale = square.sqrt() + part.eps if "outside" in how else (square + part.eps).sqrt()
+        y = centred / {"square": square + part.eps, "centre": 1}.get(how, scale)
         y = y if part.weight is None else y * part.weight
         return y if part.bias is None else y + part.bias
     return forward
@@ -201,7 +191,7 @@ def _attention() -> Iterator[tuple[str, Change]]:
            _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))))
     yield ("heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead of (num_heads, head_dim).",
            _on(one, _heads_inside_out))
-    yield "number of heads: ours computes with one head.", _on(one, _one_head)
+    yield "number of heads: ours computes with one head.", _on(one, partial(_heads, heads=1))
     for heads in (2, 4, 8, 16, 3, 6, 12):
         yield f"number of heads: ours computes with {heads} heads.", _on(one, partial(_heads, heads=heads))
     for order, words in {(1, 0, 2): "query and key", (0, 2, 1): "key and value", (2, 1, 0): "query and value"}.items():
@@ -278,10 +268,6 @@ def _odd_attention(part: Any, how: str) -> Callable:
         joined = out.reshape(out.shape[0], out.shape[2], -1) if how == "merge" else out.swapaxes(1, 2).flatten(2)
         return first(part.out_proj(joined)), None
     return forward
-
-
-def _one_head(part: Any) -> None:
-    part.num_heads, part.head_dim = 1, part.embed_dim
 
 
 def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
