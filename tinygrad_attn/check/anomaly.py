@@ -16,7 +16,7 @@ import numpy as np
 from ..engine import Variable, local
 from ..errors import describe
 from ..record import watching
-from .trace import Place, array_of, origin, scope_name
+from .trace import Place, array_of, as_given, origin, scope_name
 
 
 @contextmanager
@@ -29,8 +29,8 @@ def detect_anomaly() -> Iterator[None]:
 
     The error names the op, forward or backward, the index and the operands there, the line that called the op, its module,
     and the reason (overflow in exp, 0/0, log 0, sqrt 0 in the backward pass, 0 x inf behind a mask, a softmax row with every
-    key blocked ...).  Infinities that
-    come in as operands, such as the -inf of a mask, are not reported.  This thread only.  As torch.autograd.detect_anomaly.
+    key blocked ...).  Infinities that come in as operands, such as the -inf of a mask, are not reported.  This thread only.
+    As torch.autograd.detect_anomaly.
     """
     with watching(_Detector()), np.errstate(all="ignore"):
         yield
@@ -61,7 +61,7 @@ class _Detector:
         what = f"op {op.__name__!r} made {value[index]} at index {index} of its result {describe(value)}"
         reason = forward_reason(op.__name__, [_at(a, index, value.shape) for a in operands], operands, value, index, static)
         if reason.startswith(VAGUE):
-            reason = complaint(lambda: op.forward(*(x._data if isinstance(x, Variable) else x for x in inputs), **static)) or reason
+            reason = complaint(lambda: op.forward(*as_given(inputs), **static)) or reason
         raise FloatingPointError(_text(what, inputs, operands, index, value.shape, place, scope_name(local.context.scope), reason))
 
     def backward(self, t: Any, node: Any, g: Any, number: int, x: Any, part: Any, running_sum: Any) -> None:
@@ -80,8 +80,7 @@ class _Detector:
             here = [_at(a, index, part.shape) for a in operands]
             reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number, node.static)
             if reason.startswith(VAGUE) and node.op.partials:
-                arrays = [v._data if isinstance(v, Variable) else v for v in node.inputs]
-                reason = complaint(lambda: node.op.partials[number](g, t._data, *arrays, **node.static)) or reason
+                reason = complaint(lambda: node.op.partials[number](g, t._data, *as_given(node.inputs), **node.static)) or reason
             raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, reason))
         if not np.isfinite(total).all():
             index = _first(~np.isfinite(total))
@@ -161,6 +160,7 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
     """Why an op gives NaN or Inf, from its name and the operands at that element."""
     a, b = (*at, None, None)[:2]
     made = value[index]
+    infinite = any(np.isinf(o).any() for o in operands)
     opposite = name in ("subtract", "add") and a is not None and b is not None and np.isinf(a) and np.isinf(b)
     if (opposite or _of_rows(name)) and _empty_row(name, operands, index, value.shape, static):
         return ("empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or use "
@@ -177,9 +177,11 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
         return "0/0: all elements of the row are equal, so their variance is 0, and eps=0 leaves nothing to divide by. Give eps, as 1e-5."
     if name in LOGARITHMS and a is not None:
         edge = LOGARITHMS[name]
-        return (f"{name} {edge:g}. Clip the argument away from it, or compute with log_softmax instead of log(softmax)." if a == edge else
-                f"{name} of the negative number {a:.6g}." if a < edge == 0 else f"{name} of {a:.6g}, below {edge:g}." if a < edge else
-                "overflow.")
+        if a == edge:
+            return f"{name} {edge:g}. Clip the argument away from it, or compute with log_softmax instead of log(softmax)."
+        if a < edge:
+            return f"{name} of the negative number {a:.6g}." if edge == 0 else f"{name} of {a:.6g}, below {edge:g}."
+        return "overflow."
     if name == "sqrt" and a is not None and a < 0:
         return f"sqrt of the negative number {a:.6g}, which rounding makes of a small variance, say; np.maximum(x, 0) first."
     if name == "power":
@@ -196,15 +198,13 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
         return ("0 x inf. A masked (zero) factor does not undo an infinite one: replace it with np.where(mask, x, 0) instead of "
                 "multiplying by the mask.")
     if name in ("matmul", "sum", "mean", "einsum") and np.isnan(made):
-        return ("inf - inf or 0 x inf inside a sum: an operand holds infinities." if any(np.isinf(o).any() for o in operands) else
-                "a sum over no elements.")
+        return "inf - inf or 0 x inf inside a sum: an operand holds infinities." if infinite else "a sum over no elements."
     if name in ("var", "std") and operands[0].size <= value.size * static.get("ddof", 0):
         return "no degrees of freedom: the number of elements is not larger than ddof."
     if name in ("arcsin", "arccos", "arctanh", "arccosh"):
         return f"{name} of {a}, at or outside the edge of its domain."
     if np.isinf(made):
         return f"overflow: the result is larger than the largest {value.dtype}."
-    infinite = any(np.isinf(o).any() for o in operands)
     return f"an invalid operation on {'infinities, which an operand holds' if infinite else 'finite numbers'}."
 
 

@@ -24,12 +24,12 @@ from .diagnosis import (
     sums_over_axes,
     zero,
 )
-from .local import MOST, Suspect, call_rule, original_operands, step_size, suspicious
+from .local import MOST, Suspect, call_rule, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing
 from .problem import Problem, values_put_back
 from .report import Diagnosis
-from .trace import Trace, array_of
+from .trace import Trace, array_of, as_given
 
 
 def explain_rule(s: Suspect) -> Diagnosis:
@@ -116,7 +116,7 @@ def _ignores_cotangent(s: Suspect) -> Diagnosis | None:
 
 
 def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
-    indices = [v for v in [*s.step.static.values(), *original_operands(s)] for v in (v if isinstance(v, tuple) else (v,))
+    indices = [v for v in [*s.step.static.values(), *as_given(s.step.inputs)] for v in (v if isinstance(v, tuple) else (v,))
                if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
     repeated = [v for v in indices if len(np.unique(v)) < v.size]
     if not repeated or (matrices := p.jacobians()) is None:
@@ -174,7 +174,7 @@ def _turned(v: Any) -> Any:
 
 def _answers_with_a_transpose(s: Suspect, p: Pattern) -> Iterator[tuple[str, np.ndarray | None]]:
     """(which of the matrices that the rule is given is transposed, what it answers then)"""
-    operands = original_operands(s) if s.step.op.joint is None else []
+    operands = as_given(s.step.inputs) if s.step.op.joint is None else []
     for i, operand in enumerate(operands):
         for turned in _turns(operand):
             yield f"operand {i}", call_rule(s, y=p.y, operands=_replaced(operands, i, turned))
@@ -221,7 +221,7 @@ def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
                                               f"as well: the rule of {s.problem.names[s.which]} is a copy of the other's.")
             return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]}: the "
                                           "rules stand in the wrong order.")
-    operands = original_operands(s)
+    operands = as_given(s.step.inputs)
     if p.y is None:
         return None
     alike = len(operands) > 1 and isinstance(operands[0], np.ndarray) and np.shape(operands[0]) == np.shape(operands[1])
@@ -242,7 +242,7 @@ def _taken_for_another(s: Suspect, p: Pattern) -> Diagnosis | None:
     """A log-probability taken for a probability, a variance for a standard deviation."""
     if p.y is None:
         return None
-    operands = original_operands(s)
+    operands = as_given(s.step.inputs)
     for name, f in FUNCTIONS.items():
         with np.errstate(all="ignore"):
             trials = [("the result y", call_rule(s, y=f(p.y)))]

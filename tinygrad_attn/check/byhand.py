@@ -13,13 +13,14 @@ import numpy as np
 
 from ..engine import Variable, _fit
 from .report import Diagnosis
+from .trace import as_given
 
 
 def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """(input, its share of the gradient) for each use by the op that made t."""
     node = t._node
     op, needs = node.op, tuple(isinstance(x, Variable) and x._tracked for x in node.inputs)
-    args = [x._data if isinstance(x, Variable) else x for x in node.inputs]
+    args = as_given(node.inputs)
     together = None
     if op.joint is not None:
         extra = ({"saved": node.saved} if op.saves else {}) | ({"needs": needs} if op._joint_asks_needs else {})
@@ -58,8 +59,7 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
         found.grads[id(t)] = found.grads.get(id(t), 0) + seed
     for t in newest_first(roots):
         g = np.array(found.grads[id(t)])
-        given = [g, t._data, *(x._data if isinstance(x, Variable) else x for x in t._node.inputs)]
-        given = [a for a in given if isinstance(a, np.ndarray)]
+        given = [a for a in (g, t._data, *as_given(t._node.inputs)) if isinstance(a, np.ndarray)]
         before = [np.array(a) for a in given]
         with np.errstate(all="ignore"):
             shares = list(contributions(t, g))

@@ -12,7 +12,7 @@ from ..engine import Variable, sum_to
 from .byhand import second_opinion
 from .problem import Problem
 from .report import Diagnosis
-from .trace import Step, array_of
+from .trace import Step, array_of, as_given
 
 MOST = 96
 """Elements of one operand measured one by one; a larger operand is measured in so many groups, and the worst of them are looked into."""
@@ -194,7 +194,7 @@ def call_rule(suspect: Suspect, *, g: np.ndarray | None = None, y: np.ndarray | 
               operands: Sequence[Any] | None = None, static: dict[str, Any] | None = None) -> np.ndarray | None:
     """What the rule answers when one of its operands is exchanged, or None where it cannot take it."""
     op, problem = suspect.step.op, suspect.problem
-    arrays = original_operands(suspect) if operands is None else list(operands)
+    arrays = as_given(suspect.step.inputs) if operands is None else list(operands)
     settings = suspect.step.static if static is None else static
     try:
         with np.errstate(all="ignore"):
@@ -213,8 +213,3 @@ def call_rule(suspect: Suspect, *, g: np.ndarray | None = None, y: np.ndarray | 
         return sum_to(part, shape) if op.broadcasts and part.shape != shape else part
     except Exception:
         return None
-
-
-def original_operands(suspect: Suspect) -> list[Any]:
-    """The operands of the op as it gets them: arrays and numbers."""
-    return [x._data if isinstance(x, Variable) else x for x in suspect.step.inputs]

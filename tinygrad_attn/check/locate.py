@@ -13,7 +13,7 @@ from .local import at_kink, examine_again, suspects
 from .patterns import from_pattern
 from .problem import Problem, values_put_back
 from .report import Diagnosis, Entry, Report
-from .trace import Step, Trace, array_of, scope_name
+from .trace import Step, Trace, array_of, as_given, scope_name
 
 EPSILONS = tuple(10.0 ** -(k / 2) for k in range(2, 25))
 
@@ -186,7 +186,7 @@ def overwritten(trace: Trace, report: Report) -> Diagnosis | None:
     for step in trace.steps:
         try:
             with np.errstate(all="ignore"):
-                again = step.op.forward(*(x._data if isinstance(x, Variable) else x for x in step.inputs), **step.static)
+                again = step.op.forward(*as_given(step.inputs), **step.static)
             again = np.asarray(again[0] if step.op.saves else again)
         except Exception:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,11 @@ class Trace:
 def array_of(x: Any) -> np.ndarray:
     """The values of a tensor, or of anything NumPy takes."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
+
+
+def as_given(operands: Iterable[Any]) -> list[Any]:
+    """The operands as an op's function and rules get them: arrays in place of tensors."""
+    return [x._data if isinstance(x, Variable) else x for x in operands]
 
 
 def scope_name(scope: Any) -> str:
