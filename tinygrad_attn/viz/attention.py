@@ -34,13 +34,16 @@ def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
     return [token(label) for label in labels]
 
 
+def with_heads(array: np.ndarray) -> np.ndarray:
+    """One head (T, S), or a batch of one (1, H, T, S), as (H, T, S); anything else as it is."""
+    if array.ndim == 4 and array.shape[0] == 1:
+        return array[0]
+    return array[None] if array.ndim == 2 else array
+
+
 def heads_of(weights: Any) -> np.ndarray:
     """(T, S), (H, T, S) or (1, H, T, S) -> (H, T, S)."""
-    array = as_array(weights)
-    if array.ndim == 4 and array.shape[0] == 1:
-        array = array[0]
-    if array.ndim == 2:
-        array = array[None]
+    array = with_heads(as_array(weights))
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(
             f"attention weights are (T, S) or (H, T, S), queries by keys, and not empty; got {describe(weights)}."
@@ -64,6 +67,7 @@ def attention(
     columns = tokens(keys, heads.shape[2], "keys")
     axes = _axes(ax, heads)
     top = float(np.nanmax(heads)) if np.isfinite(heads).any() else 1.0
+    upright = max(map(len, columns)) < 3
     for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
         image = one.imshow(
             head, cmap="cividis", vmin=0.0, vmax=max(top, 1e-12), aspect="auto" if max(head.shape) > 40 else "equal"
@@ -71,12 +75,12 @@ def attention(
         one.set_xticks(
             range(len(columns)),
             [_plain(c) for c in columns],
-            rotation=0 if max(map(len, columns)) < 3 else 60,
-            ha="center" if max(map(len, columns)) < 3 else "right",
+            rotation=0 if upright else 60,
+            ha="center" if upright else "right",
             rotation_mode="anchor",
             fontsize=8,
         )
-        if max(map(len, columns)) < 3:
+        if upright:
             one.tick_params(axis="x", pad=10)
         one.set_yticks(range(len(rows)), [_plain(r) for r in rows], fontsize=8)
         one.set_xlabel("key")

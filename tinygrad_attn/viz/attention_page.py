@@ -9,23 +9,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import describe
-from .attention import as_array, tokens
+from .attention import as_array, tokens, with_heads
 from .render import Page, page
 from .stepper import as_json
 
 
 def _three(x: Any, what: str) -> np.ndarray:
-    array = np.asarray(as_array(x))
+    array = as_array(x)
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"{what} holds numbers, got {describe(x)}. attention_html takes q, k and v; weights with their tokens are "
             "drawn by viz.attention(weights, queries, keys)."
         )
-    array = array.astype(np.float64)
-    if array.ndim == 4 and array.shape[0] == 1:
-        array = array[0]
-    if array.ndim == 2:
-        array = array[None]
+    array = with_heads(array.astype(np.float64))
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(f"{what} is (T, D) or (H, T, D) and not empty, got {describe(x)}.")
     return array

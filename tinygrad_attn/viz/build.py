@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from typing import Any
 
 from ..engine import Variable
@@ -155,7 +154,7 @@ class _Builder:
                 self.room = None if self.room is None else self.room - 1
                 from_outside = isinstance(x, Variable) and not self.names.leaf(x) and not self.words.is_parameter(x)
                 chains = [()] if from_outside else [using.chain for using in self.users[key]]
-                self._add(key, self.words.leaf(x), _common(chains), [x])
+                self._add(key, self.words.leaf(x), fold.common(chains), [x])
         return self.numbers[key]
 
     def _unit(self, unit: Unit) -> int:
@@ -212,11 +211,3 @@ class _Builder:
             self.result.where.update((id(x), number) for x in self.spare)
             note = f"{len(self.spare):,} leaves are folded into one box to keep to limit={self.limit}."
             self.result.notes.append(note)
-
-
-def _common(chains: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The open calls that all of these chains begin with."""
-    common = chains[0]
-    for chain in chains[1:]:
-        common = tuple(a for a, b in takewhile(lambda pair: pair[0] is pair[1], zip(common, chain, strict=False)))
-    return common

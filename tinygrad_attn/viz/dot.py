@@ -107,14 +107,12 @@ def to_dot(picture: Picture) -> str:
     ]
     for box in picture.boxes:
         (top if box.group is None else clusters[box.group]).node(f"n{box.number}", **_node(box))
-    for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):
-        (top if group.parent is None else clusters[group.parent]).subgraph(
-            cluster
-        )  # inner ones first: they are complete
+    for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):  # inner ones first: they are complete
+        (top if group.parent is None else clusters[group.parent]).subgraph(cluster)
     for i, arrow in enumerate(picture.arrows):
-        look = {"id": f"e{i}"} | (
-            {"label": f"<&#160;{_clean(arrow.label)}>"} if arrow.label else {}
-        )  # a gap beside the line
+        look = {"id": f"e{i}"}
+        if arrow.label:
+            look["label"] = f"<&#160;{_clean(arrow.label)}>"  # a gap beside the line
         if arrow.now:
             look |= {"color": NOW, "penwidth": "3"}
         top.edge(f"n{arrow.source}", f"n{arrow.target}", **look)

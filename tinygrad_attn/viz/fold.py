@@ -69,15 +69,21 @@ def middle(units: list[Unit], boxes: int, limit: int) -> tuple[list[Unit], str]:
     inside = units[keep : len(units) - keep]
     if len(inside) < 2:
         return units, ""
-    chains = inside[0].chain, inside[-1].chain
-    common = tuple(a for a, b in takewhile(lambda pair: pair[0] is pair[1], zip(*chains, strict=False)))
-    run = Unit("folded", common)
+    run = Unit("folded", common([inside[0].chain, inside[-1].chain]))
     for unit in inside:
         run.ops.extend(unit.ops)
     return [*units[:keep], run, *units[len(units) - keep :]], (
         f"{boxes:,} boxes are more than limit={limit}: {len(run.ops):,} ops in the middle are folded into one box. "
         "limit=None draws all of them."
     )
+
+
+def common(chains: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The open calls that all of these chains begin with."""
+    shared = chains[0]
+    for chain in chains[1:]:
+        shared = tuple(a for a, b in takewhile(lambda pair: pair[0] is pair[1], zip(shared, chain, strict=False)))
+    return shared
 
 
 def census(ops: Sequence[Variable]) -> str:

@@ -37,12 +37,15 @@ def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
     return [f"{shape(array)} {array.dtype}", f"mean {mean:.3g}  std {std:.3g}", *size_of(grad)]
 
 
-def size_of(grad: np.ndarray | None) -> list[str]:
-    """`|grad| 0.5`: the Euclidean norm."""
-    if grad is None:
-        return []
+def norm(array: np.ndarray) -> str:
+    """The Euclidean norm, the square root of the sum of squares."""
     with np.errstate(all="ignore"):
-        return [f"|grad| {float(np.sqrt(np.sum(np.square(grad, dtype=np.float64)))):.3g}"]
+        return f"{float(np.sqrt(np.sum(np.square(array, dtype=np.float64)))):.3g}"
+
+
+def size_of(grad: np.ndarray | None) -> list[str]:
+    """`|grad| 0.5`, or nothing without a gradient."""
+    return [] if grad is None else [f"|grad| {norm(grad)}"]
 
 
 def gradient(t: Any) -> np.ndarray | None:

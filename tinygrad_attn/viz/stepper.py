@@ -20,7 +20,7 @@ def _words(array: np.ndarray) -> str:
     shape = f"{labels.shape(array)}  " if array.ndim else ""
     if array.size <= 12:
         return shape + labels.numbers(array)
-    return f"{shape}{labels.size_of(array)[0].replace('grad', 'g')}  {labels.numbers(array.reshape(-1)[:4])} ..."
+    return f"{shape}|g| {labels.norm(array)}  {labels.numbers(array.reshape(-1)[:4])} ..."
 
 
 def as_json(value: Any) -> str:

@@ -100,20 +100,16 @@ class _Watched:
 
 
 def _bytes(count: int) -> str:
-    return (
-        f"{count:,} B"
-        if count < 10_000
-        else f"{count / 1000:,.0f} kB"
-        if count < 10_000_000
-        else f"{count / 1e6:,.0f} MB"
-    )
+    if count < 10_000:
+        return f"{count:,} B"
+    return f"{count / 1000:,.0f} kB" if count < 10_000_000 else f"{count / 1e6:,.0f} MB"
 
 
 def short(array: np.ndarray) -> str:
     """A gradient in a few words: its numbers, or its shape and norm."""
     if array.size <= labels.SMALL:
         return labels.numbers(array) + (f"  {labels.shape(array)}" if array.ndim else "")
-    return f"{labels.shape(array)}  {labels.size_of(array)[0].replace('grad', 'g')}"
+    return f"{labels.shape(array)}  |g| {labels.norm(array)}"
 
 
 class Steps:
