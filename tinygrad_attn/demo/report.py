@@ -82,8 +82,8 @@ def table_html(runs: Sequence[Run], rows: Sequence[tuple[str, list[float]]]) -> 
     return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
 
 
-def graphs(run: Run) -> tuple[str, str, str]:
-    """The graph of one batch's loss (model folded; its first layer opened) as HTML, and a sentence about it."""
+def graphs(run: Run) -> tuple[str, str]:
+    """The graph of the loss of eight images with the model folded, and that of its first layer opened, as HTML."""
     run.model.train()
     loss = loss_of(run.model, run.split.train_images[:8], run.split.train_labels[:8], run.settings.label_smoothing)
     run.model.eval()
@@ -91,7 +91,7 @@ def graphs(run: Run) -> tuple[str, str, str]:
     layer = run.model.encoder.layers[0]
     inside = graph(layer(run.model.positions(run.model.embed(patches(run.split.train_images[:8])))), model=run.model, depth=1,
                    expand=["encoder.layers.0", "encoder.layers.0.self_attn"])
-    return _picture(folded), _picture(inside), "Here it is for a batch of eight images, with each part of the model as one box."
+    return _picture(folded), _picture(inside)
 
 
 def _picture(drawn: Any) -> str:
@@ -113,10 +113,11 @@ def write_report(path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[st
     wrong = wrong[np.argsort(-beliefs[wrong, said[wrong]], kind="stable")]
     rows = accuracy_table(runs, baselines)
     mean = {name: float(np.mean(values)) for name, values in rows}
-    folded, inside, graph_text = graphs(first)
+    ours, *others = mean
+    folded, inside = graphs(first)
     several = len(runs) > 1
     fields = {
-        "accuracy": f"{np.mean(rows[0][1]):.2f} %",
+        "accuracy": f"{mean[ours]:.2f} %",
         "tested": f"{len(first.split.test_labels)}",
         "over": f", mean of {len(runs)} seeds" if several else ", one seed",
         "nearest": f"{mean['1-nearest neighbour']:.2f} %",
@@ -129,12 +130,13 @@ def write_report(path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[st
                       + (", and each seed splits and trains anew." if several else "."),
         "table": table_html(runs, rows),
         "ordered": _ordered(ordered),
-        "curves": image(figures.learning_curves(runs, mean_baselines(baselines)), "loss falling and accuracy rising over the epochs"),
+        "curves": image(figures.learning_curves(runs, {name: mean[name] for name in others}),
+                        "loss falling and accuracy rising over the epochs"),
         "attention": image(attention_figure(first), "attention of the darkest patch of five digits, for every head"),
         "errors_text": _errors_text(len(wrong), len(labels)),
         "mistakes": image(figures.mistakes(images[wrong], labels[wrong], beliefs[wrong]), "images read wrongly") if len(wrong) else "",
         "confusion": image(figures.confusion(labels, said), "confusion matrix"),
-        "graph": folded, "detail": inside, "graph_text": graph_text,
+        "graph": folded, "detail": inside,
         "check": html.escape(str(check)),
         "check_text": "They agree." if check else "<b>They do not agree:</b> see below.",
         "footer": f"tinygrad_attn on Python {platform.python_version()}, NumPy {np.__version__}. Settings: "
@@ -147,11 +149,6 @@ def write_report(path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[st
 def template() -> str:
     """The page with {{names}} where the fields go."""
     return resources.files("tinygrad_attn.demo").joinpath("page.html").read_text("utf-8")
-
-
-def mean_baselines(baselines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each method over the splits."""
-    return {name: float(np.mean([b[name] for b in baselines])) for name in baselines[0]}
 
 
 def _ordered(ordered: tuple[Run, Mapping[str, float]] | None) -> str:
