@@ -289,7 +289,6 @@ def find(target: str) -> Any:
     """What `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION` names."""
     from importlib import import_module
 
-    from .engine import Op
     from .errors import nearest
 
     place, colon, name = target.rpartition(":")
@@ -308,15 +307,25 @@ def find(target: str) -> Any:
                 raise                                # the module is there, and imports one that is not
             raise UsageError(f"there is no module {place!r}, nor is it a file that ends in .py; write FILE.py:FUNCTION or "
                              "MODULE:FUNCTION.") from error
-    own = {key: value for key, value in vars(module).items() if not key.startswith("_") and (
-        isinstance(value, Op) and value.forward.__module__ == module.__name__
-        or callable(value) and not isinstance(value, type) and getattr(value, "__module__", None) == module.__name__)}
+    own = functions_of(module)
     if not name:
-        name = next(iter(own)) if len(own) == 1 else "main"
+        name = own[0] if len(own) == 1 else "main"
         if name not in own:
-            some = ", ".join(list(own)[:12]) + (f" and {len(own) - 12} more" if len(own) > 12 else "")
+            some = ", ".join(own[:12]) + (f" and {len(own) - 12} more" if len(own) > 12 else "")
             raise UsageError(f"{place} has several functions, {some}: say which, as {place}:NAME" if own else
                              f"{place} defines no function")
     if not hasattr(module, name):
         raise UsageError(f"{place} has no {name!r}.{nearest(name, own)}")
     return getattr(module, name)
+
+
+def functions_of(module: Any) -> list[str]:
+    """The names of the ops, functions and callable objects that a module makes itself; not of its classes, nor of what it imports."""
+    from .engine import Op
+
+    found = []
+    for name, value in vars(module).items():
+        home = value.forward.__module__ if isinstance(value, Op) else getattr(value, "__module__", None)
+        if callable(value) and not isinstance(value, type) and home == module.__name__ and not name.startswith("_"):
+            found.append(name)
+    return found
