@@ -153,7 +153,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
     return array if output._data.__class__ is np.ndarray else array[()]     # a NumPy scalar for a NumPy scalar
 
 
-def _result(g: Any, fresh: bool) -> Any:
+def _result(g: Any, fresh: bool = False) -> Any:
     """A gradient as a Tensor that shares memory with nothing."""
     if isinstance(g, Variable):
         return clone(g)
@@ -170,7 +170,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
         for t, g, fresh in found:
             if t._tracked:                           # it may have been frozen after the forward pass
-                g = _result(g, fresh)
+                g = constant(g) if fresh or isinstance(g, np.generic) else _result(g)
                 while True:
                     old = t._grad
                     total = g if old is None else old + g

@@ -262,4 +262,4 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         a = b = u = v = part = parts = None          # or this step's arrays would live on
     if not (retain_graph or create_graph):
         ends += map(ref, leaves) if beside is None else beside
-    return done | {id(x): (x, grads[x], id(x) in own) for x in leaves}
+    return done | {i: (x, grads[x], i in own) for i, x in zip(map(id, leaves), leaves, strict=True)}
