@@ -145,6 +145,7 @@ CALLS = [
     (lambda: t(2, 3).sum(dim=1), T, r"write axis= for dim="),
     (lambda: t(2, 3).mean(axis=1, keepdim=True), T, r"keepdims= for keepdim="),
     (lambda: F.softmax(t(2, 3), dim=-1), T, r"softmax\(\) speaks NumPy here: write axis="),
+    (lambda: t(2, 1).squeeze(dim=1), T, r"squeeze\(\) speaks NumPy here: write axis="),
     (lambda: F.softmax(t(2, 3), axis=2), V, r"axis 2 does not exist in Tensor \(2, 3\)"),
     # ---- indexing
     (lambda: t(3)[5], I, r"index 5 is out of bounds.*\[-n, n\)"),

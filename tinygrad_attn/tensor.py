@@ -332,6 +332,7 @@ class Tensor(Variable):
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
 
+    @numpy_names
     def squeeze(self, axis: Axis = None) -> Any: return np.squeeze(self, axis)
     def repeat(self, repeats: Any, axis: int | None = None) -> Any: return np.repeat(self, repeats, axis)
     def take(self, indices: Any, axis: int | None = None) -> Any: return np.take(self, indices, axis)
