@@ -158,6 +158,11 @@ def test_the_command_runs_as_a_program():
 
 # ---- the zoo
 
+def test_the_list_needs_no_docstrings():
+    """Which `python -OO` leaves out."""
+    done = subprocess.run([sys.executable, "-OO", "-m", "tinygrad_attn", "exercise", "zoo"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("The bug zoo as exercises:"), done.stderr
+
 
 def cases(marker):
     return enumerate(sys.modules["_zoo"].CASES, 1)

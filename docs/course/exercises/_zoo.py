@@ -69,7 +69,7 @@ CASES = (
 def main(number: str | None, answer: str | None) -> int:
     """List the bugs, show one, or mark an answer; 0 unless an answer is wrong.  Raises ValueError for a number that does not exist."""
     if number is None:
-        print(__doc__.partition("\n\n")[0], "\n")
+        print("The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.\n")
         for i, case in enumerate(CASES, 1):
             print(f"{i:4}  {case.text}")
         print("\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in a published engine. Look at one with\n"
