@@ -160,6 +160,29 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["steps.html", "steps.txt"]
 
 
+def contrast(colour):
+    """With white, as WCAG counts it: 4.5 for text that is read, 3 for what shows where the focus is."""
+    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    light = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return 1.05 / (light @ [0.2126, 0.7152, 0.0722] + 0.05)
+
+
+def test_what_comes_later_can_be_read_and_the_focus_seen():
+    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
+    opacity = float(re.search(r"\.later { opacity: ([.\d]+)", page).group(1))
+    assert contrast("#" + f"{round(255 * (1 - opacity)):02x}" * 3) > 5, "black text; 4.5 is left of it on a tinted box"
+    assert contrast(re.search(r"focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
+    assert '<div id="drawing" tabindex="0" role="region" aria-label=' in page
+
+
+def test_without_a_script_and_on_paper_the_page_is_as_long_as_it_must_be():
+    """In the height of a window the text of all steps leaves no room for the graph, and paper does not scroll."""
+    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
+    assert "height: 100vh" in page and "@media print, (scripting: none) { body { height: auto; } main { display: block; }" in page
+    assert "@media print { #drawing { overflow: visible; } #drawing svg { max-width: 100%;" in page
+    assert "@media (scripting: none) { header > :not(h1), #side { display: none; } }" in page, "what only a script can fill"
+
+
 def test_the_page_without_a_renderer_has_the_tree(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "pygraphviz", None)

@@ -78,7 +78,7 @@ def page(steps: Any) -> str:
 <span id="count"></span> <span class="hint">arrow keys, Home, End</span>
 </header>
 <main>
-<div id="drawing" tabindex="0" aria-label="the computation graph">
+<div id="drawing" tabindex="0" role="region" aria-label="the computation graph">
 {drawing}
 </div>
 <section id="side" aria-live="polite">
