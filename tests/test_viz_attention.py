@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from support import require
-from test_viz_steps import external
+from test_viz_steps import contrast, external
 
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, viz
@@ -123,6 +123,15 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
     assert text.count("</script>") == 2 and "<img" not in text and "innerHTML" not in text
     assert data_of(page)["queries"][0] == "</script><script>alert(1)</script>"
     assert page._repr_html_().startswith("<iframe srcdoc=") and repr(page).startswith("<HTML page of")
+
+
+def test_wide_tables_scroll_by_keyboard_and_are_whole_on_paper():
+    page = str(viz.attention_html(np.eye(2), np.eye(2), np.eye(2)))
+    tables = re.findall(r'<div class="wide"(.*?)>\s*<table>', page)
+    assert len(tables) == 2 and all(re.fullmatch(r' tabindex="0" role="region" aria-label="[\w ]+"', words) for words in tables)
+    assert 'event.target.closest(".wide")' in page, "or the arrow keys choose a query instead"
+    assert contrast(re.search(r"\.wide:focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
+    assert "@media print { .wide { overflow: visible; }" in page
 
 
 def test_the_chosen_query_may_be_a_number_of_numpy():

@@ -131,12 +131,14 @@ with scale = {data["scale"]:.6g} and D = {width}.</p>
 <p id="said" class="hint" aria-live="polite"></p>
 <p>q = <code id="q"></code></p>
 <h2>1. How well does each key answer the query?</h2>
-<div class="wide"><table><thead><tr><th>key</th><th>k</th><th>score<br>q &middot; k</th><th>&times; scale</th>{heading}
+<div class="wide" tabindex="0" role="region" aria-label="scores and weights">
+<table><thead><tr><th>key</th><th>k</th><th>score<br>q &middot; k</th><th>&times; scale</th>{heading}
 <th>exp(. - max)</th><th class="bar">weight<br>exp / sum</th></tr></thead>
 <tbody id="scores"></tbody></table></div>
 <p id="note"></p>
 <h2>2. The output is the values, weighted and summed</h2>
-<div class="wide"><table><thead><tr><th>key</th><th>weight</th><th>v</th><th>weight &times; v</th></tr></thead>
+<div class="wide" tabindex="0" role="region" aria-label="weighted values">
+<table><thead><tr><th>key</th><th>weight</th><th>v</th><th>weight &times; v</th></tr></thead>
 <tbody id="sums"></tbody></table></div>
 <noscript><p>The numbers are shown by a script inside this page; please allow it.</p></noscript>
 <script type="application/json" id="data">{as_json(data)}</script>"""

@@ -49,7 +49,7 @@ const heads = document.getElementById("heads");
 d.q.forEach((_, h) => heads.append(new Option("head " + h, h)));
 heads.addEventListener("change", () => { head = Number(heads.value); show(); });
 document.addEventListener("keydown", event => {
-  if (event.target === heads || event.altKey || event.ctrlKey || event.metaKey) return;
+  if (event.target === heads || event.target.closest(".wide") || event.altKey || event.ctrlKey || event.metaKey) return;   // these scroll
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
   event.preventDefault();
