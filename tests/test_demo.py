@@ -22,6 +22,7 @@ require("safetensors")
 import tinygrad_attn as ta
 from tinygrad_attn import demo
 from tinygrad_attn.demo import digits, figures, training
+from tinygrad_attn.demo.report import template
 from tinygrad_attn.random import Generator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,6 +194,13 @@ def test_the_demo_from_start_to_page(tmp_path):
     weights = np.array(data["digits"][3]["weights"])
     assert weights.shape == (2, 4, 16, 16)
     np.testing.assert_allclose(weights.sum(-1), 1000, atol=9)
+
+
+def test_the_page_on_paper_without_a_script_and_by_keyboard():
+    text = template()
+    assert "@media print { .wide, .scroll { overflow: visible; } .scroll svg { max-width: 100%; }" in text, "paper does not scroll"
+    assert "<noscript>" in text.partition('<div id="look">')[2].partition("<details>")[0], "or the reader looks for pictures to point at"
+    assert "#large:focus-visible { outline: 3px solid var(--blue);" in text, "orange on white is hardly seen"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT to send")
