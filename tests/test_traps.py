@@ -1,8 +1,10 @@
 """The known traps: each has given a wrong gradient in some published small engine.  One test for each."""
 
+import array
 import gc
 import sys
 import weakref
+from collections import deque
 
 import numpy as np
 import pytest
@@ -201,6 +203,16 @@ def test_an_index_changed_afterwards_does_not_reach_the_rule():
     index[:] = 3
     y.sum().backward()
     assert np.array_equal(x.grad.numpy(), [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("kind", [array.array, lambda _, places: memoryview(np.array(places)), lambda _, places: deque(places)],
+                         ids=["array.array", "memoryview", "deque"])
+def test_an_index_of_another_kind_changed_afterwards_does_not_reach_the_rule(kind):
+    x, index = rand(4), kind("q", [0, 1])
+    y, z = x[index], x[index, None]
+    index[0] = index[1] = 3
+    (y.sum() + z.sum()).backward()
+    assert np.array_equal(x.grad.numpy(), [2, 2, 0, 0])
 
 
 def test_ties_are_shared():

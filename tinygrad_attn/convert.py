@@ -12,6 +12,7 @@ from .engine import Variable
 from .errors import describe, several_results
 
 _default_dtype = np.dtype(np.float32)
+_BASIC = {int, slice, type(None), type(Ellipsis)}
 
 
 def set_default_dtype(dtype: Any) -> None:
@@ -79,7 +80,9 @@ def _holds(kinds: Any, data: Any) -> bool:
 
 
 def as_index(index: Any) -> Any:
-    """An index on arrays: Tensors and lists become arrays, which are copied so that a later change cannot reach the rule."""
+    """An index on arrays: Tensors, lists, a Series become arrays, which are copied so that a later change cannot reach the rule."""
+    if index.__class__ in _BASIC:
+        return index
     if isinstance(index, tuple):
         return tuple(map(as_index, index))
     if isinstance(index, Variable):
@@ -91,7 +94,10 @@ def as_index(index: Any) -> Any:
         if index.dtype.kind not in "iub":
             raise IndexError(f"an index must hold integers or booleans, got {describe(index)}; write index.astype(int).")
         return index.copy()
-    return index
+    if isinstance(index, (int, np.generic)):
+        return index
+    array = np.array(index)
+    return array if array.dtype.kind in "iub" else index         # NumPy knows what else is an index, and says what is none
 
 
 def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
