@@ -543,3 +543,32 @@ def test_where_with_what_is_no_number(n, other):
 def test_dropout_with_a_probability_of_half_precision():
     x = Tensor(np.ones(100), requires_grad=True)
     assert set(F.dropout(x, np.float16(0.75)).tolist()) == {0.0, 4.0}
+
+
+class Nullable:
+    """As pandas' arrays with missing numbers: what stands in `_data` where one is missing is anything."""
+
+    def __init__(self, numbers):
+        self._data = np.where(np.isnan(numbers), 1, numbers).astype(int)
+        self.numbers = np.array(numbers)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numbers
+
+    __array_ufunc__ = None                           # so that NumPy leaves comparisons to it
+
+    def __lt__(self, other):
+        return "asked"
+
+
+def test_a_missing_label_is_not_the_number_that_stands_in_its_place():
+    for call in (lambda i: F.embedding(i, t(3, 2)), F.padding_mask):
+        assert call(np.array([1, 2])).shape == (2, 2)
+        with pytest.raises(TypeError, match="needs integers"):
+            call(Nullable([1, math.nan]))
+
+
+def test_a_comparison_asks_the_other_array_and_takes_no_memory_of_its_own():
+    masked = np.ma.masked_array([0.0, 0.0], [True, False])
+    assert np.ma.is_masked(Tensor([1.0, 2.0]) > masked)
+    assert (Tensor([1.0, 2.0]) > Nullable([1, math.nan])) == "asked"

@@ -17,7 +17,7 @@ REDUCTIONS = ("none", "mean", "sum")
 
 def plain(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
-    return getattr(x, "_data", x)
+    return x._data if isinstance(x, Variable) else x             # masked arrays and pandas' have a _data too, without their mask
 
 
 def real(x: Any, function: str) -> Any:

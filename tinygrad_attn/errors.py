@@ -155,7 +155,7 @@ SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 def compared(sign: str, a: Any, b: Any) -> Any:
     """What an operator without a derivative gives: an array of booleans, say, of the plain values."""
     try:
-        return SIGNS[sign](a._data, getattr(b, "_data", b))
+        return SIGNS[sign](a._data, b._data if hasattr(b, "_record") else b)       # masked arrays too have a _data, without their mask
     except (ValueError, TypeError) as error:
         if sign in "&|~":
             example = "~(t > 0)" if sign == "~" else f"(t > 0) {sign} (t < 1), with brackets"
@@ -272,7 +272,7 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     if isinstance(x, np.generic):
         return x.item() if any(hasattr(t, "_data") for t in inputs) else x
     if isinstance(x, (list, tuple)):
-        if any(hasattr(item, "_data") for item in x):
+        if any(hasattr(item, "_record") for item in x):
             raise TypeError(f"{op} got a {type(x).__name__} of Tensors; join them first with np.stack or np.concatenate."
                             + several_results(x))
         array = np.asarray(x)
