@@ -363,3 +363,20 @@ def test_layer_norm_in_plain_numpy_to_third_order():
     gradgradcheck(slope, [x])                        # the gradient, its gradient, and that one's: third order
     hvp = lambda t: ta.hvp(lambda s: np.sum(np.tanh(normalized(s))[:, 0]), t, v, create_graph=True)
     gradgradcheck(hvp, [x])                          # a gradient of a Hessian-vector product, and its gradient: fourth order
+
+
+class Series:
+    """As those of other libraries: an array inside, of a dtype of its own."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.numbers, dtype)
+
+
+def test_arrays_of_other_libraries_keep_their_precision():
+    half, x = Tensor(np.ones(2, np.float32), requires_grad=True), np.array([0.1, 0.2])
+    assert np.array_equal(np.stack([half, Series(x)])[1].numpy(), x)
+    assert np.array_equal(Tensor([Series(x), Series(x)])[0].numpy(), x)
+    assert np.stack([half, [0.1, 0.2]]).dtype == Tensor([[0.1, 0.2]]).dtype == np.float32

@@ -103,7 +103,7 @@ def together(items: Any) -> list[Any]:
         dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
         for i in others:
             array = np.asarray(items[i])
-            has_its_own = isinstance(items[i], np.generic) or array.dtype.kind not in "if"
+            has_its_own = hasattr(items[i], "__array__") or array.dtype.kind not in "if"
             items[i] = array if has_its_own else np.asarray(items[i], dtype)
     return items
 
