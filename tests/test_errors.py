@@ -572,3 +572,41 @@ def test_a_comparison_asks_the_other_array_and_takes_no_memory_of_its_own():
     masked = np.ma.masked_array([0.0, 0.0], [True, False])
     assert np.ma.is_masked(Tensor([1.0, 2.0]) > masked)
     assert (Tensor([1.0, 2.0]) > Nullable([1, math.nan])) == "asked"
+
+
+@pytest.mark.parametrize("time", [np.timedelta64(3, "ns"), np.datetime64("2020-01-01", "ns"), np.timedelta64(3, "s")])
+@pytest.mark.parametrize("f", [lambda x, y: x * y, lambda x, y: y + x, lambda x, y: np.where([True, False], x, y), np.maximum])
+def test_a_time_is_no_number(f, time):
+    """item() of one in nanoseconds is a plain number."""
+    with pytest.raises(TypeError, match=r"64 \(\).*, a time\. Write x / np\.timedelta64\(1, 's'\)"):
+        f(t(2), time)
+
+
+@pytest.mark.parametrize("x", [np.array([1j, 2]), np.array(["1", "2"]), np.array([1.0, 2.0], object), np.array([1, 2], "m8[ns]")],
+                         ids=["complex", "text", "objects", "times"])
+def test_what_is_no_real_number_is_no_input_of_a_layer_nor_a_gradient_nor_data(x):
+    for call in (nn.Linear(2, 3), nn.Softmax(-1), t(2).clip().backward, lambda x: setattr(t(2), "data", x)):
+        with pytest.raises(TypeError, match=r"real numbers.*\(2,\)|cannot hold array \(2,\)"):
+            call(x)
+    with pytest.raises(TypeError, match="real numbers"):
+        grad(t(2).clip(), [t(2)], x)
+
+
+@pytest.mark.parametrize("x", [None, "2.5", [1.0, None], ["1", "2"]])
+def test_data_is_made_of_numbers_and_not_of_what_a_number_can_be_made_of(x):
+    y = t(2)
+    with pytest.raises(TypeError, match="cannot hold array"):
+        y.data = x
+    if x is not None:
+        with pytest.raises(TypeError, match=r"backward\(\) takes real numbers as gradient="):
+            y.clip().backward(x)
+
+
+def test_data_of_other_libraries():
+    torch = require("torch")
+    y, numbers = t(2), torch.ones(2, dtype=torch.float64)
+    y.data = numbers
+    assert y.dtype == np.float64 and np.shares_memory(y.data, numbers.numpy())
+    y = t(2)
+    y.data = [1, 2]
+    assert y.dtype == np.float32

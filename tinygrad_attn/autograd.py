@@ -141,8 +141,10 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
             raise ValueError(f"{caller} without {keyword}= needs a single number, but this is {describe(output)}. Reduce it first, for "
                              f"example with .sum() or .mean(), or pass {keyword}= of shape {shape}.")
         gradient = np.ones(shape, dtype)
-    if not isinstance(gradient, Variable):
-        gradient = np.asarray(gradient)
+    elif not isinstance(gradient, Variable):
+        given, gradient = gradient, np.asarray(gradient)
+        if gradient.dtype.kind not in "fiub":
+            raise TypeError(f"{caller} takes real numbers as {keyword}=, got {describe(given)}.")
     if gradient.shape != shape:
         raise ValueError(f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must be the same.")
     if gradient.dtype != dtype:

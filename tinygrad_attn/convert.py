@@ -74,6 +74,12 @@ def as_flag(value: Any) -> bool:
     return bool(value)
 
 
+def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
+    """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python numbers and lists take the tensor's."""
+    array = np.asarray(value)
+    return array if hasattr(value, "__array__") or array.dtype.kind not in "fiub" else array.astype(dtype, copy=False)
+
+
 def _holds(name: str, data: Any) -> bool:
     """Has this the attribute (Tensors have `_record`, arrays of any library `__array__`), or something in a list or tuple, however deep?"""
     return hasattr(data, name) or isinstance(data, (list, tuple)) and any(map(_holds, repeat(name), data))

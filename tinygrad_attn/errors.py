@@ -270,6 +270,8 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
                             "choose by the mask.")
         return np.asarray(x)                         # of a np.matrix `*` would be the matrix product
     if isinstance(x, np.generic):
+        if x.dtype.kind in "mM":                     # item() of one in nanoseconds is a plain number
+            raise TypeError(f"{op} cannot take {describe(x)}, a time. Write x / np.timedelta64(1, 's') for a span in seconds.")
         return x.item() if any(hasattr(t, "_data") for t in inputs) else x
     if isinstance(x, (list, tuple)):
         if any(hasattr(item, "_record") for item in x):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .convert import as_array, as_flag, as_index, as_sizes, get_default_dtype, set_default_dtype
+from .convert import as_array, as_data, as_flag, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names, only_renamed
 from .graph import RETAINED
@@ -59,7 +59,7 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = value._array() if isinstance(value, Variable) else np.asarray(value, getattr(value, "dtype", self._data.dtype))
+        array = value._array() if isinstance(value, Variable) else as_data(value, self._data.dtype)
         if array.dtype.kind not in ("f" if self._tracked else "fiub"):
             raise TypeError(f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold {describe(array)}.")
         self._data = array

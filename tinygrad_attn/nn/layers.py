@@ -30,6 +30,8 @@ def floating(x: Any, like: Any = None) -> Any:
         raise TypeError(f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first.")
     if x.dtype.kind == "f":
         return x
+    if x.dtype.kind not in "iub":
+        raise TypeError(f"a layer takes real numbers, got {describe(x)}.")
     return x.astype(get_default_dtype() if like is None else like.dtype)
 
 
