@@ -610,3 +610,25 @@ def test_data_of_other_libraries():
     y = t(2)
     y.data = [1, 2]
     assert y.dtype == np.float32
+
+
+@pytest.mark.parametrize("call", [
+    Tensor, lambda m: F.embedding(m.astype(int), t(3, 2)), lambda m: np.einsum("i,i", t(2), m), lambda m: np.inner(m, t(2)),
+    lambda m: t(2).clip().backward(m), lambda m: setattr(t(2), "data", m), ta.value_and_grad(np.sum)],
+    ids=["Tensor", "embedding", "einsum", "inner", "gradient", "data", "value_and_grad"])
+def test_a_mask_is_not_dropped(call):
+    with pytest.raises(TypeError, match=r"masked array, whose mask would be lost\. Write x\.filled\(0\)"):
+        call(np.ma.masked_array([1.0, 2.0], [True, False]))
+
+
+def test_a_masked_array_in_which_nothing_is_masked_is_an_array():
+    assert Tensor(np.ma.masked_array([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+def test_without_a_gradient_numpys_masked_arrays_take_a_tensor():
+    """matplotlib's scatter asks for the mask of what it is given."""
+    masked = np.ma.masked_array([1.0, 2.0], [True, False])
+    assert np.ma.getmask(Tensor([1.0, 2.0])) is np.ma.nomask
+    with ta.no_grad():
+        for x in (Tensor([3.0, 3.0]), t(2, rg=False) * 0 + 3, Tensor([3.0, 3.0], requires_grad=True)):
+            assert (masked * x).tolist() == [None, 6.0]

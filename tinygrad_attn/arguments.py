@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Variable
-from .errors import describe, nearest, warn
+from .errors import describe, nearest, refuse_mask, warn
 from .tensor import Tensor, get_default_dtype
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -34,6 +34,7 @@ def real(x: Any, function: str) -> Any:
 
 def integers(x: Any, function: str, what: str) -> np.ndarray:
     """A plain array of integers; a copy, for the caller may fill the array anew before the backward pass."""
+    refuse_mask(function, x)
     array = np.array(plain(x))
     if array.size == 0 and not hasattr(x, "dtype"):
         array = array.astype(np.int64)               # an empty list is a list of no integers

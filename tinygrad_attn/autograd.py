@@ -12,7 +12,7 @@ import numpy as np
 
 from . import guard
 from .engine import Variable, clone, constant, local, sweep
-from .errors import describe
+from .errors import describe, refuse_mask
 
 
 class _Recording(ContextDecorator):
@@ -142,6 +142,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
                              f"example with .sum() or .mean(), or pass {keyword}= of shape {shape}.")
         gradient = np.ones(shape, dtype)
     elif not isinstance(gradient, Variable):
+        refuse_mask(caller, gradient)
         given, gradient = gradient, np.asarray(gradient)
         if gradient.dtype.kind not in "fiub":
             raise TypeError(f"{caller} takes real numbers as {keyword}=, got {describe(given)}.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Variable
-from .errors import describe, several_results
+from .errors import describe, refuse_mask, several_results
 
 _default_dtype = np.dtype(np.float32)
 _BASIC = {int, slice, type(None), type(Ellipsis)}
@@ -54,6 +54,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         dtype = _default_dtype
     elif hasattr(data, "detach") and hasattr(data, "cpu"):
         data = data.detach().cpu().numpy()
+    refuse_mask("Tensor", data)
     try:
         array = np.array(data, dtype=dtype)
     except TypeError as error:
@@ -76,6 +77,7 @@ def as_flag(value: Any) -> bool:
 
 def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
     """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python numbers and lists take the tensor's."""
+    refuse_mask("a Tensor", value)
     array = np.asarray(value)
     return array if hasattr(value, "__array__") or array.dtype.kind not in "fiub" else array.astype(dtype, copy=False)
 

@@ -256,6 +256,18 @@ def several_results(x: Any) -> str:
     return " If one call returned them, as nn.MultiheadAttention does, take them apart: y, weights = ..." if isinstance(x, tuple) else ""
 
 
+def mask_lost(op: str) -> TypeError:
+    """The error for a masked array."""
+    return TypeError(f"{op} cannot take a masked array, whose mask would be lost. Write x.filled(0), and np.where(mask, a, b) to choose "
+                     "by the mask.")
+
+
+def refuse_mask(op: str, x: Any) -> None:
+    """Raise for a masked array in which something is masked; one without is what some readers of files return for any array."""
+    if isinstance(x, np.ndarray) and x.__class__ is not np.ndarray and np.ma.is_masked(x):
+        raise mask_lost(op)
+
+
 def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     """An operand that is neither a Tensor nor a number, as an array.
 
@@ -266,8 +278,7 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         if x.dtype.kind not in "fiub" and any(hasattr(t, "_data") for t in inputs):
             raise TypeError(f"{op} cannot take {describe(x)} beside a Tensor, which holds real numbers or booleans.")
         if isinstance(x, np.ma.MaskedArray):
-            raise TypeError(f"{op} cannot take a masked array, whose mask would be lost. Write x.filled(0), and np.where(mask, a, b) to "
-                            "choose by the mask.")
+            raise mask_lost(op)
         return np.asarray(x)                         # of a np.matrix `*` would be the matrix product
     if isinstance(x, np.generic):
         if x.dtype.kind in "mM":                     # item() of one in nanoseconds is a plain number

@@ -234,7 +234,8 @@ class Tensor(Variable):
 
     @property
     def _mask(self) -> Any:                          # numpy.ma asks for it, and would otherwise take _data and lose the gradient
-        raise TypeError(f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) for the array a.")
+        lost = TypeError(f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) for the array a.")
+        raise lost if self._tracked and local.context.recording is not False else AttributeError("_mask")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         whole = dtype is not None and np.dtype(dtype).kind in "iub"    # np.int64(t): no gradient belongs to integers

@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from .. import ops
 from ..engine import Variable
-from ..errors import describe
+from ..errors import describe, refuse_mask
 
 UNSET: Any = np._NoValue
 """NumPy's own mark for an argument that was not given."""
@@ -110,4 +110,5 @@ def together(items: Any) -> list[Any]:
 
 def tensor(x: Any) -> Any:
     """An operand with a shape: a Tensor or an array as it is, numbers and lists as an array."""
+    refuse_mask("a function of Tensors", x)
     return x if isinstance(x, Variable) else np.asarray(x)
