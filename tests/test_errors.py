@@ -632,3 +632,25 @@ def test_without_a_gradient_numpys_masked_arrays_take_a_tensor():
     with ta.no_grad():
         for x in (Tensor([3.0, 3.0]), t(2, rg=False) * 0 + 3, Tensor([3.0, 3.0], requires_grad=True)):
             assert (masked * x).tolist() == [None, 6.0]
+
+
+class Sparse:
+    """As scipy.sparse: NumPy makes of it a single object."""
+    shape, dtype = (2,), np.dtype(float)
+
+    def toarray(self):
+        return np.ones(2)
+
+
+@pytest.mark.parametrize("x,told", [
+    (Sparse(), r"x\.toarray\(\)"), (np.array([1.0, 2.0], object), r"x\.astype\(np\.float32\)"), ({1.0, 2.0}, r"list\(x\)"),
+    ((i for i in range(2)), r"list\(x\)"), ({"a": 1.0}.values(), r"list\(x\)")], ids=["sparse", "object", "set", "generator", "view"])
+def test_how_to_get_at_the_numbers(x, told):
+    for call in (Tensor, *[lambda x: t(2) * x] * (not isinstance(x, np.ndarray))):
+        with pytest.raises(TypeError, match=told + r"[^(]*\.$"):
+            call(x)
+
+
+def test_torch_walks_through_a_tensor_and_is_told_what_to_take_instead():
+    with pytest.raises(TypeError, match=r"torch\.tensor\(t\.numpy\(\)\)"):
+        require("torch").tensor(Tensor([1.0, 2.0]))

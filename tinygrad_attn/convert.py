@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Variable
-from .errors import describe, refuse_mask, several_results
+from .errors import describe, numbers_of, refuse_mask, several_results
 
 _default_dtype = np.dtype(np.float32)
 _BASIC = {int, slice, type(None), type(Ellipsis)}
@@ -63,7 +63,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
-                        + (". Did a function forget to return its result?" if data is None else "."))
+                        + (". Did a function forget to return its result?" if data is None else "." + numbers_of(data)))
     return array
 
 

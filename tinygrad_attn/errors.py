@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set, ValuesView
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ def describe(x: Any) -> str:
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None or isinstance(x, type):
         text = repr(x)
-        return text if len(text) <= 40 else f"a {type(x).__name__}"
+        return text if len(text) <= 40 and "\n" not in text else f"a {type(x).__name__}"
     kind = "array" if isinstance(x, np.ndarray) else type(x).__name__
     name = getattr(x, "name", None)
     return f"{kind} {tuple(shape)} {dtype}" + (f" {name!r}" if name else "")
@@ -256,6 +256,15 @@ def several_results(x: Any) -> str:
     return " If one call returned them, as nn.MultiheadAttention does, take them apart: y, weights = ..." if isinstance(x, tuple) else ""
 
 
+def numbers_of(x: Any) -> str:
+    """` Write list(x).`: how to get at the numbers of what NumPy takes for a single object or for objects, or nothing."""
+    if hasattr(x, "toarray"):
+        return " Write x.toarray(), in which a sparse matrix has its zeros too."
+    if isinstance(x, np.ndarray) and x.dtype.kind in "OV" and x.dtype.names is None:
+        return " Write x.astype(np.float32), if these are real numbers."
+    return " Write list(x)." if isinstance(x, (Iterator, Set, ValuesView)) else ""
+
+
 def mask_lost(op: str) -> TypeError:
     """The error for a masked array."""
     return TypeError(f"{op} cannot take a masked array, whose mask would be lost. Write x.filled(0), and np.where(mask, a, b) to choose "
@@ -293,5 +302,5 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array
     if isinstance(x, str) or callable(x) and not isinstance(x, type):
         return x
-    raise TypeError(f"{op} cannot take {describe(x)}. Operands are Tensors, NumPy arrays and numbers; "
-                    "convert it first, for example with Tensor(np.asarray(x)).")
+    raise TypeError(f"{op} cannot take {describe(x)}. Operands are Tensors, NumPy arrays and numbers"
+                    + ("." + found if (found := numbers_of(x)) else "; convert it first, for example with Tensor(np.asarray(x))."))

@@ -124,7 +124,7 @@ class Tensor(Variable):
 
     def __len__(self) -> int:
         if not self._data.ndim:
-            raise TypeError("a 0-d tensor has no length.")
+            raise TypeError("a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write torch.tensor(t.numpy()).")
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
