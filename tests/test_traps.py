@@ -205,8 +205,21 @@ def test_an_index_changed_afterwards_does_not_reach_the_rule():
     assert np.array_equal(x.grad.numpy(), [1, 1, 0, 0])
 
 
-@pytest.mark.parametrize("kind", [array.array, lambda _, places: memoryview(np.array(places)), lambda _, places: deque(places)],
-                         ids=["array.array", "memoryview", "deque"])
+class Lending:
+    """An array of a library that lends its memory even where a copy is asked for."""
+
+    def __init__(self, places):
+        self.places = np.array(places)
+
+    def __setitem__(self, i, value):
+        self.places[i] = value
+
+    def __array__(self, dtype=None, copy=None):
+        return self.places
+
+
+@pytest.mark.parametrize("kind", [array.array, lambda _, places: memoryview(np.array(places)), lambda _, places: deque(places),
+                                  lambda _, places: Lending(places)], ids=["array.array", "memoryview", "deque", "lending"])
 def test_an_index_of_another_kind_changed_afterwards_does_not_reach_the_rule(kind):
     x, index = rand(4), kind("q", [0, 1])
     y, z = x[index], x[index, None]

@@ -104,7 +104,7 @@ def as_index(index: Any) -> Any:
         return index.copy()
     if isinstance(index, (int, np.generic)):
         return index
-    array = np.array(index)
+    array = np.asarray(index).copy()                 # some lend their memory where np.array asks for a copy
     return array if array.dtype.kind in "iub" else index         # NumPy knows what else is an index, and says what is none
 
 
