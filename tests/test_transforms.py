@@ -284,6 +284,13 @@ def test_checkpoint_details():
     gradgradcheck(lambda a: checkpoint(lambda b: np.tanh(b @ W) * np.sum(b @ w), a), [X], params=[w])
 
 
+def test_a_checkpoint_of_what_needs_no_gradient_is_a_tensor_too():
+    frozen, x = nn.Linear(3, 2).requires_grad_(False), np.ones((1, 3), np.float32)
+    y = checkpoint(frozen, x)
+    assert isinstance(y, Tensor) and not y.requires_grad
+    assert np.array_equal(y.numpy(), frozen(x).numpy())
+
+
 def test_a_transform_in_a_checkpoint_in_a_transform_is_recorded_as_it_is_without_the_checkpoint():
     inner = lambda x: np.sum(value_and_grad(lambda y: np.sum(np.sin(y) * y))(x)[1] * x)
     kept = lambda x: checkpoint(inner, x)

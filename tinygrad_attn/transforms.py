@@ -16,7 +16,7 @@ import numpy as np
 
 from . import guard
 from .autograd import enable_grad, grad, no_grad
-from .engine import Op, Variable, clone, local, sweep
+from .engine import Op, Variable, clone, constant, local, sweep
 from .errors import describe
 from .random import get_rng_state, set_rng_state
 from .tensor import Tensor
@@ -369,4 +369,5 @@ def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
     run = _Run(f, xs, keywords)
     tensors = [xs[i] for i in run.places]
     outside = run.first(tensors)
-    return recomputed(*tensors, *outside, run=run)
+    # given no tensor, an op gives an array, but f gave a Tensor
+    return recomputed(*tensors, *outside, run=run) if tensors or outside else constant(run.value)
