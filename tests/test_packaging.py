@@ -5,9 +5,11 @@ import importlib
 import importlib.metadata
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+import typing
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -60,6 +62,17 @@ print(json.dumps(sorted(new - sys.stdlib_module_names)))
 
 def test_what_is_loaded_later_is_listed_at_once():
     assert fresh("import json; import tinygrad_attn as ta; print(json.dumps(sorted({*ta.__all__} - {*dir(ta)})))") == []
+
+
+def test_what_the_hints_promise_is_what_comes(monkeypatch):
+    """mypy reads the same program in `make lint`."""
+    def check(value, hint):
+        assert hint is typing.Any or isinstance(value, typing.get_origin(hint) or hint), f"{value!r} is no {hint}"
+        checked.append(hint)
+    checked: list = []
+    monkeypatch.setattr(typing, "assert_type", check)
+    runpy.run_path(str(ROOT / "tests" / "typed_program.py"))["right"]()
+    assert len(checked) > 10
 
 
 def test_import_changes_nothing_about_the_process():

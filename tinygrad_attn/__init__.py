@@ -20,7 +20,7 @@ from .random import manual_seed, rand, randn
 from .tensor import Tensor, get_default_dtype, set_default_dtype
 
 if TYPE_CHECKING:
-    from . import check, functional, nn, optim, viz
+    from . import check, functional, nn, ops, optim, viz
     from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
     from .checkpoints import load_checkpoint, save_checkpoint
     from .files import load, save
@@ -59,14 +59,15 @@ class _NoFunction(ModuleType):
 sys.modules[Tensor.__module__].__class__ = _NoFunction
 
 
-def __getattr__(name: str) -> Any:
-    """A name on top of the engine, loaded when it is first asked for."""
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _LAZY:
-        raise errors.missing_from(__name__, name, globals())
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-    return value
+if not TYPE_CHECKING:                                # a checker of types has the names above, and would take a misspelt one for one of them
+    def __getattr__(name: str) -> Any:
+        """A name on top of the engine, loaded when it is first asked for."""
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        if name not in _LAZY:
+            raise errors.missing_from(__name__, name, globals())
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -6,13 +6,13 @@ import functools
 import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import ContextDecorator
-from typing import Any
+from typing import Any, Self, overload
 
 import numpy as np
 
 from . import guard
 from .engine import Variable, clone, constant, local, sweep
-from .errors import describe, refuse_mask
+from .errors import Function, describe, refuse_mask
 
 
 class _Recording(ContextDecorator):
@@ -21,6 +21,10 @@ class _Recording(ContextDecorator):
     _value: bool
     _turn: Any = None            # of the generator in which it was open last, between two turns
 
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, function: Function) -> Function: ...     # type: ignore[misc]
     def __new__(cls, function: Any = None) -> Any:
         made = super().__new__(cls)
         return made if function is None else made(function)     # as a decorator it may go without parentheses
@@ -28,7 +32,7 @@ class _Recording(ContextDecorator):
     def _recreate_cm(self) -> Any:                   # ContextDecorator's own uses one object for all calls
         return type(self)()
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: Function) -> Function:
         if not callable(function):
             raise TypeError(f"{type(self).__name__} takes nothing but, as a decorator, a function; got {describe(function)}. "
                             f"Write `with {type(self).__name__}():`.")

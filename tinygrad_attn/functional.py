@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -370,6 +370,6 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> np.ndarray:
     return np.arange(max_length) >= lengths[..., None]
 
 
-def __getattr__(name: str) -> Any:
-    """A misspelt name gets the nearest one."""
-    raise missing_from("tinygrad_attn.functional", name, globals())
+if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+    def __getattr__(name: str) -> Any:
+        raise missing_from("tinygrad_attn.functional", name, globals())

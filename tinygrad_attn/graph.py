@@ -14,12 +14,12 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from numpy import asarray, dtype, generic, ndarray, ufunc
 
 from . import guard
-from .errors import as_operand, describe, explain, listed
+from .errors import Function, as_operand, describe, explain, listed
 from .guard import handed_out, tick
 
 
@@ -48,8 +48,8 @@ class Node(NamedTuple):
 
     tick: int
     op: Any                       # None once the graph has been released
-    inputs: tuple                 # Tensors and constants, as given
-    static: dict                  # keyword arguments
+    inputs: tuple[Any, ...]       # Tensors and constants, as given
+    static: dict[str, Any]        # keyword arguments
     saved: Any                    # what the forward pass kept for its rule
     scope: Any                    # the module call it happened in
     retain: bool = False          # the user wants .grad here although this is not a leaf
@@ -69,7 +69,7 @@ class Variable:
     _kind: type[Any]              # the class ops produce; tensor.py sets it
     _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
     _grad: Any
-    _record: tuple | None         # a Node in half the space and time: (tick, op, static, saved, scope, PLAIN or what, *inputs)
+    _record: tuple[Any, ...] | None        # a Node in half the space and time: (tick, op, static, saved, scope, PLAIN or what, *inputs)
     _tracked: bool
     name: str | None
 
@@ -105,13 +105,13 @@ class Op:
                  "__weakref__")
     __name__: str
 
-    def __init__(self, forward: Callable, *, broadcasts: bool = False, saves: bool = False, twin: Callable | None = None,
-                 fresh: bool = False, reads: bool | str = True):
+    def __init__(self, forward: Callable[..., Any], *, broadcasts: bool = False, saves: bool = False,
+                 twin: Callable[..., Any] | None = None, fresh: bool = False, reads: bool | str = True) -> None:
         functools.update_wrapper(self, forward)
         self.forward, self.broadcasts, self.saves, self.twin, self.fresh, self.reads = forward, broadcasts, saves, twin, fresh, reads
         # reads="inputs": only they must be as they were, the result may have changed: checkpoint's rule is one that computes it anew
-        self.partials: tuple[Callable | None, ...] = ()
-        self.joint: Callable | None = None
+        self.partials: tuple[Any, ...] = ()          # rules, None where there is none
+        self.joint: Callable[..., Any] | None = None
         self._joint_asks_needs = False
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         parameters = () if isinstance(forward, ufunc) else tuple(inspect.signature(forward).parameters.values())
@@ -128,7 +128,7 @@ class Op:
         """Copied and pickled by name, as a function is: a copy of a model keeps the op, and with it a rule given later."""
         return self.__name__
 
-    def vjp(self, *partials: Callable | None) -> Op:
+    def vjp(self, *partials: Callable[..., Any] | None) -> Op:
         """One rule `(g, y, *inputs, **static) -> gradient of that input` for each positional input; None where there is none."""
         if not self.variadic and len(partials) != len(self.positional):
             raise ValueError(f"op {self.__name__!r} has {len(self.positional)} positional inputs {self.positional} but .vjp() got "
@@ -152,7 +152,7 @@ class Op:
             raise ValueError(f"op {self.__name__!r} may be called without {self.optional[0]!r}, but one of its rules may not. Give the "
                              f"rule the same default (lambda {names}=...: ...), or make {self.optional[0]} a setting, after a *.")
 
-    def vjp_all(self, rule: Callable) -> Callable:
+    def vjp_all(self, rule: Function) -> Function:
         """One rule that returns all gradients together, for ops whose partials share work; a decorator.
 
         It is called as `rule(g, y, *inputs, **static)`, plus `saved=` if the op saves and `needs=` (a tuple of booleans) if it asks.
@@ -300,7 +300,12 @@ class Op:
         return inputs, ({**self.defaults, **static} if self.defaults else static)
 
 
-def op(forward: Callable | None = None, **flags: Any) -> Any:
+@overload
+def op(forward: Callable[..., Any], **flags: Any) -> Op: ...
+@overload
+def op(*, broadcasts: bool = False, saves: bool = False, twin: Callable[..., Any] | None = None, fresh: bool = False,
+       reads: bool | str = True) -> Callable[[Callable[..., Any]], Op]: ...
+def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
     """`@op` makes a function on arrays an op; give it its partial derivatives with `.vjp`.
 
         @op

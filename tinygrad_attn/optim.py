@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -395,6 +395,6 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
 
 
-def __getattr__(name: str) -> Any:
-    """A misspelt name gets the nearest one."""
-    raise missing_from("tinygrad_attn.optim", name, globals())
+if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+    def __getattr__(name: str) -> Any:
+        raise missing_from("tinygrad_attn.optim", name, globals())

@@ -18,6 +18,7 @@ from .interop import CALLS, FUNCTIONS, UFUNCS
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
 Axis = int | tuple[int, ...] | None
+_np: Any = np                                        # whose own hints promise an array where it returns a Tensor
 
 
 class Tensor(Variable):
@@ -217,8 +218,7 @@ class Tensor(Variable):
 
     clone = copy
 
-    def __copy__(self) -> Tensor:
-        return self
+    def __copy__(self) -> Tensor: return self
 
     def __getstate__(self) -> Any:
         if self._record is not None:
@@ -327,17 +327,16 @@ class Tensor(Variable):
 
     def ravel(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
     def flatten(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
         return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
 
-    def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
-
     @numpy_names
-    def squeeze(self, axis: Axis = None) -> Any: return np.squeeze(self, axis)
-    def repeat(self, repeats: Any, axis: int | None = None) -> Any: return np.repeat(self, repeats, axis)
-    def take(self, indices: Any, axis: int | None = None) -> Any: return np.take(self, indices, axis)
-    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: return np.diagonal(self, offset, axis1, axis2)
+    def squeeze(self, axis: Axis = None) -> Tensor: return _np.squeeze(self, axis)
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor: return _np.repeat(self, repeats, axis)
+    def take(self, indices: Any, axis: int | None = None) -> Tensor: return _np.take(self, indices, axis)
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor: return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
@@ -379,7 +378,7 @@ class Tensor(Variable):
     def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis=axis)
     def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
     def dot(self, other: Any) -> Tensor: return np.dot(self, other)
-    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: return np.trace(self, offset, axis1, axis2)
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor: return _np.trace(self, offset, axis1, axis2)
     def round(self, decimals: int = 0) -> Tensor: return ops.round(self, decimals=decimals)
     def exp(self) -> Tensor: return ops.exp(self)
     def log(self) -> Tensor: return ops.log(self)

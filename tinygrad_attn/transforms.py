@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from .random import get_rng_state, set_rng_state
 from .tensor import Tensor
 
 __all__ = ["checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]
+
+Result = TypeVar("Result")
 
 
 class _Depth(threading.local):
@@ -115,7 +117,7 @@ def _outcome(y: Tensor, create_graph: bool) -> Tensor:
     return y if create_graph else Tensor._of(y._data)
 
 
-def vjp(f: Callable, *xs: Any, create_graph: bool | None = None) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
+def vjp(f: Callable[..., Any], *xs: Any, create_graph: bool | None = None) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
     """`(y, pullback)`: y = f(*xs), and `pullback(g)` = the tuple of g^T dy/dx, one for each x.  As jax.vjp.
 
     g has y's shape.  The pullback may be called several times.  Raises TypeError if f returns several tensors.
@@ -130,7 +132,7 @@ def vjp(f: Callable, *xs: Any, create_graph: bool | None = None) -> tuple[Tensor
     return _outcome(y, recorded), pullback
 
 
-def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> tuple[Tensor, Tensor]:
+def jvp(f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = None) -> tuple[Tensor, Tensor]:
     """`(y, tangent)`: y = f(*xs) and sum of (dy/dx) v, the change of y as the xs move along the vs.  As jax.jvp.
 
     `xs` and `vs` are sequences, or one Tensor, array or number each; each v has its x's shape, and there is one for each
@@ -159,7 +161,7 @@ def jvp(f: Callable, xs: Any, vs: Any, *, create_graph: bool | None = None) -> t
     return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
 
 
-def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
+def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
                    ) -> Callable[..., tuple[Tensor, Any]]:
     """A function that returns `(f(*args), df/d(args[argnums]))`: one gradient, or a tuple for several argnums.  As
     jax.value_and_grad.
@@ -193,7 +195,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, *, create_grap
     return both
 
 
-def jacobian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor:
+def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """dy_i / dx_j for all i and j: shape y.shape + x.shape.  One backward pass for each element of y."""
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
@@ -209,12 +211,12 @@ def jacobian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor
     return stacked.reshape(*y.shape, *x.shape)
 
 
-def hessian(f: Callable, x: Any, *, create_graph: bool | None = None) -> Tensor:
+def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """d^2 f / (dx_i dx_j) of a function with a single number as its result (ValueError otherwise): shape x.shape + x.shape."""
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
-def hvp(f: Callable, x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
+def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
     """H v, the Hessian of f at x times v, without building H: the gradient of <grad f, v>.
 
     v has x's shape, and f returns a single number (ValueError otherwise).
@@ -349,7 +351,7 @@ recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
 
-def checkpoint(f: Callable, *xs: Any, **keywords: Any) -> Any:
+def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     """f(*xs), remembering only its inputs: what happens inside is computed again in the backward pass.  Less memory
     for one forward pass more.
 

@@ -1,6 +1,6 @@
 """Layers: PyTorch's names, arguments, parameters, masks and initial values, on NumPy."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import missing_from
 from . import init
@@ -45,9 +45,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
-    elsewhere = {"functional": "import tinygrad_attn.functional as F", "utils": "optim.clip_grad_norm_ and the like"}
-    if name in elsewhere:
-        raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {elsewhere[name]}.")
-    raise missing_from("tinygrad_attn.nn", name, globals())
+if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+    def __getattr__(name: str) -> Any:
+        """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
+        elsewhere = {"functional": "import tinygrad_attn.functional as F", "utils": "optim.clip_grad_norm_ and the like"}
+        if name in elsewhere:
+            raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {elsewhere[name]}.")
+        raise missing_from("tinygrad_attn.nn", name, globals())

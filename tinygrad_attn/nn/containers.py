@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 from ..errors import describe
 from .module import Module, check_name
@@ -57,7 +57,7 @@ class _Numbered(Module):
         return type(self)._of_items(self._items()[index]) if isinstance(index, slice) else self._items()[index]
 
     @classmethod
-    def _of_items(cls, modules: Iterable[Module]) -> Any:
+    def _of_items(cls, modules: Iterable[Module]) -> Self:
         new = cls()
         new._replace(modules)
         return new
@@ -76,11 +76,11 @@ class _Numbered(Module):
         del items[index]
         self._replace(items)
 
-    def append(self, module: Module) -> Any:
+    def append(self, module: Module) -> Self:
         """Add a module at the end; returns the container."""
         return self.extend([module])
 
-    def extend(self, modules: Iterable[Module]) -> Any:
+    def extend(self, modules: Iterable[Module]) -> Self:
         """Add several modules at the end, those that are there keeping their names; returns the container."""
         for number, module in enumerate(self._checked(modules, len(self)), len(self)):
             while str(number) in self.__dict__:      # a mapping may have called an earlier one so
@@ -88,7 +88,7 @@ class _Numbered(Module):
             setattr(self, str(number), module)
         return self
 
-    def insert(self, index: int, module: Module) -> Any:
+    def insert(self, index: int, module: Module) -> Self:
         """Put a module before the index; returns the container."""
         items = self._items()
         items.insert(index, module)

@@ -134,7 +134,7 @@ class LayerNorm(Module):
         self.weight = init.ones_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
         self.bias = init.zeros_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine and bias else None
 
-    def forward(self, input: Any) -> Tensor:
+    def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
         return F.layer_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -154,7 +154,7 @@ class RMSNorm(Module):
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         self.weight = init.ones_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
 
-    def forward(self, input: Any) -> Tensor:
+    def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
         return F.rms_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.eps)
 
@@ -264,7 +264,7 @@ class MSELoss(Module):
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
 
-    def forward(self, input: Any, target: Any) -> Tensor:
+    def forward(self, input: Any, target: Any) -> Any:
         """Two tensors of one shape -> ()"""
         return F.mse_loss(input, target, self.reduction)
 
@@ -283,7 +283,7 @@ class CrossEntropyLoss(Module):
         self.register_buffer("weight", weight)
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
-    def forward(self, input: Any, target: Any) -> Tensor:
+    def forward(self, input: Any, target: Any) -> Any:
         """Logits (B, C, ...) or (C,), class indices (B, ...) or probabilities (B, C, ...) -> ()"""
         return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -270,7 +270,7 @@ class Module:
 
     # ---- settings
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> Self:
         """Training mode, in which dropout drops, for this module and all inside it; returns the module.
 
         Raises ValueError for a mode other than True or False.
@@ -281,11 +281,11 @@ class Module:
             module.training = mode
         return self
 
-    def eval(self) -> Any:
+    def eval(self) -> Self:
         """Evaluation mode, in which dropout does nothing: train(False)."""
         return self.train(False)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Any:
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Freeze (False) or train (True) all parameters; returns the module."""
         for p in self.parameters():
             p.requires_grad = requires_grad
@@ -296,7 +296,7 @@ class Module:
         for p in self.parameters():
             p._grad = None if set_to_none or p._grad is None else Tensor._of(np.zeros_like(p._data))
 
-    def astype(self, dtype: Any) -> Any:
+    def astype(self, dtype: Any) -> Self:
         """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards.
 
         Raises TypeError for a dtype that is not floating.
@@ -311,7 +311,7 @@ class Module:
                 tensor._grad = None if tensor._grad is None else Tensor._of(tensor._grad._data.astype(dtype))
         return self
 
-    def apply(self, fn: Callable[[Module], Any]) -> Any:
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call fn on every module inside, children first, and on this one; returns the module."""
         for child in self.children():
             child.apply(fn)
