@@ -75,6 +75,16 @@ def test_what_the_hints_promise_is_what_comes(monkeypatch):
     assert len(checked) > 10
 
 
+def test_a_star_import_brings_in_this_packages_names_only():
+    for name in ("", ".nn", ".nn.init", ".functional", ".optim", ".check", ".viz", ".random"):
+        module = importlib.import_module("tinygrad_attn" + name)
+        got: dict = {}
+        exec(f"from {module.__name__} import *", got)
+        homes = {getattr(got[public], "__module__", None) or got[public].__name__ for public in got if public != "__builtins__"}
+        assert all(home.startswith("tinygrad_attn") for home in homes), (module, homes)
+        assert module.__all__ and len({*module.__all__}) == len(module.__all__)
+
+
 def test_import_changes_nothing_about_the_process():
     require("threadpoolctl")
     before, after, events = fresh("""

@@ -25,6 +25,10 @@ from .errors import describe, missing_from, numpy_names
 from .kernels.sigmoid import MANY
 from .tensor import Tensor, get_default_dtype
 
+__all__ = ["causal_mask", "cross_entropy", "dropout", "embedding", "gelu", "layer_norm", "linear", "log_softmax", "logsumexp",
+           "merge_heads", "mse_loss", "padding_mask", "relu", "rms_norm", "scaled_dot_product_attention", "sigmoid", "silu",
+           "sinusoidal_positions", "softmax", "split_heads", "tanh"]
+
 # ---- activations
 
 
