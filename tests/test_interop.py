@@ -231,9 +231,10 @@ def test_einsum_says_which_labels_are_wrong():
     with pytest.raises(ValueError, match=r"'ij\.\.\.' name 2 axes of an operand that has 1"):
         np.einsum("ij...->...", T)
     square = Tensor(np.ones((3, 3)), requires_grad=True)
-    for number in (60, -1, 1.0, "i"):                # 60 was the letter of 8, and so this the trace
+    for number in (60, -1, 1.0, "i", True):          # 60 was the letter of 8, and so this the trace
         with pytest.raises(ValueError, match="whole numbers from 0 to 51"):
             np.einsum(square, [number, 8])
+    assert np.einsum(square, [np.array(8), np.uint8(8)]).item() == 3          # all that NumPy takes for a whole number
 
 
 def test_integers_and_booleans_come_back_as_plain_arrays():

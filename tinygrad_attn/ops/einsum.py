@@ -7,6 +7,7 @@ its place and exchange their labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
@@ -98,7 +99,14 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
 
 
 def _letters(sublist: Sequence[Any]) -> str:
-    for item in sublist:
-        if item is not Ellipsis and not (isinstance(item, (int, np.integer)) and 0 <= item < len(_LETTERS)):
-            raise ValueError(f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got {item!r}.")
-    return "".join("..." if item is Ellipsis else _LETTERS[item] for item in sublist)
+    return "".join("..." if item is Ellipsis else _letter(item) for item in sublist)
+
+
+def _letter(number: Any) -> str:
+    try:
+        place = -1 if isinstance(number, bool) else index(number)      # as NumPy, which takes np.array(3) for 3, and True for nothing
+    except TypeError:
+        place = -1
+    if not 0 <= place < len(_LETTERS):
+        raise ValueError(f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got {number!r}.")
+    return _LETTERS[place]
