@@ -684,3 +684,13 @@ def test_a_result_is_let_go_when_its_rule_has_run_however_its_gradient_was_made(
     h = h.sum()
     h.backward()
     assert alive == [False] * 3
+
+
+@pytest.mark.parametrize("given", [[0.1, 0.2], np.array([0.1, 0.2]), np.array([0.1, 0.2], np.float32), np.array([1, 2])])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_gradient_that_is_assigned_as_numbers_takes_the_dtype_of_its_tensor(given, dtype):
+    w = Tensor(np.ones(2, dtype), requires_grad=True)
+    w.grad = given
+    assert w.grad.dtype == dtype and np.array_equal(w.grad.numpy(), np.asarray(given, dtype))
+    (w * 2).sum().backward()
+    assert w.grad.dtype == dtype

@@ -78,7 +78,7 @@ class Tensor(Variable):
     @grad.setter
     def grad(self, value: Any) -> None:
         if value is not None:
-            value = value if isinstance(value, Tensor) else Tensor(value)
+            value = value if isinstance(value, Tensor) else Tensor(as_data(value, self.dtype)).astype(self.dtype)
             if value.shape != self.shape:
                 raise ValueError(f"a gradient has its tensor's shape: got {value.shape} for {describe(self)}.")
         self._grad = value
