@@ -16,7 +16,7 @@ _BASIC = {int, slice, type(None), type(Ellipsis)}
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype that Python numbers and lists take when they become a Tensor: float32 at the start, or float64.
+    """Set the dtype that Python numbers and lists of them take when they become a Tensor: float32 at the start, or float64.
 
     Raises TypeError for a dtype that is not floating.
     """
@@ -31,7 +31,7 @@ def set_default_dtype(dtype: Any) -> None:
 
 
 def get_default_dtype() -> np.dtype:
-    """The dtype that Python numbers and lists take when they become a Tensor."""
+    """The dtype that Python numbers and lists of them take when they become a Tensor."""
     return _default_dtype
 
 

@@ -24,10 +24,10 @@ _np: Any = np                                        # whose own hints promise a
 class Tensor(Variable):
     """A NumPy array with reverse-mode differentiation.
 
-    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph.  Python numbers and lists take the default dtype
-    (float32), an ndarray keeps its own.  With `requires_grad=True` ops on it are recorded, and `backward()` on a result fills `.grad`;
-    integer and boolean tensors cannot require one.  Raises TypeError for data that is not numeric, or a flag not boolean.  Methods without
-    a text are NumPy's of that name (`relu`, `sigmoid`, `view` PyTorch's): the same shapes, and IndexError for an axis out of range.
+    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph.  Python numbers and lists of them take the default
+    dtype (float32), an ndarray keeps its own.  With `requires_grad=True` ops on it are recorded, and `backward()` on a result fills
+    `.grad`; integer and boolean tensors cannot require one.  Raises TypeError for data that is not numeric, or a flag not boolean.  Methods
+    without a text are NumPy's of that name (`relu`, `sigmoid`, `view` PyTorch's): the same shapes, and IndexError for an axis out of range.
     """
 
     __slots__ = ()
