@@ -1,6 +1,6 @@
 """The sweep once more, as plainly as it can be said: a second opinion on the engine.
 
-It shares the ops' rules with engine.py and nothing else, keeps every gradient, and works to first order only.
+It shares the ops' rules and `_fit` with engine.py and nothing else, keeps every gradient, and works to first order only.
 """
 
 from __future__ import annotations
