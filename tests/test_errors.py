@@ -614,8 +614,10 @@ def test_data_of_other_libraries():
 
 @pytest.mark.parametrize("call", [
     Tensor, lambda m: F.embedding(m.astype(int), t(3, 2)), lambda m: np.einsum("i,i", t(2), m), lambda m: np.inner(m, t(2)),
-    lambda m: t(2).clip().backward(m), lambda m: setattr(t(2), "data", m), ta.value_and_grad(np.sum)],
-    ids=["Tensor", "embedding", "einsum", "inner", "gradient", "data", "value_and_grad"])
+    lambda m: t(2).clip().backward(m), lambda m: setattr(t(2), "data", m), ta.value_and_grad(np.sum),
+    lambda m: nn.LayerNorm(2).load_state_dict({"weight": m}, strict=False),
+    lambda m: nn.TransformerEncoderLayer(4, 2, 8)(t(2, 4), src_key_padding_mask=m)],
+    ids=["Tensor", "embedding", "einsum", "inner", "gradient", "data", "value_and_grad", "state", "key_padding_mask"])
 def test_a_mask_is_not_dropped(call):
     with pytest.raises(TypeError, match=r"masked array, whose mask would be lost\. Write x\.filled\(0\)"):
         call(np.ma.masked_array([1.0, 2.0], [True, False]))

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import functional as F
 from ..arguments import warn_if_upside_down
-from ..errors import describe
+from ..errors import describe, refuse_mask
 from ..tensor import Tensor
 
 
@@ -30,6 +30,7 @@ class Sizes(NamedTuple):
 def plain_mask(mask: Any, name: str) -> Any:
     """A boolean array, or a floating array or Tensor."""
     if not isinstance(mask, Tensor):
+        refuse_mask(name, mask)
         mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
     if mask.dtype.kind not in "bf":
         raise TypeError(f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. "

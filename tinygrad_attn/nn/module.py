@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import guard
 from ..engine import local
-from ..errors import describe, nearest, only_renamed
+from ..errors import describe, nearest, only_renamed, refuse_mask
 from ..record import Scope, dotted_name
 from ..tensor import Tensor, get_default_dtype
 
@@ -389,6 +389,7 @@ def _array(name: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    refuse_mask(f"load_state_dict: {name!r}", value)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
