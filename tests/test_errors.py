@@ -602,6 +602,29 @@ def test_data_is_made_of_numbers_and_not_of_what_a_number_can_be_made_of(x):
             y.clip().backward(x)
 
 
+def test_whole_numbers_that_do_not_fit_are_not_wrapped_around():
+    y = Tensor(np.zeros(2, np.uint8))
+    with pytest.raises(OverflowError, match="300 out of bounds for uint8"):
+        y.data = [300, 1]
+
+
+@pytest.mark.parametrize("x,error,told", [
+    ([[1], [1, 2]], V, "the rows of this list differ in length"), ([None, 1.0], T, r"got \[None, 1\.0\]\.$"), ({1.0, 2.0}, T, r"list\(x\)"),
+    ([t(1), t(1)], T, "a list of Tensors does not make a Tensor"), (["1", "2"], T, r"got \['1', '2'\]\.$")],
+    ids=["ragged", "None", "set", "Tensors", "text"])
+def test_what_is_no_gradient_is_named_as_it_was_given(x, error, told):
+    y = t(2)
+    with pytest.raises(error, match=told):
+        y.grad = x
+
+
+def test_a_gradient_of_torch_may_itself_have_been_recorded():
+    torch = require("torch")
+    y, slope = t(2), torch.ones(2, dtype=torch.float64, requires_grad=True)
+    y.grad = slope
+    assert y.grad.dtype == y.dtype and y.grad.tolist() == [1, 1]
+
+
 def test_data_of_other_libraries():
     torch = require("torch")
     y, numbers = t(2), torch.ones(2, dtype=torch.float64)

@@ -79,7 +79,13 @@ def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
     """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python numbers and lists take the tensor's."""
     refuse_mask("a Tensor", value)
     array = np.asarray(value)
-    return array if hasattr(value, "__array__") or array.dtype.kind not in "fiub" else array.astype(dtype, copy=False)
+    return array if hasattr(value, "__array__") or array.dtype.kind not in "fiub" else np.asarray(value, dtype)     # or an OverflowError
+
+
+def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
+    """What is assigned to .grad, in memory of its own: numbers of any kind take the tensor's dtype."""
+    array = as_array(value, None)                    # which says what is no number
+    return np.array(array if hasattr(value, "__array__") else value, dtype)
 
 
 def _holds(name: str, data: Any) -> bool:

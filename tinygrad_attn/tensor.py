@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .convert import as_array, as_data, as_flag, as_index, as_sizes, get_default_dtype, set_default_dtype
+from .convert import as_array, as_data, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names, only_renamed
 from .graph import RETAINED
@@ -78,7 +78,7 @@ class Tensor(Variable):
     @grad.setter
     def grad(self, value: Any) -> None:
         if value is not None:
-            value = value if isinstance(value, Tensor) else Tensor(as_data(value, self.dtype)).astype(self.dtype)
+            value = value if isinstance(value, Tensor) else Tensor(as_gradient(value, self.dtype))
             if value.shape != self.shape:
                 raise ValueError(f"a gradient has its tensor's shape: got {value.shape} for {describe(self)}.")
         self._grad = value
