@@ -646,8 +646,16 @@ def test_a_mask_is_not_dropped(call):
         call(np.ma.masked_array([1.0, 2.0], [True, False]))
 
 
+@pytest.mark.parametrize("call", [Tensor, lambda m: t(2) * m, lambda m: np.vdot(t(2, 2), m), lambda m: t(2, 2).clip().backward(m)],
+                         ids=["Tensor", "operand", "vdot", "gradient"])
+def test_a_mask_in_a_list_is_not_dropped(call):
+    with pytest.raises(TypeError, match="masked array, whose mask would be lost"):
+        call([np.ma.masked_array([1.0, 2.0], [True, False])] * 2)
+
+
 def test_a_masked_array_in_which_nothing_is_masked_is_an_array():
-    assert Tensor(np.ma.masked_array([1.0, 2.0])).tolist() == [1.0, 2.0]
+    whole = np.ma.masked_array([1.0, 2.0])
+    assert Tensor(whole).tolist() == [1.0, 2.0] and Tensor([whole, whole]).shape == (2, 2)
 
 
 def test_without_a_gradient_numpys_masked_arrays_take_a_tensor():

@@ -272,8 +272,12 @@ def mask_lost(op: str) -> TypeError:
 
 
 def refuse_mask(op: str, x: Any) -> None:
-    """Raise for a masked array in which something is masked; one without is what some readers of files return for any array."""
-    if isinstance(x, np.ndarray) and x.__class__ is not np.ndarray and np.ma.is_masked(x):
+    """Raise for a masked array in which something is masked, or a list of such; others some readers of files return for any array."""
+    if x.__class__ is np.ndarray:
+        return
+    parts = x if isinstance(x, (list, tuple)) else (x,)
+    kinds = {*map(type, parts)} - {np.ndarray}       # few, however long the list
+    if any(issubclass(kind, np.ndarray) for kind in kinds) and any(map(np.ma.is_masked, parts)):
         raise mask_lost(op)
 
 
@@ -297,6 +301,7 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         if any(hasattr(item, "_record") for item in x):
             raise TypeError(f"{op} got a {type(x).__name__} of Tensors; join them first with np.stack or np.concatenate."
                             + several_results(x))
+        refuse_mask(op, x)
         array = np.asarray(x)
         like = next((t._data.dtype for t in inputs if hasattr(t, "_data")), array.dtype)
         return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array

@@ -110,5 +110,7 @@ def together(items: Any) -> list[Any]:
 
 def tensor(x: Any) -> Any:
     """An operand with a shape: a Tensor or an array as it is, numbers and lists as an array."""
+    if isinstance(x, Variable):
+        return x
     refuse_mask("a function of Tensors", x)
-    return x if isinstance(x, Variable) else np.asarray(x)
+    return np.asarray(x)
