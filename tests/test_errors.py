@@ -682,6 +682,9 @@ def test_how_to_get_at_the_numbers(x, told):
     for call in (Tensor, *[lambda x: t(2) * x] * (not isinstance(x, np.ndarray))):
         with pytest.raises(TypeError, match=told + r"[^(]*\.$"):
             call(x)
+    for call in (t(2).clip().backward, *[nn.Linear(2, 3)] * isinstance(x, np.ndarray)):
+        with pytest.raises(TypeError, match=told):
+            call(x)
 
 
 def test_torch_walks_through_a_tensor_and_is_told_what_to_take_instead():

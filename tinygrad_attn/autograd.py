@@ -12,7 +12,7 @@ import numpy as np
 
 from . import guard
 from .engine import Variable, clone, constant, local, sweep
-from .errors import Function, describe, refuse_mask
+from .errors import Function, describe, numbers_of, refuse_mask
 
 
 class _Recording(ContextDecorator):
@@ -149,7 +149,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
         refuse_mask(caller, gradient)
         given, gradient = gradient, np.asarray(gradient)
         if gradient.dtype.kind not in "fiub":
-            raise TypeError(f"{caller} takes real numbers as {keyword}=, got {describe(given)}.")
+            raise TypeError(f"{caller} takes real numbers as {keyword}=, got {describe(given)}.{numbers_of(given)}")
     if gradient.shape != shape:
         raise ValueError(f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must be the same.")
     if gradient.dtype != dtype:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import functional as F
 from ..arguments import padding_row, sizes_of
-from ..errors import describe
+from ..errors import describe, numbers_of
 from ..tensor import Tensor, get_default_dtype
 from . import init
 from .module import Module, Parameter
@@ -31,7 +31,7 @@ def floating(x: Any, like: Any = None) -> Any:
     if x.dtype.kind == "f":
         return x
     if x.dtype.kind not in "iub":
-        raise TypeError(f"a layer takes real numbers, got {describe(x)}.")
+        raise TypeError(f"a layer takes real numbers, got {describe(x)}.{numbers_of(x)}")
     return x.astype(get_default_dtype() if like is None else like.dtype)
 
 
