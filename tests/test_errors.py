@@ -690,3 +690,13 @@ def test_how_to_get_at_the_numbers(x, told):
 def test_torch_walks_through_a_tensor_and_is_told_what_to_take_instead():
     with pytest.raises(TypeError, match=r"torch\.tensor\(t\.numpy\(\)\)"):
         require("torch").tensor(Tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("data, dtype, error, text", [
+    (None, np.float32, TypeError, r"holds real numbers or booleans; got None\. Did a function forget"),
+    ([1j], np.float32, TypeError, r"holds real numbers or booleans; got \[1j\]"),
+    ([[1.0], [2.0, 3.0]], np.float32, ValueError, "the rows of this list differ in length"),
+    ([1.0], "flaot32", TypeError, "'flaot32' is no NumPy dtype")])
+def test_a_dtype_of_ones_own_does_not_hide_what_is_wrong_with_the_numbers(data, dtype, error, text):
+    with pytest.raises(error, match=text):
+        Tensor(data, dtype=dtype)

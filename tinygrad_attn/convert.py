@@ -43,12 +43,12 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         if _holds("_record", data):
             raise TypeError(f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. Join them with np.stack or "
                             f"np.concatenate, or take .item() of each for plain numbers.{several_results(data)}")
+        try:
+            array = np.array(data)
+        except ValueError as error:
+            raise ValueError("the rows of this list differ in length, so it is no array. Pad them to one length (and hide the "
+                             f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
         if dtype is None:
-            try:
-                array = np.array(data)
-            except ValueError as error:
-                raise ValueError("the rows of this list differ in length, so it is no array. Pad them to one length (and hide the "
-                                 f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
             dtype = _default_dtype if array.dtype.kind in "fiu" and not _holds("__array__", data) else array.dtype
     elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
         dtype = _default_dtype
@@ -56,12 +56,14 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         data = data.detach().cpu().numpy()
     refuse_mask("Tensor", data)
     try:
-        array = np.array(data, dtype=dtype)
+        dtype = None if dtype is None else np.dtype(dtype)
     except TypeError as error:
-        if dtype is None:
-            raise
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
-    if array.dtype.kind not in "fiub":
+    try:
+        array = np.array(data, dtype=dtype)
+    except TypeError:
+        array = np.array(None)                       # complex numbers, say, where a dtype was given
+    if data is None or array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
                         + (". Did a function forget to return its result?" if data is None else "." + numbers_of(data)))
     return array
