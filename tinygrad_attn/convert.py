@@ -62,6 +62,8 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     try:
         array = np.array(data, dtype=dtype)
     except TypeError:
+        if hasattr(data, "__array__"):
+            raise                                    # it knows best why it is no array
         array = np.array(None)                       # complex numbers, say, where a dtype was given
     if data is None or array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
