@@ -370,6 +370,27 @@ def test_a_list_is_made_and_extended_by_another():
         nn.ModuleList(nn.ModuleDict({"a": nn.ReLU()}))
 
 
+@pytest.mark.parametrize("kind", ["ModuleList", "Sequential"])
+def test_containers_are_joined_and_taken_from_as_pytorchs(kind):
+    torch = require("torch")
+
+    def shapes(there):
+        make = getattr(there, kind)
+        one, two = make(there.Linear(i, i) for i in (1, 2)) if kind == "ModuleList" else make(there.Linear(1, 1), there.Linear(2, 2)), \
+            make([there.Linear(3, 3)]) if kind == "ModuleList" else make(there.Linear(3, 3))
+        both = one + two
+        assert type(both) is make and len(one) == 2 and both[0] is one[0]
+        same = one
+        one += two
+        assert one is same
+        last = one.pop(0)
+        return [[(name, tuple(p.shape)) for name, p in part.named_parameters()] for part in (both, one, last)]
+
+    assert shapes(nn) == shapes(torch.nn)
+    with pytest.raises(TypeError, match=r"takes a list of Modules, got .*write it in \[brackets\]"):
+        getattr(nn, kind)() + nn.ReLU()
+
+
 @pytest.mark.parametrize("part", [slice(1, 3), slice(None, None, 2), slice(-1, None), slice(4, None)])
 @pytest.mark.parametrize("names", ["0123", "abcd"])
 def test_part_of_a_sequential_keeps_its_names(names, part):

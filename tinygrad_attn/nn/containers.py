@@ -88,6 +88,19 @@ class _Numbered(Module):
             setattr(self, str(number), module)
         return self
 
+    def __iadd__(self, modules: Iterable[Module]) -> Self:
+        return self.extend(modules)
+
+    def __add__(self, modules: Iterable[Module]) -> Self:
+        """A new container of these modules and those, numbered anew."""
+        return self._of_items([*self, *self._checked(modules, len(self))])
+
+    def pop(self, index: int = -1) -> Any:
+        """Take the module with this index out, by default the last, and return it."""
+        module = self[index]
+        del self[index]
+        return module
+
     def insert(self, index: int, module: Module) -> Self:
         """Put a module before the index; returns the container."""
         items = self._items()
