@@ -694,3 +694,12 @@ def test_a_gradient_that_is_assigned_as_numbers_takes_the_dtype_of_its_tensor(gi
     assert w.grad.dtype == dtype and np.array_equal(w.grad.numpy(), np.asarray(given, dtype))
     (w * 2).sum().backward()
     assert w.grad.dtype == dtype
+
+
+def test_an_assigned_gradient_that_only_the_default_dtype_cannot_hold_is_no_overflow():
+    w = Tensor(np.ones(2), requires_grad=True)
+    with np.errstate(all="raise"):
+        w.grad = [1e300, 1e-300]
+        assert w.grad.tolist() == [1e300, 1e-300]
+        with pytest.raises(FloatingPointError, match="overflow"):
+            Tensor([1.0, 1.0], requires_grad=True).grad = [1e300, 1.0]

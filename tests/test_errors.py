@@ -700,3 +700,7 @@ def test_torch_walks_through_a_tensor_and_is_told_what_to_take_instead():
 def test_a_dtype_of_ones_own_does_not_hide_what_is_wrong_with_the_numbers(data, dtype, error, text):
     with pytest.raises(error, match=text):
         Tensor(data, dtype=dtype)
+
+
+def test_a_class_of_dtypes_is_a_dtype_as_in_numpy():
+    assert Tensor([1.0, 2.0], dtype=type(np.dtype(np.float64))).dtype == np.float64

@@ -56,7 +56,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         data = data.detach().cpu().numpy()
     refuse_mask("Tensor", data)
     try:
-        dtype = None if dtype is None else np.dtype(dtype)
+        np.dtype(dtype)                              # only asked: of a class such as np.dtypes.Float32DType it makes object
     except TypeError as error:
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
     try:
@@ -88,7 +88,8 @@ def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
     """What is assigned to .grad, in memory of its own: numbers of any kind take the tensor's dtype."""
-    array = as_array(value, None)                    # which says what is no number
+    with np.errstate(all="ignore"):                  # the default dtype may be too narrow for numbers that this one holds
+        array = as_array(value, None)                # which says what is no number
     return np.array(array if hasattr(value, "__array__") else value, dtype)
 
 
