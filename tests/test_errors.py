@@ -646,8 +646,9 @@ def test_a_mask_is_not_dropped(call):
         call(np.ma.masked_array([1.0, 2.0], [True, False]))
 
 
-@pytest.mark.parametrize("call", [Tensor, lambda m: t(2) * m, lambda m: np.vdot(t(2, 2), m), lambda m: t(2, 2).clip().backward(m)],
-                         ids=["Tensor", "operand", "vdot", "gradient"])
+@pytest.mark.parametrize("call", [
+    Tensor, lambda m: t(2) * m, lambda m: np.vdot(t(2, 2), m), lambda m: t(2, 2).clip().backward(m),
+    lambda m: F.scaled_dot_product_attention(t(2, 4), t(2, 4), t(2, 4), m)], ids=["Tensor", "operand", "vdot", "gradient", "attn_mask"])
 def test_a_mask_in_a_list_is_not_dropped(call):
     with pytest.raises(TypeError, match="masked array, whose mask would be lost"):
         call([np.ma.masked_array([1.0, 2.0], [True, False])] * 2)

@@ -21,7 +21,7 @@ import numpy as np
 from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
-from .errors import describe, missing_from, numpy_names
+from .errors import describe, missing_from, numpy_names, refuse_mask
 from .kernels.sigmoid import MANY
 from .tensor import Tensor, get_default_dtype
 
@@ -301,6 +301,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
         k, v = _share_heads(q, k, "k"), _share_heads(q, v, "v")
     mask: Any = attn_mask
     if mask is not None and not isinstance(mask, (Variable, np.ndarray)):
+        refuse_mask("attention", mask)
         mask = np.asarray(mask)
     scores = arguments.check_attention(q, k, v, mask)
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
