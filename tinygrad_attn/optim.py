@@ -191,7 +191,7 @@ class Optimizer:
             made, numbers = [], count()
             for group in self.param_groups:
                 members: dict[Any, list[tuple[Tensor, int]]] = {}  # by dtype the small ones, by index each large one
-                for p, index in zip(group["params"], numbers):
+                for p, index in zip(group["params"], numbers):      # in this order, or each group would use up one number more
                     members.setdefault(p._data.dtype if p._data.size < SMALL else index, []).append((p, index))
                 made.append([_Bucket([p for p, _ in m], [i for _, i in m]) for m in members.values()])
             for bucket in chain(*made):
