@@ -173,11 +173,11 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     here = local.context
     before, here.recording = here.recording, create_graph
     try:
-        found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph).values()
+        found, own = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
         here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
-        for t, g, fresh in found:
+        for t, g in found.items():
             if t._tracked:                           # it may have been frozen after the forward pass
-                g = constant(g) if fresh or isinstance(g, np.generic) else _result(g)
+                g = constant(g) if isinstance(g, np.generic) or id(t) in own else _result(g)
                 while True:
                     old = t._grad
                     total = g if old is None else old + g
@@ -186,7 +186,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
                         break
     finally:
         here.recording = before
-    guard.take_back(t for t, _, _ in found)
+    guard.take_back(found)
 
 
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,
@@ -216,14 +216,12 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
                                 "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
     with enable_grad() if create_graph else no_grad():
-        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
-        given: set[int] = set()
+        found, own = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
         results = []
         for i, x in enumerate(inputs):
-            if id(x) in found:
-                _, g, fresh = found[id(x)]
-                results.append(_result(g, fresh and id(x) not in given))
-                given.add(id(x))
+            if x in found:
+                results.append(_result(found[x], id(x) in own))
+                own.discard(id(x))
             elif allow_unused:
                 results.append(None)
             else:

@@ -83,8 +83,8 @@ def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]
     if create_graph and op.twin is not None:         # differentiate the composite that says the same
         copies = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in inputs]
         leaves = [x for x in copies if isinstance(x, Variable) and x._tracked]
-        found = sweep([op.twin(*copies, **static)], [g], wanted=leaves, create_graph=True, stop=True)
-        parts = [found[id(x)][1] if id(x) in found else None for x in copies]
+        found, _ = sweep([op.twin(*copies, **static)], [g], wanted=leaves, create_graph=True, stop=True)
+        parts = [found.get(x) if isinstance(x, Variable) else None for x in copies]
     elif op.joint is not None:
         extra: dict[str, Any] = {"saved": saved} if op.saves else {}
         if op._joint_asks_needs:
@@ -152,21 +152,20 @@ def _led_to(goal: dict[int, Any], released: Any, ended: dict[int, set[int]]) -> 
 
 
 def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[Variable] | None = None, create_graph: bool = False,
-          retain_graph: bool = False, stop: bool = False) -> dict[int, tuple[Variable, Any, bool]]:
-    """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors: `{id: (tensor, gradient, fresh)}`.
+          retain_graph: bool = False, stop: bool = False) -> tuple[dict[Variable, Any], set[int]]:
+    """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors, and the ids of those whose gradient was allocated here.
 
-    `stop` treats the wanted tensors as leaves.  `fresh` tells that the gradient's memory was allocated here.
+    `stop` treats the wanted tensors as leaves.
     """
     goal = None if wanted is None else {id(t) for t in wanted}
     leads, beside = (set(), None) if wanted is None else _leading_to(roots, wanted, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
-    grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes
+    grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes; those of the leaves stay to the end
     hand: Any = None                                 # one stays out of both, with its gradient: in a chain it is always the next
     hand_grad: Any = None
     own: set[int] = set()                            # ids of those whose gradient was allocated here, so that we may add in place
-    done: dict[int, tuple[Variable, Any, bool]] = {}
-    leaves: list[Variable] = []
+    done: dict[Variable, Any] = {}
     ends: list[Any] = []                             # weakly, what the pass reached and did not release; empty: not known
     observers, latest = local.context.observers, guard.latest
     selective = create_graph or goal is not None
@@ -177,9 +176,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 grads[root] = grads[root] + seed
                 continue
             grads[root] = seed
-            if root._record is None or goal is not None and id(root) not in leads:
-                leaves.append(root)
-            else:
+            if root._record is not None and (goal is None or id(root) in leads):
                 heappush(heap, (-root._record[0], root))
     while heap or hand is not None:
         if hand is not None and not (heap and -heap[0][0] > hand._record[0]):
@@ -199,7 +196,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                                    "Pass retain_graph=True to the first call to use it twice, or compute the loss again; detach() the "
                                    "part that was released if it is meant as a constant.")
             if record[5] & RETAINED or goal is not None and id(t) in goal:
-                done[id(t)] = t, g, False
+                done[t] = g
+                own.discard(id(t))
         if latest > record[0] or special and record[5] & WATCHED:
             guard.check(t, g)
         rules = op.partials
@@ -233,7 +231,6 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 if op.fresh and part.__class__ is ndarray:
                     own.add(id(x))
                 if x._record is None or goal is not None and id(x) not in leads:
-                    leaves.append(x)
                     grads[x] = part
                 elif hand is None:
                     hand, hand_grad = x, part
@@ -261,5 +258,5 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             t._record = record[0], None, NO_SETTINGS, ends, None, SPECIAL   # its own tick keeps the order of released ones
         a = b = u = v = part = parts = None          # or this step's arrays would live on
     if not (retain_graph or create_graph):
-        ends += map(ref, leaves) if beside is None else beside
-    return done | {i: (x, grads[x], i in own) for i, x in zip(map(id, leaves), leaves, strict=True)}
+        ends += map(ref, grads) if beside is None else beside
+    return done | grads, own

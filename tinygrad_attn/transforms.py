@@ -333,10 +333,10 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...],
     here = local.context
     observers, here.observers = here.observers, ()
     try:
-        found = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True) if result._tracked else {}
+        found, _ = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True) if result._tracked else ({}, None)
     finally:
         here.observers = observers
-    return [found[id(x)][1] if id(x) in found else None for x in sources]
+    return [found.get(x) for x in sources]
 
 
 def _differs(again: Any, first: Any) -> bool:

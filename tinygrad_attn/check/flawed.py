@@ -56,12 +56,12 @@ def _by_recursion(roots: Any) -> list[Any]:
     return order[::-1]
 
 
-def flawed_sweep(name: str) -> Callable[..., dict[int, tuple[Any, Any, bool]]]:
+def flawed_sweep(name: str) -> Callable[..., tuple[dict[Any, Any], set[int]]]:
     """A stand-in for `engine.sweep` with one flaw.  First order only."""
     stale: dict[int, tuple[Any, Any]] = {}
 
     def sweep(roots: Any, seeds: Any, *, wanted: Any = None, create_graph: bool = False, retain_graph: bool = False, stop: bool = False
-              ) -> dict[int, tuple[Any, Any, bool]]:
+              ) -> tuple[dict[Any, Any], set[int]]:
         grads: dict[int, Any] = {}
         holders: dict[int, Any] = {}
 
@@ -104,6 +104,5 @@ def flawed_sweep(name: str) -> Callable[..., dict[int, tuple[Any, Any, bool]]]:
                 for x, part in contributions(t, grads[id(t)]):
                     give(x, part)
         goal = None if wanted is None else {id(t) for t in wanted}
-        return {key: (x, np.array(grads[key]), True) for key, x in holders.items()
-                if (x._record is None if goal is None else key in goal)}
+        return {x: np.array(grads[key]) for key, x in holders.items() if (x._record is None if goal is None else key in goal)}, set(holders)
     return sweep
