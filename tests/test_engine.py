@@ -28,6 +28,24 @@ def test_each_use_of_a_tensor_adds_to_its_gradient():
     assert x.grad.item() == 2
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("recorded", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_gradient_is_one_tensor_whether_or_not_it_is_looked_at_between_passes(shape, recorded, looked):
+    x = leaf(*shape)
+    for create_graph in recorded:
+        (x ** 3).sum().backward(create_graph=create_graph)
+        if looked:
+            assert x.grad.shape == shape
+    assert x.grad is x.grad and isinstance(x.grad, Tensor)
+    assert x.grad.requires_grad == any(recorded) and x.grad.dtype == np.float64
+    assert np.allclose(x.grad.numpy(), 6 * x.numpy() ** 2)
+    if any(recorded):
+        (second,) = ta.grad(x.grad.sum(), x)
+        assert np.allclose(second.numpy(), 6 * sum(recorded) * x.numpy())
+    x.zero_grad()                                    # or x and the graph of its gradient would hold each other
+
+
 def test_backward_twice_adds_up_and_needs_retain_graph():
     x = leaf(3)
     loss = (x * x).sum()

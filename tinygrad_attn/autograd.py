@@ -160,11 +160,11 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
     return array if output._data.__class__ is np.ndarray else array[()]     # a NumPy scalar for a NumPy scalar
 
 
-def _result(g: Any, fresh: bool = False) -> Any:
-    """A gradient as a Tensor that shares memory with nothing."""
+def _unshared(g: Any, fresh: bool) -> Any:
+    """A gradient in memory of its own."""
     if isinstance(g, Variable):
         return clone(g)
-    return constant(g if fresh or g.__class__ is not np.ndarray else g.copy(order="K"))
+    return g if fresh or g.__class__ is not np.ndarray else g.copy(order="K")
 
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
@@ -177,7 +177,8 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
         for t, g in found.items():
             if t._tracked:                           # it may have been frozen after the forward pass
-                g = constant(g) if isinstance(g, np.generic) or id(t) in own else _result(g)
+                if not isinstance(g, np.generic):    # single numbers are many and cannot change
+                    g = _unshared(g, id(t) in own)
                 while True:
                     old = t._grad
                     total = g if old is None else old + g
@@ -220,7 +221,8 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
         results = []
         for i, x in enumerate(inputs):
             if x in found:
-                results.append(_result(found[x], id(x) in own))
+                g = _unshared(found[x], id(x) in own)
+                results.append(g if isinstance(g, Variable) else constant(g))
                 own.discard(id(x))
             elif allow_unused:
                 results.append(None)

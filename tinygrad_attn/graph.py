@@ -68,7 +68,7 @@ class Variable:
     __slots__ = ("_data", "_grad", "_record", "_tracked", "name", "__weakref__")
     _kind: type[Any]              # the class ops produce; tensor.py sets it
     _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
-    _grad: Any
+    _grad: Any                    # an array, or a Tensor once somebody has asked for it
     _record: tuple[Any, ...] | None        # a Node in half the space and time: (tick, op, static, saved, scope, PLAIN or what, *inputs)
     _tracked: bool
     name: str | None
@@ -78,6 +78,15 @@ class Variable:
         if self._data.__class__ is not ndarray:
             self._data = asarray(self._data)
         return self._data
+
+    def _gradient(self) -> Any:
+        """The gradient as a tensor, always the same one, or None."""
+        found = made = self._grad
+        if found is not None and not isinstance(found, Variable):
+            made = constant(found)
+            if self._grad is found:                  # else a backward pass in another thread has added to it
+                self._grad = made
+        return made
 
     @property
     def _node(self) -> Node | None:

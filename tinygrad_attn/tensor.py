@@ -73,7 +73,7 @@ class Tensor(Variable):
         if self._grad is None and self._node is not None and not self._node.retain:
             warnings.warn("the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
                           "ta.grad().", UserWarning, stacklevel=2)
-        return self._grad
+        return self._gradient()
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -183,13 +183,11 @@ class Tensor(Variable):
 
     def detach(self) -> Tensor:
         """The same array outside the graph: shares memory, requires no gradient."""
-        guard.hand_out(self._array())
-        return Tensor._of(self._data)
+        return Tensor._of(self.data)
 
     def numpy(self) -> np.ndarray:
         """The plain array, sharing memory, outside the graph."""
-        guard.hand_out(self._array())
-        return self._data
+        return self.data
 
     def item(self) -> Any:
         """The single number as a Python number."""

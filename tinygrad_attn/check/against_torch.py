@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import backward, enable_grad
-from ..engine import Variable
 from ..errors import describe
 from ..random import get_rng_state, set_rng_state
+from ..tensor import Tensor
 from .explanations import variations
 
 TOLERANCE = 1e-8
@@ -183,7 +183,7 @@ def _ours64(module: Any) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    if isinstance(x, Variable):
+    if isinstance(x, Tensor):
         x = x._data
     elif hasattr(x, "detach"):
         x = x.detach().cpu().numpy()
@@ -212,14 +212,14 @@ def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collec
     run, held, parts = Run(), dict[str, Any](), dict(module.named_modules())
     for name, part in parts.items():
         part.forward = _remembering(part, name or "(whole)", run, held)
-    given, named = [_given(x, Variable._kind) for x in inputs], {k: _given(v, Variable._kind) for k, v in keywords.items()}
+    given, named = [_given(x, Tensor._kind) for x in inputs], {k: _given(v, Tensor._kind) for k, v in keywords.items()}
     with enable_grad(), np.errstate(all="ignore"):
         try:
             found = module(*given, **named)
         finally:
             for part in parts.values():
                 del part.forward                     # it holds its module: a cycle, and the copy of a model may be large
-        results = {path: t for path, t in _tensors(found, Variable).items() if only is None or path in only}
+        results = {path: t for path, t in _tensors(found, Tensor).items() if only is None or path in only}
         if not results:
             raise TypeError(f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
                             "methods or np.* functions; .numpy() and .data leave the graph.")
@@ -228,9 +228,9 @@ def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collec
         backward(list(tracked.values()), [_cotangent(path, t.shape) for path, t in tracked.items()])
     run.parameters = {name for name, p in module.named_parameters() if p._tracked}
     run.values = {name: np.array(t._data) for name, t in held.items()}
-    run.gradients = {name: np.array(t._grad._data) for name, t in held.items() if t._grad is not None}
-    run.leaves = {name: np.array(p._grad._data) for name, p in module.named_parameters() if p._grad is not None}
-    run.leaves |= {f"input {i}": np.array(x._grad._data) for i, x in enumerate(given) if isinstance(x, Variable) and x._grad is not None}
+    run.gradients = {name: np.array(t.grad._data) for name, t in held.items() if t._grad is not None}
+    run.leaves = {name: np.array(p.grad._data) for name, p in module.named_parameters() if p._grad is not None}
+    run.leaves |= {f"input {i}": np.array(x.grad._data) for i, x in enumerate(given) if isinstance(x, Tensor) and x.grad is not None}
     return run
 
 
@@ -239,7 +239,7 @@ def _remembering(part: Any, name: str, run: Run, held: dict[str, Any]) -> Callab
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         found = forward(*args, **kwargs)
-        _remember(part, name, _tensors(found, Variable), run, held)
+        _remember(part, name, _tensors(found, Tensor), run, held)
         return found
     return wrapped
 

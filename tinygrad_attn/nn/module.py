@@ -294,7 +294,7 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters (or, with False, fill them with zeros)."""
         for p in self.parameters():
-            p._grad = None if set_to_none or p._grad is None else Tensor._of(np.zeros_like(p._data))
+            p._grad = None if set_to_none or p._grad is None else np.zeros_like(p._data)
 
     def astype(self, dtype: Any) -> Self:
         """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards.
@@ -308,7 +308,7 @@ class Module:
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
-                tensor._grad = None if tensor._grad is None else Tensor._of(tensor._grad._data.astype(dtype))
+                tensor._grad = None if tensor._grad is None else tensor._gradient()._data.astype(dtype)
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:

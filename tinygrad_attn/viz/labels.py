@@ -50,7 +50,7 @@ def size_of(grad: np.ndarray | None) -> list[str]:
 
 def gradient(t: Any) -> np.ndarray | None:
     """The values of t.grad, or None."""
-    return None if t._grad is None else t._grad._data
+    return None if t._grad is None else t._gradient()._data
 
 
 def alarm(array: Any) -> str | None:
