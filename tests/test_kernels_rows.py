@@ -325,6 +325,9 @@ def test_zero_times_nan_is_nan_also_where_one_factor_is_a_single_number(a, b, dt
     zeros = np.zeros(a, dtype), np.zeros(b, dtype)
     for x, y in ((zeros[0], np.full(b, np.nan, dtype)), (np.full(a, np.nan, dtype), zeros[1])):
         assert np.isnan(L.product(x, y)).all()
+        assert np.isnan(L.linear(x, y.T, None)).all()
+        assert np.isnan(L.linear_backward(x, np.ones((len(x), y.shape[1]), dtype), y)[0]).all()
+        assert np.isnan(L.linear_backward(x.T, y, np.ones((len(x), y.shape[1]), dtype), False, True)[1]).all()
     with np.errstate(invalid="ignore"):
         assert np.isnan(L.product(zeros[0], np.full(b, np.inf, dtype))).all()
 

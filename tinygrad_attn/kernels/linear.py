@@ -54,8 +54,7 @@ def product(a: ndarray, b: ndarray) -> ndarray:
     if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.ndim < 2 or b.ndim < 2:
         return a @ b
     if a.shape[-1] == b.shape[-2] == 1:             # columns by rows: `@` takes four to eight times as long here
-        # `dot` with a single number that is 0 makes zeros of NaN
-        return a.dot(b) if a.ndim == b.ndim == 2 and len(a) > 1 and b.shape[1] > 1 else a * b
+        return _dot(a, b) if a.ndim == b.ndim == 2 else a * b
     if a.size < SHORT:
         return a @ b
     if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:
@@ -73,6 +72,11 @@ def product(a: ndarray, b: ndarray) -> ndarray:
         y = np.empty((len(x), b.shape[1]), a.dtype)
         split(lambda lo, hi: np.matmul(x[lo:hi], b, out=y[lo:hi]), len(x))
     return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
+
+
+def _dot(a: ndarray, b: ndarray) -> ndarray:
+    """a @ b of two matrices, but 0 NaN is NaN: `dot` with a single number that is 0 gives zeros whatever the others are."""
+    return a * b if a.size == 1 or b.size == 1 else a.dot(b)
 
 
 def _stacks(a: ndarray, b: ndarray) -> ndarray:
@@ -99,7 +103,7 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
     rows, size = len(x), weight.size
     if rows * size < TINY:                          # small layers, which feel every question asked
-        y = x.dot(weight.T)
+        y = _dot(x, weight.T)
     elif _shared(rows, size):
         return _linear_shared(x, weight, bias)
     elif thin(rows, size):
@@ -138,8 +142,8 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
     if _shared(rows, size):
         return _backward_shared(g, x, weight, wants_x, wants_weight, wants_bias)
     with _alone(rows, size):
-        dx = g.dot(weight) if wants_x else None
-        dweight = None if not wants_weight else _by_weight_thin(g, x) if thin(rows, size) else g.T.dot(x)
+        dx = _dot(g, weight) if wants_x else None
+        dweight = None if not wants_weight else _by_weight_thin(g, x) if thin(rows, size) else _dot(g.T, x)
         return dx, dweight, ones(rows, x.dtype).dot(g) if wants_bias else None
 
 
