@@ -221,6 +221,19 @@ def test_a_wrong_rule_shows_in_the_gradients_alone():
     assert not report and "run gradcheck" in report.explanation and all(row.value < 1e-12 for row in report.rows)
 
 
+def test_where_one_use_of_two_leaves_the_graph_no_rule_is_accused():
+    class Ours(nn.Linear):
+        def forward(self, x):
+            return x.detach() + super().forward(x)
+
+    class Theirs(torch.nn.Linear):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    report = compare(Ours(8, 8), Theirs(8, 8), X)
+    assert report.first == "input 0" and "or the use that leaves the graph" in report.explanation
+
+
 def test_weights_are_copied_and_names_and_shapes_that_differ_are_said():
     class Mine(nn.Module):
         def __init__(self):

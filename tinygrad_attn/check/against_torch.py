@@ -380,4 +380,5 @@ def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str
     lost = ", ".join(row.name for row in report.rows if row.kind == NO_GRADIENT)
     return "the values agree and the gradients do not: " + (
         f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), .data, .numpy(), .item(), Tensor(...) "
-        "and no_grad()." if lost else "run gradcheck on this module, which names the op whose rule is wrong.")
+        "and no_grad()." if lost else "run gradcheck on this module, which names the op whose rule is wrong, or the use that leaves the "
+        "graph.")
