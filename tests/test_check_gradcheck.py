@@ -41,6 +41,11 @@ def overwrite(g, y, x):
     return out
 
 
+def zeroes_its_operand(g, y, x):
+    x[x < 0] = 0
+    return g * (x > 0)
+
+
 def under_no_grad(x):
     with no_grad():
         e = np.exp(x)
@@ -138,6 +143,10 @@ PLANTED = [   # name, function, shapes, kind, a word of the text
     ("NaN in the rule", custom(lambda x: np.maximum(x, 0), lambda g, y, x: g * (y / y)), [S5], "nan", "0/0"),
     ("wrong shape", custom(lambda x: x.sum(axis=0), lambda g, y, x: g), [S34], "wrong shape", "gradient of shape (4,)"),
     ("rule in place", custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g)), [S5], "rule changes its operands", "in place"),
+    ("rule in place, the same if done twice", lambda x: custom(lambda x: np.maximum(x, 0), zeroes_its_operand)(x * 2), [S5],
+     "rule changes its operands", "an operand in place"),
+    ("a rule that draws", square(lambda g, y, x: 2 * g * x * GENERATOR.uniform(0.9, 1.1)), [S5], "rule changes its operands",
+     "draws random numbers"),
     ("calls counted", counts_its_calls(), [S5], "rule changes its operands", "a second backward pass"),
     ("state kept outside", keeps_state(), [S5], "shared state", "second call overwrites"),
     ("one use detached", lambda x: x * x.detach(), [S34], "missed use", "operand 1 of op 'multiply'"),

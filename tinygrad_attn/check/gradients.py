@@ -166,7 +166,7 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         blame_a_failing_rule(report, trace, how.rng)
         return report
     found = (_unreached(gradients, order) or _modified(problem, before, "the backward pass")
-             or _spoiled(problem, outputs, gradients, trace, report) or _shared_state(problem, gradients, how.rng, report))
+             or _spoiled(problem, gradients, report) or _shared_state(problem, gradients, how.rng, report))
     if found is not None:
         report.diagnosis = found
         return report
@@ -301,8 +301,9 @@ def _unreached(gradients: Sequence[np.ndarray | None], order: int) -> Diagnosis 
                                          "does not use its inputs.")
 
 
-def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | None], trace: Trace, report: Report) -> Diagnosis | None:
+def _spoiled(problem: Problem, first: Sequence[np.ndarray | None], report: Report) -> Diagnosis | None:
     """Rules compute new arrays: what they are given belongs to others as well."""
+    outputs, trace = problem.traced()                # new values: what y *= 0 did to the old ones, it does not do twice
     tracked = [(t, c) for t, c in zip(outputs, problem.cotangents) if t._tracked]
     for t, fault in second_opinion([t for t, _ in tracked], [c for _, c in tracked]).faults[-1:]:       # that of the op that ran first
         for step in trace.steps:
@@ -311,8 +312,9 @@ def _spoiled(problem: Problem, outputs: list[Any], first: Sequence[np.ndarray | 
         return fault
     for name, a, b in zip(problem.names, first, problem.gradients(outputs)):
         if a is not None and b is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
-            return Diagnosis("rule changes its operands", f"{name}: a second backward pass over the same graph gives another gradient. "
-                                                          "Some rule keeps state between calls.")
+            return Diagnosis("rule changes its operands", f"{name}: a second backward pass gives another gradient. Some rule keeps state "
+                                                          "between calls, or draws random numbers (draw them once, in the forward pass, "
+                                                          "and save them).")
     return None
 
 
