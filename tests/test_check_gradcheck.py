@@ -41,6 +41,17 @@ def overwrite(g, y, x):
     return out
 
 
+def added(x, index, g):
+    out = np.zeros_like(x)
+    np.add.at(out, index, g)
+    return out
+
+
+def picks(index, rule):
+    pick = custom(lambda x, i: x[i], rule, None)
+    return lambda x: pick(x, np.array(index))
+
+
 def zeroes_its_operand(g, y, x):
     x[x < 0] = 0
     return g * (x > 0)
@@ -100,6 +111,7 @@ S44, S34, S5 = (4, 4), (3, 4), (5,)
 PLANTED = [   # name, function, shapes, kind, a word of the text
     ("half", square(lambda g, y, x: g * x), [S34], "constant factor", "0.5 times"),
     ("double", square(lambda g, y, x: 4 * g * x), [S34], "constant factor", "2 times"),
+    ("exponent", custom(lambda x: x ** 3, lambda g, y, x: g * x * x), [S34], "constant factor", "or a number of the formula"),
     ("sign", square(lambda g, y, x: -2 * g * x), [S34], "sign", "wrong sign"),
     ("mean without 1/N", custom(lambda x: x.mean(axis=0), lambda g, y, x: np.broadcast_to(g, x.shape)), [(5, 3)], "constant factor",
      "multiplied by 5, which is the size of axis 0"),
@@ -136,6 +148,18 @@ PLANTED = [   # name, function, shapes, kind, a word of the text
      "missed use", "the use in std"),
     ("half of the product rule", custom(lambda x: x ** 2 * np.exp(x), lambda g, y, x: g * y), [S5], "missed use", "1 of these uses"),
     ("repeated index overwritten", custom(lambda x: x[INDEX], overwrite), [(5, 3)], "repeated use", "only the last"),
+    ("repeated index, one use left out", picks([0, 1, 1, 1], lambda g, y, x, i: added(x, i[:3], g[:3])), [(5, 3)], "missed use",
+     "the last is left out"),
+    ("repeated index, averaged", picks(INDEX, lambda g, y, x, i: added(x, i, g) / [[1], [2], [1], [1], [1]]), [(5, 3)], "some elements",
+     "0.5 times what it should be only at index 1"),
+    ("only the first of a batch", custom(lambda a, b: a @ b, lambda g, y, a, b: g @ b.T, lambda g, y, a, b: a[0][:, None] * g[0]),
+     [S34, S44], "repeated use", "or a sum is missing"),
+    ("a slice put at the start", custom(lambda x: x[1:3], lambda g, y, x: added(x, [0, 1], g)), [(4, 3)], "shifted", "by -1 along axis 0"),
+    ("others picked", custom(lambda x: x[[0, 1, 2], [2, 0, 3]], lambda g, y, x: added(x, ([0, 1, 2], [0, 3, 1]), g)), [S34],
+     "some elements", "the others are right"),
+    ("logsumexp without its softmax", custom(lambda x: np.log(np.exp(x).sum(axis=-1)), lambda g, y, x: np.repeat(g[:, None], 4, 1)), [S34],
+     "wrong axis", "sums to 1 (a softmax)"),
+    ("None for a rule", custom(lambda a, b: a * b, lambda g, y, a, b: g * b, None), [S5, S5], "zero", "None in its place"),
     ("only the first element", square(lambda g, y, x: np.where(np.arange(5) == 0, 2 * g * x, 0)), [S5], "first element only",
      "first element"),
     ("one row left out", square(lambda g, y, x: np.where(np.arange(4)[:, None] == 2, 0, 2 * g * x)), [(4, 3)], "some elements",

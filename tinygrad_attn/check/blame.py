@@ -16,6 +16,7 @@ from .diagnosis import (
     Pattern,
     constant_factor,
     elements_off,
+    lost_contributions,
     not_finite,
     numeric_zero,
     only_small_ones,
@@ -122,8 +123,8 @@ def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
     if not repeated or (matrices := p.jacobians()) is None:
         return None
     picked = (matrices[1] != 0).sum(axis=0).reshape(p.a.shape)
-    if (elements_off(p) & (picked < 2)).any():
-        return None
+    if (elements_off(p) & (picked < 2)).any() or lost_contributions(p) is None:
+        return None                                  # an average, or a loop that ends too early, is off at the same elements
     found, counts = np.unique(repeated[0], return_counts=True)
     listed = ", ".join(map(str, found[counts > 1][:6]))
     return Diagnosis("repeated index", f"only elements picked more than once are wrong (index {listed}): the rule overwrites where it must "

@@ -65,7 +65,7 @@ def zero(p: Pattern) -> Diagnosis | None:
     """The rule gives nothing but zeros although the input matters."""
     if not p.a.any() and np.abs(p.n).max(initial=0) > p.tolerance:
         return Diagnosis("zero", f"the gradient is zero {p.everywhere} although the function does depend on this input. The rule returns "
-                                 "zeros, or the value went through detach(), .data, .numpy() or no_grad.")
+                                 "zeros, or there is None in its place, or the value went through detach(), .data, .numpy() or no_grad.")
     return None
 
 
@@ -100,8 +100,10 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
     for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
         size = round(value)
         if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
-            more = "a mean where a sum belongs" if wording == "divided by" else "the 1/N of a mean is missing"
-            return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}; {more}.")
+            more = "; a mean where a sum belongs" if wording == "divided by" else "; the 1/N of a mean is missing"
+            if p.y is not None and p.y.shape == p.x.shape and (m := p.jacobians()) is not None and not _mixed_axes(m[1], p.x.shape):
+                more = ", or a number of the formula, such as an exponent"       # element by element there is no mean
+            return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}{more}.")
     usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
              "of two equal uses is not counted"}
     hint = next((f": {t}" for v, t in usual.items() if abs(factor - v) < 1e-3 * v), "")
@@ -117,7 +119,7 @@ def _root_or_count(factor: float, size: int) -> str:
     if close(math.sqrt(size)) or close(1 / math.sqrt(size)):
         return f"{'multiplied' if factor > 1 else 'divided'} by the square root of {size}, a scale that is missing or applied twice"
     if close((size - 1) / size) or close(size / (size - 1)):
-        return f"{size} where {size - 1} belongs, or the reverse: the divisor of a variance (ddof)"
+        return f"{size} where {size - 1} belongs, or the reverse: a count that is off by one, such as the divisor of a variance (ddof)"
     return ""
 
 
@@ -164,6 +166,7 @@ def transposed(p: Pattern) -> Diagnosis | None:
             return Diagnosis("reversed", f"the gradient is right but reversed along axis {axis}.")
         for shift in range(1, p.a.shape[axis]):
             if same(p.a, np.roll(p.n, shift, axis)):
+                shift -= p.a.shape[axis] * (2 * shift > p.a.shape[axis])
                 return Diagnosis("shifted", f"the gradient is right but shifted by {shift} along axis {axis}.")
     return None
 
@@ -175,7 +178,7 @@ def sums_over_axes(p: Pattern) -> Diagnosis | None:
             if p.n.shape[axis] > 1 and same(p.a, np.broadcast_to(total, p.a.shape)):
                 return Diagnosis("wrong axis", f"the gradient is {how} over axis {axis} of the input and spread out again: a sum too "
                                                "many, over an axis "
-                                               "along which it should vary.")
+                                               "along which it should vary, or a factor that sums to 1 (a softmax) is left out.")
     if p.g is None or p.g.size <= p.x.size or (matrices := p.jacobians()) is None:
         return None
     per_result = (matrices[1] * p.g.reshape(-1, 1)).sum(axis=1).reshape(p.g.shape)     # what each element of the result contributes
@@ -222,8 +225,8 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
         kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
     which = kinds.pop() if len(kinds) == 1 else "one"
     return Diagnosis("repeated use", f"the input at {_where(p, off)} is used several times (a repeated index, or a reused value), but only "
-                                     f"the {which} contribution is counted: the others are missed. Overwritten instead of added; use "
-                                     "np.add.at, or +=.")
+                                     f"the {which} contribution is counted: the others are missed. Either each overwrites the one "
+                                     "before (use np.add.at, or +=), or a sum is missing.")
 
 
 def only_small_ones(p: Pattern) -> Diagnosis | None:
