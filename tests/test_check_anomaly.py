@@ -209,3 +209,13 @@ def test_ctrl_c_is_not_lost_where_a_result_goes():
         del result
         sys.setprofile(None)
     assert not begun
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_the_sum_of_two_passes_can_overflow_too(looked):
+    x = Tensor(np.ones(2, np.float16), requires_grad=True)
+    with detect_anomaly():
+        (x * 1).backward(np.full(2, 4e4, np.float16))
+        assert not looked or x.grad.dtype == np.float16
+        with pytest.raises(FloatingPointError, match="op 'add' made inf .* Tensor .* with 40000 there, Tensor .* with 40000 there"):
+            (x * 1).backward(np.full(2, 4e4, np.float16))

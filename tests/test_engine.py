@@ -46,6 +46,24 @@ def test_a_gradient_is_one_tensor_whether_or_not_it_is_looked_at_between_passes(
     x.zero_grad()                                    # or x and the graph of its gradient would hold each other
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_a_sum_of_gradients_takes_the_wider_dtype_of_the_two(shape):
+    x = leaf(*shape)
+    x.grad = Tensor(np.ones(shape, np.float32))
+    (x / 3).sum().backward()
+    assert x.grad.dtype == np.float64 and np.allclose(x.grad.numpy(), 4 / 3, rtol=1e-12)
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_gradients_of_two_shapes_are_refused_with_both_and_what_to_do(looked):
+    x = leaf(3)
+    (x * 2).sum().backward()
+    assert not looked or x.grad.shape == (3,)
+    x.data = np.ones(4)
+    with pytest.raises(ValueError, match=r"add of Tensor \(3,\) float64, Tensor \(4,\) float64: .* the sizes 3 and 4 differ"):
+        (x * 2).sum().backward()
+
+
 def test_backward_twice_adds_up_and_needs_retain_graph():
     x = leaf(3)
     loss = (x * x).sum()
