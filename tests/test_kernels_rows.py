@@ -318,7 +318,8 @@ def test_product_is_numpys(a, b, dtype):
         close(L.product(np.broadcast_to(x[..., :1, :], x.shape), y), np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y, dtype)
 
 
-@pytest.mark.parametrize("a, b", [((1, 1), (1, 3)), ((3, 1), (1, 1)), ((1, 1), (1, 1)), ((3, 1), (1, 3)), ((1, 3), (3, 1))])
+@pytest.mark.parametrize("a, b", [((1, 1), (1, 3)), ((3, 1), (1, 1)), ((1, 1), (1, 1)), ((3, 1), (1, 3)), ((1, 3), (3, 1)),
+                                  ((20, 1), (1, 1)), ((1, 1), (1, 20))])
 @pytest.mark.parametrize("dtype", "fd")
 def test_zero_times_nan_is_nan_also_where_one_factor_is_a_single_number(a, b, dtype):
     """NumPy's `dot` returns zeros for a single 0, whatever the other matrix holds."""

@@ -110,7 +110,7 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
         y = _linear_thin(x, weight)
     else:
         with _alone(rows, size):
-            y = x.dot(weight.T)
+            y = _dot(x, weight.T)
     if bias is not None:
         y += bias
     return y
