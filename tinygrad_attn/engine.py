@@ -197,7 +197,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                                    "part that was released if it is meant as a constant.")
             if record[5] & RETAINED or goal is not None and id(t) in goal:
                 done[t] = g
-                own.discard(id(t))
+                own.discard(id(t))                   # a rule may pass it on by reference
         if latest > record[0] or special and record[5] & WATCHED:
             guard.check(t, g)
         rules = op.partials

@@ -68,7 +68,7 @@ class Variable:
     __slots__ = ("_data", "_grad", "_record", "_tracked", "name", "__weakref__")
     _kind: type[Any]              # the class ops produce; tensor.py sets it
     _data: Any                    # an ndarray; a single number may be a NumPy scalar, which is ten times as fast as a 0-d array
-    _grad: Any                    # an array, or a Tensor once somebody has asked for it
+    _grad: Any                    # an array; a Tensor once somebody has asked for it, if it was assigned, or with create_graph
     _record: tuple[Any, ...] | None        # a Node in half the space and time: (tick, op, static, saved, scope, PLAIN or what, *inputs)
     _tracked: bool
     name: str | None
