@@ -202,6 +202,14 @@ def test_a_long_chain_has_all_its_steps_and_a_page_of_the_ends():
     assert "Steps 501 to 2,500 of 3,000 are left out" in page and page.count('"incoming": ') == 1000
 
 
+def test_a_released_part_is_the_error_of_backward():
+    x = Tensor(np.ones(2), requires_grad=True)
+    h = x * x
+    h.sum().backward()
+    with pytest.raises(RuntimeError, match="this graph has been released"):
+        viz.backward_steps((h * 2).sum())
+
+
 def test_a_repr_never_raises(monkeypatch):
     steps = ta.backward_steps(leaf(2.0) * 3.0)
     assert "iframe" in steps._repr_html_()

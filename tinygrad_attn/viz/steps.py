@@ -14,6 +14,7 @@ from ..engine import Variable
 from ..errors import describe
 from ..record import watching
 from . import labels, stepper
+from .boxes import op_name
 from .build import build
 from .graph import Graph
 from .model import Picture
@@ -70,7 +71,7 @@ class _Observer:
             self.tick, self.current = node.tick, watched
             self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
         box = where[id(x)]
-        name = str(x.name or "") or (self.picture.boxes[box].title if x._node is None else f"{x._node.op.__name__} n{box}")
+        name = str(x.name or "") or (self.picture.boxes[box].title if x._node is None else f"{op_name(x)} n{box}")
         self.steps[-1].contributions.append(
             Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given)
         )
