@@ -167,14 +167,6 @@ def _unshared(g: Any, fresh: bool) -> Any:
     return g if fresh or g.__class__ is not np.ndarray else g.copy(order="K")
 
 
-def _sum(old: Any, g: Any) -> Any:
-    """old + g, as a Tensor if one is; as Tensors also where somebody looks on, or the shapes differ and an error may have to explain it."""
-    if isinstance(old, Variable) or isinstance(g, Variable) or local.context.observers or old.shape != g.shape:
-        # both, for beside a Tensor a NumPy number counts as Python's and would not take part in the choice of the dtype
-        old, g = (a if isinstance(a, Variable) else constant(a) for a in (old, g))
-    return old + g
-
-
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
     """Add the gradients of the outputs to the `.grad` of every leaf they depend on; see `Tensor.backward`."""
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
@@ -188,8 +180,8 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
                 if not isinstance(g, np.generic):    # single numbers are many and cannot change
                     g = _unshared(g, id(t) in own)
                 while True:
-                    old = t._grad
-                    total = g if old is None else _sum(old, g)
+                    old = None if t._grad is None else t._gradient()
+                    total = g if old is None else old + (g if isinstance(g, Variable) else constant(g))
                     if t._grad is old:               # else another thread has added its gradient meanwhile
                         t._grad = total              # Python changes threads at calls and jumps backwards, so not between these two lines
                         break
