@@ -200,6 +200,7 @@ def test_an_array_to_write_into_is_refused(case):
 X = R(2, 3)
 METHODS = [
     lambda a: a.argmax(0, keepdims=True), lambda a: a.argmin(1, keepdims=True), lambda a: a.argmin(), lambda a: a.argsort(0),
+    lambda a: a.any(0, keepdims=True), lambda a: a.all(1, keepdims=True),
     lambda a: a.all(1), lambda a: a.any(0), lambda a: a.dot(X.T), lambda a: a.trace(1), lambda a: a.take([0, 0, 2], 1),
     lambda a: a.diagonal(1), lambda a: a.flatten(), lambda a: a.ravel(), lambda a: a.transpose(), lambda a: a.transpose(None),
     lambda a: a.transpose(1, 0), lambda a: a.repeat(2, 1), lambda a: a.cumsum(1), lambda a: a.clip(-1, 0.5), lambda a: a.round(1),

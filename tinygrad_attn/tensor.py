@@ -390,8 +390,10 @@ class Tensor(Variable):
     @numpy_names
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmin(axis, keepdims=keepdims)
     def argsort(self, axis: int = -1) -> np.ndarray: return self._data.argsort(axis)
-    def all(self, axis: Axis = None) -> Any: return self._data.all(axis)
-    def any(self, axis: Axis = None) -> Any: return self._data.any(axis)
+    @numpy_names
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Any: return self._data.all(axis, keepdims=keepdims)
+    @numpy_names
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Any: return self._data.any(axis, keepdims=keepdims)
 
 
 Variable._kind = Tensor
