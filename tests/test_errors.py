@@ -192,6 +192,15 @@ CALLS = [
     (lambda: nn.Linear(2, 2).register_full_backward_hook(print), A, r"Write t\.retain_grad\(\) on the tensor"),
     (lambda: ta.checkpoint(nn.Linear(2, 2), t(2), use_reentrant=False), T, "leave use_reentrant= out"),
     (lambda: t(3).permute(0), A, r"Write t\.transpose"),
+    (lambda: t(3).split(1), A, r"Write np\.split\(t, range\(size, t\.shape\[axis\], size\), axis\), which takes the places to cut"),
+    (lambda: t(3).where(t(3) > 0, 0.0), A, r"Write np\.where\(mask, t, other\)\.$"),
+    (lambda: t(3).select(0, 1), A, r"Write np\.take\(t, index, axis\)\.$"),
+    (lambda: t(3, 4).max(1).indices, A, r"Write t\.argmax\(axis\)"),
+    (lambda: t(3).std(unbiased=False), T, r"write ddof=1 for unbiased=True.*ddof=0"),
+    (lambda: t(3).var(0, correction=0), T, r"^var\(\) speaks NumPy.*ddof=0 for .*correction=0"),
+    (lambda: t(3).any(dim=0), T, r"^any\(\) speaks NumPy here: write axis="),
+    (lambda: t(3).all(0, keepdim=True), T, r"^all\(\) speaks NumPy here.*keepdims="),
+    (lambda: F.glu(t(4)), A, r"Write np\.split\(t, 2, axis=-1\)\[0\] \* F\.sigmoid"),
     (lambda: t(3).masked_fill(1, 2), A, r"Write np\.where\(mask, value, t\)"),
     (lambda: t(3).softmax(-1), A, r"Write F\.softmax\(t, axis=-1\)"),
     (lambda: t(3).arctan(), A, r"Write np\.arctan\(t\)"),
@@ -381,7 +390,7 @@ def test_what_a_tensor_says_of_numpys_names_is_true():
 
 @pytest.mark.parametrize("name", ["softplus", "leaky_relu", "elu", "logsigmoid", "normalize", "l1_loss", "nll_loss", "kl_div",
                                   "binary_cross_entropy", "binary_cross_entropy_with_logits", "index_add", "repeat_interleave",
-                                  "index_select", "masked_select", "logsumexp"])
+                                  "index_select", "masked_select", "logsumexp", "split", "where", "select", "glu"])
 def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     torch = require("torch")
     text = hints[name].partition(", which ")[0]
@@ -391,17 +400,21 @@ def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     if name == "kl_div":
         target[0] = [0, 0, 1, 0]
     x = 1 / (1 + np.exp(-x)) if name == "binary_cross_entropy" else x
-    names = dict(np=np, F=F, target=target, indices=np.array([2, 0, 2]), mask=x > 0, axis=1, repeats=2, rows=5)
+    names = dict(np=np, F=F, target=target, indices=np.array([2, 0, 2]), mask=x > 0, axis=1, repeats=2, rows=5, size=3, other=0.5, index=2)
     there = {"t": torch.tensor(x), "target": torch.tensor(target), "indices": torch.tensor(names["indices"])}
     call = {"normalize": lambda t: torch.nn.functional.normalize(t, dim=-1), "kl_div": lambda t: torch.nn.functional.kl_div(
                 t, there["target"]), "nll_loss": lambda t: torch.nn.functional.nll_loss(t.log_softmax(1), there["target"]),
             "index_add": lambda t: torch.zeros(5, 4).index_add(0, there["indices"], t), "logsumexp": lambda t: t.logsumexp(1),
             "repeat_interleave": lambda t: t.repeat_interleave(2, 1), "index_select": lambda t: t.index_select(1, there["indices"]),
-            "masked_select": lambda t: t.masked_select(t > 0)}
+            "masked_select": lambda t: t.masked_select(t > 0), "where": lambda t: t.where(t > 0, 0.5),
+            "select": lambda t: t.select(1, 2), "split": lambda t: t.split(3, 1)}
     loss = "_loss" in name or "cross_entropy" in name
     function = call.get(name) or (lambda t: getattr(torch.nn.functional, name)(t, *[there["target"]] * loss))
     theirs, ours = there["t"].requires_grad_(), Tensor(x, requires_grad=True)
     wanted, got = function(theirs), eval(text, {**names, "t": ours})
+    if name == "split":                              # the last part, of one column, is what is left over
+        assert [part.shape for part in got] == [tuple(part.shape) for part in wanted] == [(3, 3), (3, 1)]
+        wanted, got = wanted[1], got[1]
     assert got.dtype == np.float32 and got.shape == wanted.shape
     np.testing.assert_allclose(got.numpy(), wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
     weights = rng.standard_normal(got.shape).astype(np.float32)

@@ -58,12 +58,18 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
+TORCH_ONLY = {"dim", "keepdim", "unbiased", "correction"}
+
+
 def numpy_names(function: Function) -> Function:
-    """A function that says so when it is called with PyTorch's `dim` or `keepdim` instead of NumPy's `axis` or `keepdims`."""
+    """A function that says so when it is called with PyTorch's `dim`, `keepdim`, `unbiased` or `correction` instead of NumPy's names."""
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and ("dim" in kwargs or "keepdim" in kwargs):
-            raise TypeError(f"{function.__name__}() speaks NumPy here: write axis= for dim=, and keepdims= for keepdim=.")
+        if kwargs and not TORCH_ONLY.isdisjoint(kwargs):
+            raise TypeError(f"{function.__name__}() speaks NumPy here: write " + (
+                "axis= for dim=, and keepdims= for keepdim=." if "dim" in kwargs or "keepdim" in kwargs else
+                "ddof=1 for unbiased=True or correction=1, which PyTorch takes unless told otherwise, and ddof=0 for unbiased=False or "
+                "correction=0, as it is here."))
         if len(args) > 2 and args[-1].__class__ is int:
             raise TypeError(f"{function.__name__}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
                             "by name.")
@@ -73,6 +79,8 @@ def numpy_names(function: Function) -> Function:
 
 ELSEWHERE = {
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "expand": "np.broadcast_to(t, shape)",
+    "split": "np.split(t, range(size, t.shape[axis], size), axis), which takes the places to cut; a single number is how many parts",
+    "where": "np.where(mask, t, other)", "select": "np.take(t, index, axis)", "indices": "t.argmax(axis) or t.argmin(axis)",
     "cat": "np.concatenate([...], axis)", "chunk": "np.split(t, parts, axis)", "t": "t.T", "dim": "t.ndim", "numel": "t.size",
     "type": "t.dtype", "norm": "np.linalg.norm(t)", "contiguous": "nothing: memory order does not matter here",
     "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
@@ -86,6 +94,7 @@ ELSEWHERE = {
     "relu": "F.relu(t)", "sigmoid": "F.sigmoid(t)", "gelu": "F.gelu(t)", "softmax": "F.softmax(t, axis=-1)",
     "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
     "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
+    "glu": "np.split(t, 2, axis=-1)[0] * F.sigmoid(np.split(t, 2, axis=-1)[1])",
     "elu": "np.where(t > 0, t, np.expm1(np.minimum(t, 0)))",
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
@@ -103,8 +112,9 @@ ELSEWHERE = {
     "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
 ELSEWHERE |= {layer: ELSEWHERE[function] for layer, function in {
-    "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "L1Loss": "l1_loss", "NLLLoss": "nll_loss",
-    "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}.items()}
+    "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "GLU": "glu", "L1Loss": "l1_loss",
+    "NLLLoss": "nll_loss", "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy",
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}.items()}
 """What PyTorch's users look for, and what it is called here."""
 
 
