@@ -297,6 +297,25 @@ def test_watching_costs_nothing_once_the_memory_is_gone():
     assert len(guard.watched) == count
 
 
+def test_an_interrupt_while_watched_memory_goes_is_not_lost_nor_is_its_id_kept(monkeypatch):
+    """The next array may get the same id, and would be said to have changed."""
+    array, lost = np.ones(3), []
+    guard.lend(array)
+    key = id(array)
+    assert key in guard.watched and key in guard.handed_out
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename == guard.__file__:
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    del array
+    sys.settrace(before)
+    assert not lost and key not in guard.watched and key not in guard.handed_out
+
+
 def test_a_tensor_nobody_reached_into_is_not_watched():
     count = len(guard.watched)
     x, w = rand(3), rand(3, seed=1)

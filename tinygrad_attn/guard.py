@@ -19,6 +19,7 @@ import sys
 import weakref
 import zlib
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -39,22 +40,21 @@ class Watch:
     __slots__ = ("ref", "changed", "told", "checksum", "place")
 
     def __init__(self, memory: np.ndarray) -> None:
-        key = id(memory)
-        known, reachable = watched, handed_out       # held here: at the interpreter's end module globals are gone
-
-        def forget(_: Any) -> None:
-            known.pop(key, None)
-            reachable.discard(key)
-
-        self.ref = weakref.ref(memory, forget)
+        self.ref = _forgotten_from(watched, memory)
         self.changed = self.told = 0                 # tick of the last known change, and of the last one by the package
         self.checksum: int | None = None             # None: never handed out, so only the package can change it
         self.place: tuple[str, int] | None = None    # file and line that last got hold of it
 
 
 watched: dict[int, Watch] = {}     # by id of the array that owns the memory, or of the operand
-handed_out: set[int] = set()       # those of them that users can reach
+handed_out: dict[int, Any] = {}    # those of them that users can reach
 latest = 0                        # tick of the latest known change of any memory, or of its being handed out
+
+
+def _forgotten_from(known: dict[int, Any], memory: np.ndarray) -> Any:
+    """A weak reference to this memory; when it goes, so does its id here, for the next array may get the same one."""
+    # Called with the reference, pop's default. In a function of Python's Ctrl-C would be printed and forgotten there, and the id stay.
+    return weakref.ref(memory, partial(known.pop, id(memory)))
 
 
 def owner(array: np.ndarray) -> np.ndarray:
@@ -101,9 +101,9 @@ def _place(inside: int) -> tuple[str, int]:
 def _note(memory: np.ndarray) -> None:
     """Take its checksum, unless that was done, and write down who got hold of it."""
     watch = _watch(memory)
-    if watch.checksum is None:
+    if id(memory) not in handed_out:
         watch.checksum = _checksum(memory)
-        handed_out.add(id(memory))
+        handed_out[id(memory)] = _forgotten_from(handed_out, memory)
     watch.place = _place(4)                          # with hand_out or lend, and the method or op that called it
 
 
@@ -152,7 +152,7 @@ def take_back(tensors: Iterable[Any]) -> None:
     for t in tensors if handed_out else ():
         if id(t._data) in handed_out and sys.getrefcount(t._data) <= _ALONE and t._data.base is None:
             last_change(t._data)                     # made while it was held: another graph may still need the old values
-            handed_out.discard(id(t._data))
+            handed_out.pop(id(t._data), None)
             watched[id(t._data)].checksum = None
 
 
