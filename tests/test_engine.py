@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -640,6 +641,33 @@ def test_a_leaf_that_was_frozen_since_gets_no_gradient():
     x.requires_grad = False
     y.sum().backward()
     assert x.grad is None and w.grad is not None
+
+
+@pytest.mark.parametrize("nth", (1, 2, 3))
+def test_an_interrupt_at_any_line_of_entering_a_block_leaves_the_one_around_it_whole(nth):
+    x, lines = leaf(2), 0
+
+    def trace(frame, event, arg):
+        nonlocal lines
+        if frame.f_code is not ta.enable_grad.__enter__.__code__:
+            return None
+        lines += event == "line"
+        if event == "line" and lines == nth:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    with ta.no_grad():
+        sys.settrace(trace)
+        try:
+            with ta.enable_grad():
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert not (x * 2).requires_grad
+    assert lines and (x * 2).requires_grad
 
 
 def test_one_no_grad_in_two_threads():

@@ -71,8 +71,8 @@ class _Recording(ContextDecorator):
 
     def __enter__(self) -> None:
         here = local.context                         # one object may be open in several threads
-        here.before.append((self, here.recording))
-        here.recording = self._value
+        # No call in between, since Ctrl-C comes at calls: what stayed in the list would keep those around it from ending.
+        here.before, here.recording = [*here.before, (self, here.recording)], self._value
 
     def __exit__(self, *_: object) -> None:
         for place in local.context, self._turn:      # a generator that a decorated one has begun may go on and end outside it
