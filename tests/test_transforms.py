@@ -407,6 +407,29 @@ def peak(function):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("nth", (1, 2))
+def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was(nth, monkeypatch):
+    class Half(nn.Module):
+        def forward(self, x):
+            return checkpoint(lambda x: x * 0.5, x)
+
+    calls, real = [], ta.transforms.set_rng_state
+
+    def set_rng_state(state):
+        calls.append(1)
+        if len(calls) == nth:
+            raise KeyboardInterrupt
+        real(state)
+
+    y, here = Half()(Tensor([1.0], requires_grad=True)), ta.transforms.local.context
+    monkeypatch.setattr(ta.transforms, "set_rng_state", set_rng_state)
+    with ta.record_attention():
+        observers = here.observers
+        with pytest.raises(KeyboardInterrupt):
+            y.backward()
+        assert here.scope is None and here.observers == observers != ()
+
+
 def test_checkpoint_needs_less_memory(capsys):
     depth, inside, x = 8, 6, rng.standard_normal((64, 1024)).astype(np.float32)          # an array is 0.25 MB
 

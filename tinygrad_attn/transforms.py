@@ -299,13 +299,13 @@ class _Run:
         here, state = local.context, get_rng_state()
         observers, scope, depth = here.observers, here.scope, _depth.value
         here.observers, here.scope, _depth.value = (), self.scope, self.depth        # a transform in f is recorded if it was in one
-        set_rng_state(self.random_state)
         try:
+            set_rng_state(self.random_state)
             with enable_grad():
                 return self.call(tensors)
         finally:
-            set_rng_state(state)
             here.observers, here.scope, _depth.value = observers, scope, depth
+            set_rng_state(state)                     # last, since Ctrl-C may come in it
 
 
 def _value(*inputs: Any, run: _Run) -> Any:
