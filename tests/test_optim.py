@@ -248,6 +248,18 @@ def test_a_step_is_a_change_that_a_pending_graph_notices():
     assert guard.last_change(frozen._data) == before
 
 
+def test_a_step_that_breaks_off_is_a_change_too():
+    w = Tensor(np.array([1.0, 2.0]), requires_grad=True, dtype=np.float64)
+    v = Tensor(np.ones(2, np.float32), requires_grad=True)
+    loss = (w * w).sum()
+    w.grad, v.grad = np.ones(2), np.full(2, 3e38)
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        optim.SGD([w, v], lr=10.0).step()
+    assert w._data.tolist() == [-9.0, -8.0]           # the first was done
+    with pytest.raises(ValueError, match="changed in place.*test_optim"):
+        loss.backward()
+
+
 def test_training_by_backward():
     x, w = Tensor(np.eye(3)), Tensor(np.zeros((3, 1)), requires_grad=True)
     optimizer = optim.Adam([w], lr=0.1)
