@@ -233,6 +233,24 @@ def test_ctrl_c_while_saving(saved, monkeypatch, where):
     assert unchanged(saved)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows opens no folder")
+def test_ctrl_c_while_the_folder_is_flushed_closes_it(saved, monkeypatch):
+    asked, fsync = [], os.fsync
+
+    def second_fails(descriptor):
+        asked.append(descriptor)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", second_fails)
+    with pytest.raises(KeyboardInterrupt):
+        save({"new": np.ones(2)}, saved)
+    with pytest.raises(OSError):                      # it is closed
+        os.fstat(asked[1])
+    assert list(load(saved)) == ["new"]
+
+
 def test_a_disk_without_folder_flush_is_no_error(path, monkeypatch):
     monkeypatch.setattr(os, "open", fails_with(PermissionError(errno.EACCES, "no")))
     save({"new": np.ones(2)}, path)

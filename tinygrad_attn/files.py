@@ -153,9 +153,11 @@ def _flush_folder(folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return
-    with contextlib.suppress(OSError):  # some network disks refuse; then only surviving a power cut is not promised
-        os.fsync(descriptor)
-    os.close(descriptor)
+    try:
+        with contextlib.suppress(OSError):  # some network disks refuse; then only surviving a power cut is not promised
+            os.fsync(descriptor)
+    finally:  # also after Ctrl-C, which may wait here for a slow disk
+        os.close(descriptor)
 
 
 # ---- loading --------------------------------------------------------------------------------------------------------
