@@ -297,6 +297,18 @@ def test_watching_costs_nothing_once_the_memory_is_gone():
     assert len(guard.watched) == count
 
 
+def test_memory_that_another_thread_takes_back_while_it_is_looked_at_has_not_changed(monkeypatch):
+    w, checksum = rand(3), guard._checksum
+    w.numpy()
+
+    def meanwhile(array):
+        guard.watched[id(w._data)].checksum = None       # as take_back ends
+        return checksum(array)
+
+    monkeypatch.setattr(guard, "_checksum", meanwhile)
+    assert guard.last_change(w._data) == 0
+
+
 def test_an_interrupt_while_watched_memory_goes_is_not_lost_nor_is_its_id_kept(monkeypatch):
     """The next array may get the same id, and would be said to have changed."""
     array, lost = np.ones(3), []

@@ -167,9 +167,10 @@ def last_change(array: Any) -> int:
     watch, seen = (whole, memory) if part is None else (part, array)
     if watch is None:
         return 0
-    if watch.checksum is not None:
+    known = watch.checksum                           # once: another thread may take the memory back meanwhile
+    if known is not None:
         now = _checksum(seen)
-        if now != watch.checksum:
+        if now != known:
             watch.checksum = now
             watch.changed = latest = tick()
     # What else changed in the memory of an operand does not matter, but what the package did there may have been done to this part.
