@@ -14,6 +14,7 @@ import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, ops
+from tinygrad_attn.errors import PACKAGE
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
@@ -668,6 +669,34 @@ def test_an_interrupt_at_any_line_of_entering_a_block_leaves_the_one_around_it_w
             sys.settrace(before)
         assert not (x * 2).requires_grad
     assert lines and (x * 2).requires_grad
+
+
+@pytest.mark.parametrize("create_graph", (False, True))
+def test_an_interrupt_at_any_call_within_grad_leaves_recording_as_it_was(create_graph):
+    x, tries, came = leaf(2), 0, True
+
+    def trace(frame, event, arg):
+        nonlocal left
+        left -= frame.f_code.co_filename.startswith(PACKAGE) and frame.f_code.co_name != "<genexpr>"      # these are closed, too
+        if left == 0:
+            left = -1
+            raise KeyboardInterrupt
+
+    while came:
+        y, tries, came = x * x, tries + 1, False
+        left = tries
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            ta.grad(y, x, np.ones(y.shape), create_graph=create_graph)
+        except KeyboardInterrupt:
+            came = True
+        finally:
+            sys.settrace(before)
+        assert (x * 2).requires_grad
+        with ta.no_grad():
+            assert not (x * 2).requires_grad
+    assert tries > 10
 
 
 def test_one_no_grad_in_two_threads():

@@ -216,7 +216,9 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
                              + ("For a module write list(model.parameters())." if hasattr(x, "parameters") else
                                 "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
-    with enable_grad() if create_graph else no_grad():
+    here = local.context                             # not a `with`, at the end of which Ctrl-C may come
+    before, here.recording = here.recording, bool(create_graph)
+    try:
         found, own = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
         results = []
         for i, x in enumerate(inputs):
@@ -229,5 +231,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
             else:
                 raise ValueError(f"input {i} of grad(), {describe(x)}, was not used to compute the outputs. "
                                  "Pass allow_unused=True to get None for it.")
+    finally:
+        here.recording = before
     guard.take_back(inputs)
     return tuple(results)
