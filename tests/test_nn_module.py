@@ -158,6 +158,16 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
     assert "shape: 'scale' is (4,) here" in str(error.value) and "Transpose" not in str(error.value)
 
 
+def test_names_are_guessed_for_the_first_that_do_not_fit_and_all_are_listed():
+    """A guess compares a name with all others: with a few thousand of both that took as many minutes as there is patience."""
+    net = nn.Sequential(*[nn.Linear(1, 1) for _ in range(30)])
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict({name.replace("weight", "weigth"): value for name, value in net.state_dict().items()})
+    lines = [line for line in str(error.value).splitlines() if "unexpected: " in line]
+    assert lines[0] == "  unexpected: '0.weigth'. Did you mean '0.weight'?" and lines[-1] == "  unexpected: '29.weigth'."
+    assert len(lines) == 30 and sum("Did you mean" in line for line in lines) == 20
+
+
 @pytest.mark.parametrize("kind", ["array", "tensor", "torch", "bfloat16"])
 def test_load_state_dict_copies_in_place(kind):
     net, other = Net(), Net()
