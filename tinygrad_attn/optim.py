@@ -58,8 +58,7 @@ class _Bucket:
 
     def kept(self, names: Iterable[str]) -> list[Array]:
         """The state of these names, zeros where it is new: momentum, say, may be switched on at any step."""
-        for name in (name for name in names if name not in self.state):
-            self.state[name] = np.zeros(self.bounds[-1], self.dtypes[0])
+        self.state |= {name: np.zeros(self.bounds[-1], self.dtypes[0]) for name in names if name not in self.state}
         return [self.state[name] for name in names]
 
     def put(self, i: int, name: str, value: Array) -> None:
@@ -103,7 +102,8 @@ class Optimizer:
     state: Any = Elsewhere("state", "optimizer.state_dict()['state'] to read it; one of your own sets self.state = {} first")
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        self.defaults, self.param_groups = defaults, list[dict[str, Any]]()
+        self.defaults = defaults
+        self.param_groups: list[dict[str, Any]] = []
         self._buckets: list[list[_Bucket]] | None = None  # made at the first step, so that model.astype may come before
         self._walked: list[list[int]] = []  # the ids of the parameters they were made for
         for group in parameter_groups(params):
