@@ -252,3 +252,52 @@ def test_what_was_broadcast_along_short_rows_is_summed_back(n, dtype):
         expected = g.sum(axis=tuple(i for i in range(3) if i >= c.ndim or wide.strides[i] == 0 and g.shape[i] > 1), dtype="f8")
         np.testing.assert_allclose(dx.numpy().reshape(expected.shape), expected, rtol=0, atol=n * 30 * np.finfo(dtype).eps * 30)
         assert dx.dtype == dtype and dx.shape == c.shape
+
+
+WAVE = np.cos(np.arange(9000)).reshape(3000, 3)
+HALVES = {                                           # a function, and numbers at which float16 itself loses the result or its slope
+    "sum": (lambda x: np.sum(x, axis=0), np.ones((3000, 2))), "var": (lambda x: np.var(x, axis=0), WAVE / 10 + 0.25),
+    "std": (lambda x: np.std(x, axis=0), WAVE / 10 + 0.25), "cumsum": (lambda x: np.cumsum(x, axis=0), np.ones((3000, 2))),
+    "einsum": (lambda x: np.einsum("ij->j", x), np.ones((3000, 2))), "norm": (lambda x: np.linalg.norm(x, axis=1), 1e4 * WAVE[:9] + 1),
+    "small norm": (lambda x: np.linalg.norm(x, axis=1), 1e-5 * WAVE[:9]),
+    "cube norm": (lambda x: np.linalg.norm(x, 3, axis=1), 1e3 * WAVE[:9]),
+    "Frobenius": (np.linalg.norm, 1e3 * WAVE[:9]), "broadcast": (lambda x: x + np.zeros((5000, 3), "f2"), WAVE[:1]),
+    "sigmoid": (F.sigmoid, np.linspace(-12, -11.1, 99)), "sinc": (np.sinc, np.array([-3e4, -900.3, -1e-3, 0, 0.3, 2e4])),
+    "silu": (F.silu, np.linspace(-12, -11.1, 99)), "gelu": (F.gelu, np.linspace(-5, -3, 99)),
+    "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), np.array([-3e4, -300, -4, -1, 0, 2, 50, 6e4])),
+    "softmax": (lambda x: F.softmax(x, axis=0), WAVE), "long softmax": (F.softmax, WAVE.reshape(2, -1)),
+    "log_softmax": (lambda x: F.log_softmax(x, axis=0), WAVE), "logsumexp": (lambda x: F.logsumexp(x, axis=0), WAVE),
+    "layer_norm": (lambda x: F.layer_norm(x, 3, np.ones(3, "f2")), WAVE),
+    "soft": (lambda x: F.cross_entropy(x, np.full((3, 3000), 0.25, "f2")), WAVE.T),
+    "weights": (lambda x: F.scaled_dot_product_attention(x, x, x, need_weights=True)[1][:3], WAVE / 10),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("name", HALVES)
+def test_half_precision_is_rounded_once_and_not_at_every_step(name):
+    """As PyTorch: NumPy adds up the rows of a float16 array in float16, where 2,048 + 1 is 2,048."""
+    f, x = HALVES[name]
+    x, results = x.astype("f2"), []
+    for dtype in ("f2", "f8"):
+        t = Tensor(x.astype(dtype), requires_grad=True)
+        y = f(t)
+        slope, = ta.grad(y, t, (1 + np.cos(np.arange(y.size)) / 2).reshape(y.shape).astype("f2").astype(y.dtype))
+        assert y.dtype == slope.dtype == dtype
+        results.append((y.numpy(), slope.numpy()))
+    for found, exact in zip(*results, strict=True):
+        smallest_steps = 1e-7
+        np.testing.assert_allclose(found, exact.astype("f2"), rtol=0.01, atol=max(2e-3 * np.abs(exact).max(), smallest_steps))
+
+
+@pytest.mark.parametrize("f, x", [
+    (lambda a, b: a / b, [1e4, 10]), (np.hypot, [900, 1000]), (lambda a, b: np.linalg.norm(np.stack([a, b]), axis=(0, 1)), [900, 1000]),
+    (lambda a, b: np.std(np.concatenate([np.repeat(a, 5000), np.repeat(b, 5000)])), [900, 1000])], ids=["divide", "hypot", "norm", "std"])
+def test_slopes_in_half_precision_do_not_overflow_on_the_way(f, x):
+    """g a / y is finite where g a is not, as PyTorch's g (a / y)."""
+    slopes = []
+    for dtype in ("f2", "f8"):
+        leaves = [Tensor(np.array([n], dtype), requires_grad=True) for n in x]
+        y = f(*leaves)
+        slopes.append([d.item() for d in ta.grad(y, leaves, np.full(y.shape, 100, dtype))])
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=3e-3)

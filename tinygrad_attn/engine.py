@@ -26,11 +26,14 @@ __all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "o
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     """The adjoint of broadcasting: sum g over the axes along which an input of this shape was repeated.  A 1 of g's stays a 1."""
     lead = g.ndim - len(shape)
-    if g.size > 2048 and shape and lead and g.shape[lead:] == shape and g.__class__ is ndarray and g.dtype.char in "fd":
+    kind = g.dtype.char if g.__class__ is ndarray else ""
+    if kind == "e":                                  # in float16 2,048 + 1 is 2,048
+        return sum_to(g.astype(np.float32), shape).astype(g.dtype)
+    if g.size > 2048 and shape and lead and g.shape[lead:] == shape and kind in ("f", "d"):
         rows = math.prod(g.shape[:lead])             # a product with ones is up to twenty times as fast as NumPy's sum over rows
         return np.ones(rows, g.dtype).dot(g.reshape(rows, -1)).reshape(shape)
     axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead]))
-    if g.size > 2048 and axes == (g.ndim - 1,) and g.shape[-1] <= 128 and g.__class__ is ndarray and g.dtype.char in "fd":
+    if g.size > 2048 and axes == (g.ndim - 1,) and g.shape[-1] <= 128 and kind in ("f", "d"):
         return g.reshape(-1, g.shape[-1]).dot(np.ones(g.shape[-1], g.dtype)).reshape(shape)       # and so for short rows
     if axes:
         g = g.sum(axis=axes, keepdims=True)

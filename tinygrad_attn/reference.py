@@ -15,6 +15,7 @@ import numpy as np
 
 from . import ops
 from .arguments import plain
+from .ops.shapes import in_single
 
 Axis = int | tuple[int, ...]
 
@@ -22,6 +23,7 @@ Axis = int | tuple[int, ...]
 # ---- activations
 
 
+@in_single
 def gelu_reference(x: Any, *, approximate: str = "none") -> Any:
     """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2, or its tanh approximation."""
     if approximate == "tanh":
@@ -29,6 +31,7 @@ def gelu_reference(x: Any, *, approximate: str = "none") -> Any:
     return 0.5 * x * (1 + ops.erf(x * math.sqrt(0.5)))
 
 
+@in_single
 def silu_reference(x: Any) -> Any:
     """silu(x) = x / (1 + e^-x)"""
     return x * ops.sigmoid(x)
@@ -48,6 +51,7 @@ def _as_row(function: Any, x: Any) -> Any:
     return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0), shape=())
 
 
+@in_single
 def softmax_reference(x: Any, *, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     if x.ndim == 0:
@@ -56,6 +60,7 @@ def softmax_reference(x: Any, *, axis: int = -1) -> Any:
     return e / e.sum(axis=axis, keepdims=True)
 
 
+@in_single
 def log_softmax_reference(x: Any, *, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     if x.ndim == 0:
@@ -64,6 +69,7 @@ def log_softmax_reference(x: Any, *, axis: int = -1) -> Any:
     return z - ops.log(ops.exp(z).sum(axis=axis, keepdims=True))
 
 
+@in_single
 def logsumexp_reference(x: Any, *, axis: Axis | None = None, keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j; -inf for nothing or for nothing but -inf."""
     if x.ndim == 0:
@@ -79,13 +85,11 @@ def logsumexp_reference(x: Any, *, axis: Axis | None = None, keepdims: bool = Fa
 
 
 def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
-    """sqrt(mean(x^2) + eps); of float16 in float32, because there 300^2 is infinite."""
-    half = plain(x).dtype == np.float16
-    x = ops.astype(x, dtype=np.float32) if half else x
-    root = ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
-    return ops.astype(root, dtype=np.float16) if half else root
+    """sqrt(mean(x^2) + eps)"""
+    return ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
 
 
+@in_single
 def layer_norm_reference(x: Any, weight: Any = None, bias: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
@@ -96,6 +100,7 @@ def layer_norm_reference(x: Any, weight: Any = None, bias: Any = None, *, ndim: 
     return y if bias is None else y + bias
 
 
+@in_single
 def rms_norm_reference(x: Any, weight: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
@@ -138,6 +143,7 @@ def mse_loss_reference(x: Any, y: Any, *, reduction: str = "mean") -> Any:
     return reduce(ops.square(x - y), reduction)
 
 
+@in_single
 def cross_entropy_reference(x: Any, weight: Any = None, *, target: np.ndarray, ignore_index: int = -100,
                             reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
     """-weight_t log_softmax(x)_t for class indices t; the mean divides by the weights of the targets that count.
@@ -166,6 +172,7 @@ def cross_entropy_reference(x: Any, weight: Any = None, *, target: np.ndarray, i
         return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
 
 
+@in_single
 def soft_cross_entropy_reference(x: Any, target: Any, weight: Any = None, *, reduction: str = "mean",
                                  label_smoothing: float = 0.0) -> Any:
     """-sum_c target_c weight_c log_softmax(x)_c, the targets being probabilities, of the shape of x.
@@ -192,6 +199,7 @@ def repeat_heads(x: Any, times: int) -> Any:
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 
 
+@in_single
 def attention_weights_reference(q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False) -> Any:
     """softmax(q k^T scale + mask) over the keys; a row with no key to look at is all zeros.
 
@@ -213,6 +221,7 @@ def attention_weights_reference(q: Any, k: Any, mask: Any = None, *, scale: floa
     return e / ops.where(blind, 1.0, e.sum(axis=-1, keepdims=True))
 
 
+@in_single
 def scaled_dot_product_attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, scale: float,
                                            is_causal: bool = False, keep: np.ndarray | None = None,
                                            keep_scale: float = 1.0) -> Any:

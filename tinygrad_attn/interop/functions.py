@@ -10,6 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from .. import ops
 from ..errors import describe
+from ..ops.shapes import in_single
 from .common import UNSET, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 from .shapes import _concatenate, _moveaxis, _slice
 
@@ -53,6 +54,7 @@ def _nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
 
 
 @rule(np.sinc)
+@in_single
 def _sinc(x):
     """sin(pi x) / (pi x); near 0 the power series, which has the right derivatives there."""
     x = x * math.pi

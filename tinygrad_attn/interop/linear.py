@@ -11,6 +11,7 @@ import numpy as np
 from .. import ops
 from ..errors import describe
 from ..ops.einsum import parse
+from ..ops.shapes import in_single
 from .common import FUNCTIONS, axes_of, plain, refuse, tensor
 from .shapes import _diagonal, _moveaxis, _ravel, _stack, _trace
 from .ufuncs import vecdot
@@ -112,6 +113,7 @@ def _power(x: Any, p: float) -> Any:
     return ops.where(zero, 0 if p > 0 else math.inf, ops.power(ops.where(zero, 1, x), p))
 
 
+@in_single
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """(sum |x|^ord)^(1/ord), and its limits at 0 (how many are not 0) and infinity (the largest)."""
     if ord is None or ord == 2:

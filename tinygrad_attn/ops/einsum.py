@@ -32,7 +32,9 @@ def einsum(*operands, labels, result):
     ("ij", "jk"), "ik".
     """
     big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
-    return np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=big)
+    half = np.result_type(*operands) == np.float16   # NumPy adds those up in float16, where 2,048 + 1 is 2,048
+    y = np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=big, **({"dtype": np.float32} if half else {}))
+    return y.astype(np.float16) if half else y
 
 
 @einsum.vjp_all

@@ -26,8 +26,7 @@ def add(a, b):
     return a + b
 
 
-add.vjp(lambda g, y, a, b: g,
-        lambda g, y, a, b: g)
+add.vjp(lambda g, y, a, b: g, lambda g, y, a, b: g)
 
 
 @op(broadcasts=True, reads=False)
@@ -36,8 +35,7 @@ def subtract(a, b):
     return a - b
 
 
-subtract.vjp(lambda g, y, a, b: g,
-             lambda g, y, a, b: -g)
+subtract.vjp(lambda g, y, a, b: g, lambda g, y, a, b: -g)
 
 
 @op(broadcasts=True)
@@ -57,7 +55,7 @@ def divide(a, b):
 
 
 divide.vjp(lambda g, y, a, b: g / b,
-           lambda g, y, a, b: -g * y / b)
+           lambda g, y, a, b: -g * (y / b))           # g y may be too large, in float16 soonest
 
 
 def _int_power(a, n):
@@ -384,6 +382,8 @@ def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
     if _large(x):
         return logistic.sigmoid(x)
+    if x.dtype.char == "e":                          # in float16 e^12 is infinite, but 1 / e^12 is not 0
+        return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
     with np.errstate(over="ignore"):                 # where e^-x overflows, 1 / inf = 0 is right
         return 1 / (1 + np.exp(0.0 - x))             # -x would wrap round in unsigned integers
 

@@ -61,8 +61,17 @@ def _of_short_rows(kernel, x, keepdims):
     return kernel(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
 
 
+def _in_single(x, name, **settings):
+    """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at 2,048, since 2,048 + 1 is 2,048 there."""
+    if x.dtype != np.float16:
+        return getattr(x, name)(**settings)
+    return getattr(x, name)(**settings, dtype=np.float32).astype(np.float16)
+
+
 def _total(x, axis, keepdims):
     """x.sum(axis, keepdims=keepdims)"""
+    if x.dtype.char == "e":
+        return _in_single(x, "sum", axis=axis, keepdims=keepdims)
     return _of_short_rows(row_sums, x, keepdims) if has_short_rows(x, axis) else x.sum(axis=axis, keepdims=keepdims)
 
 
@@ -90,7 +99,7 @@ mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / (count(x
 @op
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    return x.var(axis=axis, ddof=ddof, keepdims=keepdims)
+    return _in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 def _centred(x, axis):
@@ -104,11 +113,12 @@ var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
 @op
 def std(x, *, axis=None, ddof=0, keepdims=False):
     """y = sqrt(var(x)); where all elements are equal the gradient is zero, as PyTorch."""
-    return x.std(axis=axis, ddof=ddof, keepdims=keepdims)
+    return _in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
-        kept(g, x, axis) * _centred(x, axis) / (divisor(kept(y, x, axis)) * (count(x, axis) - ddof)))
+        kept(g, x, axis) * (1 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan)
+        * (_centred(x, axis) / divisor(kept(y, x, axis))))
 
 
 def _to_the_extremes(g, y, x, *, axis, keepdims):
@@ -168,14 +178,14 @@ prod.vjp(_prod_rule)
 @op
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
-    return x.cumsum(axis=axis)
+    return _in_single(x, "cumsum", axis=axis)
 
 
 def _cumsum_rule(g, y, x, *, axis):
     if x.ndim == 0:
         return g.reshape(())
     along = 0 if axis is None else axis
-    return flip(flip(g, axis=along).cumsum(axis=along), axis=along).reshape(x.shape)
+    return flip(cumsum(flip(g, axis=along), axis=along), axis=along).reshape(x.shape)
 
 
 cumsum.vjp(_cumsum_rule)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ..engine import op, sum_to
@@ -123,3 +127,17 @@ def triu(x, *, k=0):
 
 tril.vjp(lambda g, y, x, *, k: tril(g, k=k))
 triu.vjp(lambda g, y, x, *, k: triu(g, k=k))
+
+
+def in_single(function: Callable) -> Callable:
+    """The function of Tensors or arrays, but of float16 computed in float32 and rounded once, as PyTorch does.
+
+    In float16 itself 300^2 and e^12 are infinite, and adding 1 over and over ends at 2,048.
+    """
+    @functools.wraps(function)
+    def rounded(x: Any, *others: Any, **settings: Any) -> Any:
+        if {a.dtype for a in (x, *others) if hasattr(a, "dtype") and a.dtype.kind == "f"} != {np.dtype(np.float16)}:
+            return function(x, *others, **settings)
+        wide = [astype(a, dtype=np.float32) if hasattr(a, "dtype") and a.dtype == np.float16 else a for a in (x, *others)]
+        return astype(function(*wide, **settings), dtype=np.float16)
+    return rounded

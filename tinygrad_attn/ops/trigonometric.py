@@ -91,8 +91,8 @@ def hypot(a, b):
     return np.hypot(a, b)
 
 
-hypot.vjp(lambda g, y, a, b: g * a / y,
-          lambda g, y, a, b: g * b / y)
+hypot.vjp(lambda g, y, a, b: g * (a / y),
+          lambda g, y, a, b: g * (b / y))
 
 
 @op
