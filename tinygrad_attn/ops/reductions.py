@@ -117,8 +117,7 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
 
 
 std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
-        kept(g, x, axis) * (1 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan)
-        * (_centred(x, axis) / divisor(kept(y, x, axis))))
+        kept(g, x, axis) / (count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis))))
 
 
 def _to_the_extremes(g, y, x, *, axis, keepdims):

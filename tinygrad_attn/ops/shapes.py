@@ -136,7 +136,8 @@ def in_single(function: Callable) -> Callable:
     """
     @functools.wraps(function)
     def rounded(x: Any, *others: Any, **settings: Any) -> Any:
-        if {a.dtype for a in (x, *others) if hasattr(a, "dtype") and a.dtype.kind == "f"} != {np.dtype(np.float16)}:
+        half = getattr(x, "dtype", None) == np.float16
+        if not half or any(a.dtype.kind == "f" and a.dtype != np.float16 for a in others if hasattr(a, "dtype")):
             return function(x, *others, **settings)
         wide = [astype(a, dtype=np.float32) if hasattr(a, "dtype") and a.dtype == np.float16 else a for a in (x, *others)]
         return astype(function(*wide, **settings), dtype=np.float16)
