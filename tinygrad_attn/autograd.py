@@ -75,7 +75,11 @@ class _Recording(ContextDecorator):
         here.before, here.recording = [*here.before, (self, here.recording)], self._value
 
     def __exit__(self, *_: object) -> None:
-        for place in local.context, self._turn:      # a generator that a decorated one has begun may go on and end outside it
+        here = local.context
+        if here.before and here.before[-1][0] is self:      # nearly always; again without a call
+            *here.before, (_, here.recording) = here.before
+            return
+        for place in here, self._turn:               # a generator that a decorated one has begun may go on and end outside it
             at = _last(self, place)
             if at >= 0:
                 value = place.before.pop(at)[1]
