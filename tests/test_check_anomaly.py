@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import unquoted
 
-from tinygrad_attn import Tensor, backward_steps, nn, record_attention, value_and_grad
+from tinygrad_attn import Tensor, backward_steps, enable_grad, nn, record_attention, value_and_grad
 from tinygrad_attn.check import detect_anomaly
 from tinygrad_attn.engine import local
 from tinygrad_attn.functional import cross_entropy, scaled_dot_product_attention, softmax
@@ -117,6 +117,11 @@ def test_the_line_is_that_of_the_forward_call_and_the_module_is_named():
     with pytest.raises(FloatingPointError, match=r"module 'scale', called at .*np\.sqrt\(x\).*this line") as caught, detect_anomaly():
         Net()(t(0, 1)).sum().backward()
     assert "with 0 there" in str(caught.value)
+
+
+def test_a_function_in_a_context_managers_hands_is_called_on_the_users_line():
+    with pytest.raises(FloatingPointError, match=r"op 'log'.*called at .*this very line"), detect_anomaly():
+        enable_grad()(np.log)(t(0))                  # this very line, not contextlib's
 
 
 def test_what_comes_in_as_infinite_is_no_anomaly():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import linecache
@@ -15,8 +16,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+# How the files begin whose lines are not the user's. contextlib calls what a context manager decorates, as in `no_grad()(f)`.
+INNER = (*(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, np.__file__)), contextlib.__file__)
 
 
 def describe(x: Any) -> str:
@@ -53,7 +54,7 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
 def warn(text: str) -> None:
     """A UserWarning that names the line outside this package that led here, however many calls lie between."""
     frame, level = sys._getframe(1), 2
-    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from .errors import NUMPY, PACKAGE, describe, quoted
+from .errors import INNER, describe, quoted
 
 LARGE = 1 << 17                   # bytes, from where the checksum is made of sums
 
@@ -91,9 +91,9 @@ def _watch(memory: np.ndarray) -> Watch:
 
 
 def _place(inside: int) -> tuple[str, int]:
-    """File and line of the first caller outside this package and NumPy; the innermost `inside` frames are known to lie within."""
+    """File and line of the first caller who is not INNER; the innermost `inside` frames are known to lie within."""
     frame = sys._getframe(inside)
-    while frame.f_code.co_filename.startswith((PACKAGE, NUMPY)) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 

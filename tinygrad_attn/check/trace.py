@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, local
-from ..errors import NUMPY, PACKAGE, quoted
+from ..errors import INNER, quoted
 from ..record import dotted_name
 
 
@@ -29,7 +29,7 @@ def origin(depth: int = 1) -> Place | None:
     frame = sys._getframe(depth)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((PACKAGE, NUMPY, "<frozen ")):      # "<frozen runpy>": Python itself, at `python -m`
+        if not file.startswith((*INNER, "<frozen ")):      # "<frozen runpy>": Python itself, at `python -m`
             return Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
