@@ -45,6 +45,7 @@ def call(case, values):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated")          # from NumPy 2.5 on; it is there all the same
 def test_values_shapes_and_dtypes_are_numpys(case, dtype):
     arrays = [x.astype(dtype) for x in floats([case[2], case[3]])]
     inputs = [Tensor(x, requires_grad=True) for x in arrays]
