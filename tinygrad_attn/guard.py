@@ -91,7 +91,7 @@ def _watch(memory: np.ndarray) -> Watch:
 
 
 def _place(inside: int) -> tuple[str, int]:
-    """File and line of the first caller who is not INNER; the innermost `inside` frames are known to lie within."""
+    """File and line of the first caller not in INNER; the innermost `inside` frames are known to lie within."""
     frame = sys._getframe(inside)
     while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
         frame = frame.f_back
