@@ -136,6 +136,13 @@ def test_smoothing_is_the_mean_of_what_there_is():
     np.testing.assert_allclose(figures.smoothed([4.0, 2.0, 0.0, 6.0], window=2), [4, 3, 1, 3])
 
 
+def test_every_run_has_its_curves(small):
+    """--runs may ask for more than there are colours."""
+    runs = [SimpleNamespace(losses=[2.0, 1.0], accuracies=[50.0, 60.0], split=small) for _ in range(len(figures.RUN_COLOURS) + 2)]
+    left, right = figures.learning_curves(runs, {}).axes
+    assert len(left.lines) == 2 * len(runs) and len(right.lines) == len(runs)
+
+
 # ---- the whole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def learning_curves(runs: Sequence[Run], baselines: Mapping[str, float]) -> Any:
     """Left the loss of every update and its running mean, right the accuracy on the test images after every epoch."""
     fig = figure(9.6, 3.6)
     left, right = fig.subplots(1, 2)
-    for run, colour in zip(runs, RUN_COLOURS, strict=False):
+    for run, colour in zip(runs, itertools.cycle(RUN_COLOURS), strict=False):
         per_epoch = len(run.losses) / max(1, len(run.accuracies))
         epochs = np.arange(1, len(run.losses) + 1) / per_epoch
         left.plot(epochs, run.losses, color=colour, alpha=0.18, linewidth=0.8)
