@@ -76,16 +76,16 @@ def tail_loss(model, manual, windows=None):
 
 
 def train(model, manual, settings, checkpoint, resume):
-    """Learn from random pieces of the head; True when done, False when Ctrl-C came first. A checkpoint is kept in both cases."""
+    """Learn from random pieces of the head; True when done, False when Ctrl-C came first. The last step is kept in both cases."""
     steps = settings["steps"]
     optimizer = optim.AdamW(model.parameters(), lr=settings["lr"], betas=(0.9, 0.99), weight_decay=0.1)
     schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 20, total_steps=steps, min_lr=settings["lr"] / 20)
     step = ta.load_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule).step if resume else 0
 
     def save():
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
         ta.save_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule, step=step, extra=settings)
 
+    every = math.ceil(steps / 10)
     with ctrl_c_noticed() as stopped, Progress(step, steps) as progress:
         while step < steps and not stopped:
             starts = default_generator().integers(0, manual.start - CONTEXT, settings["batch"])
@@ -97,7 +97,7 @@ def train(model, manual, settings, checkpoint, resume):
             optimizer.step()
             schedule.step()
             step += 1
-            if step % max(1, steps // 10) == 0:
+            if step % every == 0 or step == steps:
                 progress.note(f"{tail_loss(model, manual, windows=64):.3f}")
                 save()
             progress.show(step, loss.item())
@@ -123,7 +123,7 @@ def ctrl_c_noticed():
 
 
 class Progress:
-    """A bar on a terminal, ten plain lines in a log."""
+    """A bar on a terminal, up to ten plain lines in a log."""
 
     def __init__(self, done, steps):
         self.steps, self.begun, self.noted, self.bar = steps, time.perf_counter(), None, None
@@ -220,10 +220,12 @@ def read_options():
     options.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     options.add_argument("--checkpoint", type=Path, default=Path("runs/language-model.safetensors"))
     chosen = options.parse_args()
-    if min(chosen.length, chosen.top_k, 1 if chosen.steps is None else chosen.steps) < 1 or chosen.temperature <= 0 or not chosen.prompt:
+    if min(chosen.length, chosen.top_k, 1 if chosen.steps is None else chosen.steps) < 1 or not chosen.temperature > 0 or not chosen.prompt:
         options.error("--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt has a character or more")
     if chosen.seed < 0:
         options.error("--seed is not negative")
+    if chosen.checkpoint.is_dir():
+        options.error(f"--checkpoint is the name of a file, and {str(chosen.checkpoint)!r} is a folder")
     if chosen.resume and not chosen.checkpoint.exists():
         options.error(f"there is nothing to resume: no file {str(chosen.checkpoint)!r}; leave out --resume")
     return chosen
@@ -233,7 +235,9 @@ def settings_of(chosen):
     """The settings of this run, or of the one that is resumed."""
     if not chosen.resume:
         return SETTINGS | {"steps": chosen.steps or SETTINGS["steps"]}
-    settings = json.loads(load_metadata(chosen.checkpoint)["extra"])
+    settings = json.loads(load_metadata(chosen.checkpoint).get("extra", "null"))
+    if not isinstance(settings, dict) or settings.keys() != SETTINGS.keys():
+        raise ValueError(f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or name another file")
     if chosen.steps not in (None, settings["steps"]):
         sys.exit(f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its learning rate was planned for them; "
                  "leave out --steps, or leave out --resume to begin afresh.")
@@ -242,7 +246,8 @@ def settings_of(chosen):
 
 def main():
     chosen = read_options()
-    sys.stdout.reconfigure(errors="replace")                      # a pipe on Windows has not every character of the manual
+    if sys.stdout:                                                # None where it is closed, as under pythonw
+        sys.stdout.reconfigure(errors="replace")                  # a pipe on Windows has not every character of the manual
     if importlib.util.find_spec("safetensors") is None:
         print("skipped: safetensors, in which checkpoints are kept, is not installed: pip install safetensors")
         return
@@ -251,7 +256,11 @@ def main():
         prompt = manual.encode(chosen.prompt)
     except ValueError as error:
         sys.exit(f"--prompt: {error}")
-    settings = settings_of(chosen)
+    try:
+        settings = settings_of(chosen)
+        chosen.checkpoint.parent.mkdir(parents=True, exist_ok=True)                           # now, and not when there is much to lose
+    except (OSError, ValueError) as error:
+        sys.exit(f"--checkpoint: {error}")
     ta.reuse_memory()
     ta.manual_seed(chosen.seed)
     model = LanguageModel(manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"])

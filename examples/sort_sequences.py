@@ -143,7 +143,6 @@ def draw(model, digits, path):
     axes = ta.viz.attention(seen[last][0][0], queries=list(answer[0]), keys=list(digits))
     for ax in axes:
         ax.set(xlabel="read", ylabel="written")
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")                            # all or nothing
     try:
         axes[0].figure.savefig(part, dpi=110)
@@ -164,9 +163,18 @@ def main():
         options.error("--length is 4 to 18, --steps at least 4, and --seed not negative")
     if chosen.out and chosen.out.suffix.lower() not in (".png", ".svg", ".pdf"):                     # now, and not after the training
         options.error(f"--out is the name of a picture, which ends in .png, .svg or .pdf, not {str(chosen.out)!r}")
+    if chosen.out and chosen.out.is_dir():
+        options.error(f"--out is the name of a picture, and {str(chosen.out)!r} is a folder")
+    if sys.stdout:                                                # None where it is closed, as under pythonw
+        sys.stdout.reconfigure(errors="replace")                  # a pipe on Windows has not every letter of a picture's name
     if chosen.out and importlib.util.find_spec("matplotlib") is None:
         print("skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out")
         return
+    if chosen.out:
+        try:
+            chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.exit(f"--out: {error}")
 
     ta.reuse_memory()
     ta.set_num_threads(1)                            # matrices this small gain nothing from a second thread

@@ -164,7 +164,7 @@ class CtrlC(language_model.Progress):
 
 def test_stopped_and_resumed_is_the_same_as_never_stopped(manual, tmp_path, monkeypatch, capsys):
     require("safetensors")
-    whole, cut = tmp_path / "new" / "whole.safetensors", tmp_path / "cut.safetensors"
+    whole, cut = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
     model = fresh(manual)
     assert language_model.train(model, manual, SETTINGS, whole, resume=False)
 
@@ -209,9 +209,9 @@ def test_program_is_stopped_by_ctrl_c_and_goes_on(tmp_path):
 
 def test_finished_model_only_writes(tmp_path):
     require("safetensors")
-    learned = run("language_model.py", "--steps", 20, "--length", 30, folder=tmp_path)
+    learned = run("language_model.py", "--steps", 29, "--length", 30, folder=tmp_path)        # no multiple of a tenth
     assert learned.returncode == 0, learned.stdout + learned.stderr
-    for expected in ("^true +before it learns", "^true +the key/value cache", r"^  3\.2\d  counting single characters", "step +20 of 20"):
+    for expected in ("^true +before it learns", "^true +the key/value cache", r"^  3\.2\d  counting single characters", "step +29 of 29"):
         assert re.search(expected, learned.stdout, re.MULTILINE), expected
     written = run("language_model.py", "--resume", "--length", 30, folder=tmp_path)
     assert written.returncode == 0 and "step" not in written.stdout
@@ -223,21 +223,51 @@ def test_finished_model_only_writes(tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--prompt", "\u4e00"], "the manual has no"), (["--resume"], "nothing to resume"), (["--temperature", "0"], "above 0"),
-    (["--prompt", ""], "has a character"), (["--steps", "0"], "at least 1"), (["--seed", "-1"], "--seed is not negative")])
+    (["--prompt", ""], "has a character"), (["--steps", "0"], "at least 1"), (["--seed", "-1"], "--seed is not negative"),
+    (["--temperature", "nan"], "above 0"), (["--checkpoint", "."], "'.' is a folder"), (["--checkpoint", "file/new.safetensors"], "'file'"),
+    (["--resume", "--checkpoint", "file"], "--checkpoint: 'file' is empty")])
 def test_wrong_options(arguments, message, tmp_path):
+    require("safetensors")
+    (tmp_path / "file").touch()
     done = run("language_model.py", *arguments, folder=tmp_path)
     assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout, "before the training"
+
+
+@pytest.mark.parametrize("extra", [None, 5, {"steps": 5}])
+def test_a_file_of_another_program_is_not_resumed(extra, tmp_path):
+    require("safetensors")
+    ta.save_checkpoint(tmp_path / "other.safetensors", model=nn.Linear(2, 2), extra=extra)
+    ta.save({"weight": np.zeros(2)}, tmp_path / "weights.safetensors")
+    for name in ("other", "weights"):
+        done = run("language_model.py", "--resume", "--checkpoint", f"{name}.safetensors", folder=tmp_path)
+        assert done.returncode == 1 and f"'{name}.safetensors' was not saved by this program" in done.stderr
+        assert "Traceback" not in done.stderr and not done.stdout
+
+
+def test_without_standard_output(monkeypatch):
+    """As under pythonw, or after `>&-`."""
+    require("safetensors")
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["language_model.py", "--prompt", "\u4e00"])
+    with pytest.raises(SystemExit, match="the manual has no"):
+        language_model.main()
 
 
 # ---- sorting
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--seed", "-1"], "--seed not negative"), (["--out", "a.xyz"], r"not 'a.xyz'"), (["--out", "picture"], "ends in .png, .svg or .pdf")])
+    (["--seed", "-1"], "--seed not negative"), (["--out", "a.xyz"], r"not 'a.xyz'"), (["--out", "picture"], "ends in .png, .svg or .pdf"),
+    (["--out", "folder.png"], "'folder.png' is a folder"), (["--out", "file/new.png"], "'file'")])
 def test_wrong_options_of_sorting(arguments, message, tmp_path):
+    require("matplotlib")
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.png").mkdir()
     done = run("sort_sequences.py", *arguments, folder=tmp_path)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
     assert not done.stdout, "before the training"
+
 
 @pytest.mark.parametrize("task, answer", [("sort", [0, 1, 3, 9, 9]), ("reverse", [1, 9, 0, 3, 9]), ("copy", [9, 3, 0, 9, 1])])
 def test_tasks(task, answer):
@@ -282,13 +312,13 @@ def test_right_means_right_in_every_place(monkeypatch):
 
 def test_learns_to_sort_and_draws_where_it_looked(tmp_path):
     require("matplotlib")
-    done = run("sort_sequences.py", "--out", "new/where.png", folder=tmp_path)
+    done = run("sort_sequences.py", "--out", "n\u00e9w/where.png", folder=tmp_path, output="ascii")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = float(re.search(r"^true +([\d.]+) %", done.stdout, re.MULTILINE)[1])
     assert reached >= 90
     for digits, answer in re.findall(r"^  ([\d ]+)  ->  ([\d ]+)$", done.stdout, re.MULTILINE):
         assert len(digits.split()) == len(answer.split()) == 5
-    picture = tmp_path / "new" / "where.png"
+    picture = tmp_path / "n\u00e9w" / "where.png"
     assert picture.read_bytes().startswith(b"\x89PNG") and list(picture.parent.iterdir()) == [picture]
 
 
