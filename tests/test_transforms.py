@@ -89,6 +89,22 @@ def test_a_function_that_ignores_its_input_has_zero_derivatives():
     close(hessian(lambda x: np.sum(x), X), np.zeros((3, 3)))
 
 
+def test_a_result_of_whole_numbers_or_booleans_is_constant_to_jvp_too():
+    for f in (lambda x: x > 0, lambda x: np.argsort(x)):
+        y, tangent = jvp(f, X, V)
+        assert np.array_equal(y, f(X)) and tangent.shape == y.shape and not np.any(tangent.numpy())
+        close(vjp(f, X)[1](V)[0], np.zeros(3))
+
+
+@pytest.mark.parametrize("call", [
+    lambda v: jvp(np.sin, 1.0, v), lambda v: hvp(np.sin, 1.0, v), lambda v: vjp(np.sin, 1.0)[1](v), lambda v: vjp(lambda x: 2.0, X)[1](v),
+])
+@pytest.mark.parametrize("v", [None, "a", 1j])
+def test_a_direction_is_of_real_numbers(call, v):
+    with pytest.raises(TypeError, match="a Tensor holds real numbers or booleans; got"):
+        call(v)
+
+
 @pytest.mark.parametrize("call", [
     lambda: value_and_grad(math.sin)(0.5), lambda: hessian(math.sin, 0.5), lambda: jvp(math.sin, 0.5, 1.0), lambda: vjp(math.sin, 0.5),
     lambda: hvp(math.sin, 0.5, 1.0), lambda: jacobian(lambda x: x.numpy(), X), lambda: jacobian(lambda x: x.numpy() * 0 + x.numpy()[0], X),
@@ -171,7 +187,8 @@ def test_transforms_can_be_nested_and_differentiated():
     (lambda: jvp(f, X, np.ones(2)), ValueError, r"a tangent has its input's shape: got \(2,\)"),
     (lambda: jvp(f, (X,), (V, V)), ValueError, "1 inputs but 2 tangents"),
     (lambda: hvp(scalar, X, np.ones(2)), ValueError, r"v has x's shape: got \(2,\)"),
-    (lambda: vjp(f, X)[1](np.ones(3)), ValueError, r"gradient has shape \(3,\) but the output has shape \(4,\)"),
+    (lambda: vjp(f, X)[1](np.ones(3)), ValueError, r"g has y's shape: got \(3,\) for Tensor \(4,\)"),
+    (lambda: vjp(lambda x: np.ones(2), X)[1](np.ones(3)), ValueError, r"g has y's shape: got \(3,\) for Tensor \(2,\)"),
     (lambda: value_and_grad(scalar, X), TypeError, r"argnums counts the arguments.*array \(3,\).*value_and_grad\(f\)\(x\)"),
     (lambda: value_and_grad(scalar, argnums="x"), TypeError, "argnums counts the arguments.*'x'"),
     (lambda: value_and_grad(scalar)(), TypeError, "argnums=0 counts from 0, but 0 arguments came by place"),
@@ -308,6 +325,14 @@ def test_a_checkpoint_sees_what_a_transform_inside_is_taken_at():
     for run in (lambda f, *xs, **options: f(*xs, **options), checkpoint):
         close(ta.grad(run(slope, Tensor(2 * X), create_graph=True), z)[0], 24 * X**3)
         close(ta.grad(vjp(lambda x, run=run: run(slope, x), 2 * X, create_graph=True)[0], z)[0], 24 * X**3)
+
+
+@pytest.mark.parametrize("product", [
+    lambda v: jvp(np.sin, X, v)[1], lambda v: vjp(np.sin, X)[1](v)[0], lambda v: hvp(lambda x: -np.sum(np.cos(x)), X, v),
+])
+def test_a_checkpoint_sees_the_direction_of_a_transform_inside(product):
+    for run in (lambda f, x: f(x), checkpoint):
+        close(value_and_grad(lambda v, run=run: np.sum(run(lambda x: product(v) * x, V)))(Y[0])[1], np.cos(X) * V)
 
 
 def test_a_gradient_inside_a_checkpoint_is_a_transforms():

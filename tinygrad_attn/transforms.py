@@ -16,6 +16,7 @@ import numpy as np
 
 from . import guard
 from .autograd import enable_grad, grad, no_grad
+from .convert import as_gradient
 from .engine import Op, Variable, clone, constant, local, sweep
 from .errors import describe
 from .random import get_rng_state, set_rng_state
@@ -43,12 +44,27 @@ def _input(x: Any, create_graph: bool) -> Tensor:
         return Tensor(x, requires_grad=True)
     if create_graph and x._tracked and local.context.recording:
         return clone(x)
-    for observer in local.context.observers:
-        if isinstance(observer, _Closure):           # a checkpoint, that would not learn of x from the ops that take the leaf
-            observer.note(x)
+    _tell_checkpoints(x)                             # of the ops they see only the leaf
     leaf = Tensor._of(x._data)
     leaf.requires_grad = True                        # refuses integers
     return leaf
+
+
+def _direction(v: Any, like: Tensor, rule: str) -> Tensor:
+    """What a derivative is multiplied by: real numbers of a tensor's shape."""
+    if isinstance(v, Variable):
+        _tell_checkpoints(v)                         # no op takes it where nothing is recorded
+    else:
+        v = Tensor._of(as_gradient(v, like.dtype))
+    if v.shape != like.shape:
+        raise ValueError(f"{rule}: got {v.shape} for {describe(like)}.")
+    return v
+
+
+def _tell_checkpoints(x: Variable) -> None:
+    for observer in local.context.observers:
+        if isinstance(observer, _Closure):
+            observer.note(x)
 
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
@@ -120,14 +136,15 @@ def _outcome(y: Tensor, create_graph: bool) -> Tensor:
 def vjp(f: Callable[..., Any], *xs: Any, create_graph: bool | None = None) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
     """`(y, pullback)`: y = f(*xs), and `pullback(g)` = the tuple of g^T dy/dx, one for each x.  As jax.vjp.
 
-    g has y's shape.  The pullback may be called several times.  Raises TypeError if f returns several tensors.
+    g has y's shape (ValueError otherwise).  The pullback may be called several times.  Raises TypeError if f returns several
+    tensors.
     """
     recorded = _recorded(create_graph)
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
-        return _gradients(y, inputs, g, recorded, True)
+        return _gradients(y, inputs, _direction(g, y, "g has y's shape"), recorded, True)
 
     return _outcome(y, recorded), pullback
 
@@ -150,14 +167,13 @@ def jvp(f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = 
         raise ValueError(f"jvp() got {len(xs)} inputs but {len(vs)} tangents; give one for each.")
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
-    seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
-    for x, v in zip(inputs, vs, strict=True):
-        if np.shape(v) != x.shape:
-            raise ValueError(f"a tangent has its input's shape: got {np.shape(v)} for {describe(x)}.")
-    pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), vs, strict=True) if p._tracked]
+    vs = [_direction(v, x, "a tangent has its input's shape") for x, v in zip(inputs, vs, strict=True)]
     tangent = None
-    if pulled:
-        tangent, = grad([p for p, _ in pulled], [seed], [v for _, v in pulled], create_graph=recorded, allow_unused=True)
+    if y._tracked:
+        seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
+        pulled = [(p, v) for p, v in zip(_gradients(y, inputs, seed, True, True), vs, strict=True) if p._tracked]
+        if pulled:
+            tangent, = grad([p for p, _ in pulled], [seed], [v for _, v in pulled], create_graph=recorded, allow_unused=True)
     return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
 
 
@@ -223,9 +239,7 @@ def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = No
     """
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
-    v = v if isinstance(v, Variable) else np.asarray(v, x.dtype)
-    if v.shape != x.shape:
-        raise ValueError(f"v has x's shape: got {v.shape} for {describe(x)}.")
+    v = _direction(v, x, "v has x's shape")
     slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
     return _gradients(slope, [x], v, recorded, False)[0]
 
