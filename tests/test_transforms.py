@@ -181,6 +181,19 @@ def test_transforms_can_be_nested_and_differentiated():
     assert value_and_grad(lambda x: x * inner(x))(2.0)[1].item() == 24.0
 
 
+def test_a_pullback_is_differentiated_by_g_alone():
+    """It was made outside, where nothing was to be differentiated again."""
+    jac = jacobian(f, X).numpy()
+    _, pullback = vjp(f, X)
+    g = np.ones(4)
+    close(jacobian(lambda g: pullback(g)[0], g), jac.T)
+    close(jvp(lambda g: pullback(g)[0], g, g)[1], jac.T @ g)
+    close(hessian(lambda g: np.sum(pullback(g)[0] ** 2), g), 2 * jac @ jac.T)
+    assert not pullback(Tensor(g, requires_grad=True))[0].requires_grad
+    _, pullback = vjp(f, X, create_graph=False)
+    close(jacobian(lambda g: pullback(g)[0], g), np.zeros((3, 4)))
+
+
 @pytest.mark.parametrize("call, error, message", [
     (lambda: value_and_grad(lambda x: x)(X), ValueError, r"needs a function with a single number.*Tensor \(3,\)"),
     (lambda: vjp(lambda x: (x, x), X), TypeError, "must return one Tensor"),

@@ -144,7 +144,8 @@ def vjp(f: Callable[..., Any], *xs: Any, create_graph: bool | None = None) -> tu
     y = _call(f, inputs)
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
-        return _gradients(y, inputs, _direction(g, y, "g has y's shape"), recorded, True)
+        again = recorded or _recorded(create_graph)  # g may be a variable of a function around this call alone
+        return _gradients(y, inputs, _direction(g, y, "g has y's shape"), again, True)
 
     return _outcome(y, recorded), pullback
 
