@@ -66,6 +66,14 @@ def test_several_inputs_and_argnums():
     assert not value.requires_grad and not slope.requires_grad
 
 
+def test_an_argument_that_is_listed_twice_has_the_same_gradient_twice():
+    for argnums in ((0, 0), (0, -2)):
+        value, found = value_and_grad(lambda a, b: np.sum(a * a * b), argnums)(X, V)
+        close(value, np.sum(X * X * V))
+        for g in found:
+            close(g, 2 * X * V)
+
+
 def test_inputs_may_be_tensors_arrays_and_numbers():
     assert value_and_grad(lambda x: x**3)(2.0)[1].item() == 12.0
     assert value_and_grad(lambda x: x**3)(2.0)[0].dtype == np.float32        # a Python number takes the default dtype

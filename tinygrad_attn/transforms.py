@@ -198,10 +198,9 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, c
             raise TypeError(f"argnums={argnums} counts from 0, but {len(args)} arguments came by place. Pass the value to differentiate by "
                             "without its name.")
         recorded = _recorded(create_graph)
-        inputs = [_input(args[i], recorded) for i in chosen]
-        given = list(args)
-        for i, x in zip(chosen, inputs, strict=True):
-            given[i] = x
+        places = [i % len(args) for i in chosen]
+        taken = {i: _input(args[i], recorded) for i in places}       # once, if it is listed twice
+        inputs, given = [taken[i] for i in places], [taken.get(i, x) for i, x in enumerate(args)]
         y = _call(f, given, kwargs)
         if y.size != 1:
             raise ValueError(f"this transform needs a function with a single number as its result, but that is {describe(y)}. Reduce it "
