@@ -301,3 +301,27 @@ def test_slopes_in_half_precision_do_not_overflow_on_the_way(f, x):
         y = f(*leaves)
         slopes.append([d.item() for d in ta.grad(y, leaves, np.full(y.shape, 100, dtype))])
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=3e-3)
+
+
+@pytest.mark.parametrize("g, a, b", [(100, 1e4, 10), (1e-3, 0.1, 1e-3), (0, 1, 1e-4), (-2, 0.5, 200)])
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_the_slope_of_a_divisor_is_finite_where_either_factor_alone_is_not(g, a, b, dtype):
+    """-g / b y: a small divisor makes y / b infinite, and a zero gradient, as np.where gives it, would make NaN of that."""
+    if dtype == "f4":                                # the same at the ends of float32
+        g, a, b = g * abs(g) ** 6, a ** 7, b ** 7
+    b = Tensor(np.array([b], dtype), requires_grad=True)
+    (np.array([a], dtype) / b).backward(np.array([g], dtype))
+    exact = -float(np.array(g, dtype)) * float(np.array(a, dtype)) / float(b.item()) ** 2
+    np.testing.assert_allclose(b.grad.numpy(), [exact], rtol=5e-3)
+
+
+@pytest.mark.parametrize("f", [np.mean, np.std, lambda x: F.mse_loss(x, np.zeros(x.shape, x.dtype))], ids=["mean", "std", "mse_loss"])
+def test_half_precision_divides_by_more_than_its_largest_number(f):
+    """The slopes of a mean over 70,000 were 0, since 70,000 is infinite in float16."""
+    x, slopes = np.tile(np.array([0.5, -1, 2, 1], "f2"), 17_500), []
+    for dtype in ("f2", "f8"):
+        t = Tensor(x.astype(dtype), requires_grad=True)
+        f(t).backward(np.array(100, dtype))
+        slopes.append(t.grad.numpy())
+    assert slopes[0].dtype == "f2"
+    np.testing.assert_allclose(*slopes, rtol=5e-3)

@@ -55,7 +55,7 @@ def divide(a, b):
 
 
 divide.vjp(lambda g, y, a, b: g / b,
-           lambda g, y, a, b: -g * (y / b))           # g y may be too large, in float16 soonest
+           lambda g, y, a, b: -g / b * y)            # g y or y / b may be infinite where this is not, in float16 soonest
 
 
 def _int_power(a, n):

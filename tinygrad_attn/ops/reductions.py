@@ -45,6 +45,11 @@ def count(x, axis):
     return total
 
 
+def _divisor_of(g, n):
+    """The number n to divide a gradient by; a NumPy one where float16 would make infinity of it, and the quotient 0."""
+    return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
+
+
 def values(x):
     """The plain array of an operand, for choices that no derivative follows."""
     return getattr(x, "_data", x)
@@ -93,7 +98,7 @@ def mean(x, *, axis=None, keepdims=False):
     return total / (x.size // total.size)
 
 
-mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / (count(x, axis) or 1), x))
+mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / _divisor_of(g, count(x, axis) or 1), x))
 
 
 @op
@@ -117,7 +122,7 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
 
 
 std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
-        kept(g, x, axis) / (count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis))))
+        kept(g, x, axis) / _divisor_of(g, count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis))))
 
 
 def _to_the_extremes(g, y, x, *, axis, keepdims):
