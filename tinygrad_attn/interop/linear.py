@@ -114,6 +114,10 @@ def _power(x: Any, p: float) -> Any:
 
 
 @in_single
+def _root_of_powers(x: Any, *, axis: Any, keepdims: bool, ord: Any) -> Any:
+    return _power(ops.sum(_power(x, ord), axis=axis, keepdims=keepdims), 1 / ord)
+
+
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """(sum |x|^ord)^(1/ord), and its limits at 0 (how many are not 0) and infinity (the largest)."""
     if ord is None or ord == 2:
@@ -129,7 +133,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         return ops.sum(ops.where(True, (plain(size) != 0).astype(size.dtype), size), axis=axis, keepdims=keepdims)
     if ord == 1:
         return ops.sum(size, axis=axis, keepdims=keepdims)
-    return _power(ops.sum(_power(size, ord), axis=axis, keepdims=keepdims), 1 / ord)
+    return _root_of_powers(size, axis=axis, keepdims=keepdims, ord=ord)
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
