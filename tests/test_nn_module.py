@@ -459,3 +459,9 @@ def test_repr_is_a_tree():
 ], ids=lambda x: x if isinstance(x, str) else type(x).__name__)
 def test_repr_shows_the_settings(module, head):
     assert repr(module).splitlines()[0].removeprefix(f"{type(module).__name__}(").removesuffix(")") == head
+
+
+def test_a_name_that_is_no_text_is_refused_like_any_other():
+    model = nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"does not fit Linear.*\n.*unexpected: 0\.$"):
+        model.load_state_dict({**model.state_dict(), 0: np.ones(1)})

@@ -351,7 +351,7 @@ class Module:
         lines = []
         if strict:                                   # a guess looks through all names, which for each of thousands would take minutes
             lines += [f"missing: {name!r} {own[name].shape}" for name in missing]
-            lines += [f"unexpected: {name!r}.{nearest(name, () if i >= 20 else missing or own)}" for i, name in enumerate(unexpected)]
+            lines += [f"unexpected: {name!r}.{nearest(str(name), () if i >= 20 else missing or own)}" for i, name in enumerate(unexpected)]
         lines += [f"shape: {name!r} is {own[name].shape} here but {array.shape} in the mapping."
                   + (" Transpose it: a Linear weight is (out, in)." if array.shape == own[name].shape[::-1] else "")
                   for name, array in values.items() if array.shape != own[name].shape]
