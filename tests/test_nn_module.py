@@ -365,6 +365,7 @@ def test_names_of_a_sequential_stay_when_more_is_added():
     assert dict(numbered.named_children()) == before
     with pytest.raises(IndexError):
         numbered[2] = nn.ReLU()
+    assert list(nn.ModuleList(None)) == list(nn.ModuleList()) == []
     layers = nn.ModuleList([nn.ReLU(), nn.ReLU()])
     layers[:1] = [nn.Tanh(), nn.GELU()]
     assert [type(m) for m in layers] == [nn.Tanh, nn.GELU, nn.ReLU]

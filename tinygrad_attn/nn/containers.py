@@ -125,8 +125,8 @@ class _Numbered(Module):
 class ModuleList(_Numbered):
     """A list of modules that belong to the module that holds it; you call them yourself.  As torch.nn.ModuleList."""
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        self._replace(modules)
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+        self._replace(() if modules is None else modules)
 
     def forward(self, *_: Any) -> Any:
         """A list of modules is not called as one: TypeError."""
