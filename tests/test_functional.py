@@ -378,6 +378,7 @@ x23 = np.ones((2, 3), np.float32)
     (lambda: F.cross_entropy(x23, [0, 3]), ValueError, r"class 3 at position \(1,\) is not one of the 3 classes 0 to 2 .* start at 0"),
     (lambda: F.cross_entropy(np.ones((2, 0)), [-100, -100]), ValueError, r"array \(2, 0\) float64 has scores for no class on axis 1"),
     (lambda: F.cross_entropy(x23, [-1, 0]), ValueError, r"class -1 at position \(0,\).*ignore_index, -100"),
+    (lambda: F.cross_entropy(x23, x23, ignore_index=1), ValueError, r"ignore_index=1 is for class labels.*x\[keep\], target\[keep\]"),
     (lambda: F.cross_entropy(x23, [0.0, 1.0]), TypeError, r"holds probabilities.*Class labels are integers"),
     (lambda: F.cross_entropy(x23, np.ones((3, 3))), ValueError, r"has the shape of the scores, \(2, 3\)"),
     (lambda: F.cross_entropy(x23, np.eye(3, dtype=int)[:2]), ValueError, r"need class labels of shape \(2,\), got \(2, 3\). One-hot"),

@@ -222,8 +222,8 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
     x (N, C), (C,) or (N, C, d1, ...), weight (C,).  target: class indices, integers (N,), () or (N, d1, ...); or
     probabilities, floats of the shape of x.  The "mean" over indices divides by the weights of the targets other than
     `ignore_index` (NaN if there are none), over probabilities by the number of samples.  Label smoothing e replaces
-    a target by (1 - e) target + e / C.  Raises TypeError for float class labels, ValueError for labels out of range
-    and shapes that do not fit.  As torch.nn.functional.cross_entropy.
+    a target by (1 - e) target + e / C.  Raises TypeError for float class labels, ValueError for labels out of range,
+    an `ignore_index` >= 0 beside probabilities, and shapes that do not fit.  As torch.nn.functional.cross_entropy.
     """
     arguments.check_choice(reduction, REDUCTIONS, "reduction", "cross_entropy")
     x = real(x, "cross_entropy")
@@ -244,7 +244,7 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
                             "numbers first, as in [classes.index(name) for name in names].")
         target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
     if target.dtype.kind == "f":
-        arguments.check_probabilities(x, target, axis)
+        arguments.check_probabilities(x, target, axis, ignore_index)
         return reference.soft_cross_entropy_reference(x, target, weight, reduction=reduction,
                                                       label_smoothing=label_smoothing)
     labels = integers(target, "cross_entropy", "target")
