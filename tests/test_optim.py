@@ -478,7 +478,7 @@ def test_a_step_that_is_refused_counts_for_nobody(refused):
 
 # ---- clipping -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, math.inf])
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, 0, -1.0, math.inf, -math.inf, "inf"])
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-12)])
 def test_clip_grad_norm(norm_type, max_norm, dtype, tolerance):
@@ -644,6 +644,12 @@ def exhausted():
     (lambda: optim.SGD([leaf()], lr=-0.1), ValueError, "SGD: lr must be 0 or more, got -0.1.*maximize=True"),
     (lambda: optim.SGD([leaf()], lr=math.nan), ValueError, "lr must be 0 or more, got nan"),
     (lambda: optim.SGD([{"params": [leaf()], "lr": -1}]), ValueError, "lr must be 0 or more"),
+    (lambda: optim.Adam([leaf()], lr=Tensor(0.1)), ValueError, r"lr must be 0 or more, got Tensor .*; write lr=float\(\.\.\.\)$"),
+    (lambda: optim.SGD([leaf()], lr=np.array(0.1)), ValueError, r"got array \(\) float64; write lr=float\(\.\.\.\)$"),
+    (lambda: optim.SGD([leaf()], lr=None), ValueError, "lr must be 0 or more, got None$"),
+    (lambda: optim.Adam([leaf()], betas=("a", "b")), ValueError, r"betas are two numbers in \[0, 1\), got \('a', 'b'\)"),
+    (lambda: optim.clip_grad_norm_([leaf()], 1.0, "l2"), ValueError, "norm_type is a number such as 2.0 or math.inf; got 'l2'"),
+    (lambda: optim.clip_grad_norm_([leaf()], 1.0, None), ValueError, "norm_type is a number such as 2.0 or math.inf; got None"),
     (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be 0 or more, got -1$"),
     (lambda: optim.SGD([leaf()], momentum=0.9, dampening="0.1"), ValueError, "dampening must be 0 or more, got '0.1'$"),
     (lambda: optim.clip_grad_norm_([leaf()], "1"), ValueError, "max_norm is the largest norm allowed, a number .* got '1'"),

@@ -228,7 +228,25 @@ def check_grouped(q: Any, x: Any, name: str) -> None:
                          f"got q {describe(q)}, {name} {describe(x)}.")
 
 
-# ---- what may be trained
+# ---- what an optimiser is told, and what may be trained
+
+def check_setting(value: Any, name: str, optimizer: str) -> None:
+    """A number, 0 or more."""
+    if isinstance(value, (int, float, np.number)):
+        if not value >= 0:
+            hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
+            raise ValueError(f"{optimizer}: {name} must be 0 or more, got {value!r}{hint}")
+    else:
+        hint = f"; write {name}=float(...)" if hasattr(value, "dtype") else ""
+        raise ValueError(f"{optimizer}: {name} must be 0 or more, got {describe(value)}{hint}")
+
+
+def check_betas(betas: Any) -> None:
+    """Two numbers in [0, 1)."""
+    if not (isinstance(betas, (tuple, list)) and len(betas) == 2
+            and all(isinstance(b, (int, float, np.number)) and 0 <= b < 1 for b in betas)):
+        raise ValueError(f"betas are two numbers in [0, 1), got {betas}; the usual pair is (0.9, 0.999)")
+
 
 def parameter_groups(params: Any) -> list[Mapping[str, Any]]:
     """What an optimiser was given, as a list of groups."""

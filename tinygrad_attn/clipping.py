@@ -53,10 +53,14 @@ def clip_grad_norm_(
     """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm of all gradients as one vector; returns |g|.
 
     `norm_type` may be math.inf. Raises TypeError for what are no parameters and for integer gradients, ValueError for a
-    `max_norm` that is no number >= 0, and if `error_if_nonfinite` and the norm is NaN or infinite. As
+    `max_norm` that is no number >= 0, a `norm_type` that is none, and if `error_if_nonfinite` and the norm is NaN or infinite. As
     `torch.nn.utils.clip_grad_norm_`.
     """
     max_norm = _bound(max_norm, "max_norm", "norm")
+    try:
+        norm_type = float(norm_type)
+    except (TypeError, ValueError):
+        raise ValueError(f"norm_type is a number such as 2.0 or math.inf; got {norm_type!r}") from None
     grads = _gradients(parameters)
     norms = [_norm(g, norm_type) for g in grads if g.size]
     total = _norm(np.array(norms), norm_type) if norms else 0.0

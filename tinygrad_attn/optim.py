@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard, threads
-from .arguments import parameter_groups, parameters_of_group
+from .arguments import check_betas, check_setting, parameter_groups, parameters_of_group
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .errors import Elsewhere, describe, missing_from
@@ -165,9 +165,8 @@ class Optimizer:
 
     def _check(self, group: Mapping[str, Any]) -> None:
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
-            if name in group and not (isinstance(group[name], (int, float, np.number)) and group[name] >= 0):
-                hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
-                raise ValueError(f"{type(self).__name__}: {name} must be 0 or more, got {group[name]!r}{hint}")
+            if name in group:
+                check_setting(group[name], name, type(self).__name__)
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter."""
@@ -344,8 +343,7 @@ class Adam(Optimizer):
 
     def _check(self, group: Mapping[str, Any]) -> None:
         super()._check(group)
-        if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2 or not all(0 <= b < 1 for b in group["betas"]):
-            raise ValueError(f"betas are two numbers in [0, 1), got {group['betas']}; the usual pair is (0.9, 0.999)")
+        check_betas(group["betas"])
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
