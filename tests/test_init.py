@@ -79,6 +79,20 @@ def test_a_generator_of_ones_own():
     np.testing.assert_array_equal(ours._data, expected.numpy())
 
 
+def test_a_misspelt_name_gets_the_nearest():
+    with pytest.raises(AttributeError, match=r"tinygrad_attn.nn.init has no 'xavier_unifrm_'\. Did you mean 'xavier_uniform_'\?"):
+        init.xavier_unifrm_
+
+
+@pytest.mark.parametrize("name, shape", [("eye_", (2, 3)), ("orthogonal_", (4, 3))])
+def test_what_stands_for_an_initialiser_of_pytorchs_is_its_equal(name, shape):
+    with pytest.raises(AttributeError) as caught:
+        getattr(init, name)
+    ours, theirs = Tensor(np.zeros(shape)), getattr(torch.nn.init, name)(torch.zeros(shape, dtype=torch.float64)).numpy()
+    exec(re.search(r"Write (p\.data.*?)(, if .*)?\.$", str(caught.value)).group(1), {"np": np, "p": ours})
+    np.testing.assert_allclose(ours.data.T @ ours.data, theirs.T @ theirs, atol=1e-12)
+
+
 @pytest.mark.parametrize("fill", [init.zeros_, init.xavier_normal_])
 def test_filling_counts_as_a_change_of_the_memory_by_the_caller(fill):
     x = Tensor(np.ones((2, 2), np.float32), requires_grad=True)
@@ -106,6 +120,8 @@ def test_nothing_to_fill_and_far_means_are_warned_of():
     (lambda t: init.calculate_gain("swish"), "no gain known for 'swish'"),
     (lambda t: init.calculate_gain("leaky_relu", True), "must be a number"),
     (lambda t: init.uniform_(t, 2.0, 1.0), "low <= high"),
+    (lambda t: init.xavier_uniform_(t, "relu"), r"gain is a number, got 'relu'; write init.calculate_gain\('relu'\)"),
+    (lambda t: init.xavier_normal_(t, gain="tanh"), r"gain is a number, got 'tanh'; write init.calculate_gain\('tanh'\)"),
 ])
 def test_wrong_calls_are_explained(call, text):
     with pytest.raises(ValueError, match=text):

@@ -7,13 +7,13 @@ one `ta.manual_seed` seeds.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import guard
-from ..errors import describe, warn
+from ..errors import describe, missing_from, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 
@@ -85,17 +85,22 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
     return in_features * window, out_features * window
 
 
+def _xavier_std(tensor: Tensor, gain: float) -> float:
+    if isinstance(gain, str):
+        raise ValueError(f"gain is a number, got {gain!r}; write init.calculate_gain({gain!r})")
+    fan_in, fan_out = _fans(tensor)
+    return gain * math.sqrt(2.0 / float(fan_in + fan_out))
+
+
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
-    fan_in, fan_out = _fans(tensor)
-    a = math.sqrt(3.0) * (gain * math.sqrt(2.0 / float(fan_in + fan_out)))
+    a = math.sqrt(3.0) * _xavier_std(tensor, gain)
     return uniform_(tensor, -a, a, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
-    fan_in, fan_out = _fans(tensor)
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / float(fan_in + fan_out)), generator)
+    return normal_(tensor, 0.0, _xavier_std(tensor, gain), generator)
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
@@ -167,3 +172,8 @@ def trunc_normal_(
         with np.errstate(divide="ignore"):
             pending &= np.log(draw.uniform(tensor.shape, dtype=dtype)) > log_ratio
     return _fill(tensor, values)
+
+
+if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+    def __getattr__(name: str) -> Any:
+        raise missing_from("tinygrad_attn.nn.init", name, globals())
