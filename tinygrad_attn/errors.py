@@ -109,6 +109,8 @@ ELSEWHERE = {
     "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)", "rand_like": "ta.rand(*t.shape, dtype=t.dtype)",
     "randn_like": "ta.randn(*t.shape, dtype=t.dtype)", "get_rng_state": "ta.random.get_rng_state()",
     "set_rng_state": "ta.random.set_rng_state(state)",
+    "eye_": "p.data[...] = np.eye(*p.shape)",
+    "orthogonal_": "p.data[...] = np.linalg.qr(np.random.standard_normal(p.shape))[0], if it has no more columns than rows",
     "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
     "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
