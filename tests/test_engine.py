@@ -14,7 +14,7 @@ import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, ops
-from tinygrad_attn.errors import PACKAGE
+from tinygrad_attn.errors import INNER
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
@@ -677,7 +677,7 @@ def test_an_interrupt_at_any_call_within_grad_leaves_recording_as_it_was(create_
 
     def trace(frame, event, arg):
         nonlocal left
-        left -= frame.f_code.co_filename.startswith(PACKAGE) and frame.f_code.co_name != "<genexpr>"      # these are closed, too
+        left -= frame.f_code.co_filename.startswith(INNER[0]) and frame.f_code.co_name != "<genexpr>"      # these are closed, too
         if left == 0:
             left = -1
             raise KeyboardInterrupt
