@@ -192,11 +192,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
-        seen: set[int] = set()
-        for name, child in self._own(Module):
-            if id(child) not in seen:
-                seen.add(id(child))
-                yield name, child
+        return self._named(Module, "", recurse=False, remove_duplicate=True)
 
     def children(self) -> Iterator[Module]:
         """The modules directly inside, each once."""
@@ -225,12 +221,13 @@ class Module:
                 stack.extend(reversed([child for _, child in module._own(Module)]))
 
     def _named(self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+        """(dotted name, value) of the attributes of this kind, here or with `recurse` in all modules inside as well."""
         seen: set[int] = set()
         for path, module in self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]:
-            for name, tensor in module._own(kind):
-                if not (remove_duplicate and id(tensor) in seen):
-                    seen.add(id(tensor))
-                    yield f"{path}.{name}" if path else name, tensor
+            for name, value in module._own(kind):
+                if not (remove_duplicate and id(value) in seen):
+                    seen.add(id(value))
+                    yield f"{path}.{name}" if path else name, value
 
     def named_parameters(self, prefix: str = "", recurse: bool = True,
                          remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
