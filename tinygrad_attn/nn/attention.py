@@ -205,13 +205,13 @@ class MultiheadAttention(Module):
 
     def _append(self, k: Any, v: Any) -> tuple[Any, Any]:
         """The learned key and value and the zero ones after the others."""
-        batch = k.shape[0]
+        def longer(x: Any, token: Any) -> Any:
+            return np.concatenate([x, np.broadcast_to(token, (*x.shape[:2], 1, x.shape[-1]))], axis=2)
+
         if self.bias_k is not None:
-            learned = [np.broadcast_to(self._heads(b), (batch, self.num_heads, 1, x.shape[-1]))
-                       for b, x in ((self.bias_k, k), (self.bias_v, v))]
-            k, v = (np.concatenate([x, token], axis=2) for x, token in zip((k, v), learned))
+            k, v = longer(k, self._heads(self.bias_k)), longer(v, self._heads(self.bias_v))
         if self.add_zero_attn:
-            k, v = (np.concatenate([x, np.zeros((batch, self.num_heads, 1, x.shape[-1]), x.dtype)], axis=2) for x in (k, v))
+            k, v = (longer(x, np.zeros((), x.dtype)) for x in (k, v))
         return k, v
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
