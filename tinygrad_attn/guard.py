@@ -201,18 +201,16 @@ def check(t: Any, g: Any) -> None:
     """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
     if not t._record[1].reads:
         return
-    since, inputs = t._record[0], t._record[6:]
-    values = [t._data]
-    for x in inputs:
-        values.append(getattr(x, "_data", x))
+    holders = (t, *t._record[6:])
+    values = [getattr(x, "_data", x) for x in holders]
     for i, value in enumerate(values):
-        if last_change(value) <= since or i == 0 and t._record[1].reads == "inputs":
+        if last_change(value) <= t._record[0] or i == 0 and t._record[1].reads == "inputs":
             continue
-        node, holder = t._node, (t, *inputs)[i]
+        node = t._node
         recorded = hasattr(g, "_data")               # then what is differentiated is the twin, which reads all
         if recorded and node.op.twin is not None or _reads(node, getattr(g, "_data", g), values, i):
             role = "its own result" if i == 0 else f"its input {i - 1}"
-            raise ValueError(f"{node.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but that was changed in "
+            raise ValueError(f"{node.op.__name__} needs {role}, {describe(holders[i])}, to be differentiated, but that was changed in "
                              f"place after it was used{place(value)}. Compute a new tensor instead (x = x + 1, not x.data += 1), "
                              "change a copy, or call backward() before the change.")
 
