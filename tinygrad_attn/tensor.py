@@ -244,13 +244,8 @@ class Tensor(Variable):
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if not kwargs and method == "__call__":
-            try:
-                call = CALLS[ufunc]
-            except KeyError:
-                pass
-            else:
-                return call(*inputs)
+        if not kwargs and method == "__call__" and ufunc in CALLS:
+            return CALLS[ufunc](*inputs)
         return interop.array_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
