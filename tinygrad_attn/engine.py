@@ -138,8 +138,10 @@ def _leading_to(roots: Iterable[Variable], wanted: Sequence[Variable], stop: boo
     ended: dict[int, set[int]] = {}                  # the ids of each pass's ends, looked up once for all that it released
     for t in sorted((t for t in found if t._record is not None), key=lambda t: t._record[0]):  # type: ignore[index]
         record: Any = t._record
-        if not (stop and id(t) in goal) and (record[1] is None and _led_to(goal, record, ended) or
-                                             any(id(x) in goal or id(x) in leads for x in record[6:])):
+        if stop and id(t) in goal:
+            continue
+        led = _led_to(goal, record, ended) if record[1] is None else any(id(x) in goal or id(x) in leads for x in record[6:])
+        if led:
             leads.add(id(t))
     hidden = stop or any(t._record is not None and t._record[1] is None for t in found)
     return leads, [] if hidden else [ref(t) for t in found if id(t) not in leads]
@@ -148,10 +150,12 @@ def _leading_to(roots: Iterable[Variable], wanted: Sequence[Variable], stop: boo
 def _led_to(goal: dict[int, Any], released: Any, ended: dict[int, set[int]]) -> bool:
     """Can one of these tensors, known by their records, have been behind this released one?  Then its pass ended there or released it."""
     tick, ends = released[0], released[3]
+    older = [(i, record) for i, record in goal.items() if record is None or record[0] < tick]
+    if not ends:                                     # where that pass ended is not known
+        return bool(older)
     if id(ends) not in ended:
         ended[id(ends)] = {id(end()) for end in ends}
-    behind = ended[id(ends)]
-    return any((r is None or r[0] < tick) and (not ends or i in behind or r is not None and r[3] is ends) for i, r in goal.items())
+    return any(i in ended[id(ends)] or record is not None and record[3] is ends for i, record in older)
 
 
 def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[Variable] | None = None, create_graph: bool = False,
