@@ -137,18 +137,17 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
     Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  As torch.nn.functional.linear.
     """
-    if not fused.fits_linear(x, weight, bias):       # asked first, since it usually does
-        arguments.check_array(weight, "linear", "weight")
-        if bias is not None:
-            arguments.check_array(bias, "linear", "bias")
-        if not isinstance(x, (Tensor, np.ndarray)):
-            x = Tensor(x, dtype=weight.dtype)
-        elif x.dtype.kind in "iub":
-            x = x.astype(weight.dtype)
-        if not fused.fits_linear(x, weight, bias):
-            arguments.check_linear(x, weight, bias)
-            return reference.linear_reference(x, weight, bias)
-    return fused.linear(x, weight, bias)
+    if fused.fits_linear(x, weight, bias):           # asked first, since it usually does
+        return fused.linear(x, weight, bias)
+    arguments.check_array(weight, "linear", "weight")
+    if bias is not None:
+        arguments.check_array(bias, "linear", "bias")
+    if not isinstance(x, (Tensor, np.ndarray)):
+        x = Tensor(x, dtype=weight.dtype)
+    elif x.dtype.kind in "iub":
+        x = x.astype(weight.dtype)
+    arguments.check_linear(x, weight, bias)
+    return (fused.linear if fused.fits_linear(x, weight, bias) else reference.linear_reference)(x, weight, bias)
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
@@ -280,7 +279,9 @@ def draw_kept_weights(shape: tuple[int, ...], p: float) -> tuple[np.ndarray | No
     """Which attention weights (..., T, S) dropout keeps (None for all), and the factor 1 / (1 - p) on those."""
     if p == 0:
         return None, 1.0
-    return (random.default_generator().bernoulli(shape, 1 - p), 1 / (1 - p)) if p < 1 else (np.zeros(shape, bool), 0.0)
+    if p >= 1:
+        return np.zeros(shape, bool), 0.0
+    return random.default_generator().bernoulli(shape, 1 - p), 1 / (1 - p)
 
 
 def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
