@@ -153,11 +153,13 @@ class Op:
         if rule is not None and not callable(rule):
             raise TypeError(f"a rule of op {self.__name__!r} is a function (g, y, *inputs) -> gradient, or None; got {describe(rule)}.")
         code, names = getattr(rule, "__code__", None), ", ".join(["g", "out" if "y" in self.positional else "y", *self.positional])
-        if code is not None and not code.co_flags & inspect.CO_VARARGS and code.co_argcount < inputs + 2 and not self.variadic:
+        if code is None:
+            return
+        takes = code.co_argcount
+        if takes < inputs + 2 and not (self.variadic or code.co_flags & inspect.CO_VARARGS):
             raise ValueError(f"a rule of op {self.__name__!r} is called with {inputs + 2} arguments, ({names}), but one takes only "
-                             f"{code.co_argcount}, {code.co_varnames[:code.co_argcount]}. Write lambda {names}: ...")
-        required = inputs + 2 - len(self.optional)
-        if code is not None and self.optional and code.co_argcount - len(rule.__defaults__ or ()) > required:
+                             f"{takes}, {code.co_varnames[:takes]}. Write lambda {names}: ...")
+        if self.optional and takes - len(rule.__defaults__ or ()) > inputs + 2 - len(self.optional):
             raise ValueError(f"op {self.__name__!r} may be called without {self.optional[0]!r}, but one of its rules may not. Give the "
                              f"rule the same default (lambda {names}=...: ...), or make {self.optional[0]} a setting, after a *.")
 
