@@ -75,10 +75,10 @@ class _Bucket:
         anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
         """
         arrays = [p._array() for p in self.params]
-        if [a.shape for a in arrays] != self.shapes or [a.dtype for a in arrays] != self.dtypes:
-            i, a = next((i, a) for i, a in enumerate(arrays) if (a.shape, a.dtype) != (self.shapes[i], self.dtypes[i]))
-            raise ValueError(f"parameter {self.indices[i]} is now {a.shape} {a.dtype}, but the optimiser has its state for "
-                             f"{self.shapes[i]} {self.dtypes[i]}; make the optimiser after model.astype(...)")
+        for index, a, shape, dtype in zip(self.indices, arrays, self.shapes, self.dtypes):
+            if a.shape != shape or a.dtype != dtype:
+                raise ValueError(f"parameter {index} is now {a.shape} {a.dtype}, but the optimiser has its state for "
+                                 f"{shape} {dtype}; make the optimiser after model.astype(...)")
         grads = [g._array() for p in self.params if (g := p.grad) is not None]
         if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
             np.concatenate(arrays, axis=None, out=self.values)
