@@ -232,13 +232,12 @@ def check_grouped(q: Any, x: Any, name: str) -> None:
 
 def check_setting(value: Any, name: str, optimizer: str) -> None:
     """A number, 0 or more."""
-    if isinstance(value, (int, float, np.number)):
-        if not value >= 0:
-            hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
-            raise ValueError(f"{optimizer}: {name} must be 0 or more, got {value!r}{hint}")
-    else:
+    if not isinstance(value, (int, float, np.number)):
         hint = f"; write {name}=float(...)" if hasattr(value, "dtype") else ""
         raise ValueError(f"{optimizer}: {name} must be 0 or more, got {describe(value)}{hint}")
+    if not value >= 0:
+        hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
+        raise ValueError(f"{optimizer}: {name} must be 0 or more, got {value!r}{hint}")
 
 
 def check_betas(betas: Any) -> None:
