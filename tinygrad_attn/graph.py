@@ -302,7 +302,7 @@ class Op:
         """Positional inputs given by keyword take their place; keyword-only arguments get their defaults."""
         for name, value in static.items():
             if name in self.positional:
-                given = dict(zip(self.positional, inputs, strict=False)) | {k: v for k, v in static.items() if k in self.positional}
+                given = {**dict(zip(self.positional, inputs, strict=False)), **static}
                 rest = {k: v for k, v in static.items() if k not in self.positional}
                 return self._bind(tuple(given[k] for k in self.positional if k in given), rest)
             if isinstance(value, Variable):
