@@ -10,7 +10,7 @@ from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn
+from tinygrad_attn import Tensor, nn, op
 from tinygrad_attn.check import gradgradcheck
 from tinygrad_attn.transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
@@ -200,6 +200,15 @@ def test_a_pullback_is_differentiated_by_g_alone():
     assert not pullback(Tensor(g, requires_grad=True))[0].requires_grad
     _, pullback = vjp(f, X, create_graph=False)
     close(jacobian(lambda g: pullback(g)[0], g), np.zeros((3, 4)))
+
+
+def test_a_pullback_of_what_has_one_derivative_only_takes_constants_anywhere():
+    once = op(lambda x: np.sinh(x))
+    once.vjp(lambda g, y, x: g * np.array([math.cosh(i) for i in np.asarray(x)]))        # no rule that can be differentiated
+    _, pullback = vjp(once, X)
+    close(value_and_grad(lambda w: np.sum(pullback(V)[0] * w))(X)[1], V * np.cosh(X))
+    with pytest.raises(TypeError, match="would lose"):
+        value_and_grad(lambda w: np.sum(pullback(w)[0]))(X)
 
 
 @pytest.mark.parametrize("call, error, message", [

@@ -141,8 +141,9 @@ def vjp(f: Callable[..., Any], *xs: Any, create_graph: bool | None = None) -> tu
     y = _call(f, inputs)
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
-        again = recorded or _recorded(create_graph)  # g may be a variable of a function around this call alone
-        return _gradients(y, inputs, _direction(g, y, "g has y's shape"), again, True)
+        g = _direction(g, y, "g has y's shape")
+        again = recorded or g._tracked and _recorded(create_graph)    # g may be a variable of a function around this call alone
+        return _gradients(y, inputs, g, again, True)
 
     return _outcome(y, recorded), pullback
 
