@@ -4,6 +4,8 @@ import copy
 import math
 import pickle
 import warnings
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -70,6 +72,17 @@ def test_adam_takes_gradients_as_large_as_torch_does(betas):
     optim.Adam([ours], betas=betas).step()
     torch.optim.Adam([theirs], betas=betas).step()
     same([ours], [theirs], 1e-7)
+
+
+@pytest.mark.parametrize("kind", [Fraction, np.float32, np.array, Tensor])
+def test_betas_are_numbers_of_any_kind(kind):
+    made = []
+    for betas in ((0.5, 0.75), (kind(0.5), kind(0.75))):
+        p = Tensor([1.0], requires_grad=True)
+        p.grad = Tensor([2.0])
+        optim.Adam([p], betas=betas).step()
+        made.append(p.numpy())
+    np.testing.assert_array_equal(*made)
 
 
 @pytest.mark.parametrize("name, settings", SETTINGS)
@@ -648,6 +661,8 @@ def exhausted():
     (lambda: optim.SGD([leaf()], lr=np.array(0.1)), ValueError, r"got array \(\) float64; write lr=float\(\.\.\.\)$"),
     (lambda: optim.SGD([leaf()], lr=None), ValueError, "lr must be 0 or more, got None$"),
     (lambda: optim.Adam([leaf()], betas=("a", "b")), ValueError, r"betas are two numbers in \[0, 1\), got \('a', 'b'\)"),
+    (lambda: optim.Adam([leaf()], betas=(0.9, Decimal("0.999"))), ValueError, r"betas are two numbers in \[0, 1\), got \(0.9, Decimal"),
+    (lambda: optim.Adam([leaf()], betas=(np.array([0.9, 0.8]), 0.999)), ValueError, r"betas are two numbers in \[0, 1\), got \(array"),
     (lambda: optim.clip_grad_norm_([leaf()], 1.0, "l2"), ValueError, "norm_type is a number such as 2.0 or math.inf; got 'l2'"),
     (lambda: optim.clip_grad_norm_([leaf()], 1.0, None), ValueError, "norm_type is a number such as 2.0 or math.inf; got None"),
     (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be 0 or more, got -1$"),

@@ -242,8 +242,11 @@ def check_setting(value: Any, name: str, optimizer: str) -> None:
 
 def check_betas(betas: Any) -> None:
     """Two numbers in [0, 1)."""
-    if not (isinstance(betas, (tuple, list)) and len(betas) == 2
-            and all(isinstance(b, (int, float, np.number)) and 0 <= b < 1 for b in betas)):
+    try:
+        fine = isinstance(betas, (tuple, list)) and len(betas) == 2 and all(0 <= float(1.0 * b) < 1 for b in betas)
+    except TypeError:                                # by 1.0 no text is multiplied and no Decimal, with which no step could be taken
+        fine = False
+    if not fine:
         raise ValueError(f"betas are two numbers in [0, 1), got {betas}; the usual pair is (0.9, 0.999)")
 
 
