@@ -432,6 +432,11 @@ def test_a_mean_over_nothing_but_ignored_labels_is_nan():
     assert F.cross_entropy(Tensor(x23), [0, 7], ignore_index=7).item() == pytest.approx(math.log(3))
 
 
+def test_nothing_is_ignored_where_ignore_index_is_none():
+    for target in ([0, 1], x23 / 3):
+        assert F.cross_entropy(Tensor(x23), target, ignore_index=None).item() == pytest.approx(math.log(3))
+
+
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0)])
 def test_dropout_draws_in_the_order_of_memory_as_pytorch(order):
     x = np.ones((3, 4, 5), np.float32).transpose(order)

@@ -150,10 +150,10 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         raise ValueError(f"cross_entropy: {describe(x)} has scores for no class on axis {axis}; what is ignored needs one too.")
 
 
-def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int) -> None:
+def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
     """Target probabilities have the shape of the scores; float class labels are a common slip."""
     if target.shape == x.shape:
-        if ignore_index >= 0:
+        if ignore_index is not None and ignore_index >= 0:
             raise ValueError(f"cross_entropy: ignore_index={ignore_index} is for class labels, and the target holds probabilities. Pick "
                              "the samples that count instead: x[keep], target[keep].")
         return
