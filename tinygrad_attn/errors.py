@@ -110,7 +110,7 @@ ELSEWHERE = {
     "randn_like": "ta.randn(*t.shape, dtype=t.dtype)", "get_rng_state": "ta.random.get_rng_state()",
     "set_rng_state": "ta.random.set_rng_state(state)",
     "eye_": "p.data[...] = np.eye(*p.shape)",
-    "orthogonal_": "p.data[...] = np.linalg.qr(np.random.standard_normal(p.shape))[0], if it has no more columns than rows",
+    "orthogonal_": "p.data[...] = np.linalg.qr(ta.randn(*p.shape).numpy())[0], if it has no more columns than rows",
     "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
     "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
