@@ -150,6 +150,7 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.max(T, initial=0.0), r"np.maximum"),
     (lambda: np.concatenate([T, T], out=np.zeros(6)), "np.concatenate of a Tensor does not take out="),
     (lambda: np.reshape(T, (3, 1), order="F"), "transpose first"),
+    (lambda: np.ravel(T, order="F"), "np.ravel .*transpose first"),
     (lambda: np.add.at(np.zeros(3), [0, 1, 1], T), "np.add.at changes an array in place"),
     (lambda: np.add.reduce(T, initial=1.0), r"np.add.reduce of a Tensor does not take initial="),
     (lambda: np.add.reduce(T, where=[True, False, True]), r"np.add.reduce of a Tensor does not take where="),
@@ -187,15 +188,24 @@ def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message
         write()
 
 
-WRITING = {c[0]: c for c in reversed(CASES) if c[0] in FUNCTIONS and "out" in inspect.signature(FUNCTIONS[c[0]]).parameters}
+REFUSED = {"out": np.zeros(3), "where": np.array([True, False, True]), "initial": 1.0, "mean": 0.0}
+FIRST = {c[0]: c for c in reversed(CASES) if c[0] in FUNCTIONS}
+REFUSALS = [(c, name) for f, c in FIRST.items() for name in REFUSED if name in inspect.signature(FUNCTIONS[f]).parameters]
 
 
-@pytest.mark.parametrize("case", WRITING.values(), ids=lambda c: c[0].__name__)
-def test_an_array_to_write_into_is_refused(case):
+@pytest.mark.parametrize("case, name", REFUSALS, ids=[f"{c[0].__name__}-{name}" for c, name in REFUSALS])
+def test_an_argument_without_a_meaning_on_tensors_is_refused_not_passed_over(case, name):
     _, function, args, kwargs = case
     tensors = iter([Tensor(x, requires_grad=True) for x in floats([args, kwargs])])
-    with pytest.raises(TypeError, match="does not take out="):
-        function(*put(args, tensors), **put(kwargs, tensors), out=np.zeros(3))
+    with pytest.raises(TypeError, match=f"does not take {name}="):
+        function(*put(args, tensors), **put(kwargs, tensors), **{name: REFUSED[name]})
+
+
+@pytest.mark.parametrize("copied", [lambda t: np.tile(t, 1), lambda t: np.tile(t, ()), lambda t: np.tile(t, (1, 1)),
+                                    lambda t: np.repeat(t, 1), lambda t: np.repeat(t, 1, axis=0)])
+def test_once_is_a_copy_too_as_numpys(copied):
+    t = Tensor(R(2, 3))
+    assert not np.shares_memory(copied(t).numpy(), t.numpy())
 
 
 X = R(2, 3)
