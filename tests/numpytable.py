@@ -277,7 +277,7 @@ case(np.linalg.tensordot, R(2, 3), R(3), axes=1)
 case(np.linalg.outer, R(2), R(3))
 case(np.linalg.vecdot, R(2, 3), R(2, 3))
 case(np.linalg.cross, R(2, 3), R(2, 3))
-case(np.linalg.matrix_transpose, R(2, 3))
+case(np.linalg.matrix_transpose, R(2, 3, 2))
 case(np.linalg.diagonal, R(2, 3, 3))
 case(np.linalg.trace, R(2, 3, 3), offset=1)
 

@@ -108,13 +108,14 @@ def test_gelu(shape, dtype, tanh):
 @pytest.mark.parametrize("tanh", [False, True])
 @pytest.mark.parametrize("dtype", "fd")
 def test_gelu_far_out(dtype, tanh):
-    far = 1e15 if dtype == "f" else 1e110           # their cubes overflow
-    x = np.array([1e4, -1e4, 30, -30, 0, far, -far], dtype)
+    far, vast = (1e15, 1e25) if dtype == "f" else (1e110, 1e200)        # the cubes overflow, and the squares
+    x = np.array([1e4, -1e4, 30, -30, 0, far, -far, vast, -vast], dtype)
     with np.errstate(all="raise"):
         y, phi = G.gelu(x, tanh=tanh)
         dx = G.gelu_backward(np.ones_like(x), x, phi, tanh=tanh)
-    np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0, far, 0])
-    np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5, 1, 0], atol=1e-7)
+    np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0, far, 0, vast, 0])
+    slopes = [np.nan, np.nan] if tanh else [1, 0]   # by the tanh formula NaN, as PyTorch's
+    np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5, 1, 0, *slopes], atol=1e-7)
 
 
 # ---- ReLU
