@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tinygrad_attn import threads
@@ -77,6 +77,7 @@ def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(cuts, h
 
 @given(cuts=st.booleans(), rows=st.integers(1, 20), width=LENGTHS, out=LENGTHS, bias=st.booleans(), dtype=st.sampled_from(["f4", "f8"]),
        columns_first=st.booleans(), wants=st.tuples(*[st.booleans()] * 3))
+@example(cuts=True, rows=5, width=60, out=40, bias=True, dtype="f8", columns_first=False, wants=(True, True, True))
 def test_linear_layers_of_few_rows(cuts, rows, width, out, bias, dtype, columns_first, wants):
     x, g, weight = numbers(rows, width, dtype), numbers(rows, out, dtype), numbers(out, width, dtype, columns_first)
     b = numbers(1, out, dtype)[0] if bias else None
