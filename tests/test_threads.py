@@ -97,6 +97,17 @@ def test_an_error_keeps_nothing_alive_once_it_is_forgotten(busy_worker, bad):
         gc.enable()
 
 
+def test_an_idle_worker_keeps_no_arrays_alive():
+    array, both = np.zeros(10), threading.Barrier(2)
+    alive = weakref.ref(array)
+    threads.split(lambda lo, hi, array=array: both.wait(20), 2)
+    del array
+    until = time.monotonic() + 5
+    while alive() is not None and time.monotonic() < until:          # the worker answers before it lets go
+        time.sleep(0.001)
+    assert alive() is None
+
+
 def test_after_an_error_no_further_task_is_begun():
     begun = []
 
