@@ -63,6 +63,13 @@ def test_a_rule_that_fills_in_infinities_is_told_right_from_wrong(rule, kind):
     assert check(fill, INSIDE).diagnosis.kind == kind
 
 
+def test_finite_results_that_stand_still_beside_infinite_ones_are_not_left_out():
+    fill = op(lambda x: np.where(UPPER, -np.inf, np.floor(x)))
+    fill.vjp(lambda g, y, x: np.where(UPPER, 0, g))
+    report = check(fill, INSIDE)
+    assert report.diagnosis.kind == "numeric zero", report
+
+
 @pytest.mark.filterwarnings("error")
 def test_infinite_results_are_looked_at_with_a_graph_and_without_numpys_warnings():
     with no_grad():

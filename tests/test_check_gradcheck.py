@@ -135,6 +135,8 @@ PLANTED = [   # name, function, shapes, kind, a word of the text
      "transposed", "rule for operand 1"),
     ("spread along the wrong axis", custom(lambda x: x.sum(axis=1), lambda g, y, x: np.broadcast_to(g, x.shape)), [S44], "wrong axis",
      "axis 1"),
+    ("spread along the wrong axis, a batch of one", custom(lambda x: x.sum(axis=2), lambda g, y, x: np.broadcast_to(g, x.shape)),
+     [(1, 4, 4)], "wrong axis", "spread (broadcast) along axis 1"),
     ("summed over the wrong axis", custom(lambda x, b: x + b, lambda g, y, x, b: g, lambda g, y, x, b: g.sum(axis=1)), [S44, (4,)],
      "wrong axis",
      "summed over axis 1"),
