@@ -267,6 +267,11 @@ def test_gradients_of_weights_with_other_names_are_compared():
     assert [row.name for row in report.rows if not row.ok] == ["b"], report
 
 
+def test_a_difference_that_nothing_explains_where_only_torch_has_the_submodule():
+    report = compare(Mine(lambda x, w, b: np.sin(x @ w + b)), torch.nn.Sequential(torch.nn.Linear(8, 4)), X)
+    assert not report and report.first == "(whole)" and report.explanation == "", report
+
+
 def test_a_weight_or_an_input_that_leaves_the_graph_is_said_to_leave_it():
     for f, lost in ((lambda x, w, b: x @ w.detach() + b, "w"), (lambda x, w, b: x.detach() @ w + b, "input 0"),
                     (lambda x, w, b: x.detach() @ w.detach() + b.detach(), "w, b, input 0")):
@@ -307,6 +312,11 @@ def test_what_only_one_side_returns_is_noted():
     assert report and "torch returns a tensor at [1] where ours returns none" in str(report)
     report = compare(Both(lambda a, b: {"a": a}), TorchBoth(lambda a, b: (a, b)), X)
     assert not report and "no tensor stands at the same place" in report.failure
+
+
+def test_inputs_may_be_tensors_of_either_side():
+    for given in (Tensor(X), torch.tensor(X, requires_grad=True)):
+        assert compare(nn.Linear(8, 4), torch.nn.Linear(8, 4), given)
 
 
 def test_nan_on_both_sides_is_no_agreement():

@@ -243,6 +243,14 @@ class Norm(nn.Module):
         return self.f(x) * self.weight + self.bias
 
 
+class Bare(Norm):
+    def __init__(self):
+        super().__init__(lambda x: (x - average(x)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5))
+
+    def forward(self, x):
+        return self.f(x)
+
+
 class Attention(nn.Module):
     def __init__(self, order=(0, 1, 2), heads=2, axis=-1, turned=False):
         self.in_proj_weight, self.in_proj_bias = nn.Parameter(np.zeros((24, 8), np.float32)), nn.Parameter(np.zeros(24, np.float32))
@@ -258,12 +266,18 @@ class Attention(nn.Module):
 
 X, Y = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((3, 4), (2, 5, 8)))
 DIFFERENT = [
+    (Affine(lambda x, w, b: x @ w.T), torch.nn.Linear(4, 4), "bias left out"),
     (Affine(lambda x, w, b: x @ w.T - b), torch.nn.Linear(4, 4), "bias subtracted"),
     (Affine(lambda x, w, b: x @ w.T + 2 * b), torch.nn.Linear(4, 4), "bias added twice"),
     (Affine(lambda x, w, b: x @ w.detach().T + b), torch.nn.Linear(4, 4), "gradients do not"),
     (Norm(lambda x: (x - x.mean()) / np.sqrt(x.var() + 1e-5)), torch.nn.LayerNorm(4), "wrong axes"),
     (Norm(lambda x: x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)), torch.nn.LayerNorm(4), "without its mean"),
     (Norm(lambda x: (x - average(x)) / (x.var(axis=-1, keepdims=True) + 1e-5)), torch.nn.LayerNorm(4), "square root is missing"),
+    (Norm(lambda x: x - average(x)), torch.nn.LayerNorm(4), "subtracts the mean only"),
+    (Norm(lambda x: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)), torch.nn.LayerNorm(4), "along axis 0"),
+    (Norm(lambda x: (x - average(x)) / (x.std(axis=-1, ddof=1, keepdims=True) + 1e-5)), torch.nn.LayerNorm(4), "with the unbiased std"),
+    (Norm(lambda x: (x - average(x)) / (x.std(axis=-1, keepdims=True) + 1e-5)), torch.nn.LayerNorm(4), "outside the root"),
+    (Bare(), torch.nn.LayerNorm(4), "leaves them out"),
     (nn.Sequential(nn.Sigmoid()), torch.nn.Sequential(torch.nn.Tanh()), "ours is sigmoid"),
     (nn.Sequential(nn.Identity()), torch.nn.Sequential(torch.nn.ReLU()), "left out"),
     (Attention(order=(1, 0, 2)), "attention", "query and key"), (Attention(heads=4), "attention", "4 heads"),
@@ -278,6 +292,8 @@ def test_a_fresh_difference_from_torch_is_explained(ours, theirs, words):
     if theirs == "attention":
         theirs, inputs = torch.nn.MultiheadAttention(8, 2, batch_first=True), (Y, Y, Y)
         torch.nn.init.normal_(theirs.in_proj_bias)
+    elif isinstance(theirs, torch.nn.LayerNorm):
+        torch.nn.init.normal_(theirs.weight)
     report = compare_with_torch(ours, theirs, *inputs, verbose=False)
     assert not report and words in report.explanation, report
 
