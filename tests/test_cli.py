@@ -336,4 +336,4 @@ def test_a_mistake_in_an_option_is_one_line(capsys, tmp_path):
     for library in NEEDED:
         require(library)
     out = said(capsys, "demo", "--epochs", "0", "--out", str(tmp_path), code=2)
-    assert out.startswith("tinygrad-attn demo: the demo needs at least one epoch") and out.count("\n") == 2
+    assert out.startswith("tinygrad-attn demo: the demo needs at least one epoch and one run, got epochs 0\n") and out.count("\n") == 2

@@ -22,6 +22,7 @@ require("safetensors")
 import tinygrad_attn as ta
 from tinygrad_attn import demo
 from tinygrad_attn.demo import digits, figures, training
+from tinygrad_attn.demo.progress import Progress
 from tinygrad_attn.demo.report import template
 from tinygrad_attn.random import Generator
 
@@ -36,6 +37,19 @@ def small():
 
 
 SETTINGS = training.Settings(epochs=3, batch=40)
+
+
+# ---- what is told
+
+
+def test_a_log_has_a_few_lines_of_how_far_the_training_is(capsys):
+    progress, run = Progress("seed 0"), SimpleNamespace(losses=[9.0] * 30, accuracies=[], settings=training.Settings(epochs=9), seconds=2.6)
+    for step in range(19):
+        run.losses, run.accuracies = [*run.losses, *[step / 2] * 20], [90.0] * (step // 2)
+        progress.on_step(step, 18, run)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"  seed 0: epoch {done:2d} of 9" for done in (2, 4, 6, 8, 9)]
+    assert lines[0].endswith(", loss 2.000, test 90.00 %, 3 s")
 
 
 # ---- data
