@@ -252,16 +252,23 @@ class Bare(Norm):
 
 
 class Attention(nn.Module):
-    def __init__(self, order=(0, 1, 2), heads=2, axis=-1, turned=False):
+    def __init__(self, order=(0, 1, 2), heads=2, axis=-1, turned=False, change=lambda scores: scores, weigh=F.softmax,
+                 join=F.merge_heads):
         self.in_proj_weight, self.in_proj_bias = nn.Parameter(np.zeros((24, 8), np.float32)), nn.Parameter(np.zeros(24, np.float32))
         self.out_proj, self.settings = nn.Linear(8, 8), (order, heads, axis, turned)
+        self.change, self.weigh, self.join = change, weigh, join
 
     def forward(self, q, k, v):
         order, heads, axis, turned = self.settings
         part = lambda x, i: F.split_heads(x @ self.in_proj_weight[8 * i:8 * i + 8].T + self.in_proj_bias[8 * i:8 * i + 8], heads)
         q, k, v = (part(x, i) for x, i in zip((q, k, v), order, strict=True))
-        a = F.softmax(q @ k.mT / math.sqrt(8 // heads), axis=axis)
-        return self.out_proj(F.merge_heads((a.mT if turned else a) @ v))
+        a = self.weigh(self.change(q @ k.mT / math.sqrt(8 // heads)), axis=axis)
+        return self.out_proj(self.join((a.mT if turned else a) @ v))
+
+
+def causal(k):
+    """Attention that does not look at the positions from `k` places further on."""
+    return Attention(change=lambda scores: np.where(np.triu(np.ones((5, 5), bool), k), -1e30, scores))
 
 
 X, Y = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((3, 4), (2, 5, 8)))
@@ -282,6 +289,13 @@ DIFFERENT = [
     (nn.Sequential(nn.Identity()), torch.nn.Sequential(torch.nn.ReLU()), "left out"),
     (Attention(order=(1, 0, 2)), "attention", "query and key"), (Attention(heads=4), "attention", "4 heads"),
     (Attention(axis=-2), "attention", "softmax axis"), (Attention(turned=True), "attention", "weights transposed"),
+    (Attention(heads=1), "attention", "one head"),
+    (Attention(change=lambda scores: scores / 2), "attention", "divides the scores by head_dim"),
+    (Attention(order=(0, 2, 1)), "attention", "key and value"), (Attention(order=(2, 1, 0)), "attention", "query and value"),
+    (causal(1), "attention", "earlier positions only"), (causal(2), "attention", "also looks at the next"),
+    (causal(0), "attention", "does not look at the position itself"),
+    (Attention(weigh=lambda scores, axis: scores), "attention", "no softmax"),
+    (Attention(join=lambda x: x.reshape(2, 5, 8)), "attention", "without exchanging heads and positions"),
 ]
 
 
