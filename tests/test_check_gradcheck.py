@@ -414,5 +414,10 @@ def test_compare_prints_a_line_for_each_intermediate():
     assert not bare and [line.verdict for line in bare.lines] == ["missing", "not asked for"] and "weights" in str(bare)
     assert not compare({"weights": a}, a)
     assert compare(Tensor(a), a) and compare({"x": a, "more": a}, {"x": a}) and not compare({}, {"x": a})
+    square = a[:, :2] + 1
+    words = [(a * 0, "5 of 6 off: zero everywhere"), (-a, "5 of 6 off: the sign"), (a * np.nan, "6 of 6 off: NaN or Inf"),
+             (a[::-1], "6 of 6 off")]
+    assert [compare(wrong, a).lines[0].verdict for wrong, _ in words] == [said for _, said in words]
+    assert compare(square.T, square).lines[0].verdict == "2 of 4 off: transposed"
     for wrong in ([[1], [2, 3]], [rand(2), rand(2)], "text", {1: 2}):       # no numbers, but an answer all the same
         assert [line.verdict for line in compare({"x": wrong}, {"x": a}).lines][0].endswith("expected numbers")

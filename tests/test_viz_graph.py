@@ -116,7 +116,7 @@ def test_small_values_show_their_numbers_and_large_ones_their_statistics():
 
 def test_numbers_and_settings_in_words():
     assert labels.numbers(np.array([[1, 2], [3, 4]])) == "1 2; 3 4" and labels.numbers(np.zeros((0, 2))) == ""
-    for x, words in ((slice(1, None), "1:"), (slice(None, 4, 2), ":4:2"), (..., "..."), ((1,), "(1,)"), (np.exp, "exp"), (0.5, "0.5"),
+    for x, words in ((slice(1, None), "1:"), (slice(None, 4, 2), ":4:2"), (..., "..."), ((1,), "(1,)"), (np.exp, "exp"), (1 / 3, "0.3333"),
                      (tuple(range(9)), "(0, 1, 2, 3, 4, 5, 6, 7, ...)"), (np.array([1, 2]), "[1 2]"),
                      ("a" * 39, repr("a" * 39)[:37] + "...")):
         assert labels.setting(x) == words
