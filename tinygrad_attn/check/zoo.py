@@ -63,15 +63,11 @@ def bug(name: str) -> Iterator[Bug]:
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
     patches = bugs[name].patches()
-    before = [(owner, attribute, getattr(owner, attribute), attribute in vars(owner) or attribute in getattr(type(owner), "__slots__", ()))
-              for owner, attribute, _ in patches]
+    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
     try:
         for owner, attribute, value in patches:
             setattr(owner, attribute, value)
         yield bugs[name]
     finally:
-        for owner, attribute, value, own in before:
-            if own:
-                setattr(owner, attribute, value)
-            else:
-                delattr(owner, attribute)
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
