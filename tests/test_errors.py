@@ -724,3 +724,8 @@ def test_a_class_of_dtypes_is_a_dtype_as_in_numpy():
 def test_the_norm_of_a_half_names_the_tensor_that_was_given(x, ord):
     with pytest.raises(ValueError, match=f"{len(x)},\\) float16"):
         np.linalg.norm(Tensor(x), ord)
+
+
+def test_a_list_of_complex_numbers_is_refused_and_keeps_no_half_of_them():
+    with pytest.raises(TypeError, match="complex128; a Tensor holds real numbers"):
+        Tensor(np.ones(2, np.float32)) + [1j, 2]

@@ -35,6 +35,11 @@ def test_the_shares_of_each_step_and_their_sums():
     assert a.grad.item() == 48.0 and b.grad.item() == 28.0, "the pass is a real one"
 
 
+def test_a_large_gradient_is_told_by_its_shape_and_norm():
+    x = leaf(np.ones((20, 5)))
+    assert "(20, 5)  |g| 10" in ta.backward_steps(x.sum()).text()
+
+
 def test_a_tensor_used_often_adds_up_share_by_share():
     a = leaf([1.0, 2.0], "a")
     y = a
