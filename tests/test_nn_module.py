@@ -1,6 +1,7 @@
 """Module: names and order as PyTorch's, values in and out, and errors that say what to write."""
 
 import copy
+import itertools
 import operator
 from collections import OrderedDict, defaultdict, deque
 
@@ -45,7 +46,10 @@ def test_names_and_order_are_torchs():
     theirs.shift, ours.shift = torch.nn.Parameter(torch.ones(2)), nn.Parameter(np.ones(2))          # after a buffer, and yet before it
     theirs.again, ours.again = theirs.first, ours.first              # one module under two names
     assert list(ours.state_dict()) == list(theirs.state_dict())
-    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    theirs.first.table, ours.first.table = torch.nn.Buffer(torch.ones(3)), nn.Buffer(np.ones(3))
+    for walk in ("named_parameters", "named_buffers"):
+        for asked in itertools.product(("", "net"), (True, False), (True, False)):                  # prefix, recurse, remove_duplicate
+            assert [n for n, _ in getattr(ours, walk)(*asked)] == [n for n, _ in getattr(theirs, walk)(*asked)], (walk, asked)
     for once in (True, False):
         assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [n for n, _ in theirs.named_modules(remove_duplicate=once)]
     assert [n for n, _ in ours.named_children()] == [n for n, _ in theirs.named_children()]
