@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 import weakref
 
 import numpy as np
@@ -407,6 +408,9 @@ def test_retain_grad_and_the_warning_without_it():
     assert np.allclose(kept.grad.numpy(), lost.numpy())
     with pytest.warns(UserWarning, match="retain_grad"):
         assert lost.grad is None
+    lost.grad = np.ones(2)
+    with warnings.catch_warnings(action="error"):    # what was put there is there: nothing was lost
+        assert lost.grad.numpy().tolist() == [1, 1]
 
 
 def test_what_backward_refuses():
