@@ -277,6 +277,7 @@ CALLS = [
     (lambda: nn.MultiheadAttention(10, 3), V, r"embed_dim=10 does not divide into num_heads=3.*head_dim=4"),
     (lambda: F.split_heads(t(2, 5, 8), 3), V, r"cannot be cut into 3 equal heads"),
     (lambda: nn.MultiheadAttention(8, 2)(t(2, 5, 7), t(2, 5, 7), t(2, 5, 7)), V, r"last axis 8"),
+    (lambda: nn.MultiheadAttention(8, 2)(*[t(2, 8, 7)] * 3), V, r"last axis 8"),    # one input thrice, as many steps as features
     (lambda: nn.MultiheadAttention(8, 2, batch_first=True)(t(2, 5, 8), t(3, 5, 8), t(3, 5, 8)), V, r"did you mean batch_first=False"),
     (lambda: attention(attn_mask=np.zeros((4, 4), bool)), V, r"\(T, S\) = \(5, 5\)"),
     (lambda: attention(attn_mask=np.zeros((5, 5), int)), T, r"True = blocked.*mask\.astype\(bool\)"),

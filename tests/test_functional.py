@@ -404,6 +404,7 @@ def test_bad_arguments_are_told(call, error, text):
 def test_integers_are_promoted_and_lists_taken():
     assert F.softmax([0, 0]).numpy().tolist() == [0.5, 0.5] and F.softmax(np.array([1, 1])).dtype == np.float32
     assert F.linear([1, 2], Tensor([[1.0, 1.0]])).numpy().tolist() == [3]
+    assert F.linear([0.1], np.array([[1.0]])).numpy().tolist() == [0.1]              # in the weight's precision
     assert F.layer_norm(np.array([1, 3]), 2).tolist() == pytest.approx([-1, 1], abs=1e-5)
 
 
