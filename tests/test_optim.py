@@ -520,6 +520,16 @@ def test_clip_edge_cases():
     assert math.isnan(optim.clip_grad_norm_([p], 1.0))
 
 
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
+def test_what_was_computed_from_a_gradient_is_not_differentiated_once_it_is_clipped(clip):
+    p, w = leaf(), leaf()
+    p.grad = Tensor([3.0, 4.0])
+    y = (p.grad * w).sum()
+    clip([p], 1.0)
+    with pytest.raises(ValueError, match="changed in place after it was used"):
+        y.backward()
+
+
 @pytest.mark.parametrize("dtype, shape, value", [
     ("float16", (40,), 300.0), ("float16", (40,), 1e-5), ("float16", (), 6e4), ("float32", (), 1e25), ("float32", (1, 1), 1e-30),
     ("float64", (1,), 1e200),
