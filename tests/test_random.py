@@ -182,6 +182,11 @@ def test_threads_that_seed_draw_as_if_alone():
         thread.join()
     assert together == alone and alone[0] != alone[1]
     np.testing.assert_array_equal(random.rand(4)._data, Generator(7).uniform(4))  # the main thread's stream is its own
+    random.manual_seed(7)
+    thread = threading.Thread(target=random.rand, args=(4,))        # which sets no seed, and so draws from the main thread's stream
+    thread.start()
+    thread.join()
+    np.testing.assert_array_equal(random.rand(4)._data, Generator(7).uniform(8)[4:])
 
 
 @pytest.mark.parametrize("draw", [
