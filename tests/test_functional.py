@@ -406,6 +406,7 @@ def test_integers_are_promoted_and_lists_taken():
     assert F.linear([1, 2], Tensor([[1.0, 1.0]])).numpy().tolist() == [3]
     assert F.linear([0.1], np.array([[1.0]])).numpy().tolist() == [0.1]              # in the weight's precision
     assert F.layer_norm(np.array([1, 3]), 2).tolist() == pytest.approx([-1, 1], abs=1e-5)
+    assert F.embedding([], np.ones((4, 2))).shape == (0, 2)
 
 
 def test_dropout_leaves_alone_what_it_must():
