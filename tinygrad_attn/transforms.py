@@ -20,7 +20,6 @@ from .convert import as_gradient
 from .engine import Op, Variable, clone, constant, local, sweep
 from .errors import describe
 from .random import get_rng_state, set_rng_state
-from .record import watching
 from .tensor import Tensor
 
 __all__ = ["checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]
@@ -88,8 +87,12 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 
 def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
     """Does f apply ops to its inputs?  Then a plain result is no constant, but has left the graph."""
-    with watching(_Closure(())) as watcher:
+    here, watcher = local.context, _Closure(())
+    before, here.observers = here.observers, (*here.observers, watcher)
+    try:
         f(*inputs, **keywords)
+    finally:
+        here.observers = before
     return any(id(x) in watcher.found for x in inputs)
 
 
@@ -291,8 +294,13 @@ class _Run:
     def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
         """Run f without recording, keep its value, and return the tensors it draws in from outside."""
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
-        with watching(_Closure(stand_ins)) as closure, _recorded_later():
-            y = self.call(stand_ins)
+        closure, here = _Closure(stand_ins), local.context
+        before, here.observers = here.observers, (*here.observers, closure)
+        try:
+            with _recorded_later():
+                y = self.call(stand_ins)
+        finally:
+            here.observers = before
         if not isinstance(y, Variable):
             raise TypeError(f"checkpoint() needs a function that returns one Tensor, but it returned {describe(y)}. Checkpoint each "
                             "part by itself, or join them with np.concatenate.")
