@@ -673,6 +673,8 @@ def exhausted():
     (lambda: optim.Adam([leaf()], betas=("a", "b")), ValueError, r"betas are two numbers in \[0, 1\), got \('a', 'b'\)"),
     (lambda: optim.Adam([leaf()], betas=(0.9, Decimal("0.999"))), ValueError, r"betas are two numbers in \[0, 1\), got \(0.9, Decimal"),
     (lambda: optim.Adam([leaf()], betas=(np.array([0.9, 0.8]), 0.999)), ValueError, r"betas are two numbers in \[0, 1\), got \(array"),
+    (lambda: optim.Adam([leaf()], betas=(Tensor([0.9, 0.8]), 0.999)), ValueError, r"betas are two numbers in \[0, 1\), got \(Tensor"),
+    (lambda: optim.Adam([leaf()], betas=(10**400, 0.999)), ValueError, r"betas are two numbers in \[0, 1\), got \(10"),
     (lambda: optim.clip_grad_norm_([leaf()], 1.0, "l2"), ValueError, "norm_type is a number such as 2.0 or math.inf; got 'l2'"),
     (lambda: optim.clip_grad_norm_([leaf()], 1.0, None), ValueError, "norm_type is a number such as 2.0 or math.inf; got None"),
     (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be 0 or more, got -1$"),

@@ -244,7 +244,7 @@ def check_betas(betas: Any) -> None:
     """Two numbers in [0, 1)."""
     try:
         fine = isinstance(betas, (tuple, list)) and len(betas) == 2 and all(0 <= float(1.0 * b) < 1 for b in betas)
-    except TypeError:                                # by 1.0 no text is multiplied and no Decimal, with which no step could be taken
+    except (TypeError, ValueError, OverflowError):   # by 1.0 no text is multiplied and no Decimal, with which no step could be taken
         fine = False
     if not fine:
         raise ValueError(f"betas are two numbers in [0, 1), got {betas}; the usual pair is (0.9, 0.999)")
