@@ -464,6 +464,17 @@ def test_the_gradient_of_what_was_broadcast_far_is_summed_back(large, small, dty
         assert b.grad.dtype == dtype and b.grad.shape == small and np.array_equal(b.grad.numpy(), expected.reshape(small))
 
 
+@pytest.mark.parametrize(("repeated", "shape"), [((2**18, 3), (3,)), ((2**18, 3), (1, 3)), ((2**9, 2**9, 3), (3,)),
+                                                 ((2**9, 2**9, 3), (1, 1, 3))])
+def test_a_gradient_added_up_over_very_many_rows_keeps_its_digits(repeated, shape):
+    g = np.random.default_rng(0).random(repeated, np.float32)
+    b = Tensor(np.ones(shape, np.float32), requires_grad=True)
+    (Tensor(np.ones(repeated, np.float32)) + b).backward(Tensor(g))
+    exact = g.reshape(-1, 3).sum(0, np.float64).reshape(shape)
+    assert b.grad.dtype == np.float32
+    np.testing.assert_allclose(b.grad.numpy(), exact, rtol=8e-7)
+
+
 def test_float32_stays_float32_also_beside_numpy_scalars_and_lists():
     x = leaf(2, 3, dtype=np.float32)
     y = ops.exp(x * np.float64(2.0) / np.sqrt(8) + [0.5, 1.0, 1.5]).var(axis=0).sum()

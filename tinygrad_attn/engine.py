@@ -22,6 +22,8 @@ from .graph import NO_SETTINGS, RETAINED, SPECIAL, WATCHED, Context, Node, Op, V
 
 __all__ = ["Context", "Node", "Op", "Variable", "clone", "constant", "local", "op", "sum_to", "sweep"]
 
+MANY = 1 << 14                  # numbers added up into one, from where the rounding of a plain sum shows
+
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     """The adjoint of broadcasting: sum g over the axes along which an input of this shape was repeated.  A 1 of g's stays a 1."""
@@ -29,6 +31,9 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     kind = g.dtype.char if g.__class__ is ndarray else ""
     if kind == "e":                                  # in float16 2,048 + 1 is 2,048
         return sum_to(g.astype(np.float32), shape).astype(g.dtype)
+    if g.size > MANY and kind and shape and g.size > MANY * math.prod(shape) and (lead or shape[0] == 1) and len(g) > 1:
+        half = len(g) // 2                           # one row after another, a million of float32 lose three digits of seven
+        return sum_to(g[:half], shape) + sum_to(g[half:], shape)
     if g.size > 2048 and shape and lead and g.shape[lead:] == shape and kind in ("f", "d"):
         rows = math.prod(g.shape[:lead])             # a product with ones is up to twenty times as fast as NumPy's sum over rows
         return np.ones(rows, g.dtype).dot(g.reshape(rows, -1)).reshape(shape)
