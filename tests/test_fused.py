@@ -137,6 +137,15 @@ def test_norms(shape, ndim, dtype, normal):
     same(fused.layer_norm, np.moveaxis(x, 0, -1), dtype=dtype, eps=0.1)
 
 
+@pytest.mark.parametrize("width", [2, 64])                              # 64 x 64 are so many products that threads share them
+def test_the_gradient_of_a_bias_over_very_many_rows_keeps_its_digits(width):
+    x, g = np.random.default_rng(0).random((2, 2**17, width), np.float32)
+    bias = Tensor(np.zeros(width, np.float32), requires_grad=True)
+    F.linear(x, Tensor(np.eye(width, dtype=np.float32)), bias).backward(Tensor(g))
+    assert bias.grad.dtype == np.float32
+    np.testing.assert_allclose(bias.grad.numpy(), g.sum(0, np.float64), rtol=1e-6)
+
+
 @pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 3)])
 def test_linear(lead, dtype, normal):
     for bias in (normal(4), None):
