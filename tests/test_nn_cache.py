@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from tinygrad_attn import nn, no_grad
+from tinygrad_attn import Tensor, enable_grad, nn, no_grad
 from tinygrad_attn import random as ta_random
 
 
@@ -137,3 +137,17 @@ def test_a_copy_goes_its_own_way(make, recorded):
             for i, expected in enumerate(both(whole, None, None)):
                 found = np.concatenate([outs[i] for outs in end], 1)
                 np.testing.assert_allclose(found, expected.numpy()[:, 3:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("first, then", [(np.float16, np.float64), (np.float16, np.float32), (np.float64, np.float16)])
+def test_tokens_of_another_dtype_are_kept_as_exactly_without_gradients_as_with_them(first, then):
+    numbers = np.array([1e-3, 1.0, 1 / 3]).reshape(1, 1, 3, 1)
+    kept = []
+    for grad in (enable_grad(), no_grad()):
+        cache, module = nn.KeyValueCache(), nn.Linear(1, 1)
+        with grad:
+            for x in (numbers.astype(first), numbers.astype(then) / 7, numbers.astype(then) / 11):
+                t = Tensor(x, requires_grad=True) * 1
+                k, _ = cache.extend(module, t, t)
+        kept.append(k.numpy())
+    assert kept[0].dtype == kept[1].dtype == np.result_type(first, then) and np.array_equal(*kept)

@@ -86,8 +86,8 @@ class KeyValueCache:
         return k, v
 
     def _append(self, module: Module, old: tuple[Any, Any], new: tuple[Any, Any]) -> list[Any]:
-        """Old tokens and new ones; copied together only where a gradient may flow or the room is used up."""
-        if any(x.requires_grad for x in (*old, *new)):
+        """Old tokens and new ones; copied together only where a gradient may flow, dtypes differ or the room is used up."""
+        if any(x.requires_grad or x.dtype != old[0].dtype for x in (*old, *new)):
             return [np.concatenate(pair, axis=-2) for pair in zip(old, new, strict=True)]
         start, end = old[0].shape[-2], old[0].shape[-2] + new[0].shape[-2]
         room = self._room.get(module)
