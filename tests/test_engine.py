@@ -462,6 +462,9 @@ def test_the_gradient_of_what_was_broadcast_far_is_summed_back(large, small, dty
         expected = g.astype(float).sum(axis=lead)
         expected = expected.sum(axis=tuple(i for i, n in enumerate(small) if n == 1 != expected.shape[i]), keepdims=True)
         assert b.grad.dtype == dtype and b.grad.shape == small and np.array_equal(b.grad.numpy(), expected.reshape(small))
+        x = Tensor(cotangent, requires_grad=True)
+        (again,) = ta.grad((x * b).sum(), b, create_graph=True)                         # where it is summed as a tensor
+        assert np.array_equal(again.numpy(), b.grad.numpy()) and (ta.grad(again.sum(), x)[0].numpy() == 1).all()
 
 
 @pytest.mark.parametrize(("repeated", "shape"), [((2**18, 3), (3,)), ((2**18, 3), (1, 3)), ((2**9, 2**9, 3), (3,)),
