@@ -134,10 +134,11 @@ def test_reads_strided_views_and_writes_into_them(kernel):
     check((into.swapaxes(1, 2), *dpacked.transpose(2, 0, 3, 1, 4)), composite(g, q, k, v, None, False, 0.5)[:4], np.float32)
 
 
-def test_keys_shared_by_broadcasting(kernel):
+@pytest.mark.parametrize("lead, shared", [((3, 5), (3, 1, 13, 4)), ((), (1, 4))])
+def test_keys_shared_by_broadcasting(kernel, lead, shared):
     rng = np.random.default_rng(0)
-    q, g = rng.standard_normal((2, 3, 5, 11, 4))[0], rng.standard_normal((3, 5, 11, 4))
-    k, v = (np.broadcast_to(x, (3, 5, 13, 4)) for x in rng.standard_normal((2, 3, 1, 13, 4)))
+    q, g = rng.standard_normal((2, *lead, 11, 4))
+    k, v = (np.broadcast_to(x, (*lead, 13, 4)) for x in rng.standard_normal((2, *shared)))
     out, saved = A.attention(q, k, v, scale=0.5)
     check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, None, False, 0.5), np.float64)
 
