@@ -215,6 +215,7 @@ def test_attention_of_inputs_that_broadcast(dtype, normal):
     same(fused.attention_weights, normal(3, 4, 5), normal(3, 6, 5), np.arange(12).reshape(2, 1, 1, 6) % 5 > 0, dtype=dtype, scale=0.4)
     same(fused.attention, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(3, 6, 2), normal(4, 6), dtype=dtype, scale=0.4)
     same(fused.attention, normal(3, 4, 5), normal(3, 6, 5), normal(3, 6, 2), np.ones((2, 1, 1, 6), bool), dtype=dtype, scale=0.4)
+    same(fused.attention, normal(3, 4, 6, 4), normal(3, 4), normal(3, 4), dtype=dtype, scale=0.4)   # 3 keys of 4 numbers, 3 x 4 heads
 
 
 @pytest.mark.parametrize("causal", [False, True])
