@@ -201,6 +201,14 @@ def test_sigmoid_and_the_softmaxes_are_accurate_where_a_naive_form_overflows(dty
     assert F.logsumexp(x, -1) == dtype(1e4) and F.logsumexp(-x, 0) == dtype(1e4)
 
 
+@pytest.mark.parametrize("f, axis, expected", [(F.softmax, 0, 1), (F.log_softmax, -1, 0), (F.logsumexp, 0, 1.5), (F.logsumexp, (0,), 1.5)])
+def test_a_single_number_is_a_row_of_one(f, axis, expected):
+    x = np.array(1.5, np.float32)
+    for y in (f(x, axis), f(Tensor(x, requires_grad=True), axis)):
+        assert y.shape == () and y.dtype == np.float32 and float(y) == expected
+    assert isinstance(f(x, axis), np.ndarray)
+
+
 def test_rows_of_minus_infinity():
     x = np.array([[-math.inf, -math.inf], [0, -math.inf]])
     with np.errstate(invalid="ignore"):
