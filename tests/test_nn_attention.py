@@ -122,6 +122,17 @@ def test_is_causal_needs_no_mask_and_adds_to_one(options):
     np.testing.assert_allclose(both, layer(x, x, x, attn_mask=other | blocked)[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (4, 4, 3)], ids=["(T, S)", "(B*H, T, S)"])
+def test_is_causal_adds_to_a_mask_that_is_not_square(shape):
+    layer = nn.MultiheadAttention(E, H, batch_first=True)
+    x, memory = ta_random.randn(B, 4, E), ta_random.randn(B, 3, E)
+    blocked = np.zeros(shape, bool)
+    blocked[..., 2, 0] = True
+    both = layer(x, memory, memory, attn_mask=blocked, is_causal=True)[0].numpy()
+    expected = layer(x, memory, memory, attn_mask=blocked | ~np.tri(4, 3, dtype=bool))[0].numpy()
+    np.testing.assert_allclose(both, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_single_query_that_is_causal_looks_at_the_first_key_and_the_added_ones():
     layer = nn.MultiheadAttention(E, H, batch_first=True, add_bias_kv=True, add_zero_attn=True)
     x, memory = ta_random.randn(B, 1, E), ta_random.randn(B, 4, E)
