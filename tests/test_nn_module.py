@@ -50,6 +50,8 @@ def test_names_and_order_are_torchs():
     for walk in ("named_parameters", "named_buffers"):
         for asked in itertools.product(("", "net"), (True, False), (True, False)):                  # prefix, recurse, remove_duplicate
             assert [n for n, _ in getattr(ours, walk)(*asked)] == [n for n, _ in getattr(theirs, walk)(*asked)], (walk, asked)
+    for walk, recurse in itertools.product(("parameters", "buffers"), (True, False)):
+        assert [x.shape for x in getattr(ours, walk)(recurse)] == [tuple(x.shape) for x in getattr(theirs, walk)(recurse)], (walk, recurse)
     for once in (True, False):
         assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [n for n, _ in theirs.named_modules(remove_duplicate=once)]
     assert [n for n, _ in ours.named_children()] == [n for n, _ in theirs.named_children()]
@@ -215,6 +217,7 @@ def test_settings_reach_every_module():
     assert all(p.grad is None for p in net.parameters())
     net.requires_grad_(False)
     assert not net(np.ones((2, 3))).requires_grad
+    assert net.requires_grad_() is net and all(p.requires_grad for p in net.parameters())
     with pytest.raises(TypeError, match="floating-point"):
         net.astype(int)
     seen = []
