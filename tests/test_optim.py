@@ -722,6 +722,7 @@ def test_a_parameter_given_twice():
 def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p, q = leaf(), leaf()
     optimizer = optim.Adam([p, q])
+    assert optimizer.state_dict()["state"] == {}
     p._data = p._data.astype(np.float64)  # before the first step this is fine
     q._data = q._data.astype(np.float64)
     p.grad, q.grad = Tensor(np.ones(2)), Tensor(np.ones(2))
