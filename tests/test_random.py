@@ -96,11 +96,12 @@ def test_half_precision_never_reaches_the_open_end():
 
 
 @pytest.mark.parametrize("size", [5, 100])
+@pytest.mark.parametrize("std", [2.5, 0.0])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 3e-6), ("float64", 3e-15)])
-def test_normal_with_mean_and_std(size, dtype, tolerance):
+def test_normal_with_mean_and_std(size, std, dtype, tolerance):
     torch.manual_seed(5)
-    theirs = torch.empty(size, dtype=getattr(torch, dtype)).normal_(1.5, 2.5).numpy()
-    np.testing.assert_allclose(Generator(5).normal(size, 1.5, 2.5, dtype), theirs, rtol=0, atol=tolerance)
+    theirs = torch.empty(size, dtype=getattr(torch, dtype)).normal_(1.5, std).numpy()
+    np.testing.assert_allclose(Generator(5).normal(size, 1.5, std, dtype), theirs, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", [(1,), (6, 6), (4, 5, 70)])
