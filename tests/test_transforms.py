@@ -419,6 +419,7 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
     for f, between, words in ((lambda x: x * w, lambda: change(w.data), "changed in place after it was used"),
                               (lambda x: x * c, lambda: change(c.data), "its result is another one"),
                               (lambda x: x * a, lambda: change(a), "its result is another one"),
+                              (lambda x: x * a * 1e-9, lambda: change(a), "its result is another one"),
                               (lambda x: drop(x), lambda: drop.eval(), "its result is another one")):
         y = checkpoint(f, x)
         between()
