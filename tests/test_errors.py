@@ -151,6 +151,7 @@ CALLS = [
     (lambda: t(3)[5], I, r"index 5 is out of bounds.*\[-n, n\)"),
     (lambda: t(3)[1.0], I, r"a slice, or an array of integers or booleans"),
     (lambda: t(3)[np.array([0.0, 1.0])], I, r"write index\.astype\(int\)"),
+    (lambda: t(3)[[0.0, 1.0]], I, r"a slice, or an array of integers or booleans"),
     (lambda: t(3)[0, 0], I, r"too many indices.*shape \(3,\)"),
     (lambda: t(3)[np.array([True, False])], I, r"boolean index did not match"),
     (setitem, T, r"np\.where\(mask, value, t\)"),
