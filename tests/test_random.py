@@ -246,6 +246,7 @@ def test_whole_numbers_of_every_kind_are_bounds(kind):
     (lambda: random.manual_seed(True), TypeError, "takes an integer"),
     (lambda: random.rand(2, 3.0), TypeError, r"write rand\(2, 3\)"),
     (lambda: random.rand(-1), TypeError, "integers >= 0"),
+    (lambda: random.rand((2, 3), 4), TypeError, r"integers >= 0, got \(\(2, 3\), 4\)"),
     (lambda: random.rand(2, dtype=np.int64), TypeError, "use randint"),
     (lambda: random.randint(10, 3), TypeError, r"write randint\(10, \(2, 3\)\)"),
     (lambda: random.randint(5, 5, (2,)), ValueError, "low < high"),
