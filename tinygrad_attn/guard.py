@@ -47,7 +47,7 @@ class Watch:
 
 
 watched: dict[int, Watch] = {}     # by id of the array that owns the memory, or of the operand
-handed_out: dict[int, Any] = {}    # those of them that users can reach
+handed_out: dict[int, Any] = {}    # those of them that users can reach, each with the weak reference that takes it out
 latest = 0                        # tick of the latest known change of any memory, or of its being handed out
 
 
