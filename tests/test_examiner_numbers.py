@@ -295,6 +295,11 @@ def test_half_precision_is_rounded_once_and_not_at_every_step(name):
         np.testing.assert_allclose(found, exact.astype("f2"), rtol=0.01, atol=max(2e-3 * np.abs(exact).max(), smallest_steps))
 
 
+@pytest.mark.parametrize("f", [ops.exp, ops.tanh, ops.sigmoid, ops.erf, ops.sqrt], ids=lambda f: f.__name__)
+def test_an_op_of_a_python_number_is_that_of_an_array(f):
+    assert abs(f(0.5) - f(np.array(0.5))) < 1e-15
+
+
 @pytest.mark.parametrize("f, x", [
     (lambda a, b: a / b, [1e4, 10]), (np.hypot, [900, 1000]), (lambda a, b: np.linalg.norm(np.stack([a, b]), axis=(0, 1)), [900, 1000]),
     (lambda a, b: np.std(np.concatenate([np.repeat(a, 5000), np.repeat(b, 5000)])), [900, 1000])], ids=["divide", "hypot", "norm", "std"])

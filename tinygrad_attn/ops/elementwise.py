@@ -382,7 +382,7 @@ def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
     if _large(x):
         return logistic.sigmoid(x)
-    if x.dtype.char == "e":                          # in float16 e^12 is infinite, but 1 / e^12 is not 0
+    if getattr(x, "dtype", None) == np.float16:      # in which e^12 is infinite, but 1 / e^12 is not 0
         return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
     with np.errstate(over="ignore"):                 # where e^-x overflows, 1 / inf = 0 is right
         return 1 / (1 + np.exp(0.0 - x))             # -x would wrap round in unsigned integers
