@@ -66,7 +66,7 @@ def _of_short_rows(kernel, x, keepdims):
     return kernel(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
 
 
-def _in_single(x, name, **settings):
+def _reduced_in_single(x, name, **settings):
     """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at 2,048, since 2,048 + 1 is 2,048 there."""
     if x.dtype != np.float16:
         return getattr(x, name)(**settings)
@@ -76,7 +76,7 @@ def _in_single(x, name, **settings):
 def _total(x, axis, keepdims):
     """x.sum(axis, keepdims=keepdims)"""
     if x.dtype.char == "e":
-        return _in_single(x, "sum", axis=axis, keepdims=keepdims)
+        return _reduced_in_single(x, "sum", axis=axis, keepdims=keepdims)
     return _of_short_rows(row_sums, x, keepdims) if has_short_rows(x, axis) else x.sum(axis=axis, keepdims=keepdims)
 
 
@@ -104,7 +104,7 @@ mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / _divisor
 @op
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    return _in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
+    return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 def _centred(x, axis):
@@ -118,7 +118,7 @@ var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
 @op
 def std(x, *, axis=None, ddof=0, keepdims=False):
     """y = sqrt(var(x)); where all elements are equal the gradient is zero, as PyTorch."""
-    return _in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
+    return _reduced_in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
@@ -182,7 +182,7 @@ prod.vjp(_prod_rule)
 @op
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
-    return _in_single(x, "cumsum", axis=axis)
+    return _reduced_in_single(x, "cumsum", axis=axis)
 
 
 def _cumsum_rule(g, y, x, *, axis):
