@@ -199,6 +199,25 @@ def test_an_old_file_that_may_not_be_replaced_is_not_blamed_on_the_folder(saved,
     assert unchanged(saved)
 
 
+def test_nothing_is_left_beside_a_write_protected_file_where_such_files_are_not_deleted(saved, monkeypatch):
+    """As on Windows, which does not replace them either."""
+    unlink = os.unlink
+
+    def unless_protected(path):
+        if not os.stat(path).st_mode & stat.S_IWUSR:
+            raise PermissionError(errno.EACCES, "Access is denied", path)
+        unlink(path)
+
+    saved.chmod(0o444)
+    monkeypatch.setattr(os, "replace", fails_with(PermissionError(errno.EACCES, "Access is denied")))
+    monkeypatch.setattr(os, "unlink", unless_protected)
+    with pytest.raises(PermissionError, match="the old file, which is write-protected"):
+        save({"new": np.ones(2)}, saved)
+    monkeypatch.undo()
+    saved.chmod(0o644)
+    assert unchanged(saved)
+
+
 def test_a_disk_that_fills_while_writing(saved):
     """The system itself refuses here: no file may grow beyond 1000 bytes."""
     resource = pytest.importorskip("resource")

@@ -143,6 +143,8 @@ def _reason(error: OSError, folder: str, replacing: bool) -> str:
 
 
 def _remove(part: str) -> None:
+    with contextlib.suppress(OSError):  # it may have the mode of a write-protected old file, and Windows deletes none such
+        os.chmod(part, stat.S_IREAD | stat.S_IWRITE)
     with contextlib.suppress(OSError):  # it was never made, or already renamed; the first error is the one to report
         os.unlink(part)
 
