@@ -156,7 +156,7 @@ def test_blas_is_single_threaded_meanwhile_and_as_before_afterwards():
     before, inside = blas.get(), []
     threads.split(lambda lo, hi: inside.append(blas.get()), 3)
     assert blas.get() == before
-    if before > 1:
+    if blas.found and before > 1:
         assert inside == [1, 1, 1]
 
 
@@ -173,8 +173,8 @@ def test_one_blas_thread_nests_and_a_number_chosen_inside_holds_afterwards():
         threads.split(lambda lo, hi: inside.append(blas.get()), 2)
         threads.set_num_threads(before)
         inside.append(blas.get())
-    assert blas.get() == before or chosen != 3          # a library that cannot be told
-    if chosen == 3:
+    assert blas.get() == before or chosen != 3          # more than this library may use
+    if blas.found and chosen == 3:
         assert set(inside) == {1}
 
 
