@@ -122,6 +122,13 @@ def test_is_causal_needs_no_mask_and_adds_to_one(options):
     np.testing.assert_allclose(both, layer(x, x, x, attn_mask=other | blocked)[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [3, 5])
+def test_is_causal_does_not_let_a_causal_mask_of_another_size_pass(size):
+    layer, x = nn.MultiheadAttention(E, H, batch_first=True), ta_random.randn(B, 4, E)
+    with pytest.raises(ValueError, match=rf"attn_mask must have the shape \(T, S\) = \(4, 4\).*\({size}, {size}\)"):
+        layer(x, x, x, attn_mask=F.causal_mask(size), is_causal=True)
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (4, 4, 3)], ids=["(T, S)", "(B*H, T, S)"])
 def test_is_causal_adds_to_a_mask_that_is_not_square(shape):
     layer = nn.MultiheadAttention(E, H, batch_first=True)
