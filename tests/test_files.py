@@ -92,7 +92,7 @@ def test_torch_tensors_and_torchs_files_both_ways(path):
     assert torch.equal(torch_files.load_file(path)["x"], x)
     with pytest.raises(TypeError, match=r"'x': NumPy has no torch.bfloat16; save x.float\(\)"):
         save({"x": x.detach().bfloat16()}, path)
-    half = torch.randn(50).bfloat16()
+    half = torch.randn(5, 10).bfloat16()
     torch_files.save_file({"half": half, "n": torch.tensor(2.0)}, path)
     back = load(path)
     assert back["half"].dtype == np.float32 and back["n"].shape == ()
