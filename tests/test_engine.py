@@ -485,6 +485,13 @@ def test_float32_stays_float32_also_beside_numpy_scalars_and_lists():
     assert y.dtype == x.grad.dtype == np.float32
 
 
+@pytest.mark.parametrize("data", [2, 2.5, [2.5], np.float16(2.5)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, bool])
+def test_numbers_become_a_tensor_of_the_dtype_asked_for(data, dtype):
+    x = Tensor(data, dtype=dtype)
+    assert x.dtype == dtype and np.array_equal(x.numpy(), np.array(data, dtype))
+
+
 def test_mixed_dtypes_promote_and_each_gradient_comes_back_in_its_own():
     x, w = leaf(2, 3, dtype=np.float32), leaf(3)
     y = x * w
