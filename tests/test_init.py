@@ -15,6 +15,8 @@ torch = require("torch")
 theirs = torch.nn.init
 
 FILLS = {
+    "uniform plain": lambda i, t: i.uniform_(t),
+    "normal plain": lambda i, t: i.normal_(t),
     "uniform": lambda i, t: i.uniform_(t, -0.3, 0.5),
     "normal": lambda i, t: i.normal_(t, 1.0, 0.02),
     "constant": lambda i, t: i.constant_(t, 0.3),
@@ -22,10 +24,13 @@ FILLS = {
     "ones": lambda i, t: i.ones_(t),
     "xavier uniform": lambda i, t: i.xavier_uniform_(t),
     "xavier uniform gain": lambda i, t: i.xavier_uniform_(t, gain=i.calculate_gain("relu")),
-    "xavier normal": lambda i, t: i.xavier_normal_(t, gain=0.7),
+    "xavier normal": lambda i, t: i.xavier_normal_(t),
+    "xavier normal gain": lambda i, t: i.xavier_normal_(t, gain=0.7),
     "kaiming uniform": lambda i, t: i.kaiming_uniform_(t, a=math.sqrt(5)),
     "kaiming uniform out": lambda i, t: i.kaiming_uniform_(t, mode="fan_out", nonlinearity="relu"),
     "kaiming normal": lambda i, t: i.kaiming_normal_(t, 0.2),
+    "kaiming normal plain": lambda i, t: i.kaiming_normal_(t),
+    "trunc normal plain": lambda i, t: i.trunc_normal_(t),
     "trunc normal": lambda i, t: i.trunc_normal_(t, std=0.02),
     "trunc normal cut": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, -0.5, 1.0),
     "trunc normal tail": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, 1.5, 1.9),
@@ -34,7 +39,7 @@ FILLS = {
 
 
 @pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("shape", [(2, 3), (30, 20), (4, 3, 5)])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 5), (30, 20), (4, 3, 5)])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float64", 1e-14)])
 def test_numbers_and_draws(fill, shape, dtype, tolerance):
     torch.manual_seed(42)
