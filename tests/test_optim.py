@@ -509,6 +509,7 @@ def test_clip_grad_norm(norm_type, max_norm, dtype, tolerance):
 def test_clip_edge_cases():
     p = Tensor([1.0, 2.0], requires_grad=True)
     assert optim.clip_grad_norm_([p], 1.0) == 0.0
+    assert optim.clip_grad_norm_([p], 1.0, -math.inf) == 0.0
     p.grad = Tensor([3.0, 4.0])
     assert optim.clip_grad_norm_(p, 1.0) == 5.0  # one tensor instead of a list
     p.grad = Tensor([3.0, 4.0])
@@ -683,6 +684,7 @@ def exhausted():
     (lambda: optim.clip_grad_norm_([leaf(), nn.Linear(1, 1, bias=False).bias], 1.0), TypeError, "takes a list of Tensors, got None"),
     (lambda: optim.clip_grad_value_([leaf()], -1.0), ValueError, "clip_value is the largest value allowed, a number .* got -1.0"),
     (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
+    (lambda: optim.SGD([leaf()], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "momentum > 0 and dampening=0"),
     (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), got \(0.9, 1.0\)"),
     (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
     (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
