@@ -188,7 +188,9 @@ class Generator:
         spread = int(high) - int(low)
         with self._lock:
             words = self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
-        return ((words % np.uint64(spread)).astype(np.int64) + np.int64(low)).reshape(shape)
+        if spread < 2**64:                                         # else every word is one of the numbers
+            words = words % np.uint64(spread)
+        return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
     def permutation(self, n: int) -> NDArray[np.int64]:
         """0 .. n-1 in random order, as `torch.randperm`. int64, shape (n,)."""
