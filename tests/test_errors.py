@@ -479,6 +479,7 @@ def test_the_default_dtype_is_for_numbers_and_lists():
     finally:
         ta.set_default_dtype(np.float32)
     assert Tensor(1.0).dtype == Tensor([1, 2]).dtype == np.float32
+    assert Tensor(True).dtype == bool and Tensor(np.float64(1)).dtype == np.float64
     assert Tensor([np.ones(2), np.zeros(2)]).dtype == Tensor([np.float64(1)]).dtype == np.float64           # arrays keep theirs
     assert (Tensor(np.array([1, 2])) * [1.5, 2.5]).tolist() == [1.5, 5.0]
 
