@@ -244,6 +244,15 @@ def test_a_training_loop_in_the_right_order_raises_nothing():
         step.step()
 
 
+def test_gradients_filled_with_zeros_are_changed_for_a_graph_that_used_them():
+    p, x = (Tensor(np.ones(3), requires_grad=True) for _ in range(2))
+    (p * 2).sum().backward()
+    loss = (x * p.grad).sum()
+    optim.SGD([p], lr=0.1).zero_grad(set_to_none=False)
+    with pytest.raises(ValueError, match="changed in place after it was used"):
+        loss.backward()
+
+
 def test_the_result_of_an_op_that_keeps_its_result():
     for f in (np.exp, np.tanh, np.sqrt, F.sigmoid, F.softmax):
         x = Tensor(np.array([[0.5, 1.0]]), requires_grad=True)

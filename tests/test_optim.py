@@ -698,6 +698,7 @@ def exhausted():
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, min_lr=5), ValueError, "min_lr must lie between"),
     (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "a schedule steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),
+    (lambda: optim.noam(optim.SGD([leaf()]), 8, 0), ValueError, "warmup_steps >= 1"),
     (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
     (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 4).load_state_dict({"last_epoch": 3}), ValueError, "no schedule's state.*'initial_lr'"),
