@@ -421,6 +421,25 @@ def test_state_is_torchs(name, settings):
         same(ours, theirs, 1e-12)
 
 
+@pytest.mark.parametrize("name, settings", [("AdamW", {}), ("Adam", {"decoupled_weight_decay": True, "weight_decay": 0.1})])
+def test_a_state_with_decoupled_decay_is_not_gone_on_with_as_plain_adam(name, settings):
+    """PyTorch would go on decoupled; what ours cannot do, it says, and without decay there is no difference."""
+    ours, theirs = twins()
+    b = getattr(torch.optim, name)(theirs, **settings)
+    with pytest.raises(ValueError, match="decoupled_weight_decay.* optim.AdamW"):
+        optim.Adam(ours).load_state_dict(b.state_dict())
+    for made, decay in ((optim.AdamW(ours), 0.1), (optim.Adam(ours), 0.0)):
+        b.param_groups[0]["weight_decay"] = decay
+        made.load_state_dict(b.state_dict())
+        for step in range(3):
+            give_gradients(ours, theirs, step)
+            for p, q in zip(ours, theirs):
+                p.data = q.detach().numpy().copy()
+            made.step()
+            b.step()
+            same(ours, theirs, 1e-12)
+
+
 def test_state_is_a_copy_and_a_refused_one_changes_nothing():
     ours, theirs = twins()
     a = optim.Adam(ours, lr=0.1)
@@ -702,6 +721,7 @@ def exhausted():
     (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
     (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 4).load_state_dict({"last_epoch": 3}), ValueError, "no schedule's state.*'initial_lr'"),
+    (lambda: optim.Adam([leaf()]).load_state_dict({"param_groups": [{"params": [0]}]}), ValueError, "no optimiser's state.* no 'state'"),
     (lambda: optim.Schedule(optim.SGD([leaf()]), [math.exp]), TypeError, r"one function of the step.*; got \[<built-in"),
 ])
 def test_wrong_calls_are_explained(call, error, text):

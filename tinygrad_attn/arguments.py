@@ -250,6 +250,13 @@ def check_betas(betas: Any) -> None:
         raise ValueError(f"betas are two numbers in [0, 1), got {betas}; the usual pair is (0.9, 0.999)")
 
 
+def check_decay(saved: Mapping[str, Any], decoupled: bool) -> None:
+    """PyTorch's Adam goes on with AdamW's decay where the saved group says so; ours is one or the other."""
+    if saved.get("decoupled_weight_decay") and saved.get("weight_decay") and not decoupled:
+        raise ValueError(f"this state was saved with weight_decay={saved['weight_decay']} and decoupled_weight_decay=True, which is "
+                         "AdamW's decay; load it into optim.AdamW")
+
+
 def parameter_groups(params: Any) -> list[Mapping[str, Any]]:
     """What an optimiser was given, as a list of groups."""
     if isinstance(params, (Tensor, np.ndarray, Mapping)) or hasattr(params, "parameters") or not isinstance(params, Iterable):

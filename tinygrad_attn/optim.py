@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard, threads
-from .arguments import check_betas, check_setting, parameter_groups, parameters_of_group
+from .arguments import check_betas, check_decay, check_setting, parameter_groups, parameters_of_group
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .errors import Elsewhere, describe, missing_from
@@ -216,10 +216,10 @@ class Optimizer:
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names or shapes differ."""
-        if not isinstance(state_dict, Mapping) or "param_groups" not in state_dict:
-            raise ValueError("this is no optimiser's state: it has no 'param_groups'. Give it what optimiser.state_dict() returned; "
-                             "a model's weights go to model.load_state_dict")
+        """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names, shapes or the kind differ."""
+        if not isinstance(state_dict, Mapping) or not {"param_groups", "state"} <= {*state_dict}:
+            raise ValueError("this is no optimiser's state: it has no 'param_groups' or no 'state'. Give it what "
+                             "optimiser.state_dict() returned; a model's weights go to model.load_state_dict")
         groups = state_dict["param_groups"]
         ours, theirs = ([len(g["params"]) for g in some] for some in (self.param_groups, groups))
         if ours != theirs:
@@ -231,6 +231,7 @@ class Optimizer:
         renewed = []
         for group, saved in zip(self.param_groups, groups):
             settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items() if k in {*self.defaults, "initial_lr"}}
+            check_decay(saved, getattr(self, "decoupled", True))
             renewed.append({**group, **settings})
             self._check(renewed[-1])
         before = self.param_groups, self._buckets, self._walked
