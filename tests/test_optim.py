@@ -722,6 +722,12 @@ def exhausted():
     (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "steers an optimiser, got list"),
     (lambda: optim.noam(optim.SGD([leaf()]), 4).load_state_dict({"last_epoch": 3}), ValueError, "no schedule's state.*'initial_lr'"),
     (lambda: optim.Adam([leaf()]).load_state_dict({"param_groups": [{"params": [0]}]}), ValueError, "no optimiser's state.* no 'state'"),
+    (lambda: optim.Schedule(optim.SGD([leaf()]), lambda t: None), TypeError, r"factor\(0\) is a number, got None"),
+    (lambda: optim.warmup_cosine(optim.SGD([leaf()]), "10", 100), TypeError, "warmup_steps is a number, got '10'"),
+    (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, None), TypeError, "total_steps is a number, got None"),
+    (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 20, min_lr="0"), TypeError, "min_lr is a number, got '0'"),
+    (lambda: optim.noam(optim.SGD([leaf()]), "8"), TypeError, "d_model is a number, got '8'"),
+    (lambda: optim.noam(optim.SGD([leaf()]), 8, None), TypeError, "warmup_steps is a number, got None"),
     (lambda: optim.Schedule(optim.SGD([leaf()]), [math.exp]), TypeError, r"one function of the step.*; got \[<built-in"),
 ])
 def test_wrong_calls_are_explained(call, error, text):

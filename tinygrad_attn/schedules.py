@@ -24,6 +24,13 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
     return optimizer.param_groups
 
 
+def _number(value: Any, name: str) -> Any:
+    """The value, unless it is nothing or a text, such as a function that forgets to return or a command line give."""
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is a number, got {describe(value)}")
+    return value
+
+
 def _initial(group: dict[str, Any]) -> float:
     """The rate from which a group's others are reckoned; a group may also be added while a schedule is under way."""
     return group.setdefault("initial_lr", float(group["lr"]))
@@ -34,7 +41,7 @@ class Schedule:
 
     As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step; the initial rates are the groups' `lr`
     when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one). Raises TypeError
-    unless it is given an optimiser and a function.
+    unless it is given an optimiser and a function, and where the function returns no number.
     """
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
@@ -73,7 +80,7 @@ class Schedule:
         self._apply()
 
     def _apply(self) -> None:
-        factor = float(self.factor(self.step_number))
+        factor = float(_number(self.factor(self.step_number), f"factor({self.step_number})"))
         for group in self.optimizer.param_groups:
             group["lr"] = _initial(group) * factor
 
@@ -83,8 +90,10 @@ def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: f
 
     lr(t) = lr (t + 1) / warmup_steps, then min_lr + (lr - min_lr) (1 + cos(pi (t - warmup) / (total - warmup))) / 2.
     With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError, and TypeError for what
-    is no optimiser.
+    is no optimiser or no number.
     """
+    for value, name in ((warmup_steps, "warmup_steps"), (total_steps, "total_steps"), (min_lr, "min_lr")):
+        _number(value, name)
     if not 0 <= warmup_steps < total_steps:
         raise ValueError(f"need 0 <= warmup_steps < total_steps, got {warmup_steps} and {total_steps}")
     first = _groups(optimizer)[0]
@@ -106,8 +115,8 @@ def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1; make the optimiser with lr=1.
 
     Linear up, then falling with the root of the step. "Attention Is All You Need", section 5.3. Raises ValueError,
-    and TypeError for what is no optimiser.
+    and TypeError for what is no optimiser or no number.
     """
-    if d_model < 1 or warmup_steps < 1:
+    if _number(d_model, "d_model") < 1 or _number(warmup_steps, "warmup_steps") < 1:
         raise ValueError(f"need d_model >= 1 and warmup_steps >= 1, got {d_model} and {warmup_steps}")
     return Schedule(optimizer, lambda t: d_model**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup_steps**-1.5))
