@@ -19,8 +19,8 @@ from tinygrad_attn import Tensor, nn
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 
-NAMES = ["Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "GELU", "SiLU", "Softmax", "LogSoftmax", "MSELoss",
-         "CrossEntropyLoss", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
+NAMES = ["Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax",
+         "MSELoss", "CrossEntropyLoss", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
          "TransformerDecoderLayer", "Transformer"]
 INFO = {info.module_cls.__name__: info for info in common_modules.module_db
         if info.module_cls.__module__.startswith("torch.nn.modules")}
