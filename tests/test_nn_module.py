@@ -3,6 +3,7 @@
 import copy
 import itertools
 import operator
+import sys
 from collections import OrderedDict, defaultdict, deque
 
 import numpy as np
@@ -172,6 +173,42 @@ def test_names_are_guessed_for_the_first_that_do_not_fit_and_all_are_listed():
     lines = [line for line in str(error.value).splitlines() if "unexpected: " in line]
     assert lines[0] == "  unexpected: '0.weigth'. Did you mean '0.weight'?" and lines[-1] == "  unexpected: '29.weigth'."
     assert len(lines) == 30 and sum("Did you mean" in line for line in lines) == 20
+
+
+def test_an_interrupt_at_any_line_of_loading_leaves_all_old_values_or_all_new_ones():
+    net, (old, new) = Net(), (Net().state_dict() for _ in range(2))
+    code, line, came = nn.Module.load_state_dict.__code__, 0, True
+
+    def trace(frame, event, arg):
+        nonlocal left
+        left -= frame.f_code is code and event == "line"
+        if left == 0:
+            left = -1
+            raise KeyboardInterrupt
+        return trace if frame.f_code is code else None
+
+    while came:
+        net.load_state_dict(old)
+        line, came, before = line + 1, False, sys.gettrace()
+        left = line
+        sys.settrace(trace)
+        try:
+            net.load_state_dict(new)
+        except KeyboardInterrupt:
+            came = True
+        finally:
+            sys.settrace(before)
+        fits = [all(np.array_equal(value, state[name]) for name, value in net.state_dict().items()) for state in (old, new)]
+        assert any(fits), line
+    assert line > 20
+
+
+def test_a_value_that_numpy_refuses_on_the_way_changes_nothing():
+    net = nn.Linear(2, 2)
+    before = {name: value.numpy().copy() for name, value in net.state_dict().items()}
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        net.load_state_dict({"weight": np.zeros((2, 2)), "bias": np.full(2, 1e300)})
+    assert all(np.array_equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "torch", "bfloat16"])

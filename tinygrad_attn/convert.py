@@ -93,6 +93,24 @@ def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
     return np.array(array if hasattr(value, "__array__") else value, dtype)
 
 
+def as_value(name: str, value: Any) -> np.ndarray:
+    """A state dict's value as a plain array."""
+    if isinstance(value, Variable):
+        return value._data
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    refuse_mask(f"load_state_dict: {name!r}", value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, "
+                        f"got {describe(value)}.")
+    return array
+
+
 def _holds(name: str, data: Any) -> bool:
     """Has this the attribute (Tensors have `_record`, arrays of any library `__array__`), or something in a list or tuple, however deep?"""
     return hasattr(data, name) or isinstance(data, (list, tuple)) and any(map(_holds, repeat(name), data))

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import guard
+from ..convert import as_value
 from ..engine import local
-from ..errors import describe, nearest, only_renamed, refuse_mask
+from ..errors import describe, nearest, only_renamed
 from ..record import Scope, dotted_name
 from ..tensor import Tensor, get_default_dtype
 
@@ -344,7 +345,7 @@ class Module:
         own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
-        values = {name: _array(name, state_dict[name]) for name in own if name in state_dict}
+        values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
         lines = []
         if strict:                                   # a guess looks through all names, which for each of thousands would take minutes
             lines += [f"missing: {name!r} {own[name].shape}" for name in missing]
@@ -357,9 +358,16 @@ class Module:
             hint = f"\nDid you mean load_state_dict(mapping[{nested[0]!r}])?" if nested else ""
             text = "\n  ".join([f"this mapping does not fit {type(self).__name__}; nothing was changed.", *lines])
             raise ValueError(text + hint)
-        for name, array in values.items():
-            own[name]._array()[...] = array
-            guard.changed(own[name]._data)
+        before = [(own[name]._array(), own[name]._array().copy()) for name in values]
+        try:
+            for (ours, _), array in zip(before, values.values()):
+                ours[...] = array
+        except BaseException:                        # also an interrupt: all of it or nothing
+            for ours, old in before:
+                ours[...] = old
+            raise
+        finally:
+            guard.changed(*[ours for ours, _ in before])
         return IncompatibleKeys(missing, unexpected)
 
     # ---- how it looks
@@ -377,21 +385,3 @@ class Module:
         if not lines:
             return f"{head}({extra})"
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
-
-
-def _array(name: str, value: Any) -> np.ndarray:
-    """A state dict's value as a plain array."""
-    if isinstance(value, Tensor):
-        return value._data
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    refuse_mask(f"load_state_dict: {name!r}", value)
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):
-        array = np.asarray(None)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, "
-                        f"got {describe(value)}.")
-    return array
