@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import sys
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -463,6 +464,44 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         a.load_state_dict(optim.Adam(ours[:2]).state_dict())
     for index, entry in now["state"].items():
         np.testing.assert_array_equal(a.state_dict()["state"][index]["exp_avg"], entry["exp_avg"])
+
+
+def test_ctrl_c_at_any_call_of_loading_leaves_all_of_the_old_state_or_all_of_the_new():
+    """Python looks for it when a function of its own begins and when one written in C has returned."""
+    def made(lr, steps):
+        ps = [Tensor([1.0], requires_grad=True) for _ in range(2)]
+        optimizer = optim.SGD([{"params": [p], "lr": lr} for p in ps], lr=1.0, momentum=0.9)
+        for _ in range(steps):
+            for p in ps:
+                p.grad = Tensor([1.0])
+            optimizer.step()
+        return optimizer
+
+    def seen(optimizer):
+        state = optimizer.state_dict()
+        return [g["lr"] for g in groups], [g["lr"] for g in state["param_groups"]], [int(s["step"]) for s in state["state"].values()]
+
+    def profile(frame, event, arg):
+        nonlocal left
+        left -= frame.f_code.co_filename == optim.__file__ and event in ("call", "c_return") and frame.f_code.co_name != "<genexpr>"
+        if left == 0:
+            left = -1
+            raise KeyboardInterrupt
+
+    state, tries, came = made(0.2, 2).state_dict(), 0, True
+    while came:
+        optimizer, tries, came, before = made(0.1, 1), tries + 1, False, sys.getprofile()
+        groups, left = optimizer.param_groups, tries
+        sys.setprofile(profile)
+        try:
+            optimizer.load_state_dict(state)
+        except KeyboardInterrupt:
+            came = True
+        finally:
+            sys.setprofile(before)
+        old, new = (([lr] * 2, [lr] * 2, [steps] * 2) for lr, steps in ((0.1, 1), (0.2, 2)))
+        assert seen(optimizer) in (old, new), tries
+    assert tries > 20 and seen(optimizer) == new
 
 
 @pytest.mark.parametrize("name, first, later", [

@@ -134,6 +134,7 @@ class Optimizer:
         """One update of every parameter that has a gradient.
 
         A `closure`, a function that computes the gradients and returns the loss, is called before, and its loss returned.
+        Ctrl-C in the middle may leave some parameters updated and others not.
         """
         loss = None
         if closure is not None:
@@ -234,19 +235,17 @@ class Optimizer:
             check_decay(saved, getattr(self, "decoupled", True))
             renewed.append({**group, **settings})
             self._check(renewed[-1])
-        before = self.param_groups, self._buckets, self._walked
-        self.param_groups, self._buckets = renewed, None
+        before, settle = (self._buckets, self._walked), map(dict.update, self.param_groups, renewed)
+        self._buckets = None
         try:
-            self._restore(state_dict["state"])
+            self._restore(state_dict["state"], renewed)
         except BaseException:
-            self.param_groups, self._buckets, self._walked = before
+            self._buckets, self._walked = before
             raise
-        for old, new in zip(before[0], renewed):  # the dicts the user may hold stay the ones in use
-            old.update(new)
-        self.param_groups = before[0]
+        any(settle)  # in one call, so that Ctrl-C comes before it, where all is as it was, or after it
 
-    def _restore(self, state: Mapping[Any, Mapping[str, Any]]) -> None:
-        places = {index: (bucket, i, group) for group, buckets in zip(self.param_groups, self._made_buckets())
+    def _restore(self, state: Mapping[Any, Mapping[str, Any]], groups: list[dict[str, Any]]) -> None:
+        places = {index: (bucket, i, group) for group, buckets in zip(groups, self._made_buckets())
                   for bucket in buckets for i, index in enumerate(bucket.indices)}
         for index, entry in state.items():
             if int(index) not in places:
