@@ -146,6 +146,15 @@ def test_a_checkpoint_of_other_settings_is_refused_by_name(small, tmp_path):
         training.train(SETTINGS, small, path, resume=True)
 
 
+@pytest.mark.parametrize("metadata", [None, {"extra": "text"}, {"extra": "null"}, {"extra": "[1, 2]"}, {"extra": '{"mine": 1}'},
+                                      {"extra": '{"settings": "mine"}'}])
+def test_somebody_elses_file_in_the_checkpoints_place_is_told_apart(small, tmp_path, metadata):
+    path = tmp_path / "c.safetensors"
+    ta.save({"weight": np.ones(3)}, path, metadata)
+    with pytest.raises(ValueError, match="c.safetensors' was not written by the demo. Name another folder with --out"):
+        training.train(SETTINGS, small, path, resume=True)
+
+
 def test_smoothing_is_the_mean_of_what_there_is():
     np.testing.assert_allclose(figures.smoothed([4.0, 2.0, 0.0, 6.0], window=2), [4, 3, 1, 3])
 
@@ -268,6 +277,14 @@ def test_a_seed_that_cannot_be_is_named_before_any_work(tmp_path, seed):
     with pytest.raises(ValueError, match=f"seed must be from 0 to .*, got {seed}"):
         demo.run_demo(tmp_path / "out", seed=seed)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path, monkeypatch):
+    """As from a shell's variable that was never set."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is empty; write --out DIR, or --out ."):
+        demo.run_demo("")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path):

@@ -64,6 +64,8 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
                          + (f", runs {runs}" if runs is not None else ""))
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must be from 0 to {LARGEST_SEED}, got {seed}")
+    if not str(out):
+        raise ValueError("the name of the folder for the report is empty; write --out DIR, or --out . for the folder you are in")
     checkpoints = Path(out) / "checkpoints"
     quoted = subprocess.list2cmdline([str(out)]) if os.name == "nt" else shlex.quote(str(out))      # Windows' cmd keeps '...' in a name
     try:

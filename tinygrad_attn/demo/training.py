@@ -135,7 +135,12 @@ def train(settings: Settings, split: Split, checkpoint: Path, *, resume: bool = 
 
 
 def _check_settings(settings: Settings, checkpoint: Path) -> None:
-    saved = (json.loads(load_metadata(checkpoint).get("extra", "null")) or {}).get("settings", {})
+    metadata = load_metadata(checkpoint)
+    try:
+        saved = dict(json.loads(metadata["extra"])["settings"])
+    except (KeyError, TypeError, ValueError):        # no extra, none of JSON, none of ours
+        raise ValueError(f"{str(checkpoint)!r} was not written by the demo. Name another folder with --out, or leave --resume out to "
+                         "begin afresh, which deletes it.") from None
     other = {name: saved.get(name) for name, value in asdict(settings).items() if saved.get(name) != value}
     if other:
         listed = ", ".join(f"{name} {value}" for name, value in other.items())
