@@ -307,12 +307,32 @@ def test_what_the_encoding_of_a_pipe_lacks_is_written_otherwise(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
-def test_a_reader_that_is_gone_is_no_error(file):
+@pytest.mark.parametrize("arguments", [["gradcheck", "FILE:right"], ["graph", "FILE:energy"], ["--help"], ["demo", "--help"], ["--version"],
+                                       []])
+def test_a_reader_that_is_gone_is_no_error(file, arguments, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)          # what is printed waits until Python ends
     read, write = os.pipe()
     os.close(read)
-    done = process("gradcheck", f"{file}:right", capture_output=False, stdout=write, stderr=subprocess.PIPE)
+    done = process(*(a.replace("FILE", str(file)) for a in arguments), capture_output=False, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
+def test_ctrl_c_that_has_ended_the_reader_too(monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    code = '''
+from tinygrad_attn import cli
+def stopped(arguments):
+    print("half")
+    raise KeyboardInterrupt
+cli.run_doctor = stopped
+raise SystemExit(cli.main(["doctor"]))'''
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (130, b"\nStopped.\n")
 
 
 def test_windows_calls_a_reader_that_is_gone_an_invalid_argument(monkeypatch):

@@ -14,6 +14,7 @@ Each command imports what it needs when it runs, so that `--help` is there at on
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import os
@@ -38,29 +39,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")        # names and paths have any letters, a pipe on Windows only some
     parser = make_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.run is None:
-        parser.print_help()
-        return 0
+    try:
+        arguments = parser.parse_args(argv)
+        if arguments.run is None:
+            parser.print_help()
+            return 0
+    finally:                                         # --help and --version leave from within; of a full disk Python tells when it ends
+        with contextlib.suppress(OSError):
+            write_out()
     try:
         code = arguments.run(arguments)
-        if sys.stdout is not None:                   # as under pythonw
-            sys.stdout.flush()
+        write_out()
         return code
     except KeyboardInterrupt as stop:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        write_out()
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except Exception as error:
-        if reader_gone(error):                       # `... | head` has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if reader_gone(error):
+            say_no_more()
             return 0
         if arguments.traceback:
             raise
         where = "" if isinstance(error, UsageError) else f"\n(`tinygrad-attn --traceback {arguments.command} ...` shows where)"
         print(f"tinygrad-attn {arguments.command}: {users_line(error)}{error}{where}", file=sys.stderr)
         return 2
+
+
+def write_out() -> None:
+    """Write what was printed now, and not when Python ends, which would complain of a reader that is gone."""
+    try:
+        if sys.stdout is not None:                   # as under pythonw
+            sys.stdout.flush()
+    except OSError as error:
+        if not reader_gone(error):
+            raise
+        say_no_more()
+
+
+def say_no_more() -> None:
+    """`... | head` has seen enough: what is still to be written goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reader_gone(error: Exception) -> bool:
