@@ -107,7 +107,7 @@ def test_a_result_of_whole_numbers_or_booleans_is_constant_to_jvp_too():
 @pytest.mark.parametrize("call", [
     lambda v: jvp(np.sin, 1.0, v), lambda v: hvp(np.sin, 1.0, v), lambda v: vjp(np.sin, 1.0)[1](v), lambda v: vjp(lambda x: 2.0, X)[1](v),
 ])
-@pytest.mark.parametrize("v", [None, "a", 1j])
+@pytest.mark.parametrize("v", ["a", 1j, [None]])
 def test_a_direction_is_of_real_numbers(call, v):
     with pytest.raises(TypeError, match="a Tensor holds real numbers or booleans; got"):
         call(v)
@@ -187,6 +187,15 @@ def test_transforms_can_be_nested_and_differentiated():
     close(jvp(lambda x: value_and_grad(scalar)(x)[1], X, V)[1], hvp(scalar, X, V))
     inner = lambda x: value_and_grad(lambda y: x * y * y)(3.0)[1]            # a variable of the outer function inside: 6 x
     assert value_and_grad(lambda x: x * inner(x))(2.0)[1].item() == 24.0
+
+
+def test_none_in_place_of_a_direction():
+    """backward() takes it for the 1 of a single number; here what is missing has a shape, which is told."""
+    for f, rule in ((lambda: vjp(lambda x: x * 2, np.ones(3))[1](None), "g has y's shape"),
+                    (lambda: hvp(lambda x: (x * x).sum(), np.ones(3), None), "v has x's shape"),
+                    (lambda: jvp(lambda x: x * 2, np.ones(3), None), "a tangent has its input's shape")):
+        with pytest.raises(TypeError, match=rule + r", and None has none: write np.ones\(\(3,\)\), or other numbers"):
+            f()
 
 
 def test_a_pullback_is_differentiated_by_g_alone():

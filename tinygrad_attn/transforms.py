@@ -52,6 +52,8 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 
 def _direction(v: Any, like: Tensor, rule: str) -> Tensor:
     """What a derivative is multiplied by: real numbers of a tensor's shape."""
+    if v is None:
+        raise TypeError(f"{rule}, and None has none: write np.ones({like.shape}), or other numbers of the shape of {describe(like)}.")
     if isinstance(v, Variable):
         _tell_checkpoints(v)                         # no op takes it where nothing is recorded
     else:
