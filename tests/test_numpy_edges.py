@@ -27,6 +27,23 @@ def gradients(f, *inputs):
 
 # ---- values
 
+@pytest.mark.parametrize("x", [np.array([True, False]), [True, False], [1.0, 0.0], np.array([3, 0], np.uint8)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_heaviside_of_what_is_no_tensor_is_numpys(x, dtype):
+    h = np.array([0.5, 0.25], dtype)
+    y, expected = np.heaviside(x, Tensor(h)), np.heaviside(x, h)
+    assert y.dtype == expected.dtype
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+@pytest.mark.parametrize("f", [np.sort, lambda t, **k: np.partition(t, 1, **k)])
+def test_an_order_of_fields_is_refused_as_by_numpy(f):
+    assert f(tensor([3.0, 1.0]), order=None).tolist() == [1.0, 3.0]
+    for order in ("F", "C", ["x"]):
+        with pytest.raises(ValueError, match="order=.* names the fields of a record.* Leave it out"):
+            f(tensor([3.0, 1.0]), order=order)
+
+
 VALUES = [
     # Medians and quantiles: NaN spreads, an infinite middle is infinite, single numbers and empty arrays are taken.
     (np.median, [1, NAN, 3]),

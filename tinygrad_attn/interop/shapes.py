@@ -214,12 +214,20 @@ def _take_along_axis(arr, indices, axis=-1):
 
 @rule(np.sort)
 def _sort(a, axis=-1, kind=None, order=None, *, stable=None):
+    _refuse_fields("sort", order)
     return ops.sort(a, axis)
 
 
 @rule(np.partition)
 def _partition(a, kth, axis=-1, kind="introselect", order=None):
+    _refuse_fields("partition", order)
     return ops.partition(a, kth, axis)
+
+
+def _refuse_fields(function, order):
+    if order is not None:
+        raise ValueError(f"np.{function} of a Tensor does not take order={describe(order)}, which names the fields of a record: a Tensor "
+                         "has none. Leave it out.")
 
 
 @rule(np.diagonal)

@@ -41,6 +41,12 @@ def _fraction(x: Any) -> Any:
     return ops.subtract(x, ops.trunc(x))
 
 
+def _heaviside(x: Any, h: Any) -> Any:
+    """0, h or 1, as x is below, at or above 0; booleans are 0 and 1 already, and beside an integer 0 would no longer be narrow."""
+    at = np.asarray(plain(x))
+    return ops.where(at == 0, h, x if at.dtype == bool else ops.sign(ops.maximum(x, 0)))
+
+
 @op(broadcasts=True)
 def logaddexp2(a, b):
     """y = log2(2^a + 2^b); logaddexp of a ln 2 and b ln 2 would round large a and b before their difference is taken."""
@@ -68,7 +74,7 @@ UFUNCS: dict[Any, Callable] = {
     np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
     np.modf: lambda x: (_fraction(x), ops.trunc(x)),
     np.floor: ops.floor, np.ceil: ops.ceil, np.trunc: ops.trunc, np.sign: ops.sign, np.copysign: ops.copysign,
-    np.heaviside: lambda x, h: ops.where(plain(x) == 0, h, ops.sign(ops.maximum(x, 0))),
+    np.heaviside: _heaviside,
     np.matmul: ops.matmul, np.vecdot: vecdot,
 }
 if hasattr(np, "matvec"):                            # NumPy 2.2
