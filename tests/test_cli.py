@@ -276,6 +276,12 @@ def test_a_file_that_is_no_python_is_one_line(capsys, tmp_path):
     assert "SyntaxError: expected ':' (typo.py, line 1)" in out and "Traceback" not in out
 
 
+@pytest.mark.parametrize("target", ["", ":energy"])
+def test_a_target_without_a_place(capsys, target):
+    out = said(capsys, "graph", target, code=2)
+    assert out == f"tinygrad-attn graph: {target!r} names no file and no module; write FILE.py:FUNCTION or MODULE:FUNCTION.\n"
+
+
 # ---- ends
 
 

@@ -313,6 +313,8 @@ def find(target: str) -> Any:
     place, colon, name = target.rpartition(":")
     if not colon or name.endswith(".py") or os.sep in name:          # a colon may be a drive letter
         place, name = target, ""
+    if not place:
+        raise UsageError(f"{target!r} names no file and no module; write FILE.py:FUNCTION or MODULE:FUNCTION.")
     if place.endswith(".py"):
         module = load(Path(place))
     elif Path(place).is_file():
