@@ -64,6 +64,25 @@ MISTAKES = [
     ("order", "if not users[id(parent)]:", "if True:", "listed twice"),
     ("order", "found.append(node)", "found.insert(0, node)", "comes before its user"),
     ("order", "parent.grad += node.grad * slope", "parent.grad = node.grad * slope", "add them up"),
+    ("order", "    users, waiting", """    found, seen = [last], {id(last)}
+    for node in found:
+        for parent in node.parents:
+            if id(parent) not in seen:
+                seen.add(id(parent))
+                found.append(parent)
+    return found
+    users, waiting""", "a diamond, mirrored: no\n    a comes before its user b"),
+    ("order", "    users, waiting", """    found, seen, stack = [], set(), [last]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            found.append(node)
+            stack += node.parents[::-1]
+    return found
+    users, waiting""", "a comes before its user b"),
+    ("scalar", "return Scalar(y, (self,), (1 - y ** 2,))", "return y", "returns a float; each returns a Scalar"),
+    ("scalar", "class Scalar:", "class Number:", "defines no class Scalar"),
     ("vjp", "return g / (1 + np.exp(-x))", "return 1 / (1 + np.exp(-x))", "incoming gradient ignored"),
     ("vjp", "return g / (1 + np.exp(-x))", "return g / (1 + np.exp(x))", "mind the sign"),
     ("vjp", "np.cumsum(g[..., ::-1], axis=-1)[..., ::-1]", "np.cumsum(g, axis=-1)", "a running sum from the end"),
@@ -79,6 +98,10 @@ MISTAKES = [
     ("layer_norm", "normalized(x), g * weight", "normalized(x) * weight, g * weight", "operand misplaced"),
     ("layer_norm", "h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)", "0", "missing sum"),
     ("layer_norm", "return g * normalized(x)", "return g * x", "input 1"),
+    ("layer_norm", "+ 1e-5)", "+ 0)", "where eps counts"),
+    ("adam", "    m = beta1 * m + (1 - beta1) * g", "    m *= beta1\n    m += (1 - beta1) * g",
+     "m *= ... and m[:] = ... change the old one"),
+    ("adam", "    p = p - lr", "    p -= lr", "the old arrays are left alone"),
     ("adam", "(m / (1 - beta1 ** t)) / (np.sqrt(v / (1 - beta2 ** t)) + eps)", "m / (np.sqrt(v) + eps)", "bias correction is missing"),
     ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
     ("attention", "axis=-1)", "axis=-2)", "Normalised over the queries"),
@@ -88,6 +111,9 @@ MISTAKES = [
      "returns a tuple; the task asks for a dict"),
     ("softmax", "def softmax(x):", "def softmax(x, axis=-1):", "make settings keyword-only"),
     ("attention", "np.where(allowed, scores, -np.inf), axis=-1)", "scores, axis=-1) * allowed", "Masked after the softmax"),
+    ("attention", "    weights = F", "    scores = np.where(allowed, scores, -np.inf)\n    weights = F",
+     "These are the scores after the mask"),
+    ("attention", '"weights": weights', '"weight": weights', "has no 'weights', only 'scores', 'weight', 'output'"),
     ("heads", "return x.reshape(batch, length, heads, size // heads).swapaxes(1, 2)",
      "return x.reshape(batch, heads, length, size // heads)", "A reshape alone"),
     ("encoder_layer", "if norm_first:", "if not norm_first:", "pre-norm form"),
@@ -95,6 +121,7 @@ MISTAKES = [
     ("train", "        optimizer.zero_grad()\n", "", "gradients of earlier steps are still there"),
     ("train", "        optimizer.step()\n", "", "Nothing is learned"),
     ("train", "append(loss.item())", "append(loss)", "keeps every graph alive"),
+    ("train", "return losses", "return losses[0]", "returns a float; the task asks for a list"),
     ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the first place"),
     ("greedy", "answers[:, :-1], 0, start", "answers[:, 1:], 2, start", "Shifted the other way"),
     ("sampling", "bound, scores / temperature", "bound, scores * temperature", "divide the scores by it"),

@@ -20,6 +20,10 @@ class NotWritten(Exception):
     """The learner has not come to this part yet."""
 
 
+class Wrong(Exception):
+    """A check's own words about what the learner's function gave; nothing was raised there."""
+
+
 class Exercise(NamedTuple):
     """One exercise: the chapter it belongs to, and the function that marks it."""
 
@@ -107,9 +111,10 @@ class Marks:
         if line.ok:
             self.lines.append(line)
             return None
-        same = (text for text, wrong in (mistakes or {}).items() if compare(found, wrong, atol=atol, rtol=rtol))
+        with np.errstate(invalid="ignore"):          # a mistake may have infinities
+            same = [text for text, wrong in (mistakes or {}).items() if compare(found, wrong, atol=atol, rtol=rtol)]
         shown = f"expected\n{_short(expected)}\nfound\n{_short(found)}"
-        return self._failed(name, line, "\n\n".join(filter(None, [shown, next(same, ""), hint])))
+        return self._failed(name, line, "\n\n".join(filter(None, [shown, *same[:1], hint])))
 
     def gradient(self, name: str, f: Any, *inputs: np.ndarray, mistakes: Mapping[str, Callable] | None = None, **settings: Any) -> None:
         """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong rules for its first operand."""
@@ -152,6 +157,8 @@ class Marks:
         """A verdict and a text; the line is the innermost one of the learner's file."""
         if isinstance(error, NotWritten):
             return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."
+        if isinstance(error, Wrong):
+            return "no", str(error)
         if isinstance(error, SyntaxError):
             return f"syntax error in line {error.lineno}", f"{error.msg}: {(error.text or '').strip()}"
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.file)]

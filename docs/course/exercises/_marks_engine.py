@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from _marking import Marks, NotWritten, exercise, written
+from _marking import Marks, NotWritten, Wrong, exercise, written
 
 from tinygrad_attn import Tensor, op
 
@@ -38,11 +38,15 @@ def _(marks: Marks) -> None:
     Scalar = getattr(marks.module, "Scalar", None)
 
     def run(f: Any, *values: float) -> tuple[float, list[float]]:
+        if not isinstance(Scalar, type):
+            raise NotWritten("the file defines no class Scalar; its name must be exactly that")
         xs = [Scalar(v) for v in values]
         try:
             y = written(f(*xs), "this operation")
         except TypeError as error:
             raise NotWritten("one of its operations returns None") if "NoneType" in str(error) else error from error
+        if not isinstance(y, Scalar):
+            raise Wrong(f"one of its operations returns a {type(y).__name__}; each returns a Scalar, so that the walk can go on from it.")
         y.backward()
         return y.data, [x.grad for x in xs]
 
@@ -82,11 +86,12 @@ class Node:
         return self._parents
 
 
-def diamond() -> list[Node]:
+def diamond(mirrored: bool = False) -> list[Node]:
+    """One way round, whoever takes the first parent first finds the right order by luck; the other way round, whoever takes the last."""
     x = Node("x")
     a = Node("a", x, slopes=(2.0,))
     b = Node("b", a, slopes=(5.0,))
-    return [x, a, b, Node("y", b, a, slopes=(1.0, 3.0))]
+    return [x, a, b, Node("y", a, b, slopes=(3.0, 1.0)) if mirrored else Node("y", b, a, slopes=(1.0, 3.0))]
 
 
 def doublings(n: int) -> list[Node]:
@@ -110,14 +115,14 @@ def _(marks: Marks) -> None:
     def listed(nodes: list[Node]) -> bool:
         found = list(order(nodes[-1]))
         if len(found) != len(set(map(id, found))):
-            raise ValueError(f"a node is listed twice: {found[:9]}")
+            raise Wrong(f"a node is listed twice: {found[:9]}")
         if set(map(id, found)) != set(map(id, nodes)):
-            raise ValueError(f"{len(found)} nodes are listed where {len(nodes)} lead to the result: {found[:9]}")
+            raise Wrong(f"{len(found)} nodes are listed where {len(nodes)} lead to the result: {found[:9]}")
         place = {id(node): i for i, node in enumerate(found)}
         for node in nodes:
             for parent in node._parents:
                 if place[id(parent)] < place[id(node)]:
-                    raise ValueError(f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not whole yet when its turn comes")
+                    raise Wrong(f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not whole yet when its turn comes")
         return True
 
     def gradients(nodes: list[Node]) -> list[float]:
@@ -125,6 +130,7 @@ def _(marks: Marks) -> None:
         return [node.grad for node in nodes]
 
     marks.that("a diamond", lambda: listed(diamond()), "")
+    marks.that("a diamond, mirrored", lambda: listed(diamond(mirrored=True)), "")
     marks.that("a + a", lambda: listed(doublings(1)), "")
     marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
     marks.that("200 doublings", lambda: listed(doublings(200)), "")
@@ -132,6 +138,8 @@ def _(marks: Marks) -> None:
         "Node a passes its gradient on before the one that comes through y has arrived (8 = 1 x 5 + 3 in all).": [10, 8, 1, 1],
         "Node a has kept only one of its two contributions: add them up.": [6, 3, 1, 1],
         "Node a has kept only the other of its two contributions: add them up.": [10, 5, 1, 1]})
+    marks.compare("of the mirrored diamond", lambda: gradients(diamond(mirrored=True)), [16, 8, 1, 1], mistakes={
+        "Node a passes its gradient on before the one that comes through b has arrived (8 = 3 + 1 x 5 in all).": [6, 8, 1, 1]})
     marks.compare("gradients of a + a", lambda: gradients(doublings(1)), [2, 1], mistakes={
         "a is used twice, so it gets two contributions: add them up.": [1, 1]})
     marks.compare("of ten doublings", lambda: gradients(doublings(10))[0], 1024)
@@ -214,3 +222,4 @@ def _(marks: Marks) -> None:
     rules = [f"layer_norm_vjp_{name}" for name in ("x", "weight", "bias")]
     marks.gradient("rules, weight and bias random", marks.op("layer_norm", *rules), x, weight, bias)
     marks.gradient("a batch of sequences", marks.op("layer_norm", *rules), random(2, 3, 5), weight, bias)
+    marks.gradient("where eps counts", marks.op("layer_norm", *rules), random(3, 5) * 0.01, weight, bias)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _marking import Marks, exercise
+from _marking import Marks, Wrong, exercise
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -50,6 +50,10 @@ def _(marks: Marks) -> None:
         optimizer.zero_grad()
         (parameter * g).sum().backward()
         optimizer.step()
+    old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
+    given = [array.copy() for array in old]
+    marks.that("the old arrays are left alone", lambda: len(step(*given, 1)) == 3 and all(map(np.array_equal, given, old)),
+               "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... and m[:] = ... change the old one.")
     marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
 
 
@@ -67,7 +71,9 @@ def _(marks: Marks) -> None:
         def look() -> Any:
             found = attention(q, k, v, **settings)
             if not isinstance(found, dict):
-                raise TypeError(f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output")
+                raise Wrong(f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output")
+            if name not in found:
+                raise Wrong(f"the dict that attention returns has no {name!r}, only {', '.join(map(repr, found))}.")
             return found[name]
         return look
 
@@ -77,6 +83,8 @@ def _(marks: Marks) -> None:
     marks.compare("weights", part("weights"), weights, mistakes={
         "Normalised over the queries. Each query shares out its weight among the keys: the last axis.": soft(scores, -2)})
     marks.compare("output", part("output"), weights @ v)
+    marks.compare("causal scores", part("scores", causal=True), scores, mistakes={
+        "These are the scores after the mask; the task asks for those before.": np.where(free, scores, -np.inf)})
     marks.compare("causal weights", part("weights", causal=True), masked, mistakes={
         "Nothing is masked.": weights,
         "A query may look at itself: only keys after it are blocked.": soft(np.where(np.tril(free, -1), scores, -np.inf)),
@@ -185,9 +193,11 @@ def _(marks: Marks) -> None:
     def mine() -> tuple[Any, Any]:
         model, optimizer = fresh()
         losses = train(model, optimizer, batches)
-        if not all(isinstance(value, float) for value in losses):
-            raise TypeError(f"the losses should be plain numbers, loss.item(), but the first is a {type(losses[0]).__name__}; a list of "
-                            "tensors keeps every graph alive")
+        if not np.iterable(losses):
+            raise Wrong(f"train returns a {type(losses).__name__}; the task asks for a list, the loss of each batch.")
+        if strange := [value for value in losses if not isinstance(value, float)]:
+            raise Wrong(f"the losses should be plain numbers, loss.item(), but one is a {type(strange[0]).__name__}; a list of "
+                        "tensors keeps every graph alive")
         return losses, model.weight
 
     untouched = [F.cross_entropy(fresh()[0](x), y).item() for x, y in batches]
