@@ -185,6 +185,8 @@ def _answers_with_a_transpose(s: Suspect, p: Pattern) -> Iterator[tuple[str, np.
 
 def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
     """The rule comes out right if one of the matrices it is given, or its answer, is transposed."""
+    if _right(_turned(p.a), p):
+        return Diagnosis("transposed", "the rule is right once its answer is transposed: a transpose (.mT) is missing or too many.")
     for what, tried in _answers_with_a_transpose(s, p):
         for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
             if _right(answer, p):
