@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import unmade
 from .files import Path, load_with_metadata, save
 from .random import get_rng_state, set_rng_state
 
@@ -90,9 +91,9 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
 
 def _by_name(function: str, path: Any, misplaced: tuple, model: Any) -> None:
     """Path first, everything else by name: there are too many to remember their order."""
-    if misplaced or model is None or hasattr(path, "state_dict"):
+    if misplaced or model is None or isinstance(model, type) or hasattr(path, "state_dict"):
         raise TypeError(f"write {function}(path, model=model, optimizer=optimizer): the path first, everything else by name, and always "
-                        "the model.")
+                        f"the model.{unmade(model)}")
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

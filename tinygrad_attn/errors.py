@@ -37,6 +37,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def unmade(x: Any) -> str:
+    """What to do where a class stands in place of an object of it; else nothing."""
+    return " Make an object of the class first, with brackets." if isinstance(x, type) else ""
+
+
 def quoted(file: str, line: int) -> str:
     """A place as FILE:LINE and `its text`; in a notebook, whose cells are files with numbers for names, only the text is of use."""
     linecache.checkcache(file)                       # the file may have been edited and loaded anew since it was last quoted
