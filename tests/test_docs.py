@@ -9,12 +9,14 @@ before a block changes that:
 """
 
 import doctest
+import pydoc
 import re
 import sys
 import textwrap
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -115,6 +117,21 @@ def quick_and_tidy(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_runs(page):
     assert run(page) + sum(bool(block.skip) for block in blocks(page.read_text("utf-8"))) > 0
+
+
+def test_the_list_of_names_has_every_public_name():
+    import tinygrad_attn as ta
+    listed = set()
+    for kind, name, options in re.findall(r"auto(\w+):: (\S+)\n((?:   :.*\n)*)", (ROOT / "docs" / "api.md").read_text("utf-8")):
+        listed.add(found := pydoc.locate(name))
+        if kind == "module":
+            chosen = re.search(r":members: (\S.*)", options)
+            left_out = re.findall(r"\w+", "".join(re.findall(r":exclude-members:(.*)", options)))
+            listed |= {thing for key, thing in vars(found).items() if callable(thing) and key not in left_out
+                       and (key in re.findall(r"\w+", chosen[1]) if chosen else thing.__module__ == name)}
+    for module in (ta, ta.functional, ta.nn, ta.nn.init, ta.optim, ta.check, ta.viz):
+        things = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
+        assert not [name for name, thing in things.items() if not isinstance(thing, ModuleType) and thing not in listed]
 
 
 def page(tmp_path: Path, text: str) -> Path:
