@@ -6,7 +6,7 @@
     exercise zoo               real bugs of published engines, to be found with gradcheck
 
 A line for each check: its name, the largest absolute and relative error, where it is, a verdict; then help with the first that
-fails. The exit code is 0 if all pass, else 1.
+fails. The exit code is 0 if all pass, 1 if not.
 """
 
 from __future__ import annotations
