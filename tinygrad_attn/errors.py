@@ -101,7 +101,7 @@ ELSEWHERE = {
     "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
     "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "glu": "np.split(t, 2, axis=-1)[0] * F.sigmoid(np.split(t, 2, axis=-1)[1])",
-    "elu": "np.where(t > 0, t, np.expm1(np.minimum(t, 0)))",
+    "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
     "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
