@@ -725,7 +725,7 @@ def test_a_class_of_dtypes_is_a_dtype_as_in_numpy():
     assert Tensor([1.0, 2.0], dtype=type(np.dtype(np.float64))).dtype == np.float64
 
 
-@pytest.mark.parametrize("x, ord", [(np.ones(3, "f2"), "fro"), (np.empty(0, "f2"), np.inf), (np.empty(0, "f2"), -np.inf)])
+@pytest.mark.parametrize("x, ord", [(np.ones(3, "f2"), "fro"), (np.empty(0, "f2"), -np.inf)])
 def test_the_norm_of_a_half_names_the_tensor_that_was_given(x, ord):
     with pytest.raises(ValueError, match=f"{len(x)},\\) float16"):
         np.linalg.norm(Tensor(x), ord)

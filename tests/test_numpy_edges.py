@@ -107,6 +107,13 @@ def test_values_are_numpys(f, x, dtype):
     assert y.shape == np.shape(expected)
 
 
+@pytest.mark.parametrize("shape, ord, axis", [((0, 3), INF, None), ((3, 0), 1, None), ((2, 0), 2, None), ((0,), INF, 0),
+                                              ((2, 0, 0), INF, (1, 2))])
+def test_the_norm_of_nothing_is_zero(shape, ord, axis):
+    y = np.linalg.norm(tensor(np.zeros(shape)), ord, axis)
+    np.testing.assert_array_equal(y.numpy(), np.zeros(2 if len(shape) == 3 else ()))
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_the_median_of_nothing_is_nan():
     with pytest.warns(RuntimeWarning, match="Mean of empty slice"):

@@ -118,6 +118,11 @@ def _root_of_powers(x: Any, *, axis: Any, keepdims: bool, ord: Any) -> Any:
     return _power(ops.sum(_power(x, ord), axis=axis, keepdims=keepdims), 1 / ord)
 
 
+def _largest(x: Any, axis: Any, keepdims: bool = False) -> Any:
+    """The largest of numbers that are not negative; 0 where there is none, as an empty sum is."""
+    return (ops.max if x.size else ops.sum)(x, axis=axis, keepdims=keepdims)
+
+
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """(sum |x|^ord)^(1/ord), and its limits at 0 (how many are not 0) and infinity (the largest)."""
     if ord is None or ord == 2:
@@ -126,7 +131,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         raise ValueError(f"a norm of vectors has a number as its ord, got {ord!r} for {describe(x)}; for matrices say axis=, two of them.")
     size = ops.absolute(x)
     if ord == math.inf:
-        return ops.max(size, axis=axis, keepdims=keepdims)
+        return _largest(size, axis, keepdims)
     if ord == -math.inf:
         return ops.min(size, axis=axis, keepdims=keepdims)
     if ord == 0:
@@ -146,7 +151,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         found = ops.sum(ops.singular_values(x), axis=-1)
     elif ord in (2, -2, 1, -1, math.inf, -math.inf):
         sizes = ops.singular_values(x) if abs(ord) == 2 else ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
-        found = ops.max(sizes, axis=-1) if ord > 0 else ops.min(sizes, axis=-1)
+        found = _largest(sizes, -1) if ord > 0 else ops.min(sizes, axis=-1)
     else:
         raise ValueError(f"a matrix norm has ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}.")
     return found.reshape(*found.shape, 1, 1) if keepdims else found
