@@ -141,17 +141,23 @@ def _append(arr, values, axis=None):
     return _concatenate([arr, values] if axis is not None else [_ravel(x) for x in together([arr, values])], axis or 0)
 
 
-def _splitter(function: Callable, fixed_axis: int | None = None) -> Callable:
+def _splitter(function: Callable, fixed_axis: int | None = None, least: int = 0) -> Callable:
     def split(ary, indices_or_sections, axis=0):
+        if ary.ndim < least:
+            raise ValueError(f"np.{'hvd'[least - 1]}split takes Tensors of {least} {'axes' if least > 1 else 'axis'} or more, "
+                             f"got {describe(ary)}.")
         if fixed_axis is not None:
             axis = 0 if fixed_axis == ary.ndim == 1 else fixed_axis              # hsplit cuts a vector along its only axis
-        pieces = function(np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)]), plain(indices_or_sections))
+        cuts = plain(indices_or_sections)
+        if np.ndim(cuts) == 0 and cuts == 0:         # by which np.split, unlike np.array_split, would divide
+            raise ValueError("number sections must be larger than 0.")
+        pieces = function(np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)]), cuts)
         return [_slice(ary, axis, int(p[0]), int(p[-1]) + 1) if p.size else _slice(ary, axis, 0, 0) for p in pieces]
     return split
 
 
-FUNCTIONS |= {np.split: _splitter(np.split), np.array_split: _splitter(np.array_split), np.vsplit: _splitter(np.split, 0),
-              np.hsplit: _splitter(np.split, 1), np.dsplit: _splitter(np.split, 2)}
+FUNCTIONS |= {np.split: _splitter(np.split), np.array_split: _splitter(np.array_split), np.vsplit: _splitter(np.split, 0, 2),
+              np.hsplit: _splitter(np.split, 1, 1), np.dsplit: _splitter(np.split, 2, 3)}
 if hasattr(np, "unstack"):                           # NumPy 2.1
     FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(_moveaxis(x, axis, 0))
 
