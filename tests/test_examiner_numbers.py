@@ -27,6 +27,11 @@ def test_numpy_makes_of_integer_tensors_what_it_makes_of_integers(name, dtype):
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
+def test_the_square_of_truth_values_is_numpys():
+    x = np.array([True, False])
+    np.testing.assert_array_equal(np.square(Tensor(x)).numpy(), np.square(x), strict=True)
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool])
 def test_the_op_of_the_norm_cuts_off_no_fraction(dtype):
     np.testing.assert_allclose(ops.l2_norm(Tensor(np.ones(2, dtype))).numpy(), np.sqrt(2), rtol=1e-3)

@@ -338,7 +338,7 @@ cbrt.vjp(lambda g, y, x: g / (3 * y * y))
 @op
 def square(x):
     """y = x^2"""
-    return x * x
+    return np.square(x)                              # of booleans x * x would be booleans
 
 
 square.vjp(lambda g, y, x: 2 * g * x)
