@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,8 @@ def _(marks: Marks) -> None:
             if not isinstance(found, dict):
                 raise Wrong(f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output")
             if name not in found:
-                raise Wrong(f"the dict that attention returns has no {name!r}, only {', '.join(map(repr, found))}.")
+                only = f"has no {name!r}, only {', '.join(map(repr, found))}" if found else "is empty"
+                raise Wrong(f"the dict that attention returns {only}.")
             return found[name]
         return look
 
@@ -195,7 +197,7 @@ def _(marks: Marks) -> None:
         losses = train(model, optimizer, batches)
         if not np.iterable(losses):
             raise Wrong(f"train returns a {type(losses).__name__}; the task asks for a list, the loss of each batch.")
-        if strange := [value for value in losses if not isinstance(value, float)]:
+        if strange := [value for value in losses if not isinstance(value, Real)]:
             raise Wrong(f"the losses should be plain numbers, loss.item(), but one is a {type(strange[0]).__name__}; a list of "
                         "tensors keeps every graph alive")
         return losses, model.weight
