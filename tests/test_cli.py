@@ -282,6 +282,14 @@ def test_a_target_without_a_place(capsys, target):
     assert out == f"tinygrad-attn graph: {target!r} names no file and no module; write FILE.py:FUNCTION or MODULE:FUNCTION.\n"
 
 
+@pytest.mark.parametrize("place", [".", "./model", "../model"])
+def test_a_place_that_begins_with_a_dot_is_no_module(capsys, place):
+    """Which Python takes for an import within a package, and then asks for the package."""
+    out = said(capsys, "graph", f"{place}:energy", code=2)
+    assert out == (f"tinygrad-attn graph: there is no module {place!r}, nor is it a file that ends in .py; write FILE.py:FUNCTION or "
+                   "MODULE:FUNCTION.\n")
+
+
 # ---- ends
 
 

@@ -322,6 +322,8 @@ def find(target: str) -> Any:
     else:
         sys.path.insert(0, os.getcwd())
         try:
+            if place.startswith("."):                # for Python an import within a package
+                raise ModuleNotFoundError(name=place)
             module = import_module(place)
         except ModuleNotFoundError as error:
             if error.name is None or error.name not in (place, place.partition(".")[0]):
