@@ -318,6 +318,50 @@ def test_memory_that_another_thread_takes_back_while_it_is_looked_at_has_not_cha
     assert guard.last_change(w._data) == 0
 
 
+def test_what_was_computed_from_a_change_that_two_threads_find_at_once_is_newer_than_it(monkeypatch):
+    w, checksum, losses = rand(3), guard._checksum, []
+    array = w.data
+    array += 1
+
+    def meanwhile(memory):
+        now = checksum(memory)
+        monkeypatch.setattr(guard, "_checksum", checksum)
+        losses.append((w * w).sum())                     # as the other thread does, which has found the change sooner
+        return now
+
+    monkeypatch.setattr(guard, "_checksum", meanwhile)
+    losses.append((w * w).sum())
+    for loss in losses:
+        loss.backward()
+    assert len(losses) == 2 and np.array_equal(w.grad.numpy(), 4 * array)
+
+
+def test_two_threads_that_come_to_an_array_at_once_know_the_same_of_it(monkeypatch):
+    array, watch, others = np.ones(3), guard.Watch, []
+
+    def meanwhile(memory):
+        made = watch(memory)
+        monkeypatch.setattr(guard, "Watch", watch)
+        others.append(guard._watch(memory))
+        return made
+
+    monkeypatch.setattr(guard, "Watch", meanwhile)
+    assert guard._watch(array) is others[0] is guard.watched[id(array)]
+
+
+def test_the_latest_change_is_not_forgotten_for_one_that_another_thread_reports_late(monkeypatch):
+    early, late, place = np.ones(3), np.ones(3), guard._place
+
+    def meanwhile(inside):
+        monkeypatch.setattr(guard, "_place", place)
+        guard.changed(late)
+        return place(inside)
+
+    monkeypatch.setattr(guard, "_place", meanwhile)
+    guard.changed(early)
+    assert guard.last_change(early) < guard.last_change(late) == guard.latest
+
+
 def test_an_interrupt_while_watched_memory_goes_is_not_lost_nor_is_its_id_kept(monkeypatch):
     """The next array may get the same id, and would be said to have changed."""
     array, lost = np.ones(3), []

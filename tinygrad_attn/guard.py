@@ -84,10 +84,8 @@ def _checksum(array: np.ndarray) -> int:
 
 
 def _watch(memory: np.ndarray) -> Watch:
-    watch = watched.get(id(memory))
-    if watch is None:
-        watch = watched[id(memory)] = Watch(memory)
-    return watch
+    # setdefault, since another thread may have come to the same array meanwhile: what one of them notes has to be what both find
+    return watched.get(id(memory)) or watched.setdefault(id(memory), Watch(memory))
 
 
 def _place(inside: int) -> tuple[str, int]:
@@ -128,11 +126,13 @@ def lend(array: np.ndarray) -> None:
 def changed(*arrays: np.ndarray) -> None:
     """Note that the memory of these arrays has just been changed in place."""
     global latest
-    latest, place = tick(), _place(3)
+    now, place = tick(), _place(3)
+    if now > latest:                                 # else a later change of another thread's is known already
+        latest = now
     for array in arrays:
         memory = owner(array)
         watch = _watch(memory)
-        watch.changed, watch.told, watch.place = latest, latest, place
+        watch.changed, watch.told, watch.place = now, now, place
         if watch.checksum is not None:
             watch.checksum = _checksum(memory)
 
@@ -171,8 +171,11 @@ def last_change(array: Any) -> int:
     if known is not None:
         now = _checksum(seen)
         if now != known:
-            watch.checksum = now
-            watch.changed = latest = tick()
+            at = tick()                              # Python changes threads at calls: there is none between here and the last line
+            if now != watch.checksum:                # else another thread has found this change too, and may have used the new values
+                watch.checksum, watch.changed = now, at
+                if at > latest:
+                    latest = at
     # What else changed in the memory of an operand does not matter, but what the package did there may have been done to this part.
     return watch.changed if part is None or whole is None else max(watch.changed, whole.told)
 
