@@ -724,6 +724,20 @@ def test_an_interrupt_at_any_call_within_grad_leaves_recording_as_it_was(create_
     assert tries > 10
 
 
+def test_two_threads_that_ask_for_a_gradient_at_once_get_the_same_tensor(monkeypatch):
+    x, make, others = leaf(1), ta.graph.constant, []
+    (x * 2).backward()
+
+    def meanwhile(array):
+        made = make(array)
+        monkeypatch.setattr(ta.graph, "constant", make)
+        others.append(x.grad)
+        return made
+
+    monkeypatch.setattr(ta.graph, "constant", meanwhile)
+    assert x.grad is others[0] is x.grad
+
+
 def test_one_no_grad_in_two_threads():
     shared, seen = ta.no_grad(), {}
     inside, outside = threading.Event(), threading.Event()

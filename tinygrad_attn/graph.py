@@ -84,8 +84,9 @@ class Variable:
         found = made = self._grad
         if found is not None and not isinstance(found, Variable):
             made = constant(found)
-            if self._grad is found:                  # else a backward pass in another thread has added to it
-                self._grad = made
+            if self._grad is not found:              # another thread has asked too, or a backward pass there has added to it
+                return self._gradient()
+            self._grad = made
         return made
 
     @property
