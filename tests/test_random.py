@@ -2,7 +2,9 @@
 
 import copy
 import math
+import os
 import pickle
+import signal
 import threading
 
 import numpy as np
@@ -207,6 +209,67 @@ def test_no_other_thread_comes_between_the_words_of_a_draw(draw, monkeypatch):
     monkeypatch.setattr(generator, "_words", watched)
     draw(generator)
     assert entered and not any(entered)
+
+
+def in_child(draw):
+    """What draw() gives in a forked child, and None if it does not end there."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os.write(theirs, draw().tobytes())
+        os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as found:
+        numbers = np.frombuffer(found.read(), np.float32)
+    return numbers if os.waitpid(child, 0)[1] == 0 else None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("lock", [lambda g: g._lock, lambda g: g._bits.lock], ids=["ours", "NumPy's"])
+def test_a_child_forked_while_a_thread_draws_goes_on_from_there(lock):
+    drawing, done = threading.Event(), threading.Event()
+
+    def draw():
+        with lock(random.default_generator()):
+            drawing.set()
+            done.wait(30)
+
+    generator = random.manual_seed(7)
+    generator.uniform(4)
+    thread = threading.Thread(target=draw)
+    thread.start()
+    drawing.wait(10)
+    try:
+        found = in_child(lambda: np.concatenate([generator.uniform(4), random.rand(4)._data]))
+    finally:
+        done.set()
+        thread.join()
+    np.testing.assert_array_equal(found, Generator(7).uniform(12)[4:])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_by_a_thread_with_a_stream_of_its_own_has_it_until_it_seeds():
+    def both():
+        first = random.rand(4)._data
+        random.manual_seed(7)
+        thread = threading.Thread(target=lambda: found.append(random.rand(4)._data))
+        thread.start()
+        thread.join()
+        return np.concatenate([first, *found, random.rand(4)._data])
+
+    def fork():
+        random.manual_seed(5)
+        children.append(in_child(both))
+
+    children, found = [], []
+    random.manual_seed(3)
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+    np.testing.assert_array_equal(children[0], np.concatenate([Generator(5).uniform(4), Generator(7).uniform(8)]))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 1 / 3, 0.5, 0.9, 1 - 2**-30, 1.0])

@@ -18,12 +18,14 @@ the number of words consumed is the same, so whatever is drawn afterwards is aga
 ordinary CPU path; builds that hand dropout masks to MKL's own generator draw other masks.
 
 A thread other than the main one that calls `manual_seed` gets a stream of its own, so two threads that each seed and
-train draw the same numbers as they would one after the other. All other threads share the process's generator.
+train draw the same numbers as they would one after the other. All other threads share the process's generator. A forked
+child goes on with the stream of the thread that forked.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from operator import index
@@ -228,6 +230,19 @@ def _floating(dtype: DTypeLike) -> np.dtype[Any]:
 
 _of_the_process = Generator()
 _of_the_thread = threading.local()
+
+
+def _forked() -> None:
+    """In a forked child the thread that forked is the main one, and locks may be held by threads that are not there."""
+    global _of_the_process
+    _of_the_process = default_generator()
+    vars(_of_the_thread).clear()
+    _of_the_process._lock = threading.RLock()
+    _of_the_process.__setstate__(_of_the_process.get_state())      # NumPy's twister has a lock too
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def default_generator() -> Generator:
