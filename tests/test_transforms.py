@@ -2,6 +2,7 @@
 
 import gc
 import math
+import threading
 import tracemalloc
 
 import numpy as np
@@ -460,6 +461,29 @@ def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
     vjp(lambda x: np.ones(2), X)                     # whether ops run inside was watched
     assert local.context.observers == () and local.context.recording
+
+
+def test_another_threads_draw_from_the_same_stream_is_told_with_the_way_out():
+    def job(seeds):
+        if seeds:
+            ta.manual_seed(1)
+        y = checkpoint(lambda x: (others.pop()(), x * ta.rand(5))[1] if others else x * ta.rand(5), Tensor(np.ones(5), requires_grad=True))
+        try:
+            y.sum().backward()
+            told.append("")
+        except ValueError as error:
+            told.append(str(error))
+
+    def run(work, *args):
+        thread = threading.Thread(target=work, args=args)
+        thread.start()
+        thread.join()
+
+    told = []
+    for seeds in (False, True):
+        others = [lambda: run(ta.rand, 1)]
+        run(job, seeds)
+    assert "each calls ta.manual_seed" in told[0] and told[1] == ""
 
 
 def peak(function):

@@ -344,7 +344,7 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...],
     if guard.last_change(first) <= saved and _differs(result._data, first):      # what the user has put into y since, f need not repeat
         raise ValueError("a checkpointed function must do the same when it is run again, but its result is another one. Was an array "
                          "changed in place that it uses, or train() or eval() called in between? Random numbers come from ta.rand and "
-                         "the like, which are repeated.")
+                         "the like, which are repeated; where several threads draw, each calls ta.manual_seed for a stream of its own.")
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
     here = local.context
@@ -373,7 +373,8 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     for one forward pass more.
 
     Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random
-    numbers (dropout) come out the same both times; checkpoints may be nested and differentiated further.  Gradients
+    numbers (dropout) come out the same both times, if no other thread draws from the same stream meanwhile: each that draws
+    calls ta.manual_seed for one of its own.  Checkpoints may be nested and differentiated further.  Gradients
     inside f are taken with value_and_grad or vjp (by grad or backward() a ValueError).  f returns one Tensor (TypeError
     otherwise), and the same when it is run again (ValueError otherwise).  As torch.utils.checkpoint.  Source: T. Chen et
     al., "Training deep nets with sublinear memory cost" (2016).
