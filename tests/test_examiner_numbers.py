@@ -183,6 +183,22 @@ def test_the_shares_of_a_sum_of_powers_are_exact_however_large_the_numbers(f, ba
         np.testing.assert_allclose(db.numpy(), 1 - shares, rtol=6e-7)
 
 
+@pytest.mark.parametrize("f, base", [(np.logaddexp, np.e), (np.logaddexp2, 2)])
+def test_both_shares_of_a_sum_of_powers_keep_their_digits_and_their_slopes_in_the_tails(f, base):
+    """The slope of a share near 1, share (1 - share), would be 0 from a difference of 17 on in float32, and of 37 in float64."""
+    gap = np.array([-60, -37.3, -9, 0, 8, 17, 40, 60.1])
+    for dtype, rtol in ((np.float32, 1e-6), (np.float64, 2e-15)):
+        a, b = (Tensor(x.astype(dtype), requires_grad=True) for x in (gap, 0 * gap))
+        power = np.longdouble(base if base == 2 else np.exp(np.longdouble(1))) ** -np.abs(a.numpy().astype(np.longdouble))
+        share = np.where(gap > 0, 1, power) / (1 + power)
+        slope = (np.log(base) * power / (1 + power) ** 2).astype(float)
+        np.testing.assert_allclose(ta.grad(f(a, b).sum(), a)[0].numpy(), share.astype(float), rtol=rtol)
+        da, db = ta.grad(f(a, b).sum(), [a, b], create_graph=True)
+        for y, signs in ((da, (1, -1)), (db, (-1, 1))):
+            for found, sign in zip(ta.grad(y.sum(), [a, b], retain_graph=True), signs, strict=True):
+                np.testing.assert_allclose(found.numpy(), sign * slope, rtol=rtol)
+
+
 @pytest.mark.parametrize("index", [
     (slice(None), np.array([3, -1, 3, 0])), (slice(None), slice(None), np.array([[1, 1, -4], [0, 2, 2]], "i1")),
     (slice(None), np.array([[2, 2], [0, 1]], "u8"), slice(None)), (np.array([1, 1, 1]), slice(None)), (slice(None), np.array([], int)),

@@ -13,6 +13,7 @@ import numpy as np
 from .. import ops
 from ..engine import Op, op
 from ..errors import describe
+from ..ops.elementwise import share_of_sum
 from .common import cast, plain, refuse, tensor
 from .shapes import _moveaxis
 
@@ -53,8 +54,8 @@ def logaddexp2(a, b):
     return np.logaddexp2(a, b)
 
 
-logaddexp2.vjp(lambda g, y, a, b: g * ops.sigmoid((a - b) * math.log(2)),
-               lambda g, y, a, b: g * ops.sigmoid((b - a) * math.log(2)))
+logaddexp2.vjp(lambda g, y, a, b: share_of_sum(g, y, a, b, np.exp2),
+               lambda g, y, a, b: share_of_sum(g, y, b, a, np.exp2))
 
 
 UFUNCS: dict[Any, Callable] = {

@@ -224,16 +224,16 @@ def logaddexp(a, b):
     return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
 
 
-def _share_of_sum(g, y, a, b):
+def share_of_sum(g, y, a, b, power=np.exp):
     """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many digits as y has before the point."""
-    if isinstance(y, Variable):
-        return g * sigmoid(a - b)
+    if isinstance(y, Variable):                      # its slope, e / (1 + e)^2, neither overflows nor is lost as in 1 - share
+        e = power(np.where(a > b, b - a, a - b))
+        return g * np.where(a > b, 1, e) / (1 + e)
     with np.errstate(over="ignore"):                 # where e^(b - a) overflows, 1 / inf = 0 is right
-        return g / (1 + np.exp(b - a))
+        return g / (1 + power(b - a))
 
 
-logaddexp.vjp(lambda g, y, a, b: _share_of_sum(g, y, a, b),
-              lambda g, y, a, b: _share_of_sum(g, y, b, a))
+logaddexp.vjp(share_of_sum, lambda g, y, a, b: share_of_sum(g, y, b, a))
 
 
 @op
