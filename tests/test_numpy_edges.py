@@ -196,6 +196,8 @@ SLOPES = [
     (np.angle, [[0, INF, -1]], [[0, 0, 0]]),
     (lambda x: x ** np.array([0, 0, 2], np.uint8), [[2e9, -3, 4]], [[0, 0, 8]]),
     (lambda x: x ** np.array([0.0, 1]), [[1e-310, 3]], [[0, 1]]),
+    (lambda x: x ** np.array([0.0, 0, -0.0, 1]), [[INF, -INF, NAN, INF]], [[0, 0, 0, 1]]),
+    (lambda x, b: x ** b, [[INF, -INF], [0, 1.0]], [[0, 1], [INF, NAN]]),
     (lambda x, b: x ** b, [[1e-310, 3], [0, 1.0]], [[0, 1], [math.log(1e-310), 3 * math.log(3)]]),
     (lambda b: np.power([0.0, 0, 0, -0.0], b), [[-1, 0, 2, -2]], [[-INF, 0, 0, -INF]]),
     (np.copysign, [[0, 2, -2, 3], [1, -1, -1, -0.0]], [[0, -1, 1, -1], [0, 0, 0, 0]]),

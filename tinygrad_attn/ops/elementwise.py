@@ -80,10 +80,10 @@ def _power_by_base(g, y, a, b):
         if b == 0:
             return np.zeros(a.shape, g.dtype)        # also where a is 0, where 0 * a ** -1 would be NaN
         return g * b * (a if b == 2 else _int_power(a, b - 1))
-    zero = b == 0
-    if isinstance(b, Variable) and b._tracked:       # its own derivative of this needs a ** (b - 1), where that does not overflow
-        zero = zero & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny)
-    return g * b * a ** np.where(zero, 1, b - 1) if np.any(zero) else g * b * a ** (b - 1)
+    tracked = isinstance(b, Variable) and b._tracked         # its own derivative of this needs a ** (b - 1), where that does not overflow
+    zero = (b == 0) & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny if tracked else True)
+    # a ** 0 is 1 also where a is infinite or NaN
+    return g * b * a ** np.where(zero, int(tracked), b - 1) if np.any(zero) else g * b * a ** (b - 1)
 
 
 def _power_by_exponent(g, y, a, b):
