@@ -105,7 +105,7 @@ ELSEWHERE = {
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
     "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
-    "binary_cross_entropy": "-np.mean(target * np.log(t) + (1 - target) * np.log(1 - t))",
+    "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30)))",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
     "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
     "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "backwards": "t.backward()",
