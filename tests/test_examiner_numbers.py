@@ -289,6 +289,8 @@ HALVES = {                                           # a function, and numbers a
     "cube norm": (lambda x: np.linalg.norm(x, 3, axis=1), 1e3 * WAVE[:9]),
     "Frobenius": (np.linalg.norm, 1e3 * WAVE[:9]), "broadcast": (lambda x: x + np.zeros((5000, 3), "f2"), WAVE[:1]),
     "sigmoid": (F.sigmoid, np.linspace(-12, -11.1, 99)), "sinc": (np.sinc, np.array([-3e4, -900.3, -1e-3, 0, 0.3, 2e4])),
+    "logaddexp": (lambda x: np.logaddexp(x, 0), np.linspace(-12, -11.1, 99)),
+    "logaddexp2": (lambda x: np.logaddexp2(0, x), np.linspace(-17, -16, 99)),
     "silu": (F.silu, np.linspace(-12, -11.1, 99)), "gelu": (F.gelu, np.linspace(-5, -3, 99)),
     "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), np.array([-3e4, -300, -4, -1, 0, 2, 50, 6e4])),
     "softmax": (lambda x: F.softmax(x, axis=0), WAVE), "long softmax": (F.softmax, WAVE.reshape(2, -1)),

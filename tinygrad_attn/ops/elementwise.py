@@ -226,11 +226,11 @@ def logaddexp(a, b):
 
 def share_of_sum(g, y, a, b, power=np.exp):
     """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many digits as y has before the point."""
-    if isinstance(y, Variable):                      # its slope, e / (1 + e)^2, neither overflows nor is lost as in 1 - share
-        e = power(np.where(a > b, b - a, a - b))
+    with np.errstate(over="ignore"):                 # where e^(b - a) overflows 1 / inf = 0 is right, except in float16, where e^12 does
+        if not (isinstance(y, Variable) or y.dtype == np.float16):
+            return g / (1 + power(b - a))
+        e = power(np.where(a > b, b - a, a - b))     # the slope, e / (1 + e)^2, neither overflows nor is lost as in 1 - share
         return g * np.where(a > b, 1, e) / (1 + e)
-    with np.errstate(over="ignore"):                 # where e^(b - a) overflows, 1 / inf = 0 is right
-        return g / (1 + power(b - a))
 
 
 logaddexp.vjp(share_of_sum, lambda g, y, a, b: share_of_sum(g, y, b, a))
