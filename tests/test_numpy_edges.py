@@ -374,6 +374,8 @@ REFUSED = [
     (lambda: np.split(T, 2, axis=2), IndexError, r"lies in \[-2, 2\)"),
     (lambda: np.split(T, 0), ValueError, r"np\.split of Tensor \(2, 3\) float64.*number sections must be larger than 0"),
     (lambda: np.hsplit(T, 0), ValueError, r"np\.hsplit of Tensor \(2, 3\) float64.*number sections must be larger than 0"),
+    *[(lambda split=split, parts=parts: split(T, parts), TypeError, r"Tensor \(2, 3\) float64 is split into a whole number of parts")
+      for split in (np.split, np.hsplit, np.array_split) for parts in (None, "2", 1j, ["a"], [1.5])],
     (lambda: np.vsplit(V, 1), ValueError, r"np\.vsplit.*2 axes or more, got Tensor \(3,\)"),
     (lambda: np.dsplit(T, 1), ValueError, r"np\.dsplit.*3 axes or more, got Tensor \(2, 3\)"),
     (lambda: np.average(T, axis=2, weights=[1, 2, 3]), IndexError, r"lies in \[-2, 2\)"),

@@ -151,7 +151,12 @@ def _splitter(function: Callable, fixed_axis: int | None = None, least: int = 0)
         cuts = plain(indices_or_sections)
         if np.ndim(cuts) == 0 and cuts == 0:         # by which np.split, unlike np.array_split, would divide
             raise ValueError("number sections must be larger than 0.")
-        pieces = function(np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)]), cuts)
+        places = np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)])
+        try:
+            pieces = function(places, cuts)
+        except TypeError:
+            raise TypeError(f"{describe(ary)} is split into a whole number of parts, or at the places in a list; got "
+                            f"{describe(cuts)}.") from None
         return [_slice(ary, axis, int(p[0]), int(p[-1]) + 1) if p.size else _slice(ary, axis, 0, 0) for p in pieces]
     return split
 
