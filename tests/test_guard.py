@@ -362,6 +362,25 @@ def test_the_latest_change_is_not_forgotten_for_one_that_another_thread_reports_
     assert guard.last_change(early) < guard.last_change(late) == guard.latest
 
 
+@pytest.mark.parametrize("function", ["hand_out", "changed"])
+def test_what_is_reported_late_hides_no_later_change_of_what_was_used_meanwhile(monkeypatch, function):
+    """The step of another thread went unnoticed, and its backward pass took the new values for the old."""
+    w, tick, losses = rand(3), guard.tick, []
+
+    def meanwhile():
+        now = tick()
+        monkeypatch.setattr(guard, "tick", tick)
+        losses.append((w * w).sum())
+        with ta.no_grad():
+            w[0] = 5.0
+        return now
+
+    monkeypatch.setattr(guard, "tick", meanwhile)
+    getattr(guard, function)(w._data if function == "changed" else np.ones(3))
+    with pytest.raises(ValueError, match="changed"):
+        losses[0].backward()
+
+
 def test_an_interrupt_while_watched_memory_goes_is_not_lost_nor_is_its_id_kept(monkeypatch):
     """The next array may get the same id, and would be said to have changed."""
     array, lost = np.ones(3), []

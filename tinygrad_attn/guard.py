@@ -110,7 +110,9 @@ def hand_out(array: np.ndarray) -> None:
     global latest
     memory = owner(array)
     if id(memory) not in handed_out:
-        latest = tick()                              # ops that were recorded before are not marked
+        now = tick()
+        if now > latest:                             # ops that were recorded before are not marked
+            latest = now
     _note(memory)
 
 
@@ -127,12 +129,13 @@ def changed(*arrays: np.ndarray) -> None:
     """Note that the memory of these arrays has just been changed in place."""
     global latest
     now, place = tick(), _place(3)
-    if now > latest:                                 # else a later change of another thread's is known already
+    if now > latest:                                 # else another thread has told of a later one; below no max(), a call
         latest = now
     for array in arrays:
         memory = owner(array)
         watch = _watch(memory)
-        watch.changed, watch.told, watch.place = now, now, place
+        watch.changed = now if now > watch.changed else watch.changed
+        watch.told, watch.place = now if now > watch.told else watch.told, place
         if watch.checksum is not None:
             watch.checksum = _checksum(memory)
 
