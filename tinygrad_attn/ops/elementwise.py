@@ -82,7 +82,7 @@ def _power_by_base(g, y, a, b):
         return g * b * (a if b == 2 else _int_power(a, b - 1))
     tracked = isinstance(b, Variable) and b._tracked         # its own derivative of this needs a ** (b - 1), where that does not overflow
     zero = (b == 0) & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny if tracked else True)
-    # a ** 0 is 1 also where a is infinite or NaN
+    # b is 0 there: a ** 0 is 1 also where a is infinite or NaN, and a ** 1, where b is tracked, leaves 0 as the slope by b where a is 0
     return g * b * a ** np.where(zero, int(tracked), b - 1) if np.any(zero) else g * b * a ** (b - 1)
 
 
