@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from html import unescape
 
 import numpy as np
 import pytest
@@ -216,6 +217,23 @@ def test_the_notebook_shows_the_errors_that_the_text_tells():
     worst, html = report.worst, report._repr_html_()
     assert worst.projected_error > worst.error.max(), "which is no element's, and one is shown"
     assert f"error {worst.error.max():.3g};" in str(report) and f"<td>{worst.error.max():.2e}</td><td>{worst.index}</td>" in html
+
+
+def test_the_notebook_tells_what_the_text_does():
+    """A notebook shows the HTML alone: the second op that is wrong, and the two numbers to compare, would be seen by nobody."""
+    @op
+    def triple(x):
+        return x * 3
+
+    triple.vjp(lambda g, y, x: g * 4)
+    wrong = square(lambda g, y, x: g * x)
+    report = gradcheck(lambda x: triple(wrong(x)), [rand(2)], raise_exception=False)
+    html = unescape(report._repr_html_())
+    assert len(report.culprits) == 2 and report.place
+    for told in (str(report.worst), ", ".join(report.culprits), f", called at {report.place}"):
+        assert told in str(report) and told in html, told
+    second = gradgradcheck(np.tanh, [rand(2)])
+    assert "gradcheck of order 2" in str(second) and "gradcheck of order 2" in second._repr_html_()
 
 
 def test_kinks_and_steps_are_told_from_bugs():

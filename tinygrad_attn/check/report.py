@@ -114,16 +114,23 @@ class Report:
         wrong = [e for e in self.entries if not e.ok]
         return max(wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None)
 
+    @property
+    def _name(self) -> str:
+        return "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
+
+    @property
+    def _blamed(self) -> str:
+        """Which op, in which module, from which line."""
+        return f"{self.op}" + (f" in {self.scope}" if self.scope else "") + (f", called at {self.place}" if self.place else "")
+
     def __str__(self) -> str:
-        name = "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
         if self.ok:
-            return "\n".join([f"{name}: passed", *(f"  {e}" for e in self.entries), *(f"  note: {n}" for n in self.notes)])
-        lines = [f"{name}: FAILED" + (f" in {self.worst}" if self.worst else "")]
+            return "\n".join([f"{self._name}: passed", *(f"  {e}" for e in self.entries), *(f"  note: {n}" for n in self.notes)])
+        lines = [f"{self._name}: FAILED" + (f" in {self.worst}" if self.worst else "")]
         if self.diagnosis:
             lines.append(f"  diagnosis: {self.diagnosis}")
         if self.op:
-            inside = f" in {self.scope}" if self.scope else ""
-            lines.append(f"  op: {self.op}{inside}" + (f", called at {self.place}" if self.place else ""))
+            lines.append(f"  op: {self._blamed}")
         if len(self.culprits) > 1:
             lines.append(f"  ops whose own rule is off: {', '.join(self.culprits)}")
         lines += [f"  also off: {e}" for e in self.entries if not e.ok and e is not self.worst]
@@ -143,10 +150,14 @@ class Report:
             f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
             f"<td>{e.largest if e.ok else e.error[e.index]:.2e}</td>"
             f"<td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>" for e in self.entries)
-        parts = [f"<p><b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
+        parts = [f"<p>{self._name}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
                  "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
+        if self.worst:
+            parts.append(f"<p>{escape(str(self.worst))}</p>")
         if self.op:
-            parts.append(f"<p>op <code>{escape(self.op)}</code> {escape(self.scope)} {escape(str(self.place or ''))}</p>")
+            parts.append(f"<p>op: <code>{escape(self._blamed)}</code></p>")
+        if len(self.culprits) > 1:
+            parts.append(f"<p>ops whose own rule is off: {escape(', '.join(self.culprits))}</p>")
         if self.curve:
             parts.append(_curve_svg(self.curve))
         parts += [f"<p>{escape(n)}</p>" for n in self.notes]
