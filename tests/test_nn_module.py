@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import Tensor, enable_grad, nn, no_grad
+from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op
 from tinygrad_attn.engine import local
 
 
@@ -330,6 +330,16 @@ def test_a_call_is_a_scope_and_an_error_says_where():
     with pytest.raises(ValueError, match="whose last axis is not 4 long") as error:
         deep(np.ones((1, 2)))
     assert error.value.__notes__ == ["in the module '1.1'"] and local.context.scope is None
+    noting = op(lambda x: x[0] // 0)
+
+    class Divide(nn.Module):
+        def forward(self, x):
+            return noting(x)
+
+    with pytest.raises(ZeroDivisionError) as error:
+        nn.Sequential(nn.Identity(), nn.Sequential(Divide()))(np.array([1], object))
+    of_the_op, of_the_module = error.value.__notes__
+    assert of_the_op.startswith("in <lambda> of") and of_the_module == "in the module '1.0'"
 
 
 def test_containers():

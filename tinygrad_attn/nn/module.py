@@ -129,7 +129,8 @@ class Module:
         try:
             return self.forward(*args, **kwargs)
         except Exception as error:
-            if outer is not None and not hasattr(error, "__notes__"):
+            # The innermost module says it, even if an op or the caller's own code has left a note already.
+            if outer is not None and "in the module " not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
             raise
         finally:
