@@ -220,7 +220,7 @@ class Tensor(Variable):
 
     def __getstate__(self) -> Any:
         if self._record is not None:
-            raise TypeError("only leaf tensors can be deep-copied or pickled; use .clone() or .detach() for a result.")
+            raise TypeError("only leaf tensors can be deep-copied or pickled. Of a result use .detach(); .clone() stays a result.")
         return object.__getstate__(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
