@@ -738,6 +738,14 @@ def test_two_threads_that_ask_for_a_gradient_at_once_get_the_same_tensor(monkeyp
     assert x.grad is others[0] is x.grad
 
 
+def test_backward_where_a_no_grad_block_is_open_says_so():
+    w = leaf(1)
+    with pytest.raises(ValueError, match=r"detach\(\) or .numpy\(\) on the way(?!.*is open)"):
+        w.detach().sum().backward()
+    with ta.no_grad(), pytest.raises(ValueError, match=r"a no_grad\(\) block is open; .* ta.enable_grad\(\) records again"):
+        (w * w).sum().backward()
+
+
 def test_one_no_grad_in_two_threads():
     shared, seen = ta.no_grad(), {}
     inside, outside = threading.Event(), threading.Event()
