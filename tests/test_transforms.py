@@ -105,6 +105,14 @@ def test_a_result_of_whole_numbers_or_booleans_is_constant_to_jvp_too():
         close(vjp(f, X)[1](V)[0], np.zeros(3))
 
 
+@pytest.mark.parametrize("several", [[Tensor(X), Tensor(V)], (Tensor(X), 1.0), {"w": X}, [(X, 1.0)], nn.Linear(1, 1)])
+@pytest.mark.parametrize("call", [
+    lambda f, x: value_and_grad(f)(x), lambda f, x: vjp(f, x), lambda f, x: jvp(f, [x], [x]), jacobian, hessian, lambda f, x: hvp(f, x, x)])
+def test_several_inputs_at_once_are_told_to_come_one_by_one(call, several):
+    with pytest.raises(TypeError, match=r"one argument is one Tensor.*got .*argnums=\(0, 1\).*vjp\(f, \*xs\).*ta\.grad\(loss, xs\)"):
+        call(lambda x: 1.0, several)
+
+
 @pytest.mark.parametrize("call", [
     lambda v: jvp(np.sin, 1.0, v), lambda v: hvp(np.sin, 1.0, v), lambda v: vjp(np.sin, 1.0)[1](v), lambda v: vjp(lambda x: 2.0, X)[1](v),
 ])

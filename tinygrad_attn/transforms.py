@@ -41,7 +41,14 @@ def _input(x: Any, create_graph: bool) -> Tensor:
     leaf of its own.
     """
     if not isinstance(x, Variable):
-        return Tensor(x, requires_grad=True)
+        try:
+            return Tensor(x, requires_grad=True)
+        except (TypeError, ValueError):
+            if not isinstance(x, (list, tuple, dict)) and not hasattr(x, "parameters"):
+                raise
+            raise TypeError(f"one argument is one Tensor, array or number, got {describe(x)}. Pass several one by one, as in "
+                            "value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) and jvp(f, xs, vs), or write ta.grad(loss, xs) for a "
+                            "list of Tensors, such as list(model.parameters()).") from None
     if create_graph and x._tracked and local.context.recording:
         return clone(x)
     _tell_checkpoints(x)                             # of the ops they see only the leaf
