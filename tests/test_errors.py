@@ -229,6 +229,8 @@ CALLS = [
     (grad_of_a_gradient, V, r"create_graph=True"),
     (lambda: grad([t(), t()], t(), [1.0]), V, r"got 2 outputs but 1 grad_outputs; give one for each"),
     (lambda: grad(lambda x: (x * x).sum(), np.ones(2)), T, r"write ta\.value_and_grad\(f\)\(x\)"),
+    (lambda: grad(lambda x: (x * x).sum())(np.ones(2)), T, r"write ta\.value_and_grad\(f\)\(x\)"),
+    (lambda: grad(t(3).sum()), V, r"input 0 of grad\(\), None, .*Write grad\(y, x\) for the gradient by a tensor x"),
     (lambda: ta.gradcheck(nn.Linear, [t(2, 2)]), T, r"the class Linear: make an object of it first"),
     (lambda: t(3).zero_(), A, r"w\.zero_grad\(\) for w\.grad\.zero_\(\)"),
     (lambda: t(3).sub_(1), A, r"Write t\.data -= other\.data\.$"),

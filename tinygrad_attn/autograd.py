@@ -195,7 +195,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     guard.take_back(found)
 
 
-def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,
+def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,
          allow_unused: bool = False) -> tuple[Any, ...]:
     """The gradients d(sum of outputs)/d(inputs) as a tuple, one for each input; no `.grad` is touched.
 
@@ -219,7 +219,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *, retain_graph: b
         if not isinstance(x, Variable) or not x._tracked:
             raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. "
                              + ("For a module write list(model.parameters())." if hasattr(x, "parameters") else
-                                "Create it with requires_grad=True."))
+                                "Write grad(y, x) for the gradient by a tensor x." if x is None else "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
     here = local.context                             # not a `with`, at the end of which Ctrl-C may come
     before, here.recording = here.recording, bool(create_graph)
