@@ -108,6 +108,11 @@ def setitem():
     t(3)[0] = 1.0
 
 
+def added_to_rows():
+    a = np.zeros((4, 6))
+    a[[1, 3]] += t(2, 6)
+
+
 def with_file(content):
     def call(tmp_path):
         path = tmp_path / "weights.safetensors"
@@ -155,6 +160,8 @@ CALLS = [
     (lambda: t(3)[0, 0], I, r"too many indices.*shape \(3,\)"),
     (lambda: t(3)[np.array([True, False])], I, r"boolean index did not match"),
     (setitem, T, r"np\.where\(mask, value, t\)"),
+    (added_to_rows, T, r"For a\[rows\] \+= t, each row once, write a = a \+ np\.eye\(len\(a\), dtype=t\.dtype\)\[:, rows\] @ t"),
+    (lambda: np.take_along_axis(t(4, 6), np.zeros(4, int), 1), V, r"\(4, 6\).*as many axes as the tensor.*indices\[:, None\]"),
     (lambda: len(t()), T, r"0-d tensor has no length"),
     (lambda: list(t()), T, r"use \.item\(\)"),
     # ---- numbers and types
@@ -197,6 +204,7 @@ CALLS = [
     (lambda: t(3).where(t(3) > 0, 0.0), A, r"Write np\.where\(mask, t, other\)\.$"),
     (lambda: t(3).select(0, 1), A, r"Write np\.take\(t, index, axis\)\.$"),
     (lambda: t(3, 4).max(1).indices, A, r"Write t\.argmax\(axis\)"),
+    (lambda: t(3, 4).topk(2), A, r"np\.argsort\(-t\.numpy\(\)\)\[\.\.\., :k\] for the indices"),
     (lambda: t(3).std(unbiased=False), T, r"write ddof=1 for unbiased=True.*ddof=0"),
     (lambda: t(3).var(0, correction=0), T, r"^var\(\) speaks NumPy.*ddof=0 for .*correction=0"),
     (lambda: t(3).any(dim=0), T, r"^any\(\) speaks NumPy here: write axis="),
@@ -222,6 +230,7 @@ CALLS = [
     (lambda: ta.checkpoint(lambda x: grad(np.sum(x**2), x)[0], t(3)), V, r"Inside ta\.checkpoint take it with ta\.value_and_grad"),
     (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),
     (lambda: np.fft.fft(t(3)), T, r"np\.fft\.fft has no derivative rule.*@ta\.op"),
+    (lambda: np.lib.stride_tricks.sliding_window_view(t(3), 2), T, r"np\.lib\.stride_tricks\.sliding_window_view has no derivative rule"),
     (lambda: np.add(np.ones(3), t(3), out=np.ones(3)), T, r"does not take out="),
     (lambda: np.ones(3).__iadd__(t(3)), T, r"write a = a \+ t instead of a \+= t, or a \+= t\.data"),
     # ---- differentiating

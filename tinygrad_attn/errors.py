@@ -95,7 +95,7 @@ ELSEWHERE = {
     "index_select": "np.take(t, indices, axis)", "index_add": "np.eye(rows, dtype=t.dtype)[:, indices] @ t",
     "gather": "np.take_along_axis(t, indices, axis)", "repeat_interleave": "np.repeat(t, repeats, axis)",
     "one_hot": "np.eye(classes)[np.asarray(labels)]", "clamp": "t.clip(min, max)",
-    "topk": "np.argsort(-t.numpy()) for the indices and np.take_along_axis(t, indices, axis) for the values",
+    "topk": "np.argsort(-t.numpy())[..., :k] for the indices and np.take_along_axis(t, indices, axis) for the values",
     "append": "np.concatenate([t, other])",
     "relu": "F.relu(t)", "sigmoid": "F.sigmoid(t)", "gelu": "F.gelu(t)", "softmax": "F.softmax(t, axis=-1)",
     "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
@@ -215,6 +215,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif isinstance(error, IndexError) and op in ("getitem", "scatter", "take_along_axis", "embedding"):
         hint = (f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number in [-n, n), a slice, or an array "
                 "of integers or booleans.")
+    elif op == "take_along_axis" and "number of dimensions" in text:
+        hint = "The indices need as many axes as the tensor: one index for each row is indices[:, None]."
     elif op == "einsum":
         hint = ("Every letter stands for one size in all operands, and each letter of the result occurs in an operand; the operands have "
                 f"the shapes {', '.join(map(str, shapes))}.")

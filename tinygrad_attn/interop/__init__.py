@@ -9,6 +9,7 @@ of the other modules are the whole table.  Functions whose results are booleans,
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     if out is not None:
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
             raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
-                            "instead of a += t, or a += t.data where none is wanted.")
+                            "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once, "
+                            "write a = a + np.eye(len(a), dtype=t.dtype)[:, rows] @ t.")
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
         return ufunc(*map(plain, inputs), **kwargs)
@@ -67,8 +69,8 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def _full_name(function: Any) -> str:
     name = function.__name__
-    for place in ("linalg", "fft", "emath"):
-        if getattr(getattr(np, place), name, None) is function and getattr(np, name, None) is not function:
+    for place in ("linalg", "fft", "emath", "lib.stride_tricks"):
+        if getattr(attrgetter(place)(np), name, None) is function and getattr(np, name, None) is not function:
             return f"{place}.{name}"
     return name
 
