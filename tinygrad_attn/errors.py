@@ -108,6 +108,10 @@ ELSEWHERE = {
     "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30)))",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
     "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
+    "fill_": "t.data[...] = value", "clamp_": "t.data[...] = t.data.clip(min, max)", "detach_": "t = t.detach()",
+    "inference_mode": "ta.no_grad", "LambdaLR": "optim.Schedule(optimizer, factor)",
+    "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
+    "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
     "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "backwards": "t.backward()",
     "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
     "apply": "an op: @ta.op on the function, .vjp under it",
@@ -327,5 +331,7 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array
     if isinstance(x, str) or callable(x) and not isinstance(x, type):
         return x
+    if isinstance(x, complex):
+        raise TypeError(f"{op} cannot take {x}: a Tensor holds real numbers or booleans. Compute with x.real and x.imag apart.")
     raise TypeError(f"{op} cannot take {describe(x)}. Operands are Tensors, NumPy arrays and numbers"
                     + ("." + found if (found := numbers_of(x)) else "; convert it first, for example with Tensor(np.asarray(x))."))
