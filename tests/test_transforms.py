@@ -113,6 +113,18 @@ def test_several_inputs_at_once_are_told_to_come_one_by_one(call, several):
         call(lambda x: 1.0, several)
 
 
+@pytest.mark.parametrize("one, kind, told", [
+    ([[1.0, 2.0], [3.0]], ValueError, "the rows of this list differ in length"),
+    ([True, False], TypeError, r"only floating-point tensors .*astype\(np.float32\)"),
+    (("1", "2"), TypeError, r"holds real numbers or booleans; got \('1', '2'\)"),
+    ([1.0, None], TypeError, "holds real numbers or booleans")])
+def test_a_list_of_numbers_is_one_array_and_told_what_is_wrong_with_it(one, kind, told):
+    """Who forgot a number in a row was told to pass several tensors one by one."""
+    with pytest.raises(kind, match=told):
+        value_and_grad(lambda x: x.sum())(one)
+    assert np.array_equal(value_and_grad(lambda x: (x * x).sum())([1.0, 2.0])[1], [2, 4])
+
+
 @pytest.mark.parametrize("call", [
     lambda v: jvp(np.sin, 1.0, v), lambda v: hvp(np.sin, 1.0, v), lambda v: vjp(np.sin, 1.0)[1](v), lambda v: vjp(lambda x: 2.0, X)[1](v),
 ])

@@ -40,7 +40,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     if isinstance(data, Variable):
         data = data._data
     elif isinstance(data, (list, tuple)):
-        if _holds("_record", data):
+        if holds("_record", data):
             raise TypeError(f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. Join them with np.stack or "
                             f"np.concatenate, or take .item() of each for plain numbers.{several_results(data)}")
         try:
@@ -49,7 +49,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
             raise ValueError("the rows of this list differ in length, so it is no array. Pad them to one length (and hide the "
                              f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
         if dtype is None:
-            dtype = _default_dtype if array.dtype.kind in "fiu" and not _holds("__array__", data) else array.dtype
+            dtype = _default_dtype if array.dtype.kind in "fiu" and not holds("__array__", data) else array.dtype
     elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
         dtype = _default_dtype
     elif hasattr(data, "detach") and hasattr(data, "cpu"):
@@ -111,9 +111,9 @@ def as_value(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _holds(name: str, data: Any) -> bool:
+def holds(name: str, data: Any) -> bool:
     """Has this the attribute (Tensors have `_record`, arrays of any library `__array__`), or something in a list or tuple, however deep?"""
-    return hasattr(data, name) or isinstance(data, (list, tuple)) and any(map(_holds, repeat(name), data))
+    return hasattr(data, name) or isinstance(data, (list, tuple)) and any(map(holds, repeat(name), data))
 
 
 def as_index(index: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import guard
 from .autograd import enable_grad, grad, no_grad
-from .convert import as_gradient
+from .convert import as_gradient, holds
 from .engine import Op, Variable, clone, constant, local, sweep
 from .errors import describe
 from .random import get_rng_state, set_rng_state
@@ -44,8 +44,8 @@ def _input(x: Any, create_graph: bool) -> Tensor:
         try:
             return Tensor(x, requires_grad=True)
         except (TypeError, ValueError):
-            if not isinstance(x, (list, tuple, dict)) and not hasattr(x, "parameters"):
-                raise
+            if not (isinstance(x, dict) or holds("parameters", x) or isinstance(x, (list, tuple)) and holds("__array__", x)):
+                raise                                # a list of numbers, say, with something else in it
             raise TypeError(f"one argument is one Tensor, array or number, got {describe(x)}. Pass several one by one, as in "
                             "value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) and jvp(f, xs, vs), or write ta.grad(loss, xs) for a "
                             "list of Tensors, such as list(model.parameters()).") from None
