@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, ops
+from tinygrad_attn import Tensor, op, ops
 from tinygrad_attn.errors import INNER
 
 
@@ -742,8 +742,14 @@ def test_backward_where_a_no_grad_block_is_open_says_so():
     w = leaf(1)
     with pytest.raises(ValueError, match=r"detach\(\) or .numpy\(\) on the way(?!.*is open)"):
         w.detach().sum().backward()
-    with ta.no_grad(), pytest.raises(ValueError, match=r"a no_grad\(\) block is open; .* ta.enable_grad\(\) records again"):
+    told = r"a no_grad\(\) block is open, or a backward pass goes on.* ta.enable_grad\(\) records again"
+    with ta.no_grad(), pytest.raises(ValueError, match=told):
         (w * w).sum().backward()
+
+    twice = op(lambda x: x * 2)
+    twice.vjp(lambda g, y, x: (w * w).sum().backward())
+    with pytest.raises(ValueError, match=told):      # no block is open in a rule
+        twice(w).sum().backward()
 
 
 def test_one_no_grad_in_two_threads():
