@@ -341,6 +341,16 @@ def test_a_call_is_a_scope_and_an_error_says_where():
     of_the_op, of_the_module = error.value.__notes__
     assert of_the_op.startswith("in <lambda> of") and of_the_module == "in the module '1.0'"
 
+    class Refuse(nn.Module):
+        def forward(self, x):
+            error = KeyError("weights")
+            error.add_note("look in the module docs")
+            raise error
+
+    with pytest.raises(KeyError) as error:
+        nn.Sequential(nn.Sequential(Refuse()))(np.ones(1))
+    assert error.value.__notes__ == ["look in the module docs", "in the module '0.0'"]
+
 
 def test_containers():
     layers = nn.ModuleList(nn.Linear(i, i) for i in (1, 2, 3))

@@ -130,7 +130,7 @@ class Module:
             return self.forward(*args, **kwargs)
         except Exception as error:
             # The innermost module says it, even if an op or the caller's own code has left a note already.
-            if outer is not None and "in the module " not in str(getattr(error, "__notes__", "")):
+            if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
             raise
         finally:
