@@ -160,7 +160,7 @@ CALLS = [
     (lambda: t(3)[0, 0], I, r"too many indices.*shape \(3,\)"),
     (lambda: t(3)[np.array([True, False])], I, r"boolean index did not match"),
     (setitem, T, r"np\.where\(mask, value, t\)"),
-    (added_to_rows, T, r"For a\[rows\] \+= t, each row once, write a = a \+ np\.eye\(len\(a\), dtype=t\.dtype\)\[:, rows\] @ t"),
+    (added_to_rows, T, r"For a\[rows\] \+= t, each row once and with a row of t for it, write a = a \+ np"),
     (lambda: np.take_along_axis(t(4, 6), np.zeros(4, int), 1), V, r"\(4, 6\).*as many axes as the tensor.*indices\[:, None\]"),
     (lambda: len(t()), T, r"0-d tensor has no length"),
     (lambda: list(t()), T, r"use \.item\(\)"),
@@ -754,3 +754,15 @@ def test_the_norm_of_a_half_names_the_tensor_that_was_given(x, ord):
 def test_a_list_of_complex_numbers_is_refused_and_keeps_no_half_of_them():
     with pytest.raises(TypeError, match="complex128; a Tensor holds real numbers"):
         Tensor(np.ones(2, np.float32)) + [1j, 2]
+
+
+@pytest.mark.parametrize("rows", [[3, 1], np.array([False, True, True, False]), slice(1, 3)])
+@pytest.mark.parametrize("shape", [(4,), (4, 6), (4, 6, 5)])
+def test_what_stands_for_adding_to_rows_is_its_equal(shape, rows):
+    a, added = np.ones(shape), t(2, *shape[1:])
+    with pytest.raises(TypeError) as error:
+        a[rows] += added
+    text = re.search(r"each row once .* write a = (.*)\.$", str(error.value))[1]
+    got = eval(text, {"np": np, "a": a, "t": added, "rows": rows})
+    a[rows] += added.numpy()
+    assert got.requires_grad and np.array_equal(got.numpy(), a)

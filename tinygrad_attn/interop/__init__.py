@@ -29,8 +29,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     if out is not None:
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
             raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
-                            "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once, "
-                            "write a = a + np.eye(len(a), dtype=t.dtype)[:, rows] @ t.")
+                            "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once and with "
+                            "a row of t for it, write a = a + np.tensordot(np.eye(len(a), dtype=t.dtype)[:, rows], t, 1).")
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
         return ufunc(*map(plain, inputs), **kwargs)
