@@ -381,6 +381,21 @@ def test_what_is_reported_late_hides_no_later_change_of_what_was_used_meanwhile(
         losses[0].backward()
 
 
+def test_what_is_used_while_it_is_handed_out_to_another_thread_is_watched(monkeypatch):
+    w, tick, losses = rand(3), guard.tick, []
+
+    def meanwhile():
+        now = tick()
+        monkeypatch.setattr(guard, "tick", tick)
+        losses.append((w * w).sum())
+        return now
+
+    monkeypatch.setattr(guard, "tick", meanwhile)
+    w.data[0] = 5.0
+    with pytest.raises(ValueError, match="changed"):
+        losses[0].backward()
+
+
 def test_an_interrupt_while_watched_memory_goes_is_not_lost_nor_is_its_id_kept(monkeypatch):
     """The next array may get the same id, and would be said to have changed."""
     array, lost = np.ones(3), []

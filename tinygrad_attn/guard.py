@@ -109,11 +109,12 @@ def hand_out(array: np.ndarray) -> None:
     """Note that the user can now change this tensor's memory."""
     global latest
     memory = owner(array)
-    if id(memory) not in handed_out:
-        now = tick()
-        if now > latest:                             # ops that were recorded before are not marked
-            latest = now
+    fresh = id(memory) not in handed_out
     _note(memory)
+    if fresh:
+        now = tick()                                 # after the note: ops of other threads that came before it are not marked
+        if now > latest:
+            latest = now
 
 
 def lend(array: np.ndarray) -> None:
