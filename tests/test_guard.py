@@ -396,6 +396,23 @@ def test_what_is_used_while_it_is_handed_out_to_another_thread_is_watched(monkey
         losses[0].backward()
 
 
+def test_an_interrupt_while_memory_is_handed_out_leaves_no_op_unwatched(monkeypatch):
+    w, place = rand(3), guard._place
+    loss = (w * w).sum()
+
+    def interrupted(inside):
+        monkeypatch.setattr(guard, "_place", place)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guard, "_place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _ = w.data
+    array = w.data
+    array += 1
+    with pytest.raises(ValueError, match="changed in place"):
+        loss.backward()
+
+
 def test_an_interrupt_while_watched_memory_goes_is_not_lost_nor_is_its_id_kept(monkeypatch):
     """The next array may get the same id, and would be said to have changed."""
     array, lost = np.ones(3), []

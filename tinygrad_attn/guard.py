@@ -110,11 +110,13 @@ def hand_out(array: np.ndarray) -> None:
     global latest
     memory = owner(array)
     fresh = id(memory) not in handed_out
-    _note(memory)
-    if fresh:
-        now = tick()                                 # after the note: ops of other threads that came before it are not marked
-        if now > latest:
-            latest = now
+    try:
+        _note(memory)
+    finally:                                         # also where Ctrl-C comes: the next to ask finds it noted
+        if fresh:
+            now = tick()                             # after the note: ops of other threads that came before it are not marked
+            if now > latest:
+                latest = now
 
 
 def lend(array: np.ndarray) -> None:
