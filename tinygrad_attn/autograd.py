@@ -143,7 +143,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
                          "again only if create_graph=True was passed where it was taken."
                          + (" Inside ta.checkpoint take it with ta.value_and_grad or ta.vjp: nothing else is recorded there at first."
                             if in_checkpoint else "" if recording else " Right here nothing is recorded, since a no_grad() block is open, "
-                            "or a backward pass goes on; an interrupt at the very end of one can leave it so, and ta.enable_grad() "
+                            "or a backward pass goes on. An interrupt at the very end of a block can leave it open: then ta.enable_grad() "
                             "records again."))
     shape, dtype = output._data.shape, output._data.dtype
     if gradient is None:

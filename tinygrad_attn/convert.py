@@ -94,7 +94,7 @@ def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def as_value(name: str, value: Any) -> np.ndarray:
-    """A state dict's value as a plain array."""
+    """A state dict's value as a plain array; TypeError where it is none."""
     if isinstance(value, Variable):
         return value._data
     if hasattr(value, "detach") and hasattr(value, "cpu"):

@@ -37,6 +37,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def is_module(x: Any) -> bool:
+    """Is this a module, of whatever library, and not merely its class?"""
+    return hasattr(x, "named_modules") and not isinstance(x, type)
+
+
 def unmade(x: Any) -> str:
     """What to do where a class stands in place of an object of it; else nothing."""
     return " Make an object of the class first, with brackets." if isinstance(x, type) else ""

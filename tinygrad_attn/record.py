@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .engine import local
-from .errors import unmade
+from .errors import is_module, unmade
 
 
 class Scope:
@@ -86,7 +86,7 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     `F.scaled_dot_product_attention` directly: that returns its weights with need_weights=True.  Raises TypeError for a
     `root` that is no module.
     """
-    if root is not None and (isinstance(root, type) or not hasattr(root, "named_modules")):
+    if root is not None and not is_module(root):
         raise TypeError(f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.{unmade(root)}")
     with watching(_Recorder(root)) as recorder:
         yield recorder.weights

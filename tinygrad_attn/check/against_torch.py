@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import backward, enable_grad
-from ..errors import describe, unmade
+from ..errors import describe, is_module, unmade
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
 from .explanations import variations
@@ -99,7 +99,7 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
     import torch
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
         raise TypeError("compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here.")
-    if not isinstance(torch_module, torch.nn.Module) or isinstance(module, type) or not hasattr(module, "named_modules"):
+    if not isinstance(torch_module, torch.nn.Module) or not is_module(module):
         raise TypeError(f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
                         f"{describe(module)} and {describe(torch_module)}.{unmade(module) or unmade(torch_module)}")
     report = TorchComparison()

@@ -115,7 +115,7 @@ class Report:
         return max(wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None)
 
     @property
-    def _name(self) -> str:
+    def _title(self) -> str:
         return "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
 
     @property
@@ -125,8 +125,8 @@ class Report:
 
     def __str__(self) -> str:
         if self.ok:
-            return "\n".join([f"{self._name}: passed", *(f"  {e}" for e in self.entries), *(f"  note: {n}" for n in self.notes)])
-        lines = [f"{self._name}: FAILED" + (f" in {self.worst}" if self.worst else "")]
+            return "\n".join([f"{self._title}: passed", *(f"  {e}" for e in self.entries), *(f"  note: {n}" for n in self.notes)])
+        lines = [f"{self._title}: FAILED" + (f" in {self.worst}" if self.worst else "")]
         if self.diagnosis:
             lines.append(f"  diagnosis: {self.diagnosis}")
         if self.op:
@@ -150,7 +150,7 @@ class Report:
             f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
             f"<td>{e.largest if e.ok else e.error[e.index]:.2e}</td>"
             f"<td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>" for e in self.entries)
-        parts = [f"<p>{self._name}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
+        parts = [f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
                  "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
         if self.worst:
             parts.append(f"<p>{escape(str(self.worst))}</p>")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
-from ..errors import describe, nearest, unmade
+from ..errors import describe, is_module, nearest, unmade
 from ..guard import owner
 
 
@@ -45,7 +45,7 @@ class Names:
     """Dotted names of modules, parameters and arrays kept on modules, seen from the model or the outermost calls."""
 
     def __init__(self, model: Any, ops: Iterable[Variable]) -> None:
-        if model is not None and (isinstance(model, type) or not hasattr(model, "named_modules") or not hasattr(model, "named_parameters")):
+        if model is not None and not (is_module(model) and hasattr(model, "named_parameters")):
             raise TypeError(f"model= is the Module whose dotted names the picture shows, got {describe(model)}.{unmade(model)}")
         self.model = model
         self.chains: dict[int, tuple[Any, ...]] = {}
