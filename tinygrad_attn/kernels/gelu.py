@@ -2,6 +2,7 @@
 
 Both forms are x * (1 + tanh(w)) / 2 for some odd w(x): exactly, Phi(x) = (1 + erf(x / sqrt(2))) / 2 and erf is a tanh of
 x * p(x^2) to float32's precision (see erf.py); and the tanh formula has p(z) = sqrt(2/pi) (1 + 0.044715 z) itself.
+(1 + tanh(w)) / 2 is also 1 / (1 + e^(-2w)): without AVX-512 tanh takes twice the time of e^x, so there it is that.
 float64 takes its Phi from the full-precision erf.  All passes run over blocks that stay in the cache.
 """
 
@@ -12,14 +13,15 @@ from numpy import ndarray
 
 from .erf import erf, quotient
 from .rows import by_elements
-from .scores import LOG2E
+from .scores import EXP, UNIT
 
 TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
+BY_EXP = EXP is np.exp          # and -2 is multiplied into what w is made of
 
 
 def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
-    number = x.dtype.type
+    number, factor = x.dtype.type, -2.0 if BY_EXP else 1.0
 
     def run(x: ndarray, y: ndarray, p: ndarray) -> None:
         if x.dtype == np.float64 and not tanh:
@@ -28,14 +30,19 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
         else:
             z = np.square(x, out=y)
             if tanh:
-                np.multiply(z, number(TANH[1]), out=p)
-                p += number(TANH[0])
+                np.multiply(z, number(factor * TANH[1]), out=p)
+                p += number(factor * TANH[0])
             else:
-                quotient(z, out=p)
+                quotient(z, factor, out=p)
             p *= x
-            np.tanh(p, out=p)
-            p *= 0.5
-            p += 0.5
+            if BY_EXP:
+                np.exp(p, out=p)
+                p += 1
+                np.divide(number(1), p, out=p)
+            else:
+                np.tanh(p, out=p)
+                p *= 0.5
+                p += 0.5
         np.multiply(x, p, out=y)
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -46,7 +53,7 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
 def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -> ndarray:
     """g * (Phi + x Phi'), where Phi'(x) = exp(-x^2 / 2) / sqrt(2 pi), or Phi (1 - Phi) du/dx in the tanh formula."""
     number = x.dtype.type
-    half, log_norm = number(-0.5 * LOG2E), number(-0.5 * math.log2(2 * math.pi))
+    half, log_norm = number(-0.5 * UNIT), number(-0.5 * math.log(2 * math.pi) * UNIT)
 
     def run(g: ndarray, x: ndarray, p: ndarray, d: ndarray) -> None:
         np.square(x, out=d)
@@ -59,7 +66,7 @@ def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -
         else:
             d *= half
             d += log_norm
-            np.exp2(d, out=d)
+            EXP(d, out=d)
             d *= x
         d += p
         d *= g
