@@ -5,7 +5,7 @@ import pytest
 
 from tinygrad_attn import threads
 from tinygrad_attn.kernels import attention as A
-from tinygrad_attn.kernels import pieces, scores, tiled, whole
+from tinygrad_attn.kernels import exponentials, pieces, scores, tiled, whole
 
 SHAPES = [((2, 3), 16, 16, 8, 8), ((), 1, 1, 4, 4), ((3,), 37, 41, 8, 5), ((2, 2), 5, 61, 7, 3), ((1, 5), 61, 17, 8, 8),
           ((2,), 1, 33, 4, 4), ((2,), 33, 1, 4, 4)]
@@ -17,7 +17,7 @@ def kernel(request, monkeypatch):
     """One kernel or the other, with blocks so small that tiny inputs have many of them; as on processors of this kind and that."""
     by_e = "e^x" in request.param
     monkeypatch.setattr(scores, "EXP", np.exp if by_e else np.exp2)
-    monkeypatch.setattr(scores, "UNIT", 1.0 if by_e else scores.LOG2E)
+    monkeypatch.setattr(scores, "UNIT", 1.0 if by_e else exponentials.LOG2E)
     for name in ("KEEP_ALWAYS", "KEEP_SCORES"):
         monkeypatch.setattr(A, name, 1 << 40 if "whole" in request.param else 0)
     for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300),
@@ -262,11 +262,3 @@ def test_heads_are_shared_out_unless_the_matrix_library_is_at_work(batch, heads,
         assert not whole._cut(q, q, causal=False).shared
     finally:
         threads.set_num_threads(before)
-
-
-@pytest.mark.parametrize("loop, answer", [("X86_V4", True), ("AVX512_SKX", True), ("baseline(X86_V2)", False), (None, False)])
-def test_the_exponential_is_one_that_numpy_takes_of_many_numbers_at_once(monkeypatch, loop, answer):
-    found = {} if loop is None else {"exp2": {"ff": {"current": loop, "available": "X86_V4 baseline(X86_V2)"}}}
-    monkeypatch.setattr(scores.introspect, "opt_func_info", lambda func_name, signature: found)
-    assert scores._at_once("exp2") is answer
-    assert (scores.EXP, scores.UNIT) in ((np.exp2, scores.LOG2E), (np.exp, 1.0))

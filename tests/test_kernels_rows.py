@@ -10,6 +10,7 @@ import tinygrad_attn as ta
 from tinygrad_attn import Tensor, threads
 from tinygrad_attn.kernels import choice as R
 from tinygrad_attn.kernels import dropout as D
+from tinygrad_attn.kernels import exponentials as E
 from tinygrad_attn.kernels import gelu as G
 from tinygrad_attn.kernels import linear as L
 from tinygrad_attn.kernels import norm as N
@@ -124,6 +125,27 @@ def test_gelu_far_out(processor, dtype, tanh):
     np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0, far, 0, vast, 0])
     slopes = [np.nan, np.nan] if tanh else [1, 0]   # by the tanh formula NaN, as PyTorch's
     np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5, 1, 0, *slopes], atol=1e-7)
+
+
+# ---- exponentials
+
+@pytest.mark.parametrize("loop, answer", [("X86_V4", True), ("AVX512_SKX", True), ("baseline(X86_V2)", False), (None, False)])
+def test_numpy_says_what_it_takes_of_many_numbers_at_once(monkeypatch, loop, answer):
+    found = {} if loop is None else {"exp2": {"ff": {"current": loop, "available": "X86_V4 baseline(X86_V2)"}}}
+    monkeypatch.setattr(E.introspect, "opt_func_info", lambda func_name, signature: found)
+    assert E._at_once("exp2") is answer
+    assert (E.EXP, E.UNIT) in ((np.exp2, E.LOG2E), (np.exp, 1.0))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("dtype", "fd")
+def test_log1p(monkeypatch, dtype, at_once):
+    monkeypatch.setattr(E, "LOG1P", at_once)
+    x = np.concatenate([np.linspace(0, 1, 10_001), np.geomspace(1e-30, 1, 10_001), [np.nan]]).astype(dtype)
+    expected = np.log1p(x.astype(np.longdouble)).astype("d")
+    found = E.log1p(x)
+    assert found is x and found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=3 * np.finfo(dtype).eps)
 
 
 # ---- ReLU

@@ -12,8 +12,8 @@ import numpy as np
 from numpy import ndarray
 
 from .erf import erf, quotient
+from .exponentials import EXP, UNIT
 from .rows import by_elements
-from .scores import EXP, UNIT
 
 TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 BY_EXP = EXP is np.exp          # and -2 is multiplied into what w is made of

@@ -3,10 +3,9 @@
 A softmax subtracts the largest score of each row so that no exponential overflows.  That costs two passes over T x S
 numbers and almost never matters, because scores are small.  So the kernels are optimistic: they take exponentials as
 the scores come, look at the row sums (which they need anyway), and only if a sum has left [1e-15, 1e15] do they go
-back and subtract the maximum.  In float32 the exponential is 2^x, with log2(e) folded into the scale, on processors on
-which NumPy takes 2^x of many numbers at once: it is twice as fast as e^x there, and half as fast on others (those
-without AVX-512).  A boolean mask multiplies the exponentials by 0 or 1; a float mask is added to the scores, where
--inf is slow in 2^x, so then e^x it is.
+back and subtract the maximum.  In float32 the exponential may be 2^x (see `exponentials`), with log2(e) folded into the
+scale.  A boolean mask multiplies the exponentials by 0 or 1; a float mask is added to the scores, where -inf is slow
+in 2^x, so then e^x it is.
 """
 
 from functools import lru_cache
@@ -14,24 +13,14 @@ from typing import Any
 
 import numpy as np
 from numpy import ndarray
-from numpy.lib import introspect
 
-LOG2E = 1.4426950408889634
+from .exponentials import EXP, UNIT
+
 LOW, HIGH = 1e-15, 1e15
 KEPT = 1 << 19                  # elements of what is kept for the next call: a triangle of one block of either kernel, not of all T x S
                                 # scores, and no vector as long as a data set, which would stay when that is gone
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")      # no warnings: the sums show what went wrong
 _ALL = slice(None)
-
-
-def _at_once(name: str) -> bool:
-    """Does NumPy take this function of many float32 at once on this processor?"""
-    found = introspect.opt_func_info(func_name=f"^{name}$", signature="float32").get(name, {})
-    return any(not loop["current"].startswith("baseline") for loop in found.values())
-
-
-EXP: np.ufunc = np.exp2 if _at_once("exp2") else np.exp        # the faster exponential of float32,
-UNIT: float = LOG2E if EXP is np.exp2 else 1.0                  # and the unit of its argument
 
 
 class Mask:

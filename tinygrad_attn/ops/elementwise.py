@@ -15,6 +15,7 @@ from ..kernels import choice
 from ..kernels import sigmoid as logistic
 from ..kernels.choice import BITS, chosen
 from ..kernels.erf import erf as _erf
+from ..kernels.exponentials import log1p as _log1p
 from ..kernels.rows import BIG
 
 MANY = 512                      # numbers, from where several NumPy calls that are fast beat a single slow one
@@ -219,8 +220,7 @@ def logaddexp(a, b):
         return np.logaddexp(a, b)
     with np.errstate(invalid="ignore", under="ignore"):
         y = np.abs(a - b)                            # NumPy's does the same one number after the other: ten times as slow
-        np.log1p(np.exp(np.negative(y, out=y), out=y), out=y)
-        y += np.maximum(a, b)
+        y = np.add(_log1p(np.exp(np.negative(y, out=y), out=y)), np.maximum(a, b), out=y)
     return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
 
 
