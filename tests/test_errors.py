@@ -409,7 +409,9 @@ def test_what_a_tensor_says_of_numpys_names_is_true():
 
 @pytest.mark.parametrize("name", ["softplus", "leaky_relu", "elu", "logsigmoid", "normalize", "l1_loss", "nll_loss", "kl_div",
                                   "binary_cross_entropy", "binary_cross_entropy_with_logits", "index_add", "repeat_interleave",
-                                  "index_select", "masked_select", "logsumexp", "split", "where", "select", "glu"])
+                                  "index_select", "masked_select", "logsumexp", "split", "where", "select", "glu", "celu", "selu", "relu6",
+                                  "hardtanh", "hardsigmoid", "hardswish", "mish", "softsign", "tanhshrink", "softmin", "smooth_l1_loss",
+                                  "huber_loss", "cosine_similarity"])
 def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     torch = require("torch")
     text = hints[name].partition(", which ")[0]
@@ -422,14 +424,17 @@ def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     probabilities = name == "binary_cross_entropy"
     if probabilities:                                # of which float32 rounds some to 0 and to 1
         x[0, :2], target[0, :2] = [-200, 200], [0, 1]
-    names = dict(np=np, F=F, target=target, indices=np.array([2, 0, 2]), mask=x > 0, axis=1, repeats=2, rows=5, size=3, other=0.5, index=2)
+    other = target[::-1].copy() if name == "cosine_similarity" else 0.5
+    names = dict(np=np, F=F, target=target, indices=np.array([2, 0, 2]), mask=x > 0, axis=1, repeats=2, rows=5, size=3, other=other,
+                 index=2)
     there = {"t": torch.tensor(x), "target": torch.tensor(target), "indices": torch.tensor(names["indices"])}
     call = {"normalize": lambda t: torch.nn.functional.normalize(t, dim=-1), "kl_div": lambda t: torch.nn.functional.kl_div(
                 t, there["target"]), "nll_loss": lambda t: torch.nn.functional.nll_loss(t.log_softmax(1), there["target"]),
             "index_add": lambda t: torch.zeros(5, 4).index_add(0, there["indices"], t), "logsumexp": lambda t: t.logsumexp(1),
             "repeat_interleave": lambda t: t.repeat_interleave(2, 1), "index_select": lambda t: t.index_select(1, there["indices"]),
             "masked_select": lambda t: t.masked_select(t > 0), "where": lambda t: t.where(t > 0, 0.5),
-            "select": lambda t: t.select(1, 2), "split": lambda t: t.split(3, 1)}
+            "select": lambda t: t.select(1, 2), "split": lambda t: t.split(3, 1), "softmin": lambda t: torch.nn.functional.softmin(t, -1),
+            "cosine_similarity": lambda t: torch.nn.functional.cosine_similarity(t, torch.tensor(other), -1)}
     loss = "_loss" in name or "cross_entropy" in name
     function = call.get(name) or (lambda t: getattr(torch.nn.functional, name)(t, *[there["target"]] * loss))
     theirs, ours = there["t"].requires_grad_(), Tensor(x, requires_grad=True)
@@ -444,6 +449,22 @@ def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     (wanted * torch.tensor(weights)).sum().backward()
     np.sum(got * weights).backward()
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "conv1d"])
+def test_what_stands_for_a_function_of_windows_is_its_equal(name):
+    torch = require("torch")
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((2, 3, 4, 6)[:4 if "pool" in name else 3]), rng.standard_normal((5, 3, 2))
+    theirs, ours = torch.tensor(x, requires_grad=True), Tensor(x, requires_grad=True)
+    text = hints[name].partition(", which " if "pool" in name else ", or ")[0]
+    got = eval(text, dict(np=np, t=ours, weight=weight, rows=4, columns=6, length=x.shape[-1], k=2))
+    wanted = getattr(torch.nn.functional, name)(theirs, torch.tensor(weight) if name == "conv1d" else 2)
+    np.testing.assert_allclose(got.numpy(), wanted.detach().numpy())
+    g = rng.standard_normal(got.shape)
+    got.backward(g)
+    wanted.backward(torch.tensor(g))
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy())
 
 
 def test_python_itself_suggests_the_nearest_name_of_a_tensor():

@@ -106,9 +106,20 @@ ELSEWHERE = {
     "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
     "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "glu": "np.split(t, 2, axis=-1)[0] * F.sigmoid(np.split(t, 2, axis=-1)[1])",
-    "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
+    "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))", "celu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
+    "selu": "1.0507009873554805 * np.where(t > 0, t, 1.6732632423543772 * np.expm1(t.clip(None, 0)))",
+    "relu6": "F.relu(t).clip(None, 6)", "hardtanh": "t.clip(-1, 1)", "hardsigmoid": "(t / 6 + 0.5).clip(0, 1)",
+    "hardswish": "t * (t / 6 + 0.5).clip(0, 1)", "mish": "t * np.tanh(np.logaddexp(t, 0))", "softsign": "t / (1 + np.abs(t))",
+    "tanhshrink": "t - np.tanh(t)", "softmin": "F.softmax(-t, axis=-1)",
+    "cosine_similarity": "np.sum(t * other, axis=-1) / np.linalg.norm(t, axis=-1) / np.linalg.norm(other, axis=-1)",
+    "max_pool2d": "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).max((-3, -1)), which takes blocks of 2 x 2",
+    "avg_pool2d": "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).mean((-3, -1)), which takes blocks of 2 x 2",
+    "conv1d": "np.einsum('nclk,ock->nol', t[..., np.arange(length - k + 1)[:, None] + np.arange(k)], weight), or nn.Linear on them",
+    "conv2d": "np.einsum on windows, t[..., at[:, None, :, None], at[None, :, None, :]]; docs/from-numpy.md has a convolution",
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
+    "smooth_l1_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
+    "huber_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
     "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
     "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30)))",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
@@ -131,7 +142,13 @@ ELSEWHERE = {
 ELSEWHERE |= {layer: ELSEWHERE[function] for layer, function in {
     "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "GLU": "glu", "L1Loss": "l1_loss",
     "NLLLoss": "nll_loss", "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy",
-    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}.items()}
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits", "SELU": "selu", "CELU": "celu", "ReLU6": "relu6", "Hardtanh": "hardtanh",
+    "Hardsigmoid": "hardsigmoid", "Hardswish": "hardswish", "Mish": "mish", "Softsign": "softsign", "Tanhshrink": "tanhshrink",
+    "Softmin": "softmin", "CosineSimilarity": "cosine_similarity", "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d",
+    "Conv1d": "conv1d", "Conv2d": "conv2d", "HuberLoss": "huber_loss", "SmoothL1Loss": "smooth_l1_loss"}.items()}
+ELSEWHERE |= dict.fromkeys(("RNN", "LSTM", "GRU"), "a Module whose forward calls a Linear layer for one step after the other")
+ELSEWHERE |= dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"),
+                           "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + 1e-5)")
 """What PyTorch's users look for, and what it is called here."""
 
 
