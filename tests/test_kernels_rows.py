@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+import runpy
 
 import numpy as np
 import pytest
@@ -129,12 +131,20 @@ def test_gelu_far_out(processor, dtype, tanh):
 
 # ---- exponentials
 
-@pytest.mark.parametrize("loop, answer", [("X86_V4", True), ("AVX512_SKX", True), ("baseline(X86_V2)", False), (None, False)])
-def test_numpy_says_what_it_takes_of_many_numbers_at_once(monkeypatch, loop, answer):
-    found = {} if loop is None else {"exp2": {"ff": {"current": loop, "available": "X86_V4 baseline(X86_V2)"}}}
-    monkeypatch.setattr(E.introspect, "opt_func_info", lambda func_name, signature: found)
-    assert E._at_once("exp2") is answer
-    assert (E.EXP, E.UNIT) in ((np.exp2, E.LOG2E), (np.exp, 1.0))
+@pytest.mark.parametrize("loops, exponential, log1p", [
+    ({"exp": "X86_V4", "exp2": "X86_V4", "log": "X86_V4", "log1p": "X86_V4"}, np.exp2, True),
+    ({"exp": "FMA3__AVX2", "exp2": "baseline(SSE SSE2)", "log": "FMA3__AVX2", "log1p": "baseline(SSE SSE2)"}, np.exp, False),
+    ({"exp": "baseline(NEON)", "exp2": "baseline(NEON)"}, np.exp2, True),
+    ({}, np.exp2, True)])
+def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(monkeypatch, loops, exponential, log1p):
+    def told(func_name, signature):
+        return {name: {"ff": {"current": loop}} for name, loop in loops.items() if re.search(func_name, name)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np.lib.introspect, "opt_func_info", told)
+        played = runpy.run_path(E.__file__)
+    assert played["EXP"] is exponential and played["LOG1P"] is log1p
+    assert played["UNIT"] == (1.0 if exponential is np.exp else np.log2(np.e))
 
 
 @pytest.mark.parametrize("at_once", [False, True])
