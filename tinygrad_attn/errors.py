@@ -106,7 +106,7 @@ ELSEWHERE = {
     "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
     "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "glu": "np.split(t, 2, axis=-1)[0] * F.sigmoid(np.split(t, 2, axis=-1)[1])",
-    "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))", "celu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
+    "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
     "selu": "1.0507009873554805 * np.where(t > 0, t, 1.6732632423543772 * np.expm1(t.clip(None, 0)))",
     "relu6": "F.relu(t).clip(None, 6)", "hardtanh": "t.clip(-1, 1)", "hardsigmoid": "(t / 6 + 0.5).clip(0, 1)",
     "hardswish": "t * (t / 6 + 0.5).clip(0, 1)", "mish": "t * np.tanh(np.logaddexp(t, 0))", "softsign": "t / (1 + np.abs(t))",
@@ -119,7 +119,6 @@ ELSEWHERE = {
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
     "smooth_l1_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
-    "huber_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
     "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
     "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30)))",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
@@ -139,13 +138,14 @@ ELSEWHERE = {
     "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
     "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
-ELSEWHERE |= {layer: ELSEWHERE[function] for layer, function in {
-    "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "GLU": "glu", "L1Loss": "l1_loss",
-    "NLLLoss": "nll_loss", "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy",
-    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits", "SELU": "selu", "CELU": "celu", "ReLU6": "relu6", "Hardtanh": "hardtanh",
-    "Hardsigmoid": "hardsigmoid", "Hardswish": "hardswish", "Mish": "mish", "Softsign": "softsign", "Tanhshrink": "tanhshrink",
-    "Softmin": "softmin", "CosineSimilarity": "cosine_similarity", "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d",
-    "Conv1d": "conv1d", "Conv2d": "conv2d", "HuberLoss": "huber_loss", "SmoothL1Loss": "smooth_l1_loss"}.items()}
+ELSEWHERE |= {name: ELSEWHERE[function] for name, function in {
+    "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "celu": "elu", "CELU": "elu",
+    "SELU": "selu", "ReLU6": "relu6", "Hardtanh": "hardtanh", "Hardsigmoid": "hardsigmoid", "Hardswish": "hardswish", "Mish": "mish",
+    "Softsign": "softsign", "Tanhshrink": "tanhshrink", "Softmin": "softmin", "GLU": "glu", "L1Loss": "l1_loss",
+    "SmoothL1Loss": "smooth_l1_loss", "huber_loss": "smooth_l1_loss", "HuberLoss": "smooth_l1_loss", "NLLLoss": "nll_loss",
+    "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+    "CosineSimilarity": "cosine_similarity", "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d", "Conv1d": "conv1d",
+    "Conv2d": "conv2d"}.items()}
 ELSEWHERE |= dict.fromkeys(("RNN", "LSTM", "GRU"), "a Module whose forward calls a Linear layer for one step after the other")
 ELSEWHERE |= dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"),
                            "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + 1e-5)")

@@ -2,7 +2,7 @@
 
 Both forms are x * (1 + tanh(w)) / 2 for some odd w(x): exactly, Phi(x) = (1 + erf(x / sqrt(2))) / 2 and erf is a tanh of
 x * p(x^2) to float32's precision (see erf.py); and the tanh formula has p(z) = sqrt(2/pi) (1 + 0.044715 z) itself.
-(1 + tanh(w)) / 2 is also 1 / (1 + e^(-2w)): with AVX2 that takes two thirds of tanh's time.
+(1 + tanh(w)) / 2 is also 1 / (1 + e^(-2w)): with AVX2 the forward pass takes 0.7 of the time that way.
 float64 takes its Phi from the full-precision erf.  All passes run over blocks that stay in the cache.
 """
 
@@ -14,6 +14,7 @@ from numpy import ndarray
 from .erf import erf, quotient
 from .exponentials import EXP, UNIT
 from .rows import by_elements
+from .sigmoid import falling
 
 TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 BY_EXP = EXP is np.exp          # and -2 is multiplied into what w is made of
@@ -36,9 +37,7 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
                 quotient(z, factor, out=p)
             p *= x
             if BY_EXP:
-                np.exp(p, out=p)
-                p += 1
-                np.divide(number(1), p, out=p)
+                falling(p)
             else:
                 np.tanh(p, out=p)
                 p *= 0.5

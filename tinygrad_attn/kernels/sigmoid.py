@@ -13,11 +13,15 @@ from .rows import by_elements
 MANY = 1 << 15                  # numbers, from where SiLU by blocks is faster than the composite
 
 
+def falling(x: ndarray) -> ndarray:
+    """1 / (1 + e^x), in the memory of x."""
+    np.exp(x, out=x)
+    x += 1
+    return np.divide(x.dtype.type(1), x, out=x)
+
+
 def _logistic(x: ndarray, out: ndarray) -> ndarray:
-    np.negative(x, out=out)
-    np.exp(out, out=out)
-    out += 1
-    return np.reciprocal(out, out=out)
+    return falling(np.negative(x, out=out))
 
 
 def sigmoid(x: ndarray) -> ndarray:
