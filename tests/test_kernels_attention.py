@@ -12,7 +12,7 @@ SHAPES = [((2, 3), 16, 16, 8, 8), ((), 1, 1, 4, 4), ((3,), 37, 41, 8, 5), ((2, 2
 MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf", "float over keys"]
 
 
-@pytest.fixture(params=["whole", "whole, by e^x", "whole, in one array", "tiled", "tiled, by e^x", "tiled, in pieces"])
+@pytest.fixture(params=["whole", "whole, by e^x", "tiled", "tiled, by e^x", "tiled, in pieces"])
 def kernel(request, monkeypatch):
     """One kernel or the other, with blocks so small that tiny inputs have many of them; as on processors of this kind and that."""
     by_e = "e^x" in request.param
@@ -21,7 +21,7 @@ def kernel(request, monkeypatch):
     for name in ("KEEP_ALWAYS", "KEEP_SCORES"):
         monkeypatch.setattr(A, name, 1 << 40 if "whole" in request.param else 0)
     for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300),
-                                (whole, "STRIP", 5), (whole, "LARGE_PAGES", 0 if "array" in request.param else whole.LARGE_PAGES)):
+                                (whole, "STRIP", 5)):
         monkeypatch.setattr(module, name, value)
     small = 3 if "pieces" in request.param else 1 << 20
     monkeypatch.setattr(pieces, "WIDE", 5)
@@ -105,7 +105,7 @@ def test_nothing_is_read_that_was_not_written(kernel, monkeypatch, dropout, dv):
     def full_of_large_numbers(shape, dtype):
         return np.full(shape, np.finfo(dtype).max, dtype)
 
-    for module in (pieces, tiled, whole):
+    for module in (pieces, tiled):
         for name in ("empty", "empty_rows"):
             monkeypatch.setattr(module, name, full_of_large_numbers, raising=False)
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ LAYERS = [
     "guard",
     "graph",
     "engine",
+    "allocator",
     "autograd",
     "waiting",
     "threads",

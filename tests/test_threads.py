@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -423,6 +424,38 @@ print(t.reuse_memory(), fresh, (use(), use())[1])"""
     if done == "False":
         pytest.skip("this C library is not glibc")
     assert int(again) < 3 <= int(fresh)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc learns how large arrays are")
+@pytest.mark.parametrize("first", ["nn.Linear(1, 1)", "nn.Parameter([1.0])", "x.backward()", "ta.grad(x * x, x)"])
+def test_from_the_first_parameter_or_backward_pass_on_freed_memory_is_kept_but_not_from_import_on(first):
+    code = f"""
+import resource, numpy as np, tinygrad_attn as ta
+from tinygrad_attn import functional, nn, optim, ops, viz, check, demo
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+x = ta.Tensor(1.0, requires_grad=True)
+def use():
+    before = faults()
+    [np.ones(1 << 20, np.int8) for _ in range(8)]
+    return faults() - before
+imported = (use(), use())[1]
+{first}
+print(imported, (use(), use())[1])"""
+    imported, kept = map(int, python(code))
+    assert kept < 50 < 500 < imported
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_where_memory_is_scarce_one_can_still_differentiate():
+    code = """
+import resource, tinygrad_attn as ta
+from tinygrad_attn import allocator
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (allocator.LARGE >> 1), -1))
+x = ta.Tensor(2.0, requires_grad=True)
+(x * x).backward()
+print(x.grad.item())"""
+    assert python(code) == ["4.0"]
 
 
 @pytest.mark.parametrize("nth", range(1, 40))

@@ -11,6 +11,7 @@ from typing import Any, Self, overload
 import numpy as np
 
 from . import guard
+from .allocator import keep_freed
 from .engine import Variable, clone, constant, local, sweep
 from .errors import Function, describe, numbers_of, refuse_mask
 
@@ -176,6 +177,7 @@ def _unshared(g: Any, fresh: bool) -> Any:
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
     """Add the gradients of the outputs to the `.grad` of every leaf they depend on; see `Tensor.backward`."""
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
+    keep_freed()
     here = local.context
     before, here.recording = here.recording, create_graph
     try:
@@ -222,6 +224,7 @@ def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_g
                              + ("For a module write list(model.parameters())." if hasattr(x, "parameters") else
                                 "Write grad(y, x) for the gradient by a tensor x." if x is None else "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
+    keep_freed()
     here = local.context                             # not a `with`, at the end of which Ctrl-C may come
     before, here.recording = here.recording, bool(create_graph)
     try:

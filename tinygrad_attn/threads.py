@@ -386,8 +386,8 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
 def reuse_memory() -> bool:
     """Ask the C library to keep freed memory for the next array instead of returning it to the operating system.
 
-    Every large array otherwise arrives as fresh pages that the system must clear, a tenth to a quarter of a training
-    step on Linux. It holds for the whole process and keeps memory at its peak, which is why it is a call and no default.
+    An array may otherwise arrive as fresh pages that the system must clear. Up to 64 MB are kept without this call (see `allocator`);
+    it is for models that take more. It holds for the whole process and keeps memory at its peak, which is why it is no default.
     Returns True if it was done, False where the C library is not glibc. Source: mallopt(3).
     """
     libc = _library(None)

@@ -5,8 +5,6 @@ over them (product, scale, exponential, row sum, division, product) do not go to
 but not in a model of so few rows that its products are left to the matrix library: its threads still spin on the other cores,
 and an encoder layer on one sequence of 256 tokens, 64 wide, took 2.3 ms beside them and takes 1.5 alone.
 Under a causal mask a block is cut once more, into strips of rows, and what lies right of a strip's last row is left out.
-Many weights lie in one array for all blocks: from 4 MB on NumPy asks the system for large pages, and a few page faults replace
-thousands: without `reuse_memory` attention of 400 to 700 tokens takes four fifths of the time so.
 What is done to a row is done to the scores, which lie contiguous, and not to the T x D numbers of a head, which are fewer
 but lie in short rows with gaps between.  Backward, for the weights p, reads (Dao et al. 2022, appendix B)
 
@@ -14,19 +12,17 @@ but lie in short rows with gaps between.  Backward, for the weights p, reads (Da
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
 from .linear import left_to_library
-from .memory import empty
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 BLOCK = 1 << 17                 # scores in a block, half a megabyte of float32; with several threads up to twice, at least half as many
 BIG = 1 << 17                   # scores in all, from where a second thread is worth its start
-LARGE_PAGES = 1 << 22           # bytes of an array, from where NumPy asks for them
 STRIP = 128                     # rows of a strip at least: so many that it holds half a block of scores, with several threads a block
 
 
@@ -85,23 +81,6 @@ def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
     return Cut(cut, strips, big and threads > 1)
 
 
-def _places(cut: Cut, q: ndarray) -> list[list[Any]]:
-    """Of each block each strip's array for its weights, all of them in one; or None each, if they are too few for large pages."""
-    total = math.prod(q.shape[:-2]) * sum((rows.stop - rows.start) * columns.stop for rows, columns in cut.strips)
-    if total * q.itemsize < LARGE_PAGES:
-        return [[None] * len(cut.strips) for _ in cut.blocks]
-    rest = empty(total, q.dtype)
-    places: list[list[Any]] = []
-    for at in cut.blocks:
-        places.append([])
-        for rows, columns in cut.strips:
-            shape = (*q[(*at, rows)].shape[:-1], columns.stop)
-            size = math.prod(shape)
-            places[-1].append(rest[:size].reshape(shape))
-            rest = rest[size:]
-    return places
-
-
 def _turned(x: ndarray, rows: int) -> ndarray:
     """x^T as the right side of a product with so many rows: copied if that is faster, which it is for narrow x only."""
     return transposed(x) if rows > 8 and x.shape[-1] < 64 else x.swapaxes(-1, -2)
@@ -112,14 +91,14 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
     length, one, factor = q.shape[-2], ones(k.shape[-2], q.dtype), q.dtype.type(scale * mask.unit)
     cut = _cut(q, k, mask.causal)
-    saved = _places(cut, q)
+    saved: list[list[ndarray]] = [[] for _ in cut.blocks]
 
     def run(n: int) -> None:
         at = cut.blocks[n]
         turned = _turned(k[at], length)
-        for i, (rows, columns) in enumerate(cut.strips):
+        for rows, columns in cut.strips:
             queries, keys, values, result = q[(*at, rows)], turned[..., columns], v[(*at, columns)], out[(*at, rows)]
-            weights = saved[n][i] = np.matmul(queries, keys, out=saved[n][i])
+            weights = queries @ keys
             weights *= factor
             mask.add(weights, at, rows, columns)
             mask.exp(weights, out=weights)
@@ -136,6 +115,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                 total = weights @ one[columns]
                 total[total == 0] = np.inf
             weights *= np.reciprocal(total, out=total)[..., None]
+            saved[n].append(weights)
             if keep is None:
                 np.matmul(weights, values, out=result)
             else:

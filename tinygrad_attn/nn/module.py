@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import guard
+from ..allocator import keep_freed
 from ..convert import as_value
 from ..engine import local
 from ..errors import describe, nearest, only_renamed
@@ -27,6 +28,7 @@ class Parameter(Tensor):
 
     def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
         super().__init__(data, requires_grad, dtype)
+        keep_freed()
 
     @classmethod
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
@@ -42,6 +44,7 @@ class Parameter(Tensor):
             kept = np.dtype(object)
         if kept.kind != "f":
             raise TypeError(f"the dtype of a layer is a floating one of NumPy's, such as np.float32 or np.float64, got {dtype!r}.")
+        keep_freed()
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
 
     def _assigned(self, other: Any) -> Any:
