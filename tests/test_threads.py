@@ -430,6 +430,8 @@ print(t.reuse_memory(), fresh, (use(), use())[1])"""
 @pytest.mark.parametrize("first", ["nn.Linear(1, 1)", "nn.Parameter([1.0])", "x.backward()", "ta.grad(x * x, x)"])
 def test_from_the_first_parameter_or_backward_pass_on_freed_memory_is_kept_but_not_from_import_on(first):
     code = f"""
+import ctypes
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)              # PR_SET_THP_DISABLE: with large pages there would be few to count anyway
 import resource, numpy as np, tinygrad_attn as ta
 from tinygrad_attn import functional, nn, optim, ops, viz, check, demo
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
