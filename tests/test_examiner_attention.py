@@ -11,6 +11,12 @@ from tinygrad_attn.kernels.tiled import Tiled
 LONG = 800                      # beyond what is kept whole, and no multiple of a tile
 
 
+@pytest.fixture(autouse=True, params=["with room for weights", "without"])
+def room(request, monkeypatch):
+    if request.param == "without":
+        monkeypatch.setattr(kernel, "ROOM", 0)
+
+
 def formula(q, k, v, mask, causal, g):
     """Output and gradients (q, k, v, mask) of softmax(q k^T / sqrt(D) + mask) v, every step an array of its own."""
     scale = q.shape[-1] ** -0.5

@@ -13,6 +13,7 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, fused, reference
+from tinygrad_attn.kernels import tiled
 from tinygrad_attn.kernels.rows import BIG
 from tinygrad_attn.kernels.scores import KEPT
 
@@ -327,6 +328,21 @@ def test_no_vector_as_long_as_a_data_set_is_kept(use):
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < KEPT
+
+
+@pytest.mark.parametrize("attend", [lambda x: F.scaled_dot_product_attention(x, x, x),
+                                    lambda x: fused.packed_attention(np.concatenate([x[0]] * 3, -1), num_heads=2, scale=0.5)],
+                         ids=["attention", "packed"])
+def test_long_attention_keeps_weights_only_for_a_backward_pass(monkeypatch, attend):
+    kept = []
+    forward = tiled.forward
+    monkeypatch.setattr(tiled, "forward", lambda *args: kept.append((state := forward(*args)).kept) or state)
+    x = Tensor(np.ones((1, 2, 800, 8), "f"), requires_grad=True)
+    attend(x)
+    with ta.no_grad():
+        attend(x)
+    ta.checkpoint(attend, x)
+    assert [len(tiles) > 0 for tiles in kept] == [True, False, False]
 
 
 def test_the_composites_are_the_specification_and_have_no_rules():

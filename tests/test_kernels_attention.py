@@ -12,9 +12,14 @@ SHAPES = [((2, 3), 16, 16, 8, 8), ((), 1, 1, 4, 4), ((3,), 37, 41, 8, 5), ((2, 2
 MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf", "float over keys"]
 
 
-@pytest.fixture(params=["whole", "whole, by e^x", "tiled", "tiled, by e^x", "tiled, in pieces"])
+@pytest.fixture(params=["whole", "whole, by e^x", "tiled", "tiled, by e^x", "tiled, in pieces", "tiled, with room for some weights",
+                        "tiled, with room for all", "tiled, with room for all, by e^x"])
 def kernel(request, monkeypatch):
     """One kernel or the other, with blocks so small that tiny inputs have many of them; as on processors of this kind and that."""
+    if "some" in request.param:
+        forward = tiled.forward
+        monkeypatch.setattr(tiled, "forward", lambda q, k, *args: forward(q, k, *args[:-1], q[..., 0].size * k.shape[-2] // 3))
+    monkeypatch.setattr(A, "ROOM", 1 << 40 if "room" in request.param else 0)
     by_e = "e^x" in request.param
     monkeypatch.setattr(scores, "EXP", np.exp if by_e else np.exp2)
     monkeypatch.setattr(scores, "UNIT", 1.0 if by_e else exponentials.LOG2E)
@@ -214,8 +219,35 @@ def test_the_choice_of_kernel_bounds_what_is_kept():
     q = np.ones((1, 8, 1024, 4), "f")
     assert isinstance(A.attention(q, q, q, scale=1.0)[1].state, tiled.Tiled)
     assert isinstance(A.attention(q[:, :, :128], q[:, :, :128], q[:, :, :128], scale=1.0)[1].state, whole.Whole)
-    state = A.attention(q, q, q, scale=1.0)[1].state
+    *state, kept = A.attention(q, q, q, scale=1.0)[1].state
     assert sum(x.nbytes for x in state) < 8 * 1024 * 8
+    assert 0 < sum(x.nbytes for x in kept.values()) <= A.ROOM - 4 * q.nbytes
+    *state, kept = A.attention(q, q, q, scale=1.0, recorded=False)[1].state
+    assert sum(x.nbytes for x in state) < 8 * 1024 * 8 and not kept
+
+
+@pytest.mark.parametrize("room, kept", [(0, []), (50, []), (127, [(0, 16)]), (128, [(0, 0)]), (300, [(0, 0), (0, 16), (16, 16)]),
+                                        (600, [(0, 0), (0, 16), (8, 0), (8, 16), (16, 0), (16, 16)])])
+def test_tiles_are_kept_while_there_is_room(monkeypatch, room, kept):
+    """20 rows and 30 columns make tiles of 8, 8 and 4 rows and 16 and 14 columns."""
+    monkeypatch.setattr(tiled, "ROWS", 8)
+    monkeypatch.setattr(tiled, "COLUMNS", 16)
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((2, n, 8)) for n in (20, 30, 30, 20))
+    out, mask = np.empty_like(q), scores.Mask(None, False, (2, 20, 30), q.dtype)
+    state = tiled.forward(q, k, v, mask, 0.5, None, 1.0, out, 2 * room)
+    assert sorted(state.kept) == [((head,), *at) for head in (0, 1) for at in kept]
+    for _ in range(2):                              # a retained graph goes backward again
+        found = A.attention_backward(g, out, q, k, v, A.Saved(state, mask), scale=0.5)
+        check((out, *found), composite(g, q, k, v, None, False, 0.5), np.float64)
+
+
+@pytest.mark.parametrize("heads, length, recorded, room", [(8, 4096, True, 0), (8, 8192, True, 0), (8, 1024, True, 6 << 20),
+                                                           (1, 4096, True, 7 << 20), (8, 1024, False, 0)])
+def test_weights_take_what_results_and_gradients_leave(monkeypatch, heads, length, recorded, room):
+    q = np.broadcast_to(np.float32(0), (heads, length, 64))
+    monkeypatch.setattr(tiled, "forward", lambda *args: args[-1])
+    assert A.attention(q, q, q, scale=1.0, recorded=recorded)[1].state == room
 
 
 @pytest.mark.parametrize("lead", [(), (5,), (2, 3), (4, 1, 6), (7, 2)])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from . import reference
-from .engine import Variable, op
+from .engine import Variable, local, op
 from .kernels import attention as attention_kernel
 from .kernels import dropout as dropout_kernel
 from .kernels import gelu as gelu_kernel
@@ -255,7 +255,8 @@ def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_sca
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)"""
     q, k, v = _broadcast_heads(q, k, v, mask)
     out = _heads_inside((*q.shape[:-1], v.shape[-1]), q.dtype)
-    return attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale, out=out)
+    return attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale, out=out,
+                                      recorded=local.context.recording)
 
 
 @attention.vjp_all
@@ -271,7 +272,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
 def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
     q, k, one = _broadcast_heads(q, k, np.ones((*k.shape[:-1], 1), k.dtype), mask)
-    saved = attention_kernel.attention(q, k, one, scale=scale, mask=mask, causal=is_causal)[1]
+    saved = attention_kernel.attention(q, k, one, scale=scale, mask=mask, causal=is_causal, recorded=False)[1]
     return attention_kernel.attention_weights(q, k, saved, scale=scale)
 
 
@@ -291,7 +292,7 @@ def packed_attention(packed, mask=None, *, num_heads, scale, is_causal=False, ke
     q, k, v = reference.unpack_heads(packed, num_heads)
     y = np.empty((b, t, width // 3), packed.dtype)
     _, saved = attention_kernel.attention(q, k, v, scale=scale, mask=mask, causal=is_causal, keep=keep, keep_scale=keep_scale,
-                                          out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2))
+                                          out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2), recorded=local.context.recording)
     return y, saved
 
 

@@ -2,8 +2,9 @@
 
 Two kernels give the same numbers.  `whole` keeps the weights of all T x S scores for the backward pass and is faster
 while they are few; `tiled` keeps one number a row and computes the rest again, and its memory grows with T alone.  Which
-one runs is decided here, by size.  Leading axes (batch, heads, ...) are free; q, k, v may be strided views, for instance
-of one packed projection (B, T, 3, H, D), and results may be written into such views through `out`, `dq`, `dk`, `dv`.
+one runs is decided here, by size, and so is how many weights `tiled` keeps after all: those for which a short sequence has
+room in the memory that a longer one takes without.  Leading axes (batch, heads, ...) are free; q, k, v may be strided views,
+for instance of one packed projection (B, T, 3, H, D), and results may be written into such views through `out`, `dq`, `dk`, `dv`.
 """
 
 import math
@@ -18,6 +19,7 @@ from .scores import Mask
 KEEP_ALWAYS = whole.BLOCK       # weights of one head: up to here its tiles would be small, and Python dearer than the products
 KEEP_SCORES = 1 << 19           # beyond this they do not fit the cache
 KEEP_BYTES = 64 << 20           # and between the two so much of all heads together: more memory would not be worth the time
+ROOM = 32 << 20                 # bytes: what results and gradients leave of them `tiled` fills with weights; 8 heads of 4,096 x 64 leave 0
 
 
 class Saved(NamedTuple):
@@ -41,12 +43,14 @@ def _whole_rows(x: ndarray) -> ndarray:
 
 
 def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray | None = None, causal: bool = False,
-              keep: ndarray | None = None, keep_scale: float = 1.0, out: ndarray | None = None) -> tuple[ndarray, Saved]:
+              keep: ndarray | None = None, keep_scale: float = 1.0, out: ndarray | None = None, recorded: bool = True
+              ) -> tuple[ndarray, Saved]:
     """out = (softmax(q k^T scale + mask) * keep * keep_scale) v, of shape (..., T, Dv).
 
     q (..., T, D), k (..., S, D), v (..., S, Dv): one dtype, float32 or float64, and the same leading axes. `mask`
     broadcasts to (..., T, S): boolean (True = may look) or float (added to the scores); `causal` hides the keys s > t as
-    well. `keep` (..., T, S) is dropout's choice of weights. A row that may look at nothing gives zeros.
+    well. `keep` (..., T, S) is dropout's choice of weights. A row that may look at nothing gives zeros. `recorded` says that
+    a backward pass may follow.
     """
     q, k, v = map(_whole_rows, (q, k, v))
     shape = (*q.shape[:-1], k.shape[-2])
@@ -56,8 +60,10 @@ def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray
     if 0 in shape or v.shape[-1] == 0:
         out[...] = 0
         return out, Saved(None, seen)
-    small = _worth_keeping(math.prod(shape[:-2]), shape[-2], shape[-1], causal, q.itemsize)
-    return out, Saved((whole if small else tiled).forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
+    if _worth_keeping(math.prod(shape[:-2]), shape[-2], shape[-1], causal, q.itemsize):
+        return out, Saved(whole.forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
+    room = min(ROOM // q.itemsize - out.size - q.size - k.size - v.size, math.prod(shape)) if recorded else 0
+    return out, Saved(tiled.forward(q, k, v, seen, scale, keep, keep_scale, out, max(0, room)), seen)
 
 
 def attention_backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Saved, *, scale: float,

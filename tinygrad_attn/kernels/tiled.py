@@ -1,8 +1,9 @@
-"""Attention in memory that grows with T and not with T x S: one tile of scores at a time, none of them kept.
+"""Attention in memory that grows with T and not with T x S: one tile of scores at a time, and not all of them kept.
 
 Forward walks over tiles of rows x columns scores, adds each tile's share to the output and to the row sums, and keeps only
 the logarithm of those sums (lse, one number a row; beside it the maximum, where one was needed).  Backward computes each tile
 of weights again, exp(q k^T - lse): that costs one more product, and saves the memory and the traffic of the whole matrix.
+The first tiles of each head are kept for it after all, as many as there is room for: a fixed number, which counts in short sequences.
 Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the products, by one column more:
 [q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
 The products are cut into pieces (see `pieces`), for which what stands on the right is copied to lie close together.
@@ -35,6 +36,7 @@ class Tiled(NamedTuple):
     lse: ndarray                # (..., T), 0 for a row that sees nothing
     maximum: ndarray            # (..., T), 0 where it was not needed; (..., 0) if it was needed nowhere
     shifted: ndarray            # (..., number of row tiles), bool
+    kept: dict[tuple[tuple[int, ...], int, int], ndarray]   # by head, first row and first column: a tile of exp(scores), rows x columns
 
 
 def _shares(heads: int, tiles: int) -> int:
@@ -71,8 +73,8 @@ class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
 
 
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
-            out: ndarray) -> Tiled:
-    """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
+            out: ndarray, room: int = 0) -> Tiled:
+    """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv); so many weights may be kept."""
     *lead, length, depth = q.shape
     dtype, (width, depth_v) = q.dtype, v.shape[-2:]
     row_tiles = [slice(i, min(i + ROWS, length)) for i in range(0, length, ROWS)]
@@ -80,12 +82,15 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
     shifted = np.zeros((*lead, len(row_tiles)), bool)
     heads = list(np.ndindex(*lead))
     shares = _shares(len(heads), len(row_tiles))
+    rooms = np.empty((len(heads) * shares, room // (len(heads) * shares)), dtype)
+    kept: dict[tuple[tuple[int, ...], int, int], ndarray] = {}
     spare: list[_Forward] = []
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
         space: _Forward = _taken(spare, lambda: _Forward(depth, width, depth_v, dtype))
         space.load(k[at], v[at])
+        left = rooms[n]
 
         def scores(rows: slice, columns: slice) -> ndarray:
             tile, product, _ = space[rows.stop - rows.start, columns.start, columns.stop]
@@ -117,6 +122,9 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
                     np.maximum(unmasked, tile.dot(one), out=unmasked)
                     mask.multiply(tile, at, rows, columns)
                 total += tile.dot(one)
+                if tile.size <= left.size:
+                    copy = kept[at, rows.start, columns.start] = _tile(left, *tile.shape)
+                    copy[:], left = tile, left[tile.size:]
                 add_share(rows, columns, result)
             if not in_range(total, np.maximum(unmasked, total)):
                 shifted[at][index] = True
@@ -142,7 +150,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
 
     with np.errstate(**QUIET):
         tasks(run, len(heads) * shares)
-    return Tiled(lse, maxima if shifted.any() else maxima[..., :0].copy(), shifted)
+    return Tiled(lse, maxima if shifted.any() else maxima[..., :0].copy(), shifted, kept)
 
 
 def _tile(buffer: ndarray, *shape: int) -> ndarray:
@@ -164,6 +172,7 @@ class _Tile(NamedTuple):
     p: ndarray
     ds: ndarray
     scores: Product
+    dweights: Product           # where the weights were kept: the second half of `scores`
     dcolumns: Product
     dquery: Product
 
@@ -200,7 +209,7 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
     def __missing__(self, shape: tuple[int, int, int]) -> _Tile:
         loaded, height, width = shape
         pair, rows = _tile(self.scores, 2, height, width), self.rows[:, :height]
-        self[shape] = _Tile(pair[0], pair[1], Product(rows, self.turned[loaded], pair),
+        self[shape] = _Tile(pair[0], pair[1], Product(rows, self.turned[loaded], pair), Product(rows[1], self.turned[loaded][1], pair[1]),
                             Product(pair.mT, rows[::-1, :, :-1], self.dcolumns[:, :width]),
                             Product(pair[1], self.key_rows[:width], self.dquery[:height]))
         return self[shape]
@@ -224,6 +233,7 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         queries, cotangents, shifted = q[at], g[at], saved.shifted[at]
         dqueries = np.zeros(queries.shape, dtype)       # sums lie contiguous, because adding to rows with gaps is slow
         minus_lse = saved.lse[at] * number(-mask.unit)
+        normalizer = np.exp(-saved.lse[at])
         minus_delta = -np.vecdot(cotangents, out[at])
         head = tuple(slice(i, i + 1) for i in at)
         for j in starts[share::shares]:
@@ -244,17 +254,22 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
                 space.rows[1, :height, -1] = minus_delta[rows] if keep is None else 0
                 tile = space[stop - j, height, size]
                 p, ds = tile.p, tile.ds
-                tile.scores()
-                mask.add(p, at, rows, columns)
-                if needed:
-                    mask.hide(p, at, rows, columns)     # a hidden score may have overflowed, to NaN too
-                    p -= saved.maximum[at][rows, None]  # and e^x, which copes with numbers far below 0 faster than 2^x does
-                    p -= saved.lse[at][rows, None]
-                    np.minimum(p, 0, out=p)             # weights are at most 1, however the score was rounded
-                    np.exp(p, out=p)
+                kept = None if needed else saved.kept.get((at, i, j))
+                if kept is not None:
+                    tile.dweights()
+                    np.multiply(kept, normalizer[rows, None], out=p)
                 else:
-                    mask.exp(p, out=p)
-                mask.multiply(p, at, rows, columns)
+                    tile.scores()
+                    mask.add(p, at, rows, columns)
+                    if needed:
+                        mask.hide(p, at, rows, columns)     # a hidden score may have overflowed, to NaN too
+                        p -= saved.maximum[at][rows, None]  # and e^x, which copes with numbers far below 0 faster than 2^x does
+                        p -= saved.lse[at][rows, None]
+                        np.minimum(p, 0, out=p)             # weights are at most 1, however the score was rounded
+                        np.exp(p, out=p)
+                    else:
+                        mask.exp(p, out=p)
+                    mask.multiply(p, at, rows, columns)
 
                 if keep is not None:
                     chosen = keep[(*at, rows, columns)]
