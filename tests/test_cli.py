@@ -244,6 +244,7 @@ def test_gradcheck_runs_the_file_by_its_own_rules(capsys, file):
 @pytest.mark.parametrize("options, expected", [
     ((":right", "--shape", "2,3", "--shape", "2,3", "--shape", "2"), "takes 2 inputs, but --shape was given 3 times"),
     ((":right", "--shape", "2,three"), "--shape '2,three' is no shape; write it as 2,3"),
+    ((":right", "--shape", "2,x"), "--shape '2,x' is no shape; write it as 2,3"),
     ((":energy",), "takes no inputs, so there is no gradient to check"),
     ((":right", "--seed", "-1"), "--seed is 0 or more, got -1"),
     ((":ta",), "is no function but an object of type module"),

@@ -278,7 +278,7 @@ def inputs_of(function: Any) -> tuple[int, int]:
 def shape_of(text: str) -> tuple[int, ...]:
     """`2,3` or `2x3` as a shape; nothing at all is a single number's."""
     try:
-        shape = tuple(int(n) for n in text.replace("x", ",").split(",") if n.strip())
+        shape = tuple(map(int, text.strip().removesuffix(",").replace("x", ",").split(","))) if text.strip() else ()
     except ValueError:
         shape = (-1,)
     if any(n < 0 for n in shape):
