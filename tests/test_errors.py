@@ -292,6 +292,7 @@ CALLS = [
     (lambda: nn.Linear(8.5, 4), V, r"whole numbers"),
     (lambda: nn.LayerNorm(8)(t(2, 3)), V, r"Write normalized_shape=3"),
     (lambda: nn.MultiheadAttention(10, 3), V, r"embed_dim=10 does not divide into num_heads=3.*head_dim=4"),
+    (lambda: nn.TransformerEncoderLayer(10, 3, 16), V, r"or give nn\.MultiheadAttention a head size of its own: head_dim=4"),
     (lambda: F.split_heads(t(2, 5, 8), 3), V, r"cannot be cut into 3 equal heads"),
     (lambda: nn.MultiheadAttention(8, 2)(t(2, 5, 7), t(2, 5, 7), t(2, 5, 7)), V, r"last axis 8"),
     (lambda: nn.MultiheadAttention(8, 2)(*[t(2, 8, 7)] * 3), V, r"last axis 8"),    # one input thrice, as many steps as features

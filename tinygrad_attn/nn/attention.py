@@ -78,7 +78,7 @@ class MultiheadAttention(Module):
                 raise ValueError(f"MultiheadAttention: {name} is a whole number above 0, got {size!r}.")
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
-                             "Choose another number of heads, or a head size of your own: "
+                             "Choose another number of heads, or give nn.MultiheadAttention a head size of its own: "
                              f"head_dim={embed_dim // num_heads + 1}.")
         check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
