@@ -5,8 +5,8 @@ Over the last axis of x, with its mean m and variance v = mean of (x - m)^2:
     n = (x - m) / sqrt(v + eps)
     y = n * weight + bias
 
-Write n (`normalized`), y (`layer_norm`), and the rules of the three inputs. Try the derivation on paper before you look at
-chapter 7's last line.
+Write n (`normalized`), y (`layer_norm`), and the rules of the three inputs. Try the derivation on paper before you look it up
+in chapter 7.
 
 Hints: m and v depend on x as well: three uses, three terms. weight and bias have shape (N,): they were broadcast, so their
 gradients are sums over all other axes; with broadcasting ops the engine takes these sums for you, and an answer of x's shape
