@@ -130,6 +130,15 @@ def test_weights_are_the_softmax(kernel):
     assert (out[:, :2] == 0).all()                  # the first two rows may look only at what is masked
 
 
+@pytest.mark.parametrize("size", [3e3, 3e4, 3e8])
+def test_weights_of_large_scores_add_up_to_one(kernel, size):
+    q, k = np.random.default_rng(0).standard_normal((2, 2, 49, 64)).astype(np.float32)
+    saved = A.attention(q * np.float32(size), k, k, scale=1 / 8)[1]
+    weights = A.attention_weights(q * np.float32(size), k, saved, scale=1 / 8)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+    assert weights.max() <= 1
+
+
 def test_reads_strided_views_and_writes_into_them(kernel):
     rng = np.random.default_rng(0)
     b, t, h, d = 2, 21, 3, 4

@@ -95,5 +95,5 @@ def attention_weights(q: ndarray, k: ndarray, saved: Saved, *, scale: float) -> 
     if isinstance(saved.state, whole.Whole):
         return whole.weights(q, k, saved.state)
     if isinstance(saved.state, tiled.Tiled):
-        return tiled.weights(q, k, saved.state, saved.mask, scale)
+        return tiled.weights(q, k, saved.mask, scale)
     return np.zeros((*q.shape[:-1], k.shape[-2]), q.dtype)

@@ -297,14 +297,18 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
             dq += other
 
 
-def weights(q: ndarray, k: ndarray, saved: Tiled, mask: Mask, scale: float) -> ndarray:
-    """The normalised weights, (..., T, S): the one thing here that takes T x S memory."""
+def weights(q: ndarray, k: ndarray, mask: Mask, scale: float) -> ndarray:
+    """The normalised weights, (..., T, S): the one thing here that takes T x S memory.
+
+    By sums of their own: one large product rounds scores otherwise than the tiles of which lse is the sum, and large ones by more than 1.
+    """
     w = np.matmul(scaled(q, scale), transposed(k))
     at = (slice(None),) * (q.ndim - 2)
     mask.add(w, at)
     mask.hide(w, at)
-    if saved.maximum.size:
-        w -= saved.maximum[..., None]
-    w -= saved.lse[..., None]
+    w -= row_maximum(w)
     np.exp(w, out=w)
+    total = w.sum(-1, keepdims=True)
+    total[total == 0] = 1                               # a row that sees nothing
+    w /= total
     return w
