@@ -192,6 +192,15 @@ def test_a_hidden_score_that_is_no_number_does_no_harm(kernel):
     check((out, dk, dv), (expected[0], *expected[2:4]), np.float32)
 
 
+def test_weights_beside_a_hidden_score_that_is_no_number_give_no_warning(kernel):
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 20, 4)).astype("f")
+    k[:, 7] = np.inf, -np.inf, np.inf, -np.inf
+    with np.errstate(all="raise"):
+        out, saved = A.attention(q, k, np.eye(20, dtype="f")[None], scale=0.5, mask=np.arange(20) != 7)
+        weights = A.attention_weights(q, k, saved, scale=0.5)
+    np.testing.assert_allclose(weights, out, atol=1e-6)
+
+
 def test_what_all_keys_share_drops_out_of_the_gradient(kernel):
     """Over the keys the gradients of the scores sum to 0; not so if backward rounds scores of 1e3 otherwise than forward."""
     rng = np.random.default_rng(0)

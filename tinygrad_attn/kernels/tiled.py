@@ -302,13 +302,14 @@ def weights(q: ndarray, k: ndarray, mask: Mask, scale: float) -> ndarray:
 
     By sums of their own: one large product rounds scores otherwise than the tiles of which lse is the sum, and large ones by more than 1.
     """
-    w = np.matmul(scaled(q, scale), transposed(k))
     at = (slice(None),) * (q.ndim - 2)
-    mask.add(w, at)
-    mask.hide(w, at)
-    w -= row_maximum(w)
-    np.exp(w, out=w)
-    total = w.sum(-1, keepdims=True)
-    total[total == 0] = 1                               # a row that sees nothing
-    w /= total
+    with np.errstate(**QUIET):                              # as forward: what is hidden may overflow
+        w = np.matmul(scaled(q, scale), transposed(k))
+        mask.add(w, at)
+        mask.hide(w, at)
+        w -= row_maximum(w)
+        np.exp(w, out=w)
+        total = w.sum(-1, keepdims=True)
+        total[total == 0] = 1                               # a row that sees nothing
+        w /= total
     return w
