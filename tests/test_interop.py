@@ -258,6 +258,16 @@ def test_integers_and_booleans_come_back_as_plain_arrays():
     np.testing.assert_array_equal(np.int64(t), t.numpy().astype(np.int64))
 
 
+def test_what_numpy_takes_for_whole_numbers_are_no_fractions():
+    table, whole = np.array([10.0, 20.0, 30.0]), Tensor(np.array([0, 2]))
+    for places in (Tensor([0.6, 1.4]), Tensor([0.6, 1.4], requires_grad=True)):
+        for pick in (np.take, np.ndarray.take, np.repeat, np.ndarray.repeat):
+            with pytest.raises(TypeError, match="Cannot cast array data"):       # as it says of an array of them
+                pick(table, places)
+        np.testing.assert_array_equal(np.array(places, dtype=int), [0, 1])       # here a cast is asked for
+    np.testing.assert_array_equal(np.take(table, whole), [10, 30])
+
+
 def test_integer_tensors_keep_the_names_of_a_result():
     found = np.linalg.slogdet(Tensor(np.array([[2, 1], [1, 3]])))
     assert isinstance(found.logabsdet, Tensor) and found.sign.item() == 1 and math.isclose(found.logabsdet.item(), math.log(5))

@@ -241,6 +241,8 @@ class Tensor(Variable):
             raise TypeError(f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph "
                             "on purpose, or join tensors with np.stack / np.concatenate to stay in it.")
         guard.hand_out(self._array())
+        if whole and self._data.dtype.kind == "f":   # NumPy casts it itself, unless fractions must not be lost: np.take(a, t)
+            dtype = None
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
