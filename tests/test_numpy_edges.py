@@ -170,6 +170,11 @@ def test_one_number_shown_many_times_cannot_be_written_to():
 def test_a_mean_in_half_precision_does_not_overflow_on_the_way():
     x = np.full(40_000, 2, np.float16)
     assert Tensor(x).mean().item() == x.mean() == 2
+    assert np.average(Tensor(x)).item() == np.average(x) == 2
+    t = Tensor(np.full((80_000, 2), 2, np.float16), requires_grad=True)
+    np.average(t, axis=0).backward(np.array([1.0, 0.5]))
+    np.testing.assert_allclose(t.grad.numpy()[0], [1 / 80_000, 0.5 / 80_000], rtol=2e-2)
+    assert np.average(t[:8], axis=0, returned=True)[1].tolist() == [8, 8]
 
 
 # ---- slopes

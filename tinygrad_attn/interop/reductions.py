@@ -75,8 +75,9 @@ def _cumsum(a, axis=None, dtype=None, out=None):
 
 @rule(np.average)
 def _average(a, axis=None, weights=None, returned=False, *, keepdims=False):
-    if weights is None:
-        weights = np.ones(np.shape(a), plain(a).dtype)
+    if weights is None:                              # not as weights of 1: in float16 their sum, or that of a, may be infinite
+        average = _mean(a, axis, keepdims=keepdims)
+        return (average, np.full(average.shape, ops.reductions.count(a, axis), average.dtype)) if returned else average
     a, weights = together([a, weights])
     if weights.shape != a.shape:
         weights = _along(weights, a, axis)
