@@ -172,6 +172,17 @@ def slope_at(f, *points):
     return [x.grad.numpy().tolist() for x in leaves]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_epsilon_that_rms_norm_takes_by_itself_is_pytorchs(dtype):
+    x, g = np.array([[1e-3, -2e-4, 5e-4]], dtype), np.array([[1e-4, 2e-4, 0]], dtype)
+    ours, theirs = Tensor(x, requires_grad=True), torch.from_numpy(x.copy()).requires_grad_()
+    y, expected = F.rms_norm(ours, 3), torch.nn.functional.rms_norm(theirs, (3,))
+    y.backward(g)
+    expected.backward(torch.from_numpy(g))
+    np.testing.assert_allclose(y.numpy(), expected.detach().numpy(), rtol=2e-3)
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=5e-3)
+
+
 def test_kinks_and_ties_are_pytorchs():
     assert slope_at(F.relu, 0.0) == [0] and slope_at(abs, 0.0) == [0] and slope_at(np.sign, 0.0) == [0]
     assert slope_at(np.maximum, 1.0, 1.0) == [0.5, 0.5] and slope_at(np.minimum, 1.0, 1.0) == [0.5, 0.5]

@@ -119,12 +119,13 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
 def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
 
-    x (..., *normalized_shape), weight normalized_shape; result as x.  Without eps it is the dtype's machine epsilon.
+    x (..., *normalized_shape), weight normalized_shape; result as x.  Without eps it is the machine epsilon of the
+    dtype in which it is computed: x's, or float32 for float16.
     Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
-    eps = float(np.finfo(x.dtype).eps) if eps is None else eps
+    eps = float(np.finfo(np.result_type(x.dtype, np.float32)).eps) if eps is None else eps
     norm = fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference
     return norm(x, weight, ndim=ndim, eps=eps)
 

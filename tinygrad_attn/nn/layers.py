@@ -146,7 +146,7 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
 
-    `eps` None is the machine epsilon of x's dtype.  Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
+    `eps` None is the machine epsilon of x's dtype, of float32 for float16.  Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
