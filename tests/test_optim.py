@@ -456,6 +456,8 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         a.load_state_dict(wrong)
     with pytest.raises(ValueError, match="lacks 'exp_avg_sq'"):
         a.load_state_dict({**state, "state": {0: {"step": 1, "exp_avg": kept}}})
+    with pytest.raises(ValueError, match="lacks 'step'"):       # as if it were the first, the corrections would be too large
+        a.load_state_dict({**state, "state": {0: {"exp_avg": kept, "exp_avg_sq": kept}}})
     with pytest.raises(ValueError, match="of parameter 7, but there are 5"):
         a.load_state_dict({**state, "state": {7: {}}})
     with pytest.raises(ValueError, match="lr must be 0 or more, got -1"):
