@@ -253,7 +253,7 @@ class Optimizer:
             bucket, i, group = places[int(index)]
             waiting = () if entry.get("momentum_buffer") is None else ("momentum_buffer",)  # for momentum, which may be off for now
             names = self._state_names(group) + waiting
-            needed = names if "momentum_buffer" in names or not names else (*names, "step")  # which PyTorch's SGD does not save
+            needed = (*names, "step") if "exp_avg" in names else names      # PyTorch's SGD saves no step
             if lacking := [name for name in needed if name not in entry]:
                 raise ValueError(f"the saved state of parameter {index} lacks {lacking[0]!r}; it has {sorted(entry)}")
             for name in names:
