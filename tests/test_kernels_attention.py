@@ -125,16 +125,16 @@ def test_nothing_is_read_that_was_not_written(kernel, monkeypatch, dropout, dv):
 def test_weights_are_the_softmax(kernel):
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((2, 2, 19, 8))
-    out, saved = A.attention(q, k, np.eye(19)[None].repeat(2, 0), scale=0.3, causal=True, mask=np.arange(19) > 1)
-    np.testing.assert_allclose(A.attention_weights(q, k, saved, scale=0.3), out, atol=1e-13)
+    out, _ = A.attention(q, k, np.eye(19)[None].repeat(2, 0), scale=0.3, causal=True, mask=np.arange(19) > 1)
+    weights = A.attention_weights(q, k, scale=0.3, causal=True, mask=np.arange(19) > 1)
+    np.testing.assert_allclose(weights, out, atol=1e-13)
     assert (out[:, :2] == 0).all()                  # the first two rows may look only at what is masked
 
 
 @pytest.mark.parametrize("size", [3e3, 3e4, 3e8])
 def test_weights_of_large_scores_add_up_to_one(kernel, size):
     q, k = np.random.default_rng(0).standard_normal((2, 2, 49, 64)).astype(np.float32)
-    saved = A.attention(q * np.float32(size), k, k, scale=1 / 8)[1]
-    weights = A.attention_weights(q * np.float32(size), k, saved, scale=1 / 8)
+    weights = A.attention_weights(q * np.float32(size), k, scale=1 / 8)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
     assert weights.max() <= 1
 
@@ -164,7 +164,7 @@ def test_keys_shared_by_broadcasting(kernel, lead, shared):
 def test_nothing_to_compute(kernel, t, s, dv):
     q, k, v = np.ones((2, t, 4), "f"), np.ones((2, s, 4), "f"), np.ones((2, s, dv), "f")
     out, saved = A.attention(q, k, v, scale=1.0)
-    weights = A.attention_weights(q, k, saved, scale=1.0)
+    weights = A.attention_weights(q, k, scale=1.0)
     assert out.shape == (2, t, dv) and (out == 0).all() and weights.shape == (2, t, s) and out.dtype == weights.dtype == np.float32
     for x, dx in zip((q, k, v), A.attention_backward(out, out, q, k, v, saved, scale=1.0)):
         assert dx.shape == x.shape and (dx == 0).all()
@@ -196,8 +196,8 @@ def test_weights_beside_a_hidden_score_that_is_no_number_give_no_warning(kernel)
     q, k = np.random.default_rng(0).standard_normal((2, 1, 20, 4)).astype("f")
     k[:, 7] = np.inf, -np.inf, np.inf, -np.inf
     with np.errstate(all="raise"):
-        out, saved = A.attention(q, k, np.eye(20, dtype="f")[None], scale=0.5, mask=np.arange(20) != 7)
-        weights = A.attention_weights(q, k, saved, scale=0.5)
+        out, _ = A.attention(q, k, np.eye(20, dtype="f")[None], scale=0.5, mask=np.arange(20) != 7)
+        weights = A.attention_weights(q, k, scale=0.5, mask=np.arange(20) != 7)
     np.testing.assert_allclose(weights, out, atol=1e-6)
 
 

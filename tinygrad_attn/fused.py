@@ -271,9 +271,8 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
 @op(broadcasts=True, fresh=True, twin=reference.attention_weights_reference)
 def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
-    q, k, one = _broadcast_heads(q, k, np.ones((*k.shape[:-1], 1), k.dtype), mask)
-    saved = attention_kernel.attention(q, k, one, scale=scale, mask=mask, causal=is_causal, recorded=False)[1]
-    return attention_kernel.attention_weights(q, k, saved, scale=scale)
+    q, k, _ = _broadcast_heads(q, k, k, mask)
+    return attention_kernel.attention_weights(q, k, scale=scale, mask=mask, causal=is_causal)
 
 
 @attention_weights.vjp_all

@@ -29,8 +29,9 @@ class Saved(NamedTuple):
     mask: Mask
 
 
-def _worth_keeping(heads: int, rows: int, columns: int, causal: bool, itemsize: int) -> bool:
-    """Should `whole` run?"""
+def _worth_keeping(shape: tuple[int, ...], causal: bool, itemsize: int) -> bool:
+    """Should `whole` run, for scores of this shape?"""
+    heads, (rows, columns) = math.prod(shape[:-2]), shape[-2:]
     kept = columns * (rows + min(rows, whole.STRIP)) / 2 if causal else columns * rows
     return kept <= KEEP_ALWAYS or kept <= KEEP_SCORES and heads * kept * itemsize <= KEEP_BYTES
 
@@ -60,7 +61,7 @@ def attention(q: ndarray, k: ndarray, v: ndarray, *, scale: float, mask: ndarray
     if 0 in shape or v.shape[-1] == 0:
         out[...] = 0
         return out, Saved(None, seen)
-    if _worth_keeping(math.prod(shape[:-2]), shape[-2], shape[-1], causal, q.itemsize):
+    if _worth_keeping(shape, causal, q.itemsize):
         return out, Saved(whole.forward(q, k, v, seen, scale, keep, keep_scale, out), seen)
     room = min(ROOM // q.itemsize - out.size - q.size - k.size - v.size, math.prod(shape)) if recorded else 0
     return out, Saved(tiled.forward(q, k, v, seen, scale, keep, keep_scale, out, max(0, room)), seen)
@@ -90,10 +91,14 @@ def attention_backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndar
     return dq, dk, dv, None if dmask is None else dmask.reshape(mask_shape or ())
 
 
-def attention_weights(q: ndarray, k: ndarray, saved: Saved, *, scale: float) -> ndarray:
-    """The normalised weights softmax(q k^T scale + mask), (..., T, S), before dropout."""
-    if isinstance(saved.state, whole.Whole):
-        return whole.weights(q, k, saved.state)
-    if isinstance(saved.state, tiled.Tiled):
-        return tiled.weights(q, k, saved.mask, scale)
-    return np.zeros((*q.shape[:-1], k.shape[-2]), q.dtype)
+def attention_weights(q: ndarray, k: ndarray, *, scale: float, mask: ndarray | None = None, causal: bool = False) -> ndarray:
+    """softmax(q k^T scale + mask), (..., T, S), of what `attention` takes; zeros in a row that may look at nothing."""
+    q, k = map(_whole_rows, (q, k))
+    shape = (*q.shape[:-1], k.shape[-2])
+    if 0 in shape:
+        return np.zeros(shape, q.dtype)
+    seen = Mask(mask, causal, shape, q.dtype)
+    if not _worth_keeping(shape, causal, q.itemsize):
+        return tiled.weights(q, k, seen, scale)
+    sums, one = np.empty((*shape[:-1], 1), q.dtype), np.ones((*k.shape[:-1], 1), q.dtype)
+    return whole.weights(q, k, whole.forward(q, k, one, seen, scale, None, 1.0, sums))
