@@ -19,7 +19,7 @@ ordinary CPU path; builds that hand dropout masks to MKL's own generator draw ot
 
 A thread other than the main one that calls `manual_seed` gets a stream of its own, so two threads that each seed and
 train draw the same numbers as they would one after the other. All other threads share the process's generator. A forked
-child goes on with the stream of the thread that forked.
+child goes on with the stream of the thread that forked; the fork waits for a draw that is under way.
 """
 
 from __future__ import annotations
@@ -232,17 +232,26 @@ _of_the_process = Generator()
 _of_the_thread = threading.local()
 
 
+def _fork() -> None:
+    """Wait until no other thread draws: a child would find the stream half renewed, and locks that nobody there will release."""
+    _of_the_thread.forking = default_generator()
+    _of_the_thread.forking._lock.acquire()           # NumPy's own lock is taken under this one only
+
+
 def _forked() -> None:
-    """In a forked child the thread that forked is the main one, and locks may be held by threads that are not there."""
+    _of_the_thread.forking._lock.release()
+
+
+def _forked_child() -> None:
+    """In a forked child the thread that forked is the main one."""
     global _of_the_process
+    _forked()
     _of_the_process = default_generator()
     vars(_of_the_thread).clear()
-    _of_the_process._lock = threading.RLock()
-    _of_the_process.__setstate__(_of_the_process.get_state())      # NumPy's twister has a lock too
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_fork, after_in_parent=_forked, after_in_child=_forked_child)
 
 
 def default_generator() -> Generator:
