@@ -515,6 +515,9 @@ def test_an_op_of_ones_own_and_its_errors():
     cube.vjp(lambda g, y, x: g.sum())
     with pytest.raises(ValueError, match=r"op 'cube' for input 0 gave a gradient of shape \(\)"):
         cube(x).sum().backward()
+    cube.vjp(lambda g, y, x: np.fft.ifft(np.fft.fft(g)))
+    with pytest.raises(TypeError, match=r"op 'cube' for input 0 gave complex numbers, array \(3,\) complex128, .*np\.real"):
+        cube(x).sum().backward()
     with pytest.raises(ValueError, match="1 positional inputs"):
         cube.vjp(lambda g, y, x: g, lambda g, y, x: g)
 

@@ -198,6 +198,7 @@ CALLS = [
     (lambda: t(3).register_hook(print), A, r"Write t\.retain_grad\(\) before backward\(\)"),
     (lambda: nn.Linear(2, 2).register_forward_hook(print), A, "Write a Module of your own around this one"),
     (lambda: nn.Linear(2, 2).register_full_backward_hook(print), A, r"Write t\.retain_grad\(\) on the tensor"),
+    (lambda: nn.Linear(2, 2).get_submodule("a"), A, r"Write dict\(module\.named_modules\(\)\)\[name\]"),
     (lambda: ta.checkpoint(nn.Linear(2, 2), t(2), use_reentrant=False), T, "leave use_reentrant= out"),
     (lambda: t(3).permute(0), A, r"Write t\.transpose"),
     (lambda: t(3).split(1), A, r"Write np\.split\(t, range\(size, t\.shape\[axis\], size\), axis\), which takes the places to cut"),

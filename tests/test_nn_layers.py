@@ -1,6 +1,7 @@
 """Layers: PyTorch's initial values in its drawing order, shapes, dtypes and errors. (Numbers: test_moduleinfo.)"""
 
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_a_probability_may_be_a_numpy_number():
     assert np.array_equal(*results) and nn.MultiheadAttention(4, 2, dropout=np.float32(0.5)).dropout == 0.5
 
 
-@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Dropout])
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Dropout, *(partial(partial, f) for f in (F.relu, F.silu, F.dropout))])
 def test_inplace_is_taken_and_changes_nothing_in_place(kind):
     x, results = Tensor(np.linspace(-1, 1, 10), requires_grad=True), []
     for inplace in (False, True):

@@ -367,6 +367,17 @@ def test_containers():
     assert list(table) == ["a", "b"] and "a" in table and len(table) == 2 and isinstance(table["b"], nn.GELU)
     del table["a"]
     assert table.keys() == ["b"] and [type(m) for m in table.values()] == [nn.GELU]
+    table.update({"c": nn.ReLU(), "b": nn.Tanh()})
+    assert table.keys() == ["b", "c"] and isinstance(table.pop("b"), nn.Tanh) and table.keys() == ["c"]
+    with pytest.raises(TypeError, match="'e' of a ModuleDict must be a Module"):
+        table.update([("d", nn.ReLU()), ("e", np.tanh)])
+    for name in ("b", "training"):
+        for take in (table.pop, table.__delitem__):
+            with pytest.raises(KeyError, match=name):
+                take(name)
+    assert table.keys() == ["c"]
+    table.clear()
+    assert len(table) == 0
     with pytest.raises(ValueError, match="own attributes"):
         table["forward"] = nn.ReLU()
     with pytest.raises(TypeError, match="item 1 of a Sequential must be a Module"):

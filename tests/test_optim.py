@@ -284,6 +284,21 @@ def test_training_by_backward():
     np.testing.assert_allclose(w._data.ravel(), [1, 2, 3], atol=1e-3)
 
 
+def test_a_step_that_changes_nothing_says_so():
+    """Backward was forgotten, or zero_grad came between it and the step; the warning names the line of the step."""
+    p, frozen = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer = optim.AdamW([p, frozen])
+    (p * 2).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()                                                   # one that has a gradient is enough
+    optimizer.zero_grad()
+    before = p.tolist()
+    with pytest.warns(UserWarning, match="changed nothing: no parameter has a gradient. Call loss.backward") as caught:
+        optimizer.step()
+    assert caught[0].filename == __file__ and p.tolist() == before
+
+
 def test_a_closure_is_called_before_the_update_and_its_loss_returned():
     """Also where no gradients are recorded, as in PyTorch."""
     results = []
@@ -809,4 +824,6 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
 def test_no_warnings_in_ordinary_use():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        optim.AdamW([leaf(), leaf()]).step()
+        weights = [leaf(), leaf()]
+        weights[0].sum().backward()
+        optim.AdamW(weights).step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -238,6 +238,14 @@ def check_setting(value: Any, name: str, optimizer: str) -> None:
     if not value >= 0:
         hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
         raise ValueError(f"{optimizer}: {name} must be 0 or more, got {value!r}{hint}")
+
+
+def check_closure(closure: Any) -> Callable[[], Any]:
+    """What an optimiser calls before its step."""
+    if not callable(closure):
+        raise TypeError("step() takes nothing, or a function that computes the gradients and returns the loss; got "
+                        f"{describe(closure)}")
+    return closure
 
 
 def check_betas(betas: Any) -> None:

@@ -60,6 +60,9 @@ def _fit(part: Any, x: Variable, op: Op, index: int) -> Any:
         raise ValueError(f"the rule of op {op.__name__!r} for input {index} gave a gradient of shape {part.shape}, but that input has "
                          f"shape {shape}. A partial has its input's shape"
                          + (", or the broadcast shape." if op.broadcasts else "; if the op broadcasts, write @op(broadcasts=True)."))
+    if part.dtype.kind == "c":
+        raise TypeError(f"the rule of op {op.__name__!r} for input {index} gave complex numbers, {describe(part)}, for an input of real "
+                        "ones. Take the part that is meant, as in np.real(...) around what np.fft returns.")
     return part if part.dtype == dtype else part.astype(dtype)
 
 

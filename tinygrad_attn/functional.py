@@ -32,8 +32,8 @@ __all__ = ["causal_mask", "cross_entropy", "dropout", "embedding", "gelu", "laye
 # ---- activations
 
 
-def relu(x: Any) -> Any:
-    """relu(x) = max(x, 0), with slope 0 at 0.  Any shape."""
+def relu(x: Any, inplace: bool = False) -> Any:
+    """relu(x) = max(x, 0), with slope 0 at 0.  Any shape.  `inplace` is accepted for PyTorch's sake; the result is a new one."""
     return ops.relu(x if isinstance(x, (Variable, np.ndarray)) else Tensor(x))
 
 
@@ -47,8 +47,8 @@ def tanh(x: Any) -> Any:
     return ops.tanh(real(x, "tanh"))
 
 
-def silu(x: Any) -> Any:
-    """silu(x) = x sigmoid(x).  Any shape.  (Elfwing et al. 2017, arXiv:1702.03118)"""
+def silu(x: Any, inplace: bool = False) -> Any:
+    """silu(x) = x sigmoid(x).  Any shape.  `inplace` is accepted, as in relu.  (Elfwing et al. 2017, arXiv:1702.03118)"""
     x = real(x, "silu")
     return (fused.silu if x.size >= MANY and fused.fits(x) else reference.silu_reference)(x)
 
@@ -182,10 +182,11 @@ def draw_keep(x: Any, p: float) -> np.ndarray:
     return generator.bernoulli([array.shape[i] for i in order], 1 - p).transpose(np.argsort(order))
 
 
-def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
+def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """y = x keep / (1 - p), keep drawn anew from Bernoulli(1 - p); x itself where not training or p = 0.
 
-    Any shape.  p = 1 gives zeros.  Raises ValueError for p outside [0, 1].  After `ta.manual_seed` the masks are
+    Any shape.  p = 1 gives zeros.  `inplace` is accepted, as in relu, and changes nothing.
+    Raises ValueError for p outside [0, 1].  After `ta.manual_seed` the masks are
     PyTorch's.  (Srivastava et al. 2014)
     """
     arguments.check_probability(p, "dropout")

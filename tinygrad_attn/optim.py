@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard, threads
-from .arguments import check_betas, check_decay, check_setting, parameter_groups, parameters_of_group
+from .arguments import check_betas, check_closure, check_decay, check_setting, parameter_groups, parameters_of_group
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import Elsewhere, describe, missing_from
+from .errors import Elsewhere, missing_from, warn
 from .kernels.memory import contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
@@ -33,6 +33,8 @@ SMALL = 2**14   # parameters with fewer numbers share one flat array
 BLOCK = 2**17   # numbers updated at a time, by one thread alone
 SHARED = 2**18  # from here on a second thread pays
 _ABSTRACT = "use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update"
+_NO_GRADIENT = ("step() changed nothing: no parameter has a gradient. Call loss.backward() before it, and zero_grad() before that, not "
+                "between; the loss must depend on the parameters that the optimiser was given")
 
 
 class _Bucket:
@@ -138,11 +140,8 @@ class Optimizer:
         """
         loss = None
         if closure is not None:
-            if not callable(closure):
-                raise TypeError("step() takes nothing, or a function that computes the gradients and returns the loss; got "
-                                f"{describe(closure)}")
             with enable_grad():
-                loss = closure()
+                loss = check_closure(closure)()
         guard.take_back(p for group in self.param_groups for p in group["params"])
         work, back, touched = [], [], []
         for group, buckets in zip(self.param_groups, self._made_buckets()):
@@ -154,6 +153,8 @@ class Optimizer:
                     back += copies
         for bucket, i, counts in touched:  # only now that nothing was refused
             bucket.steps[i] += counts
+        if not touched:
+            warn(_NO_GRADIENT)
         try:
             _in_blocks(work)
             for data, values in back:

@@ -182,7 +182,7 @@ class ModuleDict(Module):
         return dict(self.items())[name]
 
     def __delitem__(self, name: str) -> None:
-        delattr(self, name)
+        self.pop(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self.keys()
@@ -192,6 +192,22 @@ class ModuleDict(Module):
 
     def __len__(self) -> int:
         return len(self.keys())
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add these modules, or put them in place of those of the same names; all of them, or none where one is refused."""
+        for name, module in ModuleDict(modules).items():
+            self[name] = module
+
+    def pop(self, name: str) -> Any:
+        """Take the module of this name out and return it."""
+        module = self[name]
+        delattr(self, name)
+        return module
+
+    def clear(self) -> None:
+        """Take all modules out."""
+        for name in self.keys():
+            del self[name]
 
     def keys(self) -> list[str]:
         """The names."""

@@ -85,6 +85,9 @@ ELSEWHERE = {
     "half": "module.astype(np.float32): half precision is not trained in", "backward": "loss.backward() on the result",
     "register_forward_hook": "a Module of your own around this one, whose forward looks at what comes in and goes out",
     "register_full_backward_hook": "t.retain_grad() on the tensor in question, and look at t.grad after backward()",
+    "register_forward_pre_hook": "a Module of your own around this one, whose forward changes what comes in",
+    "get_submodule": "dict(module.named_modules())[name]", "get_parameter": "dict(module.named_parameters())[name]",
+    "get_buffer": "dict(module.named_buffers())[name]", "compile": "nothing: modules run as they are",
     "weights": "module.state_dict(), or dict(module.named_parameters())", "fit": "a loop: loss.backward(), optimizer.step()",
 }
 """What PyTorch's users look for on a module, and what it is called here."""
