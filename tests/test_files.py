@@ -611,3 +611,8 @@ def test_checkpoints_that_do_not_fit(path, training):
     with pytest.raises(TypeError, match="extra must be made of numbers, text"):
         save_checkpoint(path, model=training["model"], extra=np.ones(2))
     assert load_checkpoint(path, **training) == (0, None)
+    arrays, metadata = load_with_metadata(path)
+    for name in metadata:
+        save(arrays, path, {**metadata, name: "{'step'"})
+        with pytest.raises(ValueError, match=f"is damaged: what it holds as {name} is no JSON .*Nothing was changed"):
+            load_checkpoint(path, **training)

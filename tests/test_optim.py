@@ -86,6 +86,7 @@ def test_betas_are_numbers_of_any_kind(kind):
     np.testing.assert_array_equal(*made)
 
 
+@pytest.mark.filterwarnings("ignore:step.. changed nothing")
 @pytest.mark.parametrize("name, settings", SETTINGS)
 def test_missing_gradients_keep_their_own_count(name, settings):
     """A parameter without a gradient stands still, and its bias correction and first momentum come later."""

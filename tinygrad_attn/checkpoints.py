@@ -64,16 +64,16 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
             raise ValueError(f"{os.fsdecode(path)!r} was saved without {name}; load it without {name}= or save it with {name}=")
-    progress = Progress(int(metadata["step"]), json.loads(metadata["extra"]))
+    progress = Progress(int(_parsed("step", metadata, path)), _parsed("extra", metadata, path))
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
         state: dict[int, dict[str, NDArray[Any]]] = {}
         for name, value in _under("optimizer.", arrays).items():
             index, key = name.split(".", 1)
             state.setdefault(int(index), {})[key] = value
-        parts.append((optimizer, {"state": state, **json.loads(metadata["optimizer"])}))
+        parts.append((optimizer, {"state": state, **_parsed("optimizer", metadata, path)}))
     if schedule is not None:
-        parts.append((schedule, json.loads(metadata["schedule"])))
+        parts.append((schedule, _parsed("schedule", metadata, path)))
     undo: list[tuple[Any, Any]] = []
     generator = get_rng_state()
     try:
@@ -98,6 +98,13 @@ def _by_name(function: str, path: Any, misplaced: tuple, model: Any) -> None:
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _parsed(name: str, metadata: Mapping[str, str], path: Path) -> Any:
+    try:
+        return json.loads(metadata[name])
+    except ValueError as error:
+        raise ValueError(f"{os.fsdecode(path)!r} is damaged: what it holds as {name} is no JSON ({error}). Nothing was changed") from error
 
 
 def _number(value: Any) -> Any:
