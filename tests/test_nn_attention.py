@@ -172,6 +172,23 @@ def test_the_same_numbers_whether_or_not_weights_are_asked_for(training):
     assert all(np.array_equal(r, results[0]) for r in results)
 
 
+@pytest.mark.parametrize("settings", [{}, {"kdim": 5, "vdim": 3}, {"add_bias_kv": True}, {"dropout": 0.2}], ids=str)
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_dropout_on_the_result_is_torchs(batch_first, need_weights, settings):
+    """It draws in the order of memory, and PyTorch's result lies (T, B, E) there, whatever is asked for."""
+    torch = require("torch")
+    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=batch_first, dtype=torch.float64, **settings)
+    ours = nn.MultiheadAttention(12, 3, batch_first=batch_first, dtype=np.float64, **settings)
+    ours.load_state_dict(theirs.state_dict())
+    arrays = [numbers(4, 6, size) for size in (12, settings.get("kdim", 12), settings.get("vdim", 12))]
+    torch.manual_seed(2)
+    expected = torch.nn.functional.dropout(theirs(*map(torch.tensor, arrays), need_weights=need_weights)[0], 0.5)
+    ta_random.manual_seed(2)
+    found = F.dropout(ours(*arrays, need_weights=need_weights)[0], 0.5)
+    np.testing.assert_allclose(found.numpy(), expected.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
 def test_dropout_on_the_weights_is_torchs():
     torch = require("torch")
     theirs, ours = torch.nn.MultiheadAttention(E, H, dropout=0.4), nn.MultiheadAttention(E, H, dropout=0.4)

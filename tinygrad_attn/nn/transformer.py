@@ -66,11 +66,8 @@ class _Layer(Module):
     def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
                    is_causal: bool, cache: KeyValueCache | None) -> Any:
         """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E)."""
-        y, _ = attention(x, memory, memory, key_padding_mask, False, mask, is_causal=is_causal, cache=cache)
-        if self.training and self.dropout.p and y.ndim == 3:
-            # Dropout draws in the order of memory, and in PyTorch this result always lies (T, B, E) there.
-            y = y.swapaxes(0, 1).clone().swapaxes(0, 1) if attention.batch_first else y.clone()
-        return y
+        attention.dropout_follows = self.dropout.p > 0
+        return attention(x, memory, memory, key_padding_mask, False, mask, is_causal=is_causal, cache=cache)[0]
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""
