@@ -3,6 +3,7 @@
 import copy
 import itertools
 import operator
+import pickle
 import sys
 from collections import OrderedDict, defaultdict, deque
 
@@ -350,6 +351,44 @@ def test_a_call_is_a_scope_and_an_error_says_where():
     with pytest.raises(KeyError) as error:
         nn.Sequential(nn.Sequential(Refuse()))(np.ones(1))
     assert error.value.__notes__ == ["look in the module docs", "in the module '0.0'"]
+
+
+def test_values_of_a_state_dict_are_not_changed_in_vain():
+    """A running average of weights, written as for PyTorch, would stay at its first values; a copy is a Tensor like any other."""
+    net = nn.Linear(2, 2)
+    before = net.weight.numpy().copy()
+    with no_grad():
+        for change in (operator.imul, operator.iadd, operator.imatmul):
+            with pytest.raises(TypeError, match=r"would leave StateValue \(2, 2\) float32 as it is.*Write p\.data -= x\.data"):
+                change(net.state_dict()["weight"], 0.5)
+    net.state_dict()["weight"].data *= 0.5
+    assert np.array_equal(net.weight.numpy(), before / 2)
+    for kept in (copy.deepcopy(net.state_dict()), pickle.loads(pickle.dumps(net.state_dict()))):
+        kept["weight"] += 1
+        assert type(kept["weight"]) is type(kept["bias"]) is Tensor and np.array_equal(kept["weight"].numpy(), before / 2 + 1)
+    assert type(net.state_dict()["weight"] * 2) is Tensor and np.array_equal(net.weight.numpy(), before / 2)
+
+
+def test_a_graph_recorded_before_astype_is_told_of_it():
+    net, x = nn.Linear(3, 2, dtype=np.float64), Tensor(np.ones((1, 3)), requires_grad=True)
+    loss = net(x).sum()
+    net.astype(np.float16)
+    with pytest.raises(ValueError, match="changed in place after it was used"):
+        loss.backward()
+    net.astype(np.float64)(x).sum().backward()
+
+
+def test_a_property_that_fails_says_its_own_reason():
+    class Net(nn.Module):
+        def __init__(self):
+            self.inner = nn.Linear(1, 1)
+
+        @property
+        def width(self):
+            return self.inner.out_featuers
+
+    with pytest.raises(AttributeError, match="no attribute 'out_featuers'. Did you mean 'out_features'"):
+        _ = Net().width
 
 
 def test_containers():

@@ -231,7 +231,7 @@ def in_child(draw):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_forked_while_a_thread_draws_goes_on_from_there(monkeypatch):
-    """NumPy's lock is held too: since 2.5 it is taken even to read the state."""
+    """Nor may NumPy's lock be held then: since 2.5 it is taken even to read the state."""
     drawing = threading.Event()
     generator, words = random.manual_seed(7), Generator._words
 
@@ -239,7 +239,7 @@ def test_a_child_forked_while_a_thread_draws_goes_on_from_there(monkeypatch):
         with self._bits.lock:
             drawing.set()
             time.sleep(0.3)
-            return words(self, count)
+        return words(self, count)                    # outside: before NumPy 2.4 the lock cannot be taken twice
 
     monkeypatch.setattr(Generator, "_words", slowly)
     thread = threading.Thread(target=generator.uniform, args=(4,))

@@ -13,63 +13,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import guard
-from ..allocator import keep_freed
 from ..convert import as_value
 from ..engine import local
-from ..errors import describe, nearest, only_renamed
+from ..errors import describe, nearest
 from ..record import Scope, dotted_name
-from ..tensor import Tensor, get_default_dtype
-
-
-class Parameter(Tensor):
-    """A Tensor that a Module trains.  `Parameter(data, requires_grad=True, dtype=None)` copies its data."""
-
-    __slots__ = ()
-
-    def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
-        super().__init__(data, requires_grad, dtype)
-        keep_freed()
-
-    @classmethod
-    def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
-        """A parameter for an initialiser to fill.
-
-        Raises ValueError for sizes that are not whole numbers, none negative, TypeError for a dtype that is not floating.
-        """
-        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
-            raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
-        try:
-            kept = np.dtype(dtype or get_default_dtype())
-        except TypeError:
-            kept = np.dtype(object)
-        if kept.kind != "f":
-            raise TypeError(f"the dtype of a layer is a floating one of NumPy's, such as np.float32 or np.float64, got {dtype!r}.")
-        keep_freed()
-        return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
-
-    def _assigned(self, other: Any) -> Any:
-        raise only_renamed(self)
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
-
-
-class Buffer(Tensor):
-    """A Tensor that belongs to a Module and is not trained, such as a table of positions.
-
-    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer.  A Tensor or an array that is
-    assigned to the attribute later is copied into a new Buffer, outside every graph.
-    """
-
-    __slots__ = ("persistent",)
-
-    def __init__(self, data: Any, *, persistent: bool = True) -> None:
-        super().__init__(data)
-        self.persistent = persistent
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
-        new = memo[id(self)] = Buffer(self, persistent=self.persistent)
-        new.name = self.name
-        return new
+from ..tensor import Tensor
+from .parameter import Buffer, Parameter, StateValue
 
 
 class IncompatibleKeys(NamedTuple):
@@ -145,6 +94,8 @@ class Module:
     # ---- attributes
 
     def __getattr__(self, name: str) -> Any:
+        if isinstance(own := getattr(type(self), name, None), property):
+            return own.__get__(self)                 # its own AttributeError led here, and would not be seen
         text = f"{type(self).__name__!r} object has no attribute {name!r}."
         hint = f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else nearest(name, dir(self))
         raise AttributeError(text if name.startswith("__") else text + hint, name=name, obj=self)
@@ -313,6 +264,7 @@ class Module:
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
+                guard.changed(tensor._array())       # a graph recorded before has counted on the numbers as they were
                 tensor._grad = None if tensor._grad is None else tensor._gradient()._data.astype(dtype)
         return self
 
@@ -335,10 +287,10 @@ class Module:
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names, shapes and order.
 
-        The Tensors share memory with the module's and are outside every graph.  A shared parameter is listed under
-        each of its names.
+        The Tensors share memory with the module's and are outside every graph: `value.data *= 0.5` changes the module.
+        A shared parameter is listed under each of its names.
         """
-        return {name: Tensor._of(tensor._array()) for name, tensor in self._state()}
+        return {name: StateValue._of(tensor._array()) for name, tensor in self._state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Copy values of the same names into the parameters and buffers, in place, each keeping its dtype.

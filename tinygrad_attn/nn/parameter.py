@@ -1,0 +1,78 @@
+"""The Tensors that a Module has: what it trains, what belongs to it besides, and what stands in its state dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..allocator import keep_freed
+from ..errors import only_renamed
+from ..tensor import Tensor, get_default_dtype
+
+
+class Parameter(Tensor):
+    """A Tensor that a Module trains.  `Parameter(data, requires_grad=True, dtype=None)` copies its data."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
+        super().__init__(data, requires_grad, dtype)
+        keep_freed()
+
+    @classmethod
+    def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
+        """A parameter for an initialiser to fill.
+
+        Raises ValueError for sizes that are not whole numbers, none negative, TypeError for a dtype that is not floating.
+        """
+        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+            raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
+        try:
+            kept = np.dtype(dtype or get_default_dtype())
+        except TypeError:
+            kept = np.dtype(object)
+        if kept.kind != "f":
+            raise TypeError(f"the dtype of a layer is a floating one of NumPy's, such as np.float32 or np.float64, got {dtype!r}.")
+        keep_freed()
+        return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
+
+    def _assigned(self, other: Any) -> Any:
+        raise only_renamed(self)
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
+
+
+class Buffer(Tensor):
+    """A Tensor that belongs to a Module and is not trained, such as a table of positions.
+
+    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer.  A Tensor or an array that is
+    assigned to the attribute later is copied into a new Buffer, outside every graph.
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+        super().__init__(data)
+        self.persistent = persistent
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        new = memo[id(self)] = Buffer(self, persistent=self.persistent)
+        new.name = self.name
+        return new
+
+
+class StateValue(Tensor):
+    """A value in a `state_dict`, in the module's own memory, which `value *= 0.5` would seem to change; a copy is a plain Tensor."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        new = memo[id(self)] = self.clone()
+        return new
+
+    def __reduce__(self) -> Any:
+        return Tensor, (self._data,)
+
+    _assigned = Parameter._assigned
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
