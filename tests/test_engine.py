@@ -555,6 +555,21 @@ def test_a_setting_that_is_a_tensor_is_refused():
         scaled(leaf(2), by=leaf(2))
 
 
+def test_an_input_given_by_keyword_lands_where_python_puts_it():
+    @op
+    def f(a, b=1.0, c=2.0):
+        return a + 10 * b + 100 * c
+    f.vjp(lambda g, y, a, b=1.0, c=2.0: g, lambda g, y, a, b=1.0, c=2.0: 10 * g, lambda g, y, a, b=1.0, c=2.0: 100 * g)
+    x = Tensor(5.0, requires_grad=True)
+    for y in (f(0.0, c=x), f(a=0.0, c=x), f(c=x, b=1.0, a=0.0)):       # b is skipped, and c still c
+        assert y.item() == 510 and ta.grad(y, x)[0].item() == 100
+    assert f(0.0, b=x).item() == 250                 # and what comes after the last is left to the function
+    with pytest.raises(TypeError, match="f: multiple values for argument 'a'"):
+        f(x, a=x)
+    with pytest.raises(TypeError, match="f: missing a required argument: 'a'"):
+        f(b=x)
+
+
 def test_a_copy_of_an_op_is_the_op_itself():
     layer = ta.nn.TransformerEncoderLayer(4, 2, 8, activation=ops.tanh)
     assert copy.deepcopy(layer).activation is ops.tanh and pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh

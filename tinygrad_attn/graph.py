@@ -124,7 +124,8 @@ class Op:
         self.joint: Callable[..., Any] | None = None
         self._joint_asks_needs = False
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
-        parameters = () if isinstance(forward, ufunc) else tuple(inspect.signature(forward).parameters.values())
+        self.signature = inspect.Signature() if isinstance(forward, ufunc) else inspect.signature(forward)
+        parameters = tuple(self.signature.parameters.values())
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         self.optional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
         self._special = SPECIAL if len(self.positional) < len(parameters) or len(parameters) not in (1, 2) else PLAIN
@@ -303,9 +304,13 @@ class Op:
         """Positional inputs given by keyword take their place; keyword-only arguments get their defaults."""
         for name, value in static.items():
             if name in self.positional:
-                given = {**dict(zip(self.positional, inputs, strict=False)), **static}
-                rest = {k: v for k, v in static.items() if k not in self.positional}
-                return self._bind(tuple(given[k] for k in self.positional if k in given), rest)
+                try:
+                    given = self.signature.bind(*inputs, **static).arguments
+                except TypeError as error:           # an input is missing, or given twice
+                    raise TypeError(f"{self.__name__}: {error}.") from None
+                parameters, last = self.signature.parameters, max(i for i, k in enumerate(self.positional) if k in given)
+                inputs = tuple(given.get(k, parameters[k].default) for k in self.positional[:last + 1])
+                return self._bind(inputs, {k: v for k, v in static.items() if k not in self.positional})
             if isinstance(value, Variable):
                 raise TypeError(f"{self.__name__}: {name!r} is a keyword argument, which no derivative reaches, and got {describe(value)}. "
                                 f"Pass {name}.numpy() if it is a constant, or make it a positional input of the op.")
