@@ -173,6 +173,15 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.clip(T, 0, 1, dtype=int), "np.clip of floating Tensors does not take dtype=int64"),
     (lambda: np.mean(T, dtype=int), "np.mean of floating Tensors does not take dtype=int64"),
     (lambda: np.nanmean(T, dtype=int), "np.nanmean of floating Tensors does not take dtype=int64"),
+    (lambda: np.sum(T, dtype=int), "np.sum of floating Tensors does not take dtype=int64"),
+    (lambda: np.nansum(T, dtype=int), "floating Tensors does not take dtype=int64"),
+    (lambda: np.prod(T, dtype=bool), "np.prod of floating Tensors does not take dtype=bool"),
+    (lambda: np.nanprod(T, dtype=int), "floating Tensors does not take dtype=int64"),
+    (lambda: np.cumsum(T, dtype=int), "np.cumsum of floating Tensors does not take dtype=int64"),
+    (lambda: np.trace(np.outer(T, T), dtype=int), "np.trace of floating Tensors does not take dtype=int64"),
+    (lambda: np.linalg.trace(np.outer(T, T), dtype=int), "np.trace of floating Tensors does not take dtype=int64"),
+    (lambda: np.add.reduce(T, dtype=int), "np.add.reduce of floating Tensors does not take dtype=int64"),
+    (lambda: np.add.accumulate(T, dtype=int), "np.add.accumulate of floating Tensors does not take dtype=int64"),
     (lambda: np.var(T, dtype=int), "np.var of floating Tensors does not take dtype=int64"),
     (lambda: np.std(T, dtype=int), "np.std of floating Tensors does not take dtype=int64"),
     (lambda: np.nanmean(T, where=[True, False, True]), r"np.nanmean .*where="),
@@ -285,7 +294,8 @@ def test_dtype_converts_the_operands_first():
               np.mean(T, None, np.float32), np.nanmean(T, dtype=np.float32), np.concatenate([T, T], dtype=np.float32)):
         assert y.dtype == np.float32 and ta.grad(y.sum(), T)[0].dtype == np.float64
     a = np.array([[1.7, 0.0], [0.0, 1.6]])
-    assert np.linalg.trace(Tensor(a), dtype=int).item() == np.linalg.trace(a, dtype=int) == 2
+    trace = np.linalg.trace(Tensor(a), dtype=np.float32)
+    assert trace.dtype == np.float32 and trace.item() == np.linalg.trace(a, dtype=np.float32)
 
 
 def test_whole_numbers_become_what_numpy_makes_of_them():

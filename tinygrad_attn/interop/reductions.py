@@ -19,6 +19,7 @@ from .shapes import _moveaxis
 def _sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
     if dtype is not None or out is not None or initial is not None or where is not None:
         refuse("sum", out=out, initial=initial or None, where=where)
+        refuse_whole("sum", dtype, a)
         a = cast(a, dtype)
     return ops.sum(a) if axis is None and not keepdims else ops.sum(a, axis=axis, keepdims=keepdims)
 
@@ -33,6 +34,7 @@ def _mean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
 @rule(np.prod)
 def _prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
     refuse("prod", out=out, initial=initial, where=where)
+    refuse_whole("prod", dtype, a)
     return ops.prod(cast(a, dtype), axis=axis, keepdims=keepdims)
 
 
@@ -70,6 +72,7 @@ def _ptp(a, axis=None, out=None, keepdims=False):
 @rule(np.cumsum)
 def _cumsum(a, axis=None, dtype=None, out=None):
     refuse("cumsum", out=out)
+    refuse_whole("cumsum", dtype, a)
     return ops.cumsum(cast(a, dtype), axis=axis)
 
 

@@ -249,6 +249,7 @@ def _diagonal(a, offset=0, axis1=0, axis2=1):
 @rule(np.trace)
 def _trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
     refuse("trace", out=out)
+    refuse_whole("trace", dtype, a)
     return ops.sum(cast(_diagonal(a, offset, axis1, axis2), dtype), axis=-1)
 
 

@@ -14,7 +14,7 @@ from .. import ops
 from ..engine import Op, op
 from ..errors import describe
 from ..ops.elementwise import share_of_sum
-from .common import cast, plain, refuse, tensor
+from .common import cast, plain, refuse, refuse_whole, tensor
 from .shapes import _moveaxis
 
 
@@ -97,11 +97,13 @@ def reduce(ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, keepdims: b
            where: Any = True) -> Any:
     """np.add.reduce(t) and the like."""
     refuse(f"{ufunc.__name__}.reduce", initial=initial, where=where)
+    refuse_whole(f"{ufunc.__name__}.reduce", dtype, array)
     return REDUCTIONS[ufunc](cast(array, dtype), axis=axis, keepdims=bool(keepdims))
 
 
 def accumulate(ufunc: Any, array: Any, axis: int = 0, dtype: Any = None) -> Any:
     """np.add.accumulate(t), the running sum."""
+    refuse_whole("add.accumulate", dtype, array)
     return ops.cumsum(cast(array, dtype), axis=axis)
 
 
