@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -757,11 +758,33 @@ def test_torch_walks_through_a_tensor_and_is_told_what_to_take_instead():
 @pytest.mark.parametrize("data, dtype, error, text", [
     (None, np.float32, TypeError, r"holds real numbers or booleans; got None\. Did a function forget"),
     ([1j], np.float32, TypeError, r"holds real numbers or booleans; got \[1j\]"),
+    (np.array([1j]), np.float32, TypeError, r"holds real numbers or booleans; got array \(1,\) complex128"),
+    (np.complex64(1j), np.float32, TypeError, "holds real numbers or booleans"),
+    ("3", np.float32, TypeError, "holds real numbers or booleans; got '3'"),
+    (["3"], np.float32, TypeError, "holds real numbers or booleans"),
+    ([None, 1], np.float32, TypeError, "holds real numbers or booleans"),
+    (np.array(["x"]), np.float32, TypeError, "holds real numbers or booleans"),
+    (np.array([1], "m8[s]"), np.float32, TypeError, "holds real numbers or booleans"),
+    (10**400, None, TypeError, "cannot hold numbers as large as these"),
+    ([10**400], np.float64, TypeError, "cannot hold numbers as large as these"),
     ([[1.0], [2.0, 3.0]], np.float32, ValueError, "the rows of this list differ in length"),
     ([1.0], "flaot32", TypeError, "'flaot32' is no NumPy dtype")])
 def test_a_dtype_of_ones_own_does_not_hide_what_is_wrong_with_the_numbers(data, dtype, error, text):
     with pytest.raises(error, match=text):
         Tensor(data, dtype=dtype)
+
+
+def test_fractions_and_long_integers_are_numbers_where_a_dtype_is_given():
+    assert Tensor([Fraction(1, 2), 2**70], dtype=np.float64).tolist() == [0.5, 2.0**70]
+
+
+@pytest.mark.parametrize("value, text", [(np.array([1j]), "complex128"), ([1j], "complex128"), ("3", "cannot hold"), (None, "cannot hold"),
+                                         (np.ma.masked_array([5.0], [True]), "whose mask would be lost")])
+def test_what_is_no_real_number_is_not_put_into_a_tensor(value, text):
+    x = Tensor([1.0, 2.0])
+    with pytest.raises(TypeError, match=text):
+        x[:1] = value
+    assert x.tolist() == [1, 2]
 
 
 def test_a_class_of_dtypes_is_a_dtype_as_in_numpy():

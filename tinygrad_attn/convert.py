@@ -37,6 +37,7 @@ def get_default_dtype() -> np.dtype:
 
 def as_array(data: Any, dtype: Any) -> np.ndarray:
     """A fresh array from whatever the constructor was given."""
+    found = None                                     # what NumPy makes of it when no dtype is asked for
     if isinstance(data, Variable):
         data = data._data
     elif isinstance(data, (list, tuple)):
@@ -44,12 +45,12 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
             raise TypeError(f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. Join them with np.stack or "
                             f"np.concatenate, or take .item() of each for plain numbers.{several_results(data)}")
         try:
-            array = np.array(data)
+            found = np.array(data)
         except ValueError as error:
             raise ValueError("the rows of this list differ in length, so it is no array. Pad them to one length (and hide the "
                              f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}") from None
         if dtype is None:
-            dtype = _default_dtype if array.dtype.kind in "fiu" and not holds("__array__", data) else array.dtype
+            dtype = _default_dtype if found.dtype.kind in "fiu" and not holds("__array__", data) else found.dtype
     elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
         dtype = _default_dtype
     elif hasattr(data, "detach") and hasattr(data, "cpu"):
@@ -60,15 +61,25 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     except TypeError as error:
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
     try:
-        array = np.array(data, dtype=dtype)
-    except TypeError:
-        if hasattr(data, "__array__"):
-            raise                                    # it knows best why it is no array
-        array = np.array(None)                       # complex numbers, say, where a dtype was given
+        found = np.asarray(data) if found is None else found
+        array = np.array(data, dtype=dtype) if _are_real(found) else found       # a cast would drop an imaginary part, and read text
+    except (TypeError, ValueError, OverflowError) as error:
+        if hasattr(data, "__array__") or found is not None and found.dtype != object:
+            raise                                    # it knows best why it is no array, and NumPy that 2**63 is no int64
+        if isinstance(error, OverflowError):
+            raise TypeError(f"a Tensor of {np.dtype(dtype)} cannot hold numbers as large as these: {error}.") from None
+        array = np.array(None)
     if data is None or array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
                         + (". Did a function forget to return its result?" if data is None else "." + numbers_of(data)))
     return array
+
+
+def _are_real(array: np.ndarray) -> bool:
+    """Real numbers or booleans, or objects that may be such: fractions, say, and integers of any length."""
+    if array.dtype == object:
+        return not any(x is None or isinstance(x, (str, bytes)) for x in array.flat)
+    return array.dtype.kind in "fiub"
 
 
 def as_flag(value: Any) -> bool:
