@@ -306,6 +306,14 @@ def test_whole_numbers_become_what_numpy_makes_of_them():
     assert (Tensor(np.array([True])) ** 2).dtype == np.int8
 
 
+def test_a_mask_of_where_may_be_a_tensor_if_the_result_is_plain():
+    mask, a = np.array([True, False]), np.array([3.0, 1.0])
+    for x in (a, Tensor(a, requires_grad=True)):
+        assert np.greater(x, 2.0, where=Tensor(mask))[0]
+    with pytest.raises(TypeError, match="does not take where=Tensor"):
+        np.add(Tensor(a), 2.0, where=Tensor(mask))
+
+
 def test_methods_of_ufuncs():
     a, b = R(2, 3), P(2)
     t, u = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)

@@ -33,7 +33,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
                             "a row of t for it, write a = a + np.tensordot(np.eye(len(a), dtype=t.dtype)[:, rows], t, 1).")
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
-        return ufunc(*map(plain, inputs), **kwargs)
+        return ufunc(*map(plain, inputs), **{k: plain(v) for k, v in kwargs.items()})       # where= may be a Tensor
     if ufunc in UFUNCS:
         if method == "__call__":
             dtype = kwargs.pop("dtype", None)
