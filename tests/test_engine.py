@@ -555,6 +555,22 @@ def test_a_setting_that_is_a_tensor_is_refused():
         scaled(leaf(2), by=leaf(2))
 
 
+def test_an_op_of_what_has_no_name_is_called_by_its_functions_or_its_classs():
+    class Twice:
+        def __call__(self, x):
+            return 2 * x
+
+    def product(a, b):
+        return a * b
+    x = leaf(2)
+    by_two = op(functools.partial(product, 2))
+    by_two.vjp(lambda g, y, b: 2 * g)
+    assert repr(by_two) == "<op product>" and "op=product" in repr(by_two(x))
+    assert ta.grad(by_two(x).sum(), x)[0].tolist() == [2, 2]
+    with pytest.raises(TypeError, match="op 'Twice' has no derivative"):
+        op(Twice())(x).sum().backward()
+
+
 def test_an_input_given_by_keyword_lands_where_python_puts_it():
     @op
     def f(a, b=1.0, c=2.0):

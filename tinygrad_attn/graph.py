@@ -118,6 +118,9 @@ class Op:
     def __init__(self, forward: Callable[..., Any], *, broadcasts: bool = False, saves: bool = False,
                  twin: Callable[..., Any] | None = None, fresh: bool = False, reads: bool | str = True) -> None:
         functools.update_wrapper(self, forward)
+        if not hasattr(forward, "__name__"):         # a functools.partial, or an object that can be called
+            named = forward.func if isinstance(forward, functools.partial) else forward
+            self.__name__ = getattr(named, "__name__", type(named).__name__)
         self.forward, self.broadcasts, self.saves, self.twin, self.fresh, self.reads = forward, broadcasts, saves, twin, fresh, reads
         # reads="inputs": only they must be as they were, the result may have changed: checkpoint's rule is one that computes it anew
         self.partials: tuple[Any, ...] = ()          # rules, None where there is none
