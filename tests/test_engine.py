@@ -571,6 +571,20 @@ def test_an_op_of_what_has_no_name_is_called_by_its_functions_or_its_classs():
         op(Twice())(x).sum().backward()
 
 
+def test_an_op_may_have_inputs_that_are_given_by_place_only():
+    @op
+    def f(a, /, b):
+        return a * b
+    f.vjp(lambda g, y, a, b: g * b, lambda g, y, a, b: g * a)
+    x, z = Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)
+    for y in (f(x, z), f(x, b=z)):
+        assert [g.item() for g in ta.grad(y, [x, z])] == [3, 2]
+    with pytest.raises(TypeError, match="f: 'a' parameter is positional only|f: missing a required positional-only argument: 'a'"):
+        f(a=x, b=z)
+    with pytest.raises(ValueError, match="2 positional inputs"):
+        f.vjp(lambda g, y, a, b: g)
+
+
 def test_an_input_given_by_keyword_lands_where_python_puts_it():
     @op
     def f(a, b=1.0, c=2.0):

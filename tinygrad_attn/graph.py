@@ -129,8 +129,9 @@ class Op:
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         self.signature = inspect.Signature() if isinstance(forward, ufunc) else inspect.signature(forward)
         parameters = tuple(self.signature.parameters.values())
-        self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        self.optional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
+        inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.positional = tuple(p.name for p in inputs)
+        self.optional = tuple(p.name for p in inputs if p.default is not p.empty)
         self._special = SPECIAL if len(self.positional) < len(parameters) or len(parameters) not in (1, 2) else PLAIN
         self.variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
