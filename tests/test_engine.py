@@ -585,6 +585,24 @@ def test_an_op_may_have_inputs_that_are_given_by_place_only():
         f.vjp(lambda g, y, a, b: g)
 
 
+def test_an_op_has_a_rule_for_each_input_also_where_its_function_does_not_tell_how_many():
+    @op
+    def total(*xs):
+        return sum(xs)
+    x, z = leaf(2), leaf(2, seed=1)
+    total.vjp(lambda g, y, *xs: g)
+    total(x).sum().backward()
+    for create_graph in (False, True):
+        with pytest.raises(TypeError, match="has 1 rules, but was called with more inputs"):
+            total(x, z).sum().backward(create_graph=create_graph)
+    total.vjp(lambda g, y, *xs: g, lambda g, y, *xs: g)
+    assert [g.tolist() for g in ta.grad(total(x, z).sum(), [x, z])] == [[1, 1], [1, 1]]
+    hypot, slope = op(np.hypot), lambda g, y, a, b: g
+    for rules in ((slope,), (slope, slope, slope)):
+        with pytest.raises(ValueError, match="op 'hypot' has 2 positional inputs"):
+            hypot.vjp(*rules)
+
+
 def test_an_input_given_by_keyword_lands_where_python_puts_it():
     @op
     def f(a, b=1.0, c=2.0):

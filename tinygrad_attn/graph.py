@@ -107,6 +107,16 @@ def constant(array: Any) -> Any:
     return t
 
 
+class _Rules(tuple):
+    """The rules of an op with *inputs: how many inputs there are, only its calls tell."""
+
+    def __getitem__(self, i: Any) -> Any:
+        if i.__class__ is int and i >= len(self):
+            raise TypeError(f"an op with *inputs has {len(self)} rules, but was called with more inputs. Give .vjp() one rule for each, or "
+                            "write one for all, however many they are, with .vjp_all.")
+        return tuple.__getitem__(self, i)
+
+
 class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
@@ -133,7 +143,8 @@ class Op:
         self.positional = tuple(p.name for p in inputs)
         self.optional = tuple(p.name for p in inputs if p.default is not p.empty)
         self._special = SPECIAL if len(self.positional) < len(parameters) or len(parameters) not in (1, 2) else PLAIN
-        self.variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.variadic = not parameters or self.takes_any
         self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
     def __repr__(self) -> str:
@@ -145,13 +156,14 @@ class Op:
 
     def vjp(self, *partials: Callable[..., Any] | None) -> Op:
         """One rule `(g, y, *inputs, **static) -> gradient of that input` for each positional input; None where there is none."""
-        if not self.variadic and len(partials) != len(self.positional):
-            raise ValueError(f"op {self.__name__!r} has {len(self.positional)} positional inputs {self.positional} but .vjp() got "
+        count = self.forward.nin if isinstance(self.forward, ufunc) else len(self.positional)
+        if len(partials) < count or len(partials) > count and not self.takes_any:
+            raise ValueError(f"op {self.__name__!r} has {count} positional inputs {self.positional or ''} but .vjp() got "
                              f"{len(partials)} rules. Give one rule for each, None where an input has no derivative, and make "
                              "settings keyword-only (after a *).")
         for rule in partials:
             self._mind(rule, len(partials))
-        self.partials, self.joint = partials, None
+        self.partials, self.joint = _Rules(partials) if self.takes_any else partials, None
         return self
 
     def _mind(self, rule: Any, inputs: int) -> None:
