@@ -458,6 +458,17 @@ def test_a_mean_over_nothing_but_ignored_labels_is_nan():
     assert F.cross_entropy(Tensor(x23), [0, 7], ignore_index=7).item() == pytest.approx(math.log(3))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize("weight", [None, Tensor(np.ones(3), requires_grad=True)])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_an_ignored_row_has_no_gradient_whatever_it_holds(dtype, weight, create_graph):
+    rows = [[-math.inf] * 3, [math.nan, 1.0, 2.0], [1.0, 2.0, 3.0]]
+    x = Tensor(np.array(rows, dtype), requires_grad=True)
+    loss = F.cross_entropy(x, np.array([-100, -100, 1]), weight=weight, label_smoothing=0.1)
+    slope = grad(loss, x, create_graph=create_graph)[0].numpy()
+    assert math.isfinite(loss.item()) and not slope[:2].any() and np.isfinite(slope).all()
+
+
 def test_nothing_is_ignored_where_ignore_index_is_none():
     for target in ([0, 1], x23 / 3):
         assert F.cross_entropy(Tensor(x23), target, ignore_index=None).item() == pytest.approx(math.log(3))

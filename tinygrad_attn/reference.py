@@ -153,8 +153,10 @@ def cross_entropy_reference(x: Any, weight: Any = None, *, target: np.ndarray, i
     """
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
-    log_p = log_softmax_reference(x, axis=axis)
     ignored = target == ignore_index
+    if np.any(ignored):                              # their numbers do not matter, and if infinite 0 times their slope would be NaN
+        x = ops.where(np.expand_dims(ignored, axis), 0.0, x)
+    log_p = log_softmax_reference(x, axis=axis)
     index = np.where(ignored, 0, target)
     column = np.expand_dims(index, axis)             # one class a sample: (N, 1, ...)
     loss = -ops.take_along_axis(log_p, indices=column, axis=axis).reshape(target.shape)
