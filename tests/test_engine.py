@@ -593,7 +593,7 @@ def test_an_op_has_a_rule_for_each_input_also_where_its_function_does_not_tell_h
     total.vjp(lambda g, y, *xs: g)
     total(x).sum().backward()
     for create_graph in (False, True):
-        with pytest.raises(TypeError, match="has 1 rules, but was called with more inputs"):
+        with pytest.raises(TypeError, match="has 1 rules, but was called with 2 inputs"):
             total(x, z).sum().backward(create_graph=create_graph)
     total.vjp(lambda g, y, *xs: g, lambda g, y, *xs: g)
     assert [g.tolist() for g in ta.grad(total(x, z).sum(), [x, z])] == [[1, 1], [1, 1]]

@@ -107,16 +107,6 @@ def constant(array: Any) -> Any:
     return t
 
 
-class _Rules(tuple):
-    """The rules of an op with *inputs: how many inputs there are, only its calls tell."""
-
-    def __getitem__(self, i: Any) -> Any:
-        if i.__class__ is int and i >= len(self):
-            raise TypeError(f"an op with *inputs has {len(self)} rules, but was called with more inputs. Give .vjp() one rule for each, or "
-                            "write one for all, however many they are, with .vjp_all.")
-        return tuple.__getitem__(self, i)
-
-
 class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
@@ -163,7 +153,7 @@ class Op:
                              "settings keyword-only (after a *).")
         for rule in partials:
             self._mind(rule, len(partials))
-        self.partials, self.joint = _Rules(partials) if self.takes_any else partials, None
+        self.partials, self.joint = partials, None
         return self
 
     def _mind(self, rule: Any, inputs: int) -> None:
