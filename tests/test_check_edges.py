@@ -139,3 +139,19 @@ def test_a_jump_is_a_kink_and_no_rule_of_zeros(f):
 def test_settings_that_make_no_sense_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         check(np.exp, INSIDE, **options)
+
+
+@pytest.mark.parametrize("f, rule", [
+    (lambda x: 3 + 1e-5 * np.sin(x), lambda g, y, x: 0 * g), (lambda x: 1 + 1e-6 * np.sin(x), lambda g, y, x: 0 * g),
+    (lambda x: 1 + 5e-5 * np.exp(x), lambda g, y, x: np.where(UPPER, g * (y - 1), 0)),
+])
+def test_no_step_makes_a_gradient_of_zeros_right(f, rule):
+    """With steps so small that rounding leaves no difference, zeros once counted as right."""
+    wrong = op(f)
+    wrong.vjp(rule)
+    report = check(wrong, INSIDE)
+    assert not report and report.diagnosis.kind != "eps", report
+
+
+def test_a_part_of_the_loss_that_was_detached_is_found_however_small_it_is():
+    assert not check(lambda w: 0 * w.sum() + 3.0 + 1e-5 * (w.detach() ** 2).sum(), INSIDE)

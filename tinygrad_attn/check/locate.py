@@ -147,9 +147,10 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
         return None
     fine = []
     for h in EPSILONS:
-        scale = max(abs(entry.analytic.flat[i]) for i in flats) or 1.0
-        agree = all(abs(problem.element(which, i, h) - entry.analytic.flat[i]) <= 1e-4 * scale for i in flats)
-        fine.append(agree)
+        pairs = [(problem.element(which, i, h), entry.analytic.flat[i]) for i in flats]
+        larger = [max(abs(n), abs(a)) for n, a in pairs]     # of both, and not zero: a gradient of zeros agrees with rounding to nothing
+        scale = max(larger)
+        fine.append(scale > 0 and all(abs(n - a) <= 1e-3 * own + 1e-5 * scale for (n, a), own in zip(pairs, larger)))
     runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
     if not runs:
         largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
