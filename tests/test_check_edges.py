@@ -155,3 +155,32 @@ def test_no_step_makes_a_gradient_of_zeros_right(f, rule):
 
 def test_a_part_of_the_loss_that_was_detached_is_found_however_small_it_is():
     assert not check(lambda w: 0 * w.sum() + 3.0 + 1e-5 * (w.detach() ** 2).sum(), INSIDE)
+
+
+@pytest.mark.parametrize("rule", [
+    lambda g, y, x: np.maximum(g, 0) * 2 * x, lambda g, y, x: np.abs(g) * 2 * x, lambda g, y, x: np.clip(g, -1, 1) * 2 * x,
+    lambda g, y, x: 2 * x * g * (np.abs(g) / np.abs(g)),
+])
+def test_a_rule_that_is_not_linear_in_the_incoming_gradient_is_found(rule):
+    """One cotangent, which happened to be positive and small, once was all that such a rule ever saw."""
+    square = op(lambda x: (x * x).sum())
+    square.vjp(rule)
+    for seed in range(4):
+        assert not check(square, INSIDE, seed=seed)
+    assert check(square, INSIDE, seed=0).diagnosis.kind == "incoming gradient"
+
+
+def test_a_joint_rule_that_is_wrong_for_one_input_alone_is_found():
+    times, over = op(lambda a, b: a * b), op(lambda a, b: a / b)
+
+    @times.vjp_all
+    def forgets(g, y, a, b, *, needs):
+        return g * b if needs[0] else None, (g * a if needs[0] else g * b) if needs[1] else None
+
+    @over.vjp_all
+    def fails(g, y, a, b, *, needs):
+        if needs[0]:
+            inverse = 1 / b
+        return g * inverse if needs[0] else None, -g * a * inverse * inverse if needs[1] else None
+    for wrong in (times, over):
+        assert check(wrong, INSIDE, INSIDE + 1).diagnosis.kind == "needs"

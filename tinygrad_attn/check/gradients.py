@@ -13,6 +13,7 @@ import numpy as np
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
+from .asked import not_linear, one_at_a_time
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, explain_elsewhere, first_difference, name_op
 from .problem import Problem, private_values, values_put_back
@@ -58,6 +59,7 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its gradient needs, and its ops and
     rules return new arrays.  An error that f raises a step away counts as the edge of its domain.  Results that stay infinite when the
     inputs move, such as blocked scores, have no slope: they are left out, and noted, and no gradient may pass through them.
+    A gradient that agrees is asked for once more: for other incoming gradients, which it must follow, and of each input alone.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %, and ValueError for a negative tolerance, step or seed.
     As torch.autograd.gradcheck.
@@ -182,7 +184,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         explain(report, problem, trace, outputs, how.eps, how.rng)
         if report.better_steps and how.eps == EPS:
             return _with_another_step(call, checked, names, how, report)
-    elif (found := _through_infinity(problem) or _wrong_elsewhere(problem, how, report)) is not None:
+    elif (found := _through_infinity(problem) or not_linear(problem, gradients, outputs) or one_at_a_time(problem, gradients, outputs)
+          or _wrong_elsewhere(problem, how, report)) is not None:
         report.diagnosis = found
     return report
 

@@ -1,0 +1,54 @@
+"""The gradient agrees with the slope; and if it is asked for in another way?  What one cotangent for all inputs does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autograd import enable_grad, grad
+from .problem import Problem
+from .report import Diagnosis
+
+
+def not_linear(problem: Problem, gradients: Sequence[np.ndarray | None], outputs: list[Any]) -> Diagnosis | None:
+    """A gradient is linear in the incoming one: the same for none, and for a much larger and a much smaller one of the other sign.
+
+    By powers of two, for these scale without rounding.
+    """
+    for k in (0.0, -2.0 ** 10, -2.0 ** -10):
+        try:
+            scaled = problem.gradients(outputs, [k * c for c in problem.cotangents])
+        except Exception as failure:
+            return Diagnosis("incoming gradient", f"a rule fails where the incoming gradient g is {k:g} times as large: "
+                                                  f"{type(failure).__name__}: {failure}")
+        for name, a, b in zip(problem.names, gradients, scaled):
+            if a is None or b is None:
+                continue
+            with np.errstate(all="ignore"):
+                there = np.isfinite(k * a) & ~np.isinf(b)    # what overflows says nothing about the rule
+                limit = 1e-9 * abs(k) * np.abs(a[there]).max(initial=0) + np.finfo(np.float64).tiny
+            if not (np.abs(k * a[there] - b[there]) <= limit).all():
+                return Diagnosis("incoming gradient", f"{name}: the gradient is not linear in the incoming gradient g: where g is {k:g} "
+                                                      f"times as large, the gradient is not. Every term of a rule is multiplied by g, "
+                                                      "exactly once: a rule does not clip, normalise, compare or divide by g.")
+    return None
+
+
+def one_at_a_time(problem: Problem, gradients: Sequence[np.ndarray | None], outputs: list[Any]) -> Diagnosis | None:
+    """The gradient of one input is the same whether or not those of the others are asked for."""
+    pairs = [(t, c) for t, c in zip(outputs, problem.cotangents) if t._tracked]
+    if len(problem.inputs) < 2 or not pairs:
+        return None
+    for name, x, a in zip(problem.names, problem.inputs, gradients):
+        try:
+            with enable_grad(), np.errstate(all="ignore"):
+                b, = grad([t for t, _ in pairs], [x], [c.copy() for _, c in pairs], retain_graph=True, allow_unused=True)
+        except Exception as failure:
+            return Diagnosis("needs", f"the backward pass fails where the gradient of {name} alone is asked for: "
+                                      f"{type(failure).__name__}: {failure}. Look at what a rule does where not all of `needs` are true.")
+        if a is not None and (b is None or not np.allclose(a, b._data, rtol=1e-9, atol=1e-12, equal_nan=True)):
+            return Diagnosis("needs", f"{name}: the gradient is another one where it alone is asked for. Look at what a rule returns where "
+                                      "not all of `needs` are true.")
+    return None
