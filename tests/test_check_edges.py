@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad_attn import no_grad, op
+from tinygrad_attn import Tensor, no_grad, op
 from tinygrad_attn.check import detect_anomaly, gradcheck
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
@@ -184,3 +184,16 @@ def test_a_joint_rule_that_is_wrong_for_one_input_alone_is_found():
         return g * inverse if needs[0] else None, -g * a * inverse * inverse if needs[1] else None
     for wrong in (times, over):
         assert check(wrong, INSIDE, INSIDE + 1).diagnosis.kind == "needs"
+
+
+def test_results_and_inputs_that_lie_deeper_are_checked_too():
+    """The (y, (h, c)) of an LSTM: only y was looked at."""
+    half = op(lambda x: x * x)
+    half.vjp(lambda g, y, x: g * x)
+    w = Tensor(INSIDE, requires_grad=True, dtype=np.float64)
+    for f, *inputs in [(lambda x: (x * 2, (half(x), x)), INSIDE), (lambda x: {"y": x * 2, "more": {"h": [half(x)]}}, INSIDE),
+                       (lambda x, ws: x * 2 + half(ws[0]), INSIDE, [w]), (lambda x, d: x * 2 + half(d["w"]), INSIDE, {"w": w})]:
+        assert check(f, *inputs).diagnosis.kind == "constant factor"
+    data = w.data
+    assert len(check(lambda x, ws: x * ws[0] * ws[1]["w"], INSIDE, [w, {"w": w}]).entries) == 2 and w.data is data
+    assert check(lambda x, sizes: x.reshape(sizes), INSIDE, [4, 3])

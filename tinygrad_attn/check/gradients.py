@@ -16,7 +16,7 @@ from ..errors import describe
 from .asked import not_linear, one_at_a_time
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, explain_elsewhere, first_difference, name_op
-from .problem import Problem, private_values, values_put_back
+from .problem import Problem, leaves, private_values, values_put_back
 from .report import Diagnosis, Entry, Report
 from .trace import Trace
 
@@ -116,6 +116,11 @@ def _collect(f: Callable[..., Any], inputs: Any, params: Any) -> tuple[list[Any]
         if any(a is t for t in floating) and (not wanting or id(a) in wanting) and not any(a is t for t in checked):
             checked.append(a)
             names.append(f"input {i}" + (f" {name!r}" if (name := getattr(a, "name", None)) else ""))
+        if isinstance(a, (dict, tuple, list)):       # only those that say so, for what else is in there may be anything
+            for k, t in enumerate(leaves(a)):
+                if isinstance(t, Variable) and t._tracked and not any(t is known for known in checked):
+                    checked.append(t)
+                    names.append(f"input {i}, leaf {k}")
     for name, p in _parameters(f, params):
         if not any(p is t for t in checked):
             checked.append(p)

@@ -49,8 +49,7 @@ class Problem:
     def all_outputs(self) -> list[Any]:
         """The results that are differentiable Tensors."""
         found = self.call()
-        listed = list(found.values()) if isinstance(found, dict) else list(found) if isinstance(found, (tuple, list)) else [found]
-        tensors = [t for t in listed if isinstance(t, Variable) and t._data.dtype.kind == "f"]
+        tensors = [t for t in leaves(found) if isinstance(t, Variable) and t._data.dtype.kind == "f"]
         if not tensors:
             raise TypeError(f"the function must return a floating-point Tensor, or a tuple with some, but it returned {describe(found)}. "
                             "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), .item() and .data leave it.")
@@ -185,6 +184,13 @@ class Problem:
         finite = (np.nan_to_num(y, posinf=0, neginf=0) for y in still)
         sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), y)) for c, y, z in zip(self.cotangents, finite, moved))
         return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
+
+
+def leaves(nested: Any) -> list[Any]:
+    """What lies in tuples, lists and dicts, however deep, such as the (y, (h, c)) of an LSTM."""
+    if not isinstance(nested, (dict, tuple, list)):
+        return [nested]
+    return [leaf for part in (nested.values() if isinstance(nested, dict) else nested) for leaf in leaves(part)]
 
 
 @contextmanager
