@@ -197,3 +197,12 @@ def test_results_and_inputs_that_lie_deeper_are_checked_too():
     data = w.data
     assert len(check(lambda x, ws: x * ws[0] * ws[1]["w"], INSIDE, [w, {"w": w}]).entries) == 2 and w.data is data
     assert check(lambda x, sizes: x.reshape(sizes), INSIDE, [4, 3])
+
+
+@pytest.mark.parametrize("f", [np.tanh, np.exp])
+def test_a_rule_that_is_right_only_at_zero_is_found(f):
+    """Zeros times anything near one are zeros: a little way off was no way off."""
+    forgets = op(lambda x: f(x))
+    forgets.vjp(lambda g, y, x: 1 * g)
+    assert check(forgets, np.zeros((2, 3))).diagnosis.kind == "stale state"
+    assert check(f, np.zeros((2, 3)))

@@ -226,7 +226,8 @@ def _wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | 
     for _ in range(3):                               # once might miss it by chance
         with values_put_back(problem.inputs):
             for x in problem.inputs:
-                x._data = x._data * (1 + 0.1 * how.rng.uniform(-1, 1, x.shape))
+                off = 0.1 * how.rng.uniform(-1, 1, x.shape)
+                x._data = np.where(x._data == 0, off, x._data * (1 + off))
             if (name := _wrong_here(problem, how)) is not None:
                 return explain_elsewhere(report, problem, name, how.rng)
     return None
