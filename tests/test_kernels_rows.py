@@ -20,6 +20,14 @@ from tinygrad_attn.kernels import rows
 from tinygrad_attn.kernels import softmax as S
 from tinygrad_attn.kernels.erf import erf
 
+
+@pytest.mark.parametrize("rows", [3, 3000])
+@pytest.mark.parametrize("axis", [1.0, True])
+@pytest.mark.parametrize("f", [Tensor.sum, Tensor.max])
+def test_an_axis_is_a_whole_number_however_large_the_array(f, axis, rows):
+    with pytest.raises(TypeError, match="integer"):
+        f(Tensor(np.ones((rows, 2), np.float32)), axis)
+
 TOLERANCE = {"f": 2e-6, "d": 1e-13}
 
 

@@ -89,5 +89,5 @@ def row_sums(x: ndarray) -> ndarray:
 
 def has_short_rows(x: ndarray, axis: Any) -> bool:
     """Is the axis the last one, of a contiguous array of floats, and so short that `row_max` and `row_sums` are worth the detour?"""
-    return (axis in (-1, x.ndim - 1) and x.size >= FEW and 0 < x.shape[-1] <= SHORT and x.flags.c_contiguous
+    return (axis.__class__ is int and axis in (-1, x.ndim - 1) and x.size >= FEW and 0 < x.shape[-1] <= SHORT and x.flags.c_contiguous
             and x.dtype in FAST)
