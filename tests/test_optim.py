@@ -709,6 +709,34 @@ def test_a_group_added_after_the_schedule_was_made_follows_it():
     assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.05]
 
 
+def test_a_schedule_that_refuses_stays_where_it_was():
+    optimizer, answers = optim.SGD([leaf()], lr=1.0), {0: 1.0, 1: None, 2: 0.25}
+    schedule = optim.Schedule(optimizer, answers.get)
+    saved = schedule.state_dict()
+    for refused in (schedule.step, lambda: schedule.load_state_dict({"step_number": 1, "initial_lr": [7.0]}),
+                    lambda: schedule.load_state_dict({"step_number": "x", "initial_lr": [7.0]}),
+                    lambda: schedule.load_state_dict({"step_number": 2, "initial_lr": ["x"]})):
+        with pytest.raises(TypeError, match="is a number, got"):
+            refused()
+        assert schedule.state_dict() == saved and schedule.lr == 1
+    answers[1] = 0.5
+    schedule.step()
+    assert schedule.step_number == 1 and schedule.lr == 0.5
+
+
+@pytest.mark.parametrize("sizes", [[3], [3, 2], [2**14]])
+def test_a_read_only_parameter_is_refused_before_anything_is_counted(sizes):
+    params = [Tensor(np.ones(n), requires_grad=True) for n in sizes]
+    optimizer, fixed = optim.Adam(params, lr=0.1), np.ones(sizes[-1])
+    fixed.flags.writeable = False
+    params[-1].data = fixed
+    for p in params:
+        p.grad = np.ones(p.shape)
+    with pytest.raises(ValueError, match=f"parameter {len(sizes) - 1}, .* is read-only"):
+        optimizer.step()
+    assert optimizer.state_dict()["state"] == {} and all((p.numpy() == 1).all() for p in params)
+
+
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 def leaf():

@@ -1,9 +1,8 @@
 """Optimisers: arrays only, no graph. PyTorch's arguments, PyTorch's numbers.
 
-Speed comes from the shape of the loops, not from the equations. A layer has many small parameters (biases, norms), and
-a NumPy call on eight numbers costs as much as one on a thousand; so the small parameters of a group are gathered into
-one flat array, updated together and written back. Large parameters are updated where they are, in blocks that fit in
-the cache, since each update reads and writes the same numbers a dozen times.
+Speed comes from the shape of the loops, not from the equations. A layer has many small parameters (biases, norms), and a NumPy call on
+eight numbers costs as much as one on a thousand; so the small parameters of a group are gathered into one flat array, updated together and
+written back. Large ones are updated where they are, in blocks that fit in the cache: each update uses the same numbers a dozen times.
 """
 
 from __future__ import annotations
@@ -77,10 +76,12 @@ class _Bucket:
         anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
         """
         arrays = [p._array() for p in self.params]
-        for index, a, shape, dtype in zip(self.indices, arrays, self.shapes, self.dtypes):
+        for index, p, a, shape, dtype in zip(self.indices, self.params, arrays, self.shapes, self.dtypes):
             if a.shape != shape or a.dtype != dtype:
                 raise ValueError(f"parameter {index} is now {a.shape} {a.dtype}, but the optimiser has its state for "
                                  f"{shape} {dtype}; make the optimiser after model.astype(...)")
+            if p._grad is not None and not a.flags.writeable:
+                raise ValueError(f"parameter {index}, {a.shape}, is read-only and cannot be updated; write p.data = p.numpy().copy()")
         grads = [g._array() for p in self.params if (g := p.grad) is not None]
         if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
             np.concatenate(arrays, axis=None, out=self.values)
@@ -166,9 +167,8 @@ class Optimizer:
     # ---- what an optimiser says of itself -------------------------------------------------------------------------
 
     def _check(self, group: Mapping[str, Any]) -> None:
-        for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
-            if name in group:
-                check_setting(group[name], name, type(self).__name__)
+        for name in filter(group.__contains__, ("lr", "weight_decay", "momentum", "dampening", "eps")):
+            check_setting(group[name], name, type(self).__name__)
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter."""

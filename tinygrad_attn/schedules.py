@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .errors import describe
@@ -41,7 +41,7 @@ class Schedule:
 
     As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step; the initial rates are the groups' `lr`
     when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one). Raises TypeError
-    unless it is given an optimiser and a function, and where the function returns no number.
+    unless it is given an optimiser and a function, and where the function returns no number; then the step and the rates stay as they were.
     """
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
@@ -50,12 +50,11 @@ class Schedule:
             raise TypeError("a schedule takes one function of the step, which all groups follow, each from its own rate; got "
                             f"{describe(factor)}")
         self.optimizer, self.factor, self.step_number = optimizer, factor, 0
-        self._apply()
+        self._go_to(0)
 
     def step(self) -> None:
         """Go on to the next step's rate; call it after `optimizer.step()`."""
-        self.step_number += 1
-        self._apply()
+        self._go_to(self.step_number + 1)
 
     @property
     def lr(self) -> float:
@@ -74,15 +73,15 @@ class Schedule:
         rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
         if len(rates) != len(groups):
             raise ValueError(f"the schedule was saved for {len(rates)} groups, the optimiser has {len(groups)}")
-        for group, rate in zip(groups, rates):
-            group["initial_lr"] = rate
-        self.step_number = int(state_dict["step_number"])
-        self._apply()
+        self._go_to(int(_number(state_dict["step_number"], "step_number")), [_number(rate, "initial_lr") for rate in rates])
 
-    def _apply(self) -> None:
-        factor = float(_number(self.factor(self.step_number), f"factor({self.step_number})"))
-        for group in self.optimizer.param_groups:
-            group["lr"] = _initial(group) * factor
+    def _go_to(self, step_number: int, rates: Iterable[float] | None = None) -> None:
+        """Set the rates of this step, with these as the initial ones if given; nothing at all where the factor is refused."""
+        factor = float(_number(self.factor(step_number), f"factor({step_number})"))
+        groups = self.optimizer.param_groups
+        for group, rate in zip(groups, map(_initial, groups) if rates is None else rates):
+            group["initial_lr"], group["lr"] = rate, rate * factor
+        self.step_number = step_number
 
 
 def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
