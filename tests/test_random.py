@@ -37,6 +37,8 @@ DRAWS = {
         lambda: torch.randn(37, dtype=torch.float64), lambda: random.randn(37, dtype=np.float64), 2e-15),
     "randint": (lambda: torch.randint(7, (9,)), lambda: random.randint(7, (9,)), 0),
     "randint from": (lambda: torch.randint(-5, 9, (2, 3)), lambda: random.randint(-5, 9, (2, 3)), 0),
+    "randint size=": (lambda: torch.randint(7, size=(9,)), lambda: random.randint(7, size=(9,)), 0),
+    "randint high=": (lambda: torch.randint(high=7, size=(9,)), lambda: random.randint(high=7, size=(9,)), 0),
     "randint below 2^28": (lambda: torch.randint(2**28 - 1, (5,)), lambda: random.randint(2**28 - 1, (5,)), 0),
     "randint 2^28": (lambda: torch.randint(2**28, (5,)), lambda: random.randint(2**28, (5,)), 0),
     "randint 2^40": (lambda: torch.randint(2**40, (5,)), lambda: random.randint(2**40, (5,)), 0),

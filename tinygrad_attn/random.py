@@ -308,13 +308,15 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
     return Tensor(default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad)
 
 
-def randint(low: int, high: Any = None, size: Any = None) -> Tensor:
-    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, (2, 3))`, as `torch.randint`. int64.
+def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
+    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`, as `torch.randint`. int64.
 
     Raises TypeError for a size that is no tuple of integers >= 0 and for bounds that are not whole, ValueError unless low < high.
     """
-    if size is None:
-        low, high, size = 0, low, high
+    if size is None:                                 # randint(10, (2, 3))
+        low, high, size = 0, low, None if high is ... else high
+    elif low is ... or high is ...:                  # randint(10, size=(2, 3)), or high=10
+        low, high = 0, low if high is ... else high
     if not isinstance(size, (tuple, list)):
         raise TypeError(f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))")
     try:
