@@ -1,10 +1,12 @@
 """gradcheck at the edge: functions that mind their domain, steep slopes, jumps, derivatives that are zero, settings that make no sense."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
 from tinygrad_attn import Tensor, no_grad, op
-from tinygrad_attn.check import detect_anomaly, gradcheck
+from tinygrad_attn.check import compare, detect_anomaly, gradcheck
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
 
@@ -206,3 +208,10 @@ def test_a_rule_that_is_right_only_at_zero_is_found(f):
     forgets.vjp(lambda g, y, x: 1 * g)
     assert check(forgets, np.zeros((2, 3))).diagnosis.kind == "stale state"
     assert check(f, np.zeros((2, 3)))
+
+
+def test_a_comparison_takes_any_mapping_and_says_which_way_a_factor_goes():
+    mine = MappingProxyType({"a": np.ones(2)})
+    assert compare(mine, mine) and compare(mine, {"a": np.ones(2)})
+    assert "0.5 times as large" in str(compare(np.array([1.0, 2.0]), np.array([2.0, 4.0])))
+    assert "2 times too large" in str(compare(np.array([2.0, 4.0]), np.array([1.0, 2.0])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -226,9 +226,9 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
     prints a line for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a
     transposed or scaled result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
     """
-    if not isinstance(reference, dict):
+    if not isinstance(reference, Mapping):
         mine, reference = {"result": mine}, {"result": reference}
-    elif not isinstance(mine, dict):                 # an answer without names: each name is missing, and it was not asked for
+    elif not isinstance(mine, Mapping):              # an answer without names: each name is missing, and it was not asked for
         mine = {"result": mine}
     lines = []
     for name, expected in reference.items():
@@ -277,5 +277,6 @@ def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: 
         return f"{count}: transposed"
     factor = float(np.sum(a * b) / max(np.sum(b * b), 1e-300))
     if factor and close(a, factor * b):
-        return f"{count}: {'the sign' if abs(factor + 1) < 1e-6 else f'{factor:.6g} times too large'}"
+        size = "too large" if abs(factor) > 1 else "as large"
+        return f"{count}: {'the sign' if abs(factor + 1) < 1e-6 else f'{factor:.6g} times {size}'}"
     return count
