@@ -457,3 +457,11 @@ def test_code_that_catches_numpys_own_error_of_a_matrix_goes_on(call):
 def test_what_numpy_refuses_is_refused(call, kind, message):
     with pytest.raises(kind, match=f"(?s){message}"):
         call()
+
+
+@pytest.mark.parametrize("f", [Tensor.var, Tensor.std])
+def test_ddof_is_given_by_name(f):
+    x = tensor(A)
+    with pytest.raises(TypeError, match="by name|positional"):
+        f(x, None, 1.0)
+    assert f(x, None, ddof=1).item() == pytest.approx(getattr(A, f.__name__)(ddof=1))

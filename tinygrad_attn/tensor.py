@@ -353,11 +353,11 @@ class Tensor(Variable):
         return ops.mean(self, axis=axis, keepdims=keepdims)
 
     @numpy_names
-    def var(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+    def var(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
         return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
     @numpy_names
-    def std(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+    def std(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
     @numpy_names
