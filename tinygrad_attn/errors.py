@@ -97,7 +97,8 @@ ELSEWHERE = {
     "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
     "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)",
     "mm": "t @ other", "matmul": "t @ other", "bmm": "t @ other", "masked_fill": "np.where(mask, value, t)", "masked_select": "t[mask]",
-    "index_select": "np.take(t, indices, axis)", "index_add": "np.eye(rows, dtype=t.dtype)[:, indices] @ t",
+    "index_select": "np.take(t, indices, axis)", "index_add": "t + ta.ops.scatter(other, index=indices, shape=t.shape)",
+    "scatter_add": "t + ta.ops.scatter(other, index=(indices[:, None], np.arange(t.shape[1])), shape=t.shape), which adds to rows of t",
     "gather": "np.take_along_axis(t, indices, axis)", "repeat_interleave": "np.repeat(t, repeats, axis)",
     "one_hot": "np.eye(classes)[np.asarray(labels)]", "clamp": "t.clip(min, max)",
     "topk": "np.argsort(-t.numpy())[..., :k] for the indices and np.take_along_axis(t, indices, axis) for the values",
@@ -145,7 +146,7 @@ ELSEWHERE |= {name: ELSEWHERE[function] for name, function in {
     "SmoothL1Loss": "smooth_l1_loss", "huber_loss": "smooth_l1_loss", "HuberLoss": "smooth_l1_loss", "NLLLoss": "nll_loss",
     "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
     "CosineSimilarity": "cosine_similarity", "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d", "Conv1d": "conv1d",
-    "Conv2d": "conv2d"}.items()}
+    "Conv2d": "conv2d", "index_add_": "index_add", "scatter_add_": "scatter_add"}.items()}
 ELSEWHERE |= dict.fromkeys(("RNN", "LSTM", "GRU"), "a Module whose forward calls a Linear layer for one step after the other")
 ELSEWHERE |= dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"),
                            "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + 1e-5)")
