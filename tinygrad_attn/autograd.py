@@ -6,14 +6,15 @@ import functools
 import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import ContextDecorator
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
 from . import guard
 from .allocator import keep_freed
 from .engine import Variable, clone, constant, local, sweep
-from .errors import Function, describe, numbers_of, refuse_mask
+from .errors import Function as _Function  # under its own name it would be taken for torch.autograd.Function
+from .errors import describe, missing_from, numbers_of, refuse_mask
 
 
 class _Recording(ContextDecorator):
@@ -25,7 +26,7 @@ class _Recording(ContextDecorator):
     @overload
     def __new__(cls) -> Self: ...
     @overload
-    def __new__(cls, function: Function) -> Function: ...     # type: ignore[misc]
+    def __new__(cls, function: _Function) -> _Function: ...     # type: ignore[misc]
     def __new__(cls, function: Any = None) -> Any:
         made = super().__new__(cls)
         return made if function is None else made(function)     # as a decorator it may go without parentheses
@@ -33,7 +34,7 @@ class _Recording(ContextDecorator):
     def _recreate_cm(self) -> Any:                   # ContextDecorator's own uses one object for all calls
         return type(self)()
 
-    def __call__(self, function: Function) -> Function:
+    def __call__(self, function: _Function) -> _Function:
         if not callable(function):
             raise TypeError(f"{type(self).__name__} takes nothing but, as a decorator, a function; got {describe(function)}. "
                             f"Write `with {type(self).__name__}():`.")
@@ -244,3 +245,8 @@ def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_g
         here.recording = before
     guard.take_back(inputs)
     return tuple(results)
+
+
+if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+    def __getattr__(name: str) -> Any:
+        raise missing_from("tinygrad_attn.autograd", name, globals())
