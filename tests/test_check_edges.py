@@ -155,6 +155,12 @@ def test_no_step_makes_a_gradient_of_zeros_right(f, rule):
     assert not report and report.diagnosis.kind != "eps", report
 
 
+@pytest.mark.parametrize("f, x", [(np.sign, 1e-6 * np.linspace(-2.3, 2, 6)), (lambda x: x ** 3, np.zeros((2, 3)))])
+def test_a_slope_of_zero_is_right_where_smaller_steps_find_none(f, x):
+    """Between jumps closer than the first step, and where only the third derivative is left."""
+    assert check(f, x)
+
+
 def test_a_part_of_the_loss_that_was_detached_is_found_however_small_it_is():
     assert not check(lambda w: 0 * w.sum() + 3.0 + 1e-5 * (w.detach() ** 2).sum(), INSIDE)
 

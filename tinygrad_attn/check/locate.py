@@ -148,9 +148,12 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
     fine = []
     for h in EPSILONS:
         pairs = [(problem.element(which, i, h), entry.analytic.flat[i]) for i in flats]
-        larger = [max(abs(n), abs(a)) for n, a in pairs]     # of both, and not zero: a gradient of zeros agrees with rounding to nothing
-        scale = max(larger)
-        fine.append(scale > 0 and all(abs(n - a) <= 1e-3 * own + 1e-5 * scale for (n, a), own in zip(pairs, larger)))
+        if any(a for _, a in pairs):
+            larger = [max(abs(n), abs(a)) for n, a in pairs]
+            fine.append(all(abs(n - a) <= 1e-3 * own + 1e-5 * max(larger) for (n, a), own in zip(pairs, larger)))
+        else:                                        # slopes must vanish as h does, and not only because nothing moves any more
+            vanished = 1e-5 * max(abs(entry.numeric.flat[i]) for i in flats)
+            fine.append(all(max(abs(n), problem.noise_of(which, i, eps) * eps / h) <= vanished for (n, _), i in zip(pairs, flats)))
     runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
     if not runs:
         largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
