@@ -16,6 +16,7 @@ import numpy as np
 from ..engine import Variable, local
 from ..errors import describe
 from ..record import watching
+from .byhand import contributions
 from .trace import Place, array_of, as_given, origin, scope_name
 
 
@@ -81,6 +82,8 @@ class _Detector:
             reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number, node.static)
             if reason.startswith(VAGUE) and node.op.partials:
                 reason = complaint(lambda: node.op.partials[number](g, t._data, *as_given(node.inputs), **node.static)) or reason
+            elif reason.startswith(VAGUE) and node.op.joint:
+                reason = complaint(lambda: list(contributions(t, g))) or reason
             raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, reason))
         if not np.isfinite(total).all():
             index = _first(~np.isfinite(total))
@@ -111,8 +114,9 @@ def complaint(compute: Any) -> str:
         return ""
     words = {"divide by zero": "a division by zero (or log 0) inside it. Add a small eps to the divisor, or choose a safe value with "
                                "np.where before dividing.",
-             "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number inside it."}
-    return next((text for kind, text in words.items() if kind in heard), "")
+             "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number inside it.",
+             "overflow": "overflow inside it: numbers too large are multiplied or added there; scale the loss, or normalise."}
+    return next((words[kind] for kind in heard if kind in words), "")        # what came first is the cause of the rest
 
 
 def _numeric(x: Any) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import enable_grad, grad
-from .problem import Problem
-from .report import Diagnosis
+from .locate import explain_elsewhere, explain_hidden
+from .problem import How, Problem, scaled, values_put_back
+from .report import Diagnosis, Report
 
 
 def not_linear(problem: Problem, gradients: Sequence[np.ndarray | None], outputs: list[Any]) -> Diagnosis | None:
@@ -51,4 +52,50 @@ def one_at_a_time(problem: Problem, gradients: Sequence[np.ndarray | None], outp
         if a is not None and (b is None or not np.allclose(a, b._data, rtol=1e-9, atol=1e-12, equal_nan=True)):
             return Diagnosis("needs", f"{name}: the gradient is another one where it alone is asked for. Look at what a rule returns where "
                                       "not all of `needs` are true.")
+    return None
+
+
+def small_results(problem: Problem, how: How, report: Report) -> Diagnosis | None:
+    """Each result that is small beside another, alone: in the sum of all, what is wrong with it is taken for rounding."""
+    given = problem.cotangents
+    sizes = [float(np.abs(c * y).max(initial=0)) for c, y in zip(given, problem.values())]
+    for k, size in enumerate(sizes):
+        if not 0 < size < 1e-3 * max(sizes):
+            continue
+        try:
+            problem.cotangents = [c if i == k else np.zeros_like(c) for i, c in enumerate(given)]
+            name = _wrong_here(problem, how)
+        finally:
+            problem.cotangents = given
+        if name is not None:
+            return explain_hidden(report, problem, name, k, how.rng)
+    return None
+
+
+def wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | None:
+    """Right at the given values; and a little way off?  There shows a rule that is right for a weight of ones only, or reads what an
+    earlier call has left.
+    """
+    for _ in range(3):                               # once might miss it by chance
+        with values_put_back(problem.inputs):
+            for x in problem.inputs:
+                x._data = scaled(x._data, 1 + 0.1 * how.rng.uniform(-1, 1, x.shape))
+            if (name := _wrong_here(problem, how)) is not None:
+                return explain_elsewhere(report, problem, name, how.rng)
+    return None
+
+
+def _wrong_here(problem: Problem, how: How) -> str | None:
+    """The name of an input whose gradient is off along a random direction, where the slope can be trusted."""
+    try:
+        gradients = problem.gradients()
+    except Exception:                                # f does not accept these values; nothing to learn then
+        return None
+    for which, (x, g) in enumerate(zip(problem.inputs, gradients)):
+        direction = how.rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
+        a = 0.0 if g is None else float(np.sum(g * direction))
+        slope, nearer = (problem.slope(which, direction, h) for h in (how.eps, how.eps / 8))
+        noise = 10 * (how.atol + problem.noise(how.eps)) * float(np.abs(direction).max(initial=0))
+        if abs(slope - nearer) <= 1e-3 * max(abs(slope), abs(nearer)) and abs(a - slope) > 5e-3 * max(abs(a), abs(slope)) + noise:
+            return problem.names[which]
     return None

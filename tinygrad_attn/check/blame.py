@@ -25,7 +25,7 @@ from .diagnosis import (
     sums_over_axes,
     zero,
 )
-from .local import MOST, Suspect, call_rule, step_size, suspicious
+from .local import MOST, Suspect, call_rule, steady_step, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing
 from .problem import Problem, values_put_back
@@ -51,7 +51,7 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
     """Everything the explanations may look at, for one input of a problem."""
     x = problem.inputs[which]
     values = problem.values()
-    h = step_size(x._data) if eps is None else eps
+    h = steady_step(problem, which) if eps is None else eps
     rng = np.random.default_rng(6)
     if numeric is None:
         numeric = problem.numeric(which, h, None if x.size <= 20 * MOST else suspicious(problem, which, analytic, h, rng))

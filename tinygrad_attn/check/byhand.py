@@ -66,13 +66,13 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
         for x, part in shares:
             found.grads[id(x)] = found.grads.get(id(x), 0) + part
             found.uses.setdefault(id(x), []).append(t._node.op.__name__)
-        if (fault := _memory_fault(t, -before[0], [part for _, part in shares], given, before)) is not None:
+        if (fault := _memory_fault(t, [part for _, part in shares], given, before)) is not None:
             found.faults.append((t, fault))
     return found
 
 
-def _memory_fault(t: Any, another: np.ndarray, parts: list[Any], given: list[np.ndarray], before: list[np.ndarray]) -> Diagnosis | None:
-    """What a rule does that it must not with the memory of what it was given and what it returned."""
+def _memory_fault(t: Any, parts: list[Any], given: list[np.ndarray], before: list[np.ndarray]) -> Diagnosis | None:
+    """What a rule does that it must not with the memory of what it was given, what it returned, and what it remembers."""
     name = t._node.op.__name__
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
         return Diagnosis("rule changes its operands", f"the rule of op {name!r} writes into the incoming gradient g, its result or an "
@@ -83,8 +83,14 @@ def _memory_fault(t: Any, another: np.ndarray, parts: list[Any], given: list[np.
                                       "such an array and would change theirs: return a copy, or leave fresh out.")
     first = [np.array(part) for part in parts]
     with np.errstate(all="ignore"):
-        list(contributions(t, another))              # only to see what it does to the first answer
+        list(contributions(t, -before[0]))           # only to see what it does to the first answer
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(parts, first)):
         return Diagnosis("reused memory", f"the rule of op {name!r} returns the same array at every call and overwrites what it returned "
                                           "before, which is still needed where the op is used twice. Compute a new array each time.")
+    with np.errstate(all="ignore"):
+        again = [part for _, part in contributions(t, before[0])]
+    if any(not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True) for a, b in zip(first, again)):
+        return Diagnosis("rule changes its operands", f"the rule of op {name!r} gives another answer each time it is asked, so a second "
+                                                      "backward pass gives another gradient. It keeps state between calls, or draws random "
+                                                      "numbers: draw them once, in the forward pass, and save them.")
     return None

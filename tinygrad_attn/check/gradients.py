@@ -6,17 +6,17 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
-from .asked import not_linear, one_at_a_time
+from .asked import not_linear, one_at_a_time, small_results, wrong_elsewhere
 from .byhand import second_opinion
-from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, explain_elsewhere, first_difference, name_op
-from .problem import Problem, leaves, private_values, values_put_back
+from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op
+from .problem import How, Problem, leaves, private_values, scaled, values_put_back
 from .report import Diagnosis, Entry, Report
 from .trace import Trace
 
@@ -25,16 +25,6 @@ EPS = 1e-6
 
 SMALL = 512
 """Inputs up to this size are measured element by element; larger ones in this many groups, a random projection of each."""
-
-
-class How(NamedTuple):
-    """How gradients are measured and judged."""
-
-    eps: float
-    atol: float
-    rtol: float
-    fast: bool                                       # any input in two random projections
-    rng: np.random.Generator
 
 
 class GradcheckError(AssertionError):
@@ -169,7 +159,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         if isinstance(failure, TypeError) and re.search(r"\w+>?\(\) (takes|got|missing) ", str(failure)):
             hint = (". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: ... for an op with the setting "
                     "axis, and name all of the op's inputs.")
-        report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{failure}{hint}")
+        told = failure if isinstance(failure, (ValueError, TypeError)) else f"{type(failure).__name__}: {failure}"
+        report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{told}{hint}")
         blame_a_failing_rule(report, trace, how.rng)
         return report
     found = (_unreached(gradients, order) or _modified(problem, before, "the backward pass")
@@ -183,6 +174,9 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
     report.entries += [_measure(problem, which, gradient, how, noise) for which, gradient in enumerate(gradients)]
     if all(e.ok and not e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here, so this says little; choose inputs at which the function has a slope.")
+    report.notes += [f"{e.name}: its gradient is smaller than what rounding may make of differences between results this large, so this "
+                     "says little; scale the function, or take its offset away." for e in report.entries
+                     if e.ok and 0 < np.abs(e.analytic).max(initial=0) <= noise]
     what = "the results do" if order == 1 else "the gradient does"
     report.notes += [f"{e.name}: {what} not depend on it." for e in report.entries if e.ok and e.missing]
     if any(not e.ok for e in report.entries):
@@ -190,19 +184,22 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         if report.better_steps and how.eps == EPS:
             return _with_another_step(call, checked, names, how, report)
     elif (found := _through_infinity(problem) or not_linear(problem, gradients, outputs) or one_at_a_time(problem, gradients, outputs)
-          or _wrong_elsewhere(problem, how, report)) is not None:
+          or small_results(problem, how, report) or wrong_elsewhere(problem, how, report)) is not None:
         report.diagnosis = found
     return report
 
 
 def _with_another_step(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report) -> Report:
-    """The default step does not suit the size of these values; take one that does, if all agrees there."""
+    """The default step does not suit the size of these values; take one that does, if all agrees there or an op is found to be wrong."""
+    found = first
     for eps in first.better_steps:
         second = _check(call, checked, names, how._replace(eps=eps), first.order)
-        if second:
+        if second or second.culprits and found is first:
             second.notes.append(f"measured with eps={eps:.0e}, which suits these values better than the default {EPS:.0e}.")
-            return second
-    return first
+            found = second
+        if second:
+            break
+    return found
 
 
 def _through_infinity(problem: Problem) -> Diagnosis | None:
@@ -217,36 +214,6 @@ def _through_infinity(problem: Problem) -> Diagnosis | None:
                                         f"{' and '.join(names)}. A rule that fills in -inf gives zero there: g times the mask. Where -inf "
                                         "was added, or a number overflows, no slope can be measured: check what comes behind it, such as "
                                         "the softmax.") if names else None
-
-
-def _wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | None:
-    """Right at the given values; and a little way off?  There shows a rule that is right for a weight of ones only, or reads what an
-    earlier call has left.
-    """
-    for _ in range(3):                               # once might miss it by chance
-        with values_put_back(problem.inputs):
-            for x in problem.inputs:
-                off = 0.1 * how.rng.uniform(-1, 1, x.shape)
-                x._data = np.where(x._data == 0, off, x._data * (1 + off))
-            if (name := _wrong_here(problem, how)) is not None:
-                return explain_elsewhere(report, problem, name, how.rng)
-    return None
-
-
-def _wrong_here(problem: Problem, how: How) -> str | None:
-    """The name of an input whose gradient is off along a random direction, where the slope can be trusted."""
-    try:
-        gradients = problem.gradients()
-    except Exception:                                # f does not accept these values; nothing to learn then
-        return None
-    for which, (x, g) in enumerate(zip(problem.inputs, gradients)):
-        direction = how.rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
-        a = 0.0 if g is None else float(np.sum(g * direction))
-        slope, nearer = (problem.slope(which, direction, h) for h in (how.eps, how.eps / 8))
-        noise = 10 * (how.atol + problem.noise(how.eps)) * float(np.abs(direction).max(initial=0))
-        if abs(slope - nearer) <= 1e-3 * max(abs(slope), abs(nearer)) and abs(a - slope) > 5e-3 * max(abs(a), abs(slope)) + noise:
-            return problem.names[which]
-    return None
 
 
 def _check_gradient(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report) -> Report:
@@ -306,8 +273,8 @@ def _unreached(gradients: Sequence[np.ndarray | None], order: int) -> Diagnosis 
     if order == 2 or any(g is not None for g in gradients):
         return None                                  # the gradient of a step function is constant: that it does not move is measured
     return Diagnosis("gradient missing", "no result is connected to any input: nothing was recorded from the inputs to the results. Look "
-                                         "for detach(), .data, .numpy(), .item(), Tensor(...) of a result, or no_grad() inside f; or f "
-                                         "does not use its inputs.")
+                                         "for detach(), .data, .numpy(), .item(), Tensor(...) of a result, no_grad(), or a gradient "
+                                         "taken without create_graph=True inside f; or f does not use its inputs.")
 
 
 def _spoiled(problem: Problem, first: Sequence[np.ndarray | None], report: Report) -> Diagnosis | None:
@@ -335,7 +302,7 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
     for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):     # state may be kept by parameter
         with suppress(Exception), values_put_back(moved):    # f may mind its domain; a little way off it may still be inside
             for t in moved:
-                t._data = t._data * rng.uniform(least, 1.5 if least < 0 else 1.2, t.shape)
+                t._data = scaled(t._data, rng.uniform(least, 1.5 if least < 0 else 1.2, t.shape))
             problem.traced()
     for step, value in results:
         if not np.array_equal(step.result._data, value, equal_nan=True):

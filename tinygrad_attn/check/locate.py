@@ -16,6 +16,7 @@ from .report import Diagnosis, Entry, Report
 from .trace import Step, Trace, array_of, as_given, scope_name
 
 EPSILONS = tuple(10.0 ** -(k / 2) for k in range(2, 25))
+"""The steps that are tried; for values that are very small, in units of their size."""
 
 
 def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], eps: float, rng: np.random.Generator) -> None:
@@ -31,7 +32,8 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
     if (other_steps := badly_chosen_eps(problem, which, entry, report.curve, eps)) is not None:
         report.diagnosis, report.better_steps = other_steps
         return
-    kind = kinks(problem, which, entry, eps)
+    unsteady = unsteady_slopes(problem, which, entry, eps)
+    kind = "none" if unsteady is not None else kinks(problem, which, entry, eps)
     if kind == "all":
         report.diagnosis = Diagnosis("kink", f"the slopes to the left and to the right differ at index {entry.index} (and at every other "
                                              "element that is off), or grow without end as the step shrinks: a kink or a jump, such as "
@@ -50,7 +52,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {why.text}")
         return
     report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report)
-                        or lost_in_the_sweep(problem, outputs, entry, report)
+                        or unsteady or lost_in_the_sweep(problem, outputs, entry, report)
                         or _whole(problem, trace, which, entry, eps))
 
 
@@ -68,6 +70,17 @@ def explain_elsewhere(report: Report, problem: Problem, name: str, rng: np.rando
     return Diagnosis(kind, f"{name}: the gradient is right at the values given here and wrong a little way off: {reason}")
 
 
+def explain_hidden(report: Report, problem: Problem, name: str, number: int, rng: np.random.Generator) -> Diagnosis:
+    """The gradient of one result is wrong, but too small to show beside the others."""
+    kind, reason = "small result", "Check it by itself."
+    if found := suspects(problem.traced()[1].steps, rng):
+        name_op(report, found[0].step)
+        why = explain_rule(found[0])
+        kind, reason = why.kind, f"In op {report.op!r}: {why.text}"
+    return Diagnosis(kind, f"{name}: the gradient of result {number} is wrong, which does not show beside the other results, for it is "
+                           f"much smaller than they are. {reason}")
+
+
 def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float) -> Diagnosis:
     """No op is to blame: judge the pattern of the whole function's gradient."""
     found = from_pattern(pattern_of(problem, which, entry.analytic, None, entry.numeric, eps))
@@ -78,6 +91,8 @@ def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float)
         return Diagnosis("unknown", hint)
     if found.kind == "domain":
         return found
+    if found.kind == "nan":
+        hint = "ta.detect_anomaly() names the op that makes it."
     return Diagnosis(found.kind, f"{found.text} Note: {hint}")
 
 
@@ -117,10 +132,16 @@ def first_difference(first: Trace, second: Trace) -> Step | None:
 # ---- is it the check itself?
 
 def error_curve(problem: Problem, which: int, entry: Entry) -> list[tuple[float, float]]:
-    """The error of the worst element for eps from 1e-1 to 1e-12: a V for a right gradient, flat for a wrong one."""
+    """The error of the worst element for eps from large to small: a V for a right gradient, flat for a wrong one."""
     flat = int(np.ravel_multi_index(entry.index, entry.analytic.shape)) if entry.index else 0
-    errors = [abs(problem.element(which, flat, h) - entry.analytic.flat[flat]) for h in EPSILONS[::2]]
-    return [(h, np.inf if np.isnan(error) else float(error)) for h, error in zip(EPSILONS[::2], errors)]     # NaN: outside the domain
+    steps = _steps(problem, which, flat)[::2]
+    errors = [abs(problem.element(which, flat, h) - entry.analytic.flat[flat]) for h in steps]
+    return [(h, np.inf if np.isnan(error) else float(error)) for h, error in zip(steps, errors)]             # NaN: outside the domain
+
+
+def _steps(problem: Problem, which: int, flat: int) -> list[float]:
+    size = abs(float(problem.inputs[which]._data.flat[flat]))
+    return [h * size if 0 < size < 1e-8 else h for h in EPSILONS]
 
 
 def _wrong_elements(entry: Entry, most: int = 24) -> list[int]:
@@ -137,6 +158,25 @@ def kinks(problem: Problem, which: int, entry: Entry, eps: float) -> str:
     return "all" if all(hits) else "some" if any(hits) else "none"
 
 
+def unsteady_slopes(problem: Problem, which: int, entry: Entry, eps: float) -> Diagnosis | None:
+    """Do the slopes of most of the elements that are off jump about with a slightly different step, by as much as they are off?"""
+    flats = _wrong_elements(entry)
+    steps = [factor * eps for factor in (0.6, 0.8, 1.0, 1.3, 1.7)]
+    slopes = np.array([[problem.element(which, i, h) for i in flats] for h in steps])
+    change = slopes * np.reshape(steps, (-1, 1))     # which is steady at a jump
+    if not np.isfinite(slopes).all():
+        return None
+    erratic = (np.ptp(slopes, axis=0) > 0.1 * entry.error.flat[flats]) & (np.ptp(change, axis=0) > 0.1 * np.abs(change).max(axis=0))
+    if erratic.mean() < 0.5:
+        return None
+    worst = int(np.argmax(erratic))
+    values = ", ".join(f"{slope:.3g} with eps={h:.1e}" for slope, h in zip(slopes[:, worst], steps))
+    index = tuple(int(i) for i in np.unravel_index(flats[worst], entry.analytic.shape))
+    return Diagnosis("precision", f"the slope cannot be measured: at index {index} it comes out as {values}. Either large numbers cancel "
+                                  "within the function and rounding drowns the difference, or the function bends within one step. The "
+                                  "rules of its ops are right, each by itself. Check at inputs of moderate size, or try another eps.")
+
+
 def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tuple[float, float]], eps: float
                      ) -> tuple[Diagnosis, list[float]] | None:
     """Two neighbouring steps at which every element that was off agrees, or an eps too small to move one: then eps was at fault; and
@@ -145,8 +185,8 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
     flats = _wrong_elements(entry, 12)
     if not all(np.isfinite(entry.analytic.flat[i]) for i in flats):
         return None
-    fine = []
-    for h in EPSILONS:
+    fine, steps = [], _steps(problem, which, flats[0])
+    for h in steps:
         pairs = [(problem.element(which, i, h), entry.analytic.flat[i]) for i in flats]
         if any(a for _, a in pairs):
             larger = [max(abs(n), abs(a)) for n, a in pairs]
@@ -154,7 +194,7 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
         else:                                        # slopes must vanish as h does, and not only because nothing moves any more
             vanished = 1e-5 * max(abs(entry.numeric.flat[i]) for i in flats)
             fine.append(all(max(abs(n), problem.noise_of(which, i, eps) * eps / h) <= vanished for (n, _), i in zip(pairs, flats)))
-    runs = [h for h, here, after in zip(EPSILONS, fine, [*fine[1:], False]) if here and after]
+    runs = [h for h, here, after in zip(steps, fine, [*fine[1:], False]) if here and after]
     if not runs:
         largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
         if not (1e14 * eps <= largest < np.inf and np.isfinite(entry.numeric.flat[flats]).all()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,16 @@ from ..engine import Variable
 from ..errors import describe
 from ..record import watching
 from .trace import Trace
+
+
+class How(NamedTuple):
+    """How gradients are measured and judged."""
+
+    eps: float
+    atol: float
+    rtol: float
+    fast: bool                                       # any input in two random projections
+    rng: np.random.Generator
 
 
 class Problem:
@@ -191,6 +201,11 @@ def leaves(nested: Any) -> list[Any]:
     if not isinstance(nested, (dict, tuple, list)):
         return [nested]
     return [leaf for part in (nested.values() if isinstance(nested, dict) else nested) for leaf in leaves(part)]
+
+
+def scaled(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Each element times its factor; zeros, which that would leave where they are, by as much as a one."""
+    return np.where(x == 0, by - 1, x * by)
 
 
 @contextmanager
