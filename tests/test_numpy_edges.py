@@ -191,6 +191,8 @@ SLOPES = [
     (lambda x, q: np.quantile(x, q), [[1, 2, 5], 0.3], [[0.4, 0.6, 0], 2]),
     (lambda x, q: np.percentile(x, q), [[1, 2, 5], 30], [[0.4, 0.6, 0], 0.02]),
     (lambda x: np.nanmax(x, axis=1), [[[NAN, 2, 1], [NAN, 3, 3]]], [[[0, 1, 0], [0, 0.5, 0.5]]]),
+    (lambda x: np.nanmax(x, axis=1), [[[NAN, -INF], [-INF, -INF], [NAN, 2]]], [[[0, 1], [0.5, 0.5], [0, 1]]]),
+    (lambda x: np.nanmin(x), [[INF, NAN, INF, NAN]], [[0.5, 0, 0.5, 0]]),
     # At 0, and where squares overflow.
     (lambda x: np.linalg.norm(x, 3, axis=1), [[[0, 0], [0, 2]]], [[[0, 0], [0, 1]]]),
     (lambda x: np.linalg.norm(x, 1.5), [[0, 0]], [[0, 0]]),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..engine import op
 from ..errors import describe
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 from .shapes import _moveaxis
@@ -107,15 +108,39 @@ def _along(weights: Any, a: Any, axis: Any) -> Any:
 
 def _without_nan(function: Callable, neutral: float) -> Callable:
     def reduction(a, axis=None, *args, **kwargs):
-        missing = np.isnan(plain(a))
-        if math.isinf(neutral):                      # the largest of nothing but NaN is NaN
-            missing = missing & ~missing.all(axis, keepdims=True)
-        return function(ops.where(missing, neutral, a), axis, *args, **kwargs)
+        return function(ops.where(np.isnan(plain(a)), neutral, a), axis, *args, **kwargs)
     return reduction
 
 
-FUNCTIONS |= {np.nansum: _without_nan(_sum, 0.0), np.nanprod: _without_nan(_prod, 1.0), np.nanmax: _without_nan(_max, -math.inf),
-              np.nanmin: _without_nan(_min, math.inf)}
+FUNCTIONS |= {np.nansum: _without_nan(_sum, 0.0), np.nanprod: _without_nan(_prod, 1.0)}
+
+
+@op
+def nanmax(x, *, axis=None, keepdims=False):
+    """y = the largest element but for NaN; -inf in place of NaN would tie with an element that is -inf itself."""
+    return np.nanmax(x, axis=axis, keepdims=keepdims)
+
+
+@op
+def nanmin(x, *, axis=None, keepdims=False):
+    """y = the smallest element but for NaN."""
+    return np.nanmin(x, axis=axis, keepdims=keepdims)
+
+
+nanmax.vjp(ops.reductions.to_the_extremes)
+nanmin.vjp(ops.reductions.to_the_extremes)
+
+
+@rule(np.nanmax)
+def _nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+    refuse("nanmax", out=out, initial=initial, where=where)
+    return nanmax(a, axis=axis, keepdims=keepdims)
+
+
+@rule(np.nanmin)
+def _nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+    refuse("nanmin", out=out, initial=initial, where=where)
+    return nanmin(a, axis=axis, keepdims=keepdims)
 
 
 @rule(np.nanmean)

@@ -125,13 +125,13 @@ std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
         kept(g, x, axis) / _divisor_of(g, count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis))))
 
 
-def _to_the_extremes(g, y, x, *, axis, keepdims):
-    """All of g to the extreme element, in equal parts where several tie; NaN is more extreme than any number."""
+def to_the_extremes(g, y, x, *, axis, keepdims):
+    """All of g to the extreme element, in equal parts where several tie; those that are NaN where y is."""
     top = values(y)
     hit = values(x) == kept(top, x, axis)
     if np.count_nonzero(hit) == top.size and not np.isnan(top).any():           # no ties, and no NaN, which equals nothing
         return kept(g, x, axis) * hit
-    hit |= np.isnan(values(x))
+    hit |= np.isnan(values(x)) & np.isnan(kept(top, x, axis))
     share = hit / hit.sum(axis=axis, keepdims=True)
     return kept(g, x, axis) * share.astype(g.dtype)
 
@@ -148,8 +148,8 @@ def min(x, *, axis=None, keepdims=False):
     return -_of_short_rows(row_max, -x, keepdims) if has_short_rows(x, axis) else x.min(axis=axis, keepdims=keepdims)
 
 
-max.vjp(_to_the_extremes)
-min.vjp(_to_the_extremes)
+max.vjp(to_the_extremes)
+min.vjp(to_the_extremes)
 
 
 @op
