@@ -78,6 +78,8 @@ VALUES = [
     # Arguments that NumPy knows.
     (lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=((1, 2), (3, 4))), A),
     (lambda x: np.pad(x, 1, constant_values=(5, 6)), A),
+    *[(lambda x, mode=mode: np.pad(x, 1, mode), 2.0) for mode in ("constant", "edge", "reflect", "symmetric", "wrap")],
+    (lambda x: np.pad(x, 1, constant_values=(5, 6)), 2.0),
     (lambda x: np.average(x, axis=1, weights=[1, 2, 3]), A),
     (lambda x: np.convolve(2.0, x), [1, 2, 3]),
     (lambda x: np.diff(x, n=0), A),

@@ -176,11 +176,11 @@ def _pad(array, pad_width, mode="constant", **kwargs):
         refuse("pad", **kwargs)
         if np.ndim(plain(value)) == 0:
             return ops.pad(array, width=width, value=value)
-        return ops.pad(array, width=width) + np.pad(np.zeros(array.shape, array.dtype), width, constant_values=value)
+        return ops.pad(array, width=width) + np.pad(np.zeros(array.shape, array.dtype), width or 0, constant_values=value)
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         if kwargs.get("reflect_type") == "odd":      # its values are sums, not copies
             refuse("pad", **kwargs)
-        return ops.arranged(np.pad, array, width, mode, **kwargs)
+        return ops.arranged(np.pad, array, width or 0, mode, **kwargs)       # a single number has no axes to widen, and stays as it is
     raise TypeError(f"np.pad of a Tensor knows the modes constant, edge, reflect, symmetric and wrap, not {mode!r}. Join "
                     "the parts with np.concatenate instead.")
 
