@@ -169,6 +169,8 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.exp(T, dtype=bool), "does not take dtype=bool"),
     (lambda: np.multiply.outer(2.0, T, dtype=int), "np.multiply of floating Tensors does not take dtype=int64"),
     (lambda: np.concatenate([R(2), T], dtype=int), "np.concatenate of floating Tensors does not take dtype=int64"),
+    *[(lambda join=join: join([T, T], dtype=np.float32, casting="no"), "of a Tensor does not take casting='no'")
+      for join in (np.concatenate, np.stack, np.vstack, np.hstack)],
     (lambda: np.stack([T, T], dtype=int), "np.stack of floating Tensors does not take dtype=int64"),
     (lambda: np.clip(T, 0, 1, dtype=int), "np.clip of floating Tensors does not take dtype=int64"),
     (lambda: np.mean(T, dtype=int), "np.mean of floating Tensors does not take dtype=int64"),
@@ -287,6 +289,16 @@ def test_without_a_gradient_at_stake_a_tensor_is_an_array():
     assert type(np.array([free, free])) is np.ndarray
     with ta.no_grad():
         assert type(np.asarray(T)) is np.ndarray
+
+
+@pytest.mark.skipif("copy" not in inspect.signature(np.reshape).parameters, reason="NumPy 2.1")
+def test_reshape_copies_when_told_to_and_says_when_it_would_have_to():
+    t = Tensor(R(2, 3), requires_grad=True)
+    y = np.reshape(t, 6, copy=True)
+    assert not np.shares_memory(y.data, t.data) and np.shares_memory(np.reshape(t, 6, copy=False).data, t.data)
+    np.testing.assert_array_equal(ta.grad((y * y).sum(), t)[0].numpy(), 2 * t.data)
+    with pytest.raises(ValueError, match=r"np\.reshape of Tensor \(3, 2\) float64: Unable to avoid creating a copy"):
+        np.reshape(t.T, 6, copy=False)
 
 
 def test_dtype_converts_the_operands_first():

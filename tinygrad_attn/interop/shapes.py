@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from .. import ops
+from ..engine import clone
 from ..errors import describe
 from .common import FUNCTIONS, cast, plain, refuse, refuse_whole, rule, tensor, together
 
@@ -16,7 +17,10 @@ from .common import FUNCTIONS, cast, plain, refuse, refuse_whole, rule, tensor, 
 @rule(np.reshape)
 def _reshape(a, /, shape, order="C", *, copy=None):
     refuse("reshape", order=order)
-    return ops.reshape(a, shape=shape)
+    if copy is False:
+        np.reshape(plain(a), shape, copy=False)      # NumPy's error where the memory does not allow it
+    y = ops.reshape(a, shape=shape)
+    return clone(y) if copy else y
 
 
 @rule(np.ravel)
@@ -101,6 +105,8 @@ def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
         refuse("concatenate", out=out)
     if hasattr(axis, "shape"):
         raise TypeError("np.concatenate takes the tensors in a list: np.concatenate([a, b], axis=0).")
+    if casting not in ("same_kind", "unsafe"):       # which are the same from one floating dtype to another
+        refuse("concatenate", casting=casting)
     refuse_whole("concatenate", dtype, *arrays)
     joined = ops.concatenate(*(together(arrays) if axis is None else arrays), axis=axis)
     return joined if dtype is None else cast(joined, dtype)
@@ -110,6 +116,8 @@ def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if out is not None:
         refuse("stack", out=out)
+    if casting not in ("same_kind", "unsafe"):       # which are the same from one floating dtype to another
+        refuse("stack", casting=casting)
     refuse_whole("stack", dtype, *arrays)
     stacked = ops.stack(*together(arrays), axis=axis)
     return stacked if dtype is None else cast(stacked, dtype)
@@ -117,13 +125,13 @@ def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 
 @rule(np.vstack)
 def _vstack(tup, *, dtype=None, casting="same_kind"):
-    return _concatenate([_atleast_2d(x) for x in together(tup)], 0, dtype=dtype)
+    return _concatenate([_atleast_2d(x) for x in together(tup)], 0, dtype=dtype, casting=casting)
 
 
 @rule(np.hstack)
 def _hstack(tup, *, dtype=None, casting="same_kind"):
     parts = [ops.reshape(x, shape=(-1,)) if x.ndim == 0 else x for x in together(tup)]
-    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype)
+    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @rule(np.dstack)
