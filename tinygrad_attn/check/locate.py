@@ -52,7 +52,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         report.diagnosis = Diagnosis(why.kind, f"in op {report.op!r}{operand}: {why.text}")
         return
     report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report)
-                        or unsteady or lost_in_the_sweep(problem, outputs, entry, report)
+                        or unsteady or lost_in_the_sweep(problem, outputs, entry)
                         or _whole(problem, trace, which, entry, eps))
 
 
@@ -290,7 +290,7 @@ def _leak(report: Report, step: Step, what: str, entry: Entry, how: str = "") ->
                            ".data, .numpy(), .item(), Tensor(...) or no_grad() on the way there.")
 
 
-def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry, report: Report) -> Diagnosis | None:
+def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry) -> Diagnosis | None:
     """The rules are right and nothing leaves the graph: does a second sweep, done by hand, agree with the slopes?"""
     which = problem.names.index(entry.name)
     try:

@@ -45,7 +45,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)
         if method == "accumulate" and ufunc is np.add:
-            return accumulate(ufunc, *inputs, **kwargs)
+            return accumulate(*inputs, **kwargs)
         if method == "outer":
             return outer(ufunc, *inputs, **kwargs)
         if method == "at":

@@ -101,7 +101,7 @@ def reduce(ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, keepdims: b
     return REDUCTIONS[ufunc](cast(array, dtype), axis=axis, keepdims=bool(keepdims))
 
 
-def accumulate(ufunc: Any, array: Any, axis: int = 0, dtype: Any = None) -> Any:
+def accumulate(array: Any, axis: int = 0, dtype: Any = None) -> Any:
     """np.add.accumulate(t), the running sum."""
     refuse_whole("add.accumulate", dtype, array)
     return ops.cumsum(cast(array, dtype), axis=axis)
