@@ -876,6 +876,18 @@ def test_an_error_of_another_kind_keeps_its_cause_and_says_where():
     assert caught.value.__cause__ is None and caught.value.__notes__ == ["in fails of Tensor (3,) float64"]
 
 
+def test_an_error_of_ones_own_kind_stays_what_it_is():
+    class Refused(ValueError):
+        pass
+
+    @ta.op
+    def fails(x):
+        raise Refused("not this one") from KeyError("why")
+    with pytest.raises(Refused, match="^not this one\n") as caught:
+        fails(leaf(3))
+    assert isinstance(caught.value.__cause__, KeyError) and caught.value.__notes__ == ["in fails of Tensor (3,) float64"]
+
+
 @pytest.mark.parametrize("apply", [lambda h: h * h, ta.functional.gelu, ta.functional.softmax])
 def test_a_result_is_let_go_when_its_rule_has_run_however_its_gradient_was_made(apply):
     alive = []

@@ -231,7 +231,13 @@ def listed(inputs: Sequence[Any]) -> str:
 
 
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of error."""
+    """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of error.
+
+    What is no complaint of NumPy's, an error of the user's own kind among them, stays the one that was raised, with a note.
+    """
+    if not isinstance(error, (ValueError, TypeError, IndexError)) or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
+        error.add_note(f"in {op} of {listed(inputs)}")
+        return error
     shapes = [tuple(np.shape(getattr(x, "_data", x))) for x in inputs if x is not None]
     text = str(error)
     hint = ""

@@ -203,11 +203,11 @@ class Op:
         forward = self.forward
         try:
             out = forward(*arrays, **static) if len(arrays) != 1 or static else forward(arrays[0])
-        except (ValueError, TypeError, IndexError) as error:
-            raise explain(self.__name__, inputs, error) from error
         except Exception as error:
-            error.add_note(f"in {self.__name__} of {listed(inputs)}")
-            raise
+            told = explain(self.__name__, inputs, error)
+            if told is error:
+                raise
+            raise told from error
         if self.saves:
             if out.__class__ is not tuple or len(out) != 2:
                 raise TypeError(f"op {self.__name__!r} is made with saves=True, so its function returns two things, (y, what its rule "
