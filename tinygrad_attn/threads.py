@@ -37,7 +37,7 @@ def set_num_threads(n: int) -> None:
 
     Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same and one thread of the
     program calculates at a time (of several, one may keep the matrix library at one thread for another). Without this call
-    the number is the one BLAS was started with (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores).
+    the number is the one BLAS was started with (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores, which is the most).
     A matrix library other than OpenBLAS is told by threadpoolctl, if that is installed and knows it, else not at all; the doctor says so.
     Raises TypeError if `n` is no integer and ValueError if it is below 1. As `torch.set_num_threads`.
     """
@@ -62,7 +62,7 @@ def _default() -> int:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdigit() and int(first) > 0:
-            return int(first)
+            return min(int(first), len(_cores()))        # OpenBLAS takes no more itself
     return len(_cores())
 
 
