@@ -95,6 +95,8 @@ VALUES = [
     (lambda x: np.broadcast_arrays(2.0, x)[1], [1, 2, 3]),
     (lambda x: np.linalg.matrix_power(x, 0), [[INF, 1], [NAN, 2]]),
     (lambda x: np.linalg.norm(x, 0), [NAN, 0, 2]),
+    (lambda x: np.float_power(x, 30), [200, 3]),         # in float64, whatever the dtype of x
+    (lambda x: np.float_power(200, x), [30, 2]),
 ]
 
 

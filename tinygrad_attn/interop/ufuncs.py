@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, op
+from ..engine import Op, Variable, op
 from ..errors import describe
 from ..ops.elementwise import share_of_sum
 from .common import cast, plain, refuse, refuse_whole, tensor
@@ -48,6 +48,11 @@ def _heaviside(x: Any, h: Any) -> Any:
     return ops.where(at == 0, h, x if at.dtype == bool else ops.sign(ops.maximum(x, 0)))
 
 
+def _float_power(a: Any, b: Any) -> Any:
+    """a^b in float64 at the least, as NumPy: this function is for what float32 cannot hold."""
+    return ops.power(*(cast(x, np.result_type(x._data.dtype, np.float64)) if isinstance(x, Variable) else x for x in (a, b)))
+
+
 @op(broadcasts=True)
 def logaddexp2(a, b):
     """y = log2(2^a + 2^b); logaddexp of a ln 2 and b ln 2 would round large a and b before their difference is taken."""
@@ -62,7 +67,7 @@ UFUNCS: dict[Any, Callable] = {
     np.add: ops.add, np.subtract: ops.subtract, np.multiply: ops.multiply, np.divide: ops.divide, np.negative: ops.negative,
     np.positive: lambda x: x, np.conjugate: lambda x: x, np.absolute: ops.absolute, np.reciprocal: ops.reciprocal,
     np.fabs: lambda x: ops.absolute(x), np.rint: lambda x: ops.round(x),         # no op itself, as NumPy makes floats of integers
-    np.power: ops.power, np.float_power: lambda a, b: ops.power(a, b), np.square: ops.square, np.sqrt: ops.sqrt, np.cbrt: ops.cbrt,
+    np.power: ops.power, np.float_power: _float_power, np.square: ops.square, np.sqrt: ops.sqrt, np.cbrt: ops.cbrt,
     np.exp: ops.exp, np.exp2: ops.exp2, np.expm1: ops.expm1, np.log: ops.log, np.log2: ops.log2, np.log10: ops.log10, np.log1p: ops.log1p,
     np.logaddexp: ops.logaddexp, np.logaddexp2: logaddexp2,
     np.sin: ops.sin, np.cos: ops.cos, np.tan: ops.tan, np.arcsin: ops.arcsin, np.arccos: ops.arccos, np.arctan: ops.arctan,
