@@ -224,7 +224,15 @@ CALLS = [
     (lambda: ta.inference_mode(), A, r"Write ta\.no_grad\."),
     (lambda: ta.optim.lr_scheduler.LambdaLR, A, r"Write optim\.Schedule\(optimizer, factor\), optim\.warmup_cosine or optim\.noam"),
     (lambda: t(3) + 2j, T, r"add cannot take 2j: a Tensor holds real numbers"),
-    (lambda: t(3).cumprod(), A, r"np\.cumprod\(t\.numpy\(\)\): it has no derivative here"),
+    (lambda: t(3).cumprod(), A, r"Write np\.exp\(np\.cumsum\(np\.log\(t\), axis\)\), for positive numbers"),
+    (lambda: t(3).type(np.float64), A, r"Write t\.dtype, or t\.astype\(dtype\) for t\.type\(dtype\)"),
+    (lambda: nn.KLDivLoss(reduction="batchmean"), A, r"np\.sum\(\.\.\.\) / len\(t\) for reduction='batchmean'"),
+    (lambda: nn.BCELoss(), A, r"np\.log\(np\.maximum\(t, 1e-30\)\).*at -69 where PyTorch does at -100"),
+    (lambda: ta.max(t(3), t(3)), A, r"np\.maximum\(t, other\) of two"),
+    (lambda: F.max(t(3), t(3)), A, r"np\.maximum\(t, other\) of two"),
+    (lambda: t(3).max(t(3)), T, r"'axis' .* got Tensor \(3,\) float32\. Of two Tensors np\.maximum\(a, b\) takes"),
+    (lambda: np.min(t(3), t(3)), T, r"Of two Tensors np\.minimum\(a, b\) takes"),
+    (lambda: t(3).sum(t(3)), T, r"'axis' .* got Tensor .* Write whole numbers"),
     (lambda: ta.autograd.Function, A, r"autograd has no 'Function'\. Write an op: @ta\.op on the function, \.vjp under it\.$"),
     (lambda: ta.autograd.detect_anomaly(), A, r"Write ta\.detect_anomaly\(\)\.$"),
     (lambda: ta.autograd.functional.jacobian, A, r"Write ta\.vjp, ta\.jvp, ta\.jacobian, ta\.hessian or ta\.hvp\.$"),
@@ -403,7 +411,7 @@ def test_what_a_tensor_says_of_numpys_names_is_true():
         except AttributeError as error:
             said[name] = str(error)
     assert "Write np.pow(t, other)." in said["pow"] and "Write np.degrees(t)." in said["degrees"] and "Write np.acos(t)." in said["acos"]
-    assert "Write t.astype(np.half)." in said["half"] and "np.cumprod(t.numpy()): it has no derivative here" in said["cumprod"]
+    assert "Write t.astype(np.half)." in said["half"] and "np.unwrap(t.numpy()): it has no derivative here" in said["unwrap"]
     assert "Write" not in said["pi"] + said["linalg"] + said["ndarray"]
     asks = lambda function: isinstance(function, np.ufunc) or hasattr(function, "_implementation")     # it asks its operands
     for name in (name for name, text in said.items() if "no derivative here" in text and asks(getattr(np, name))):
@@ -422,7 +430,7 @@ def test_what_a_tensor_says_of_numpys_names_is_true():
                                   "huber_loss", "cosine_similarity", "scatter_add"])
 def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     torch = require("torch")
-    text = hints[name].partition(", which ")[0]
+    text = re.split(", which |, or ", hints[name])[0]
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 4)).astype(np.float32) * 3
     x[0, 0] = 0                                      # where the slopes of activations may jump
@@ -460,6 +468,30 @@ def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
     (wanted * torch.tensor(weights)).sum().backward()
     np.sum(got * weights).backward()
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["std", "var", "median", "cumprod", "max", "min", "GroupNorm"])
+def test_what_stands_for_a_function_of_positive_numbers_is_its_equal(name):
+    torch = require("torch")
+    x = np.random.default_rng(0).random((2, 6, 3))
+    call = {"cumprod": lambda t: t.cumprod(1), "max": lambda t: t.max(1).values, "min": lambda t: t.min(1).values,
+            "GroupNorm": torch.nn.GroupNorm(2, 6, affine=False)}
+    theirs, ours = torch.tensor(x, requires_grad=True), Tensor(x, requires_grad=True)
+    wanted = call.get(name, getattr(torch, name, None))(theirs)
+    got = eval(re.split(", as |, the |, for |, or |, before ", hints[name])[0], dict(np=np, F=F, t=ours, axis=1, groups=2))
+    np.testing.assert_allclose(got.numpy(), wanted.detach().numpy(), rtol=1e-9)
+    got.backward(g := np.random.default_rng(1).random(got.shape))
+    wanted.backward(torch.tensor(g))
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6, atol=1e-9)
+
+
+def test_what_stands_for_the_mean_over_a_batch_of_a_divergence_is_its_equal():
+    torch = require("torch")
+    x, target = np.log(np.random.default_rng(0).dirichlet(np.ones(4), 3)), np.random.default_rng(1).dirichlet(np.ones(4), 3)
+    each, instead = re.match(r"np\.mean\((.*)\), or (np\.sum\(\.\.\.\).*) for", hints["KLDivLoss"]).groups()
+    got = eval(instead.replace("...", each), dict(np=np, t=Tensor(x), target=target))
+    wanted = torch.nn.KLDivLoss(reduction="batchmean")(torch.tensor(x), torch.tensor(target))
+    assert got.item() == pytest.approx(wanted.item())
 
 
 def test_what_stands_for_adding_rows_takes_memory_for_them_alone_and_differentiates_what_is_added():
@@ -517,7 +549,7 @@ def test_a_name_is_suggested_only_if_it_is_a_name_of_the_module(module, name, me
     (lambda t: t == np.float64, "cannot be compared|bool"),
     (lambda t: t * np.ma.masked_array([1.0, 2.0], [True, False]), "masked array.*filled"),
     (lambda t: t.astype(complex), "holds real numbers or booleans, not complex128"), (lambda t: t.astype(object), "not object"),
-    (lambda t: np.where(np.array([True, False]), t, None), "where|None"), (lambda t: t.cumprod(), r"np.cumprod\(t.numpy\(\)\)"),
+    (lambda t: np.where(np.array([True, False]), t, None), "where|None"), (lambda t: t.unwrap(), r"np.unwrap\(t.numpy\(\)\)"),
     (lambda t: t.put(0, 1), r"np.put\(t.numpy\(\)\)"), (lambda t: t.var(1, 0), "one axis, or several as a tuple"),
     (lambda t: t.argmin(dim=0), "axis= for dim="),
     (lambda t: np.broadcast_to(t, (3,)), r"broadcast_to of Tensor \(2,\).*requested shape \(3,\)\.$")], ids=range(12))

@@ -93,7 +93,8 @@ ELSEWHERE = {
     "split": "np.split(t, range(size, t.shape[axis], size), axis), which takes the places to cut; a single number is how many parts",
     "where": "np.where(mask, t, other)", "select": "np.take(t, index, axis)", "indices": "t.argmax(axis) or t.argmin(axis)",
     "cat": "np.concatenate([...], axis)", "chunk": "np.split(t, parts, axis)", "t": "t.T", "dim": "t.ndim", "numel": "t.size",
-    "type": "t.dtype", "norm": "np.linalg.norm(t)", "contiguous": "nothing: memory order does not matter here",
+    "type": "t.dtype, or t.astype(dtype) for t.type(dtype)", "norm": "np.linalg.norm(t)",
+    "contiguous": "nothing: memory order does not matter here",
     "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
     "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)",
     "mm": "t @ other", "matmul": "t @ other", "bmm": "t @ other", "masked_fill": "np.where(mask, value, t)", "masked_select": "t[mask]",
@@ -120,8 +121,14 @@ ELSEWHERE = {
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
     "smooth_l1_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
-    "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t))",
-    "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30)))",
+    "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t)), or np.sum(...) / len(t) for reduction='batchmean'",
+    "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30))), "
+                            "which holds logarithms at -69 where PyTorch does at -100",
+    "std": "np.std(t, ddof=1), as PyTorch's, which divides by n - 1", "var": "np.var(t, ddof=1), as PyTorch's, which divides by n - 1",
+    "median": "np.sort(t, axis=None)[(t.size - 1) // 2], the lower of two as PyTorch's; np.median is their mean",
+    "cumprod": "np.exp(np.cumsum(np.log(t), axis)), for positive numbers",
+    "max": "np.max(t, axis), or np.maximum(t, other) of two", "min": "np.min(t, axis), or np.minimum(t, other) of two",
+    "GroupNorm": "F.layer_norm(t.reshape(len(t), groups, -1), t.size // len(t) // groups).reshape(t.shape), before weight and bias",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
     "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
     "fill_": "t.data[...] = value", "clamp_": "t.data[...] = t.data.clip(min, max)", "detach_": "t = t.detach()",
@@ -150,7 +157,7 @@ ELSEWHERE |= {name: ELSEWHERE[function] for name, function in {
     "CosineSimilarity": "cosine_similarity", "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d", "Conv1d": "conv1d",
     "Conv2d": "conv2d", "index_add_": "index_add", "scatter_add_": "scatter_add"}.items()}
 ELSEWHERE |= dict.fromkeys(("RNN", "LSTM", "GRU"), "a Module whose forward calls a Linear layer for one step after the other")
-ELSEWHERE |= dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"),
+ELSEWHERE |= dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "InstanceNorm2d"),
                            "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + 1e-5)")
 """What PyTorch's users look for, and what it is called here."""
 
@@ -223,6 +230,16 @@ def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Excepti
     if isinstance(error, TypeError) and "interpreted as an integer" not in text:
         return error
     return explain(f"{function.__module__.replace('numpy', 'np')}.{function.__name__}", [x for x in args if hasattr(x, "shape")], error)
+
+
+def no_setting(op: str, name: str, value: Any) -> TypeError:
+    """The error for a Tensor in place of a setting of an op."""
+    if name == "axis":
+        hint = f"Of two Tensors np.{op}imum(a, b) takes one element or the other." if op in ("max", "min") else \
+            "Write whole numbers, int(axis)."
+    else:
+        hint = f"Pass {name}.numpy() if it is a constant, or make it a positional input of the op."
+    return TypeError(f"{op}: {name!r} is a keyword argument, which no derivative reaches, and got {describe(value)}. {hint}")
 
 
 def listed(inputs: Sequence[Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, overload
 from numpy import asarray, dtype, generic, ndarray, ufunc
 
 from . import guard
-from .errors import Function, as_operand, describe, explain, listed
+from .errors import Function, as_operand, describe, explain, listed, no_setting
 from .guard import handed_out, tick
 
 
@@ -318,8 +318,7 @@ class Op:
                 inputs = tuple(given.get(k, parameters[k].default) for k in self.positional[:last + 1])
                 return self._bind(inputs, {k: v for k, v in static.items() if k not in self.positional})
             if isinstance(value, Variable):
-                raise TypeError(f"{self.__name__}: {name!r} is a keyword argument, which no derivative reaches, and got {describe(value)}. "
-                                f"Pass {name}.numpy() if it is a constant, or make it a positional input of the op.")
+                raise no_setting(self.__name__, name, value)
         return inputs, ({**self.defaults, **static} if self.defaults else static)
 
 
