@@ -207,7 +207,7 @@ CALLS = [
     (lambda: t(3).where(t(3) > 0, 0.0), A, r"Write np\.where\(mask, t, other\)\.$"),
     (lambda: t(3).select(0, 1), A, r"Write np\.take\(t, index, axis\)\.$"),
     (lambda: t(3, 4).max(1).indices, A, r"Write t\.argmax\(axis\)"),
-    (lambda: t(3, 4).topk(2), A, r"np\.argsort\(-t\.numpy\(\)\)\[\.\.\., :k\] for the indices"),
+    (lambda: t(3, 4).topk(2), A, r"Write np\.take_along_axis\(t, indices, -1\) with"),
     (lambda: t(3).std(unbiased=False), T, r"write ddof=1 for unbiased=True.*ddof=0"),
     (lambda: t(3).var(0, correction=0), T, r"^var\(\) speaks NumPy.*ddof=0 for .*correction=0"),
     (lambda: t(3).any(dim=0), T, r"^any\(\) speaks NumPy here: write axis="),
@@ -483,6 +483,20 @@ def test_what_stands_for_a_function_of_positive_numbers_is_its_equal(name):
     got.backward(g := np.random.default_rng(1).random(got.shape))
     wanted.backward(torch.tensor(g))
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6, atol=1e-9)
+
+
+def test_what_stands_for_topk_is_its_equal():
+    torch = require("torch")
+    x = np.random.default_rng(0).standard_normal((2, 9))
+    theirs, ours = torch.tensor(x, requires_grad=True), Tensor(x, requires_grad=True)
+    wanted = theirs.topk(3).values
+    wanted.square().sum().backward()
+    values, *ways = re.match(r"(.*) with indices = (.*), or, .* fast, (.*)", hints["topk"]).groups()
+    for way in ways:
+        got = eval(values, dict(np=np, t=ours, indices=eval(way, dict(np=np, t=ours, k=3))))
+        assert sorted(got.numpy().ravel()) == sorted(wanted.detach().numpy().ravel())
+        assert np.array_equal(grad((got * got).sum(), ours)[0].numpy(), theirs.grad.numpy())
+    assert np.array_equal(eval(values, dict(np=np, t=x, indices=eval(ways[0], dict(np=np, t=ours, k=3)))), wanted.detach().numpy())
 
 
 def test_what_stands_for_the_mean_over_a_batch_of_a_divergence_is_its_equal():
