@@ -233,6 +233,9 @@ CALLS = [
     (lambda: t(3).max(t(3)), T, r"'axis' .* got Tensor \(3,\) float32\. Of two Tensors np\.maximum\(a, b\) takes"),
     (lambda: np.min(t(3), t(3)), T, r"Of two Tensors np\.minimum\(a, b\) takes"),
     (lambda: t(3).sum(t(3)), T, r"'axis' .* got Tensor .* Write whole numbers"),
+    (lambda: nn.Flatten(), A, r"Write t\.reshape\(len\(t\), -1\) in forward"),
+    (lambda: ta.device("cpu"), A, r"Write nothing: everything is on the CPU"),
+    (lambda: nn.Linear(2, 2).weight.device, A, r"Write nothing: everything is on the CPU"),
     (lambda: ta.autograd.Function, A, r"autograd has no 'Function'\. Write an op: @ta\.op on the function, \.vjp under it\.$"),
     (lambda: ta.autograd.detect_anomaly(), A, r"Write ta\.detect_anomaly\(\)\.$"),
     (lambda: ta.autograd.functional.jacobian, A, r"Write ta\.vjp, ta\.jvp, ta\.jacobian, ta\.hessian or ta\.hvp\.$"),
@@ -483,6 +486,65 @@ def test_what_stands_for_a_function_of_positive_numbers_is_its_equal(name):
     got.backward(g := np.random.default_rng(1).random(got.shape))
     wanted.backward(torch.tensor(g))
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6, atol=1e-9)
+
+
+def test_what_stands_for_a_method_of_pytorchs_is_its_equal():
+    torch = require("torch")
+    x, other = np.random.default_rng(0).random((2, 3, 4)), np.zeros((5, 2, 3, 4), np.float32)
+    for name, wanted in {"flatten": lambda t: t.flatten(1), "rsqrt": lambda t: t.rsqrt(), "unbind": lambda t: torch.stack(t.unbind(1)),
+                         "expand_as": lambda t: t.expand_as(torch.tensor(other)), "view_as": lambda t: t.view_as(torch.tensor(other[0])),
+                         "type_as": lambda t: t.type_as(torch.tensor(other)), "from_numpy": lambda t: t, "int": lambda t: t.int()}.items():
+        names = dict(np=np, Tensor=Tensor, t=Tensor(x), array=x, axis=1, other=other if name != "view_as" else other[0])
+        got = eval(hints[name].partition(" for ")[0], names)
+        np.testing.assert_array_equal(np.stack(got) if name == "unbind" else got, wanted(torch.tensor(x)).numpy(), strict=True)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_what_stands_for_set_grad_enabled_is_its_equal(mode):
+    found = {}
+    exec(hints["set_grad_enabled"] + "\n    y = 2 * t", names := dict(ta=ta, mode=mode, t=t(3)), found)
+    assert names["t"].requires_grad and found["y"].requires_grad is mode
+
+
+@pytest.mark.parametrize("name", ["normal_", "uniform_", "masked_fill_"])
+def test_what_stands_for_writing_into_a_tensor_writes_there(name):
+    weight, value = t(2, 3), 7.0
+    mask = weight.numpy() > 1
+    exec(hints[name], dict(nn=nn, t=weight, mean=7, std=0, low=7, high=7, mask=mask, value=value))
+    assert np.array_equal(weight.numpy(), np.full((2, 3), 7) if name != "masked_fill_" else np.where(mask, 7, t(2, 3).numpy()))
+
+
+@pytest.mark.parametrize("name, make", [("StepLR", lambda o, lr: lr.StepLR(o, 2, 0.5)),
+                                        ("ExponentialLR", lambda o, lr: lr.ExponentialLR(o, 0.5))])
+def test_what_stands_for_a_schedule_of_pytorchs_is_its_equal(name, make):
+    torch = require("torch")
+    theirs, ours = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.3), optim.SGD([t(1)], 0.3)
+    wanted = make(theirs, torch.optim.lr_scheduler)
+    schedule = eval(hints[name], dict(optim=optim, optimizer=ours, gamma=0.5, step_size=2))
+    with pytest.raises(AttributeError) as caught:
+        schedule.get_last_lr()
+    first, every = re.search(r"Write (.*), or (.*)\.$", str(caught.value)).groups()
+    for _ in range(5):
+        assert wanted.get_last_lr() == pytest.approx(eval(every, dict(optimizer=ours)))
+        assert wanted.get_last_lr() == pytest.approx([eval(first, dict(schedule=schedule))])
+        theirs.step()
+        wanted.step()
+        schedule.step()
+
+
+def test_what_stands_for_rmsprop_is_its_equal_once_it_has_run_for_some_steps():
+    torch = require("torch")
+    theirs, ours = torch.full((3,), 2.0, dtype=torch.float64, requires_grad=True), t(3, dtype=np.float64)
+    ours.data[...] = 2
+    instead = eval(hints["RMSprop"].partition(", which ")[0], dict(optim=optim, params=[ours], lr=0.01))
+    optimizers = torch.optim.RMSprop([theirs], 0.01), instead
+    for step in range(1, 1500):
+        before = theirs.detach().numpy().copy(), ours.numpy().copy()
+        theirs.grad, ours.grad = torch.full((3,), 1 + 0.1 * (step % 3), dtype=torch.float64), np.full(3, 1 + 0.1 * (step % 3))
+        for optimizer in optimizers:
+            optimizer.step()
+        ratio = (ours.numpy() - before[1]) / (theirs.detach().numpy() - before[0])
+        np.testing.assert_allclose(ratio, np.sqrt(1 - 0.99 ** step), rtol=1e-6)
 
 
 def test_what_stands_for_topk_is_its_equal():

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .errors import describe
+from .errors import Elsewhere, describe
 
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
@@ -43,6 +43,8 @@ class Schedule:
     when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one). Raises TypeError
     unless it is given an optimiser and a function, and where the function returns no number; then the step and the rates stay as they were.
     """
+
+    get_last_lr = Elsewhere("get_last_lr", "schedule.lr, or [group['lr'] for group in optimizer.param_groups]")
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
         _groups(optimizer)
