@@ -14,7 +14,7 @@ from . import guard
 from .allocator import keep_freed
 from .engine import Variable, clone, constant, local, sweep
 from .errors import Function as _Function  # under its own name it would be taken for torch.autograd.Function
-from .errors import describe, missing_from, numbers_of, refuse_mask
+from .errors import describe, missing_from, numbers_of, own_names, refuse_mask
 
 
 class _Recording(ContextDecorator):
@@ -199,6 +199,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
     guard.take_back(found)
 
 
+@own_names
 def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False,
          allow_unused: bool = False) -> tuple[Any, ...]:
     """The gradients d(sum of outputs)/d(inputs) as a tuple, one for each input; no `.grad` is touched.

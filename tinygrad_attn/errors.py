@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import inspect
 import linecache
 import operator
 import os
@@ -69,19 +70,25 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
-TORCH_ONLY = {"dim", "keepdim", "unbiased", "correction"}
+_DDOF = ("speaks NumPy here: write ddof=1 for unbiased=True or correction=1, which PyTorch takes unless told otherwise, and ddof=0 for "
+         "unbiased=False or correction=0, as it is here")
+TORCH_ONLY = dict.fromkeys(("dim", "keepdim"), "speaks NumPy here: write axis= for dim=, and keepdims= for keepdim=") | {
+    "unbiased": _DDOF, "correction": _DDOF, "dtype": "has no dtype= here: write .astype(dtype) on what goes in or comes out",
+    "device": "has no device=: leave it out, everything is on the CPU", "only_inputs": "has no only_inputs=: leave it out",
+    "map_location": "has no map_location=: leave it out", "weights_only": "has no weights_only=: leave it out",
+    "start_dim": "has no start_dim=: write t.reshape(len(t), -1) for start_dim=1"}
 
 
-def numpy_names(function: Function) -> Function:
-    """A function that says so when it is called with PyTorch's `dim`, `keepdim`, `unbiased` or `correction` instead of NumPy's names."""
+def own_names(function: Function) -> Function:
+    """A function that says what to write when it is called with a keyword of PyTorch's that it does not have."""
+    names = inspect.signature(function).parameters
+    foreign, one_axis = TORCH_ONLY.keys() - names, "axis" in names
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and not TORCH_ONLY.isdisjoint(kwargs):
-            raise TypeError(f"{function.__name__}() speaks NumPy here: write " + (
-                "axis= for dim=, and keepdims= for keepdim=." if "dim" in kwargs or "keepdim" in kwargs else
-                "ddof=1 for unbiased=True or correction=1, which PyTorch takes unless told otherwise, and ddof=0 for unbiased=False or "
-                "correction=0, as it is here."))
-        if len(args) > 2 and args[-1].__class__ is int:
+        if kwargs and not foreign.isdisjoint(kwargs):
+            raise TypeError(f"{function.__name__}() {next(TORCH_ONLY[name] for name in TORCH_ONLY if name in foreign & {*kwargs})}.")
+        if one_axis and len(args) > 2 and args[-1].__class__ is int:
             raise TypeError(f"{function.__name__}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
                             "by name.")
         return function(*args, **kwargs)

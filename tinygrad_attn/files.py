@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import own_names
 from .tensor import Tensor
 
 __all__ = ["load", "load_metadata", "load_with_metadata", "save"]
@@ -164,6 +165,7 @@ def _flush_folder(folder: str) -> None:
 
 # ---- loading --------------------------------------------------------------------------------------------------------
 
+@own_names
 def load(path: Path) -> dict[str, NDArray[Any]]:
     """Read a safetensors file into {name: ndarray}: `model.load_state_dict(ta.load("model.safetensors"))`.
 

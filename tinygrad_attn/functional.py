@@ -21,7 +21,7 @@ import numpy as np
 from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .engine import Variable
-from .errors import describe, missing_from, numpy_names, refuse_mask
+from .errors import describe, missing_from, own_names, refuse_mask
 from .kernels.sigmoid import MANY
 from .tensor import Tensor, get_default_dtype
 
@@ -67,7 +67,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 # ---- softmax
 
 
-@numpy_names
+@own_names
 def softmax(x: Any, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.  A row that is all -inf gives NaN, as in PyTorch.
 
@@ -78,7 +78,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     return (fused.softmax if x.ndim and fused.fits(x) else reference.softmax_reference)(x, axis=axis)
 
 
-@numpy_names
+@own_names
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same shape.
 
@@ -89,7 +89,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return (fused.log_softmax if x.ndim and fused.fits(x) else reference.log_softmax_reference)(x, axis=axis)
 
 
-@numpy_names
+@own_names
 def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow.
 

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .errors import own_names
 from .tensor import Tensor, get_default_dtype
 
 __all__ = [
@@ -290,6 +291,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in shape)
 
 
+@own_names
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype unless given.
 
@@ -299,6 +301,7 @@ def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fals
     return Tensor(default_generator().uniform(_shape(shape), dtype=dtype), requires_grad=requires_grad)
 
 
+@own_names
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype unless given.
 

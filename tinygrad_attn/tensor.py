@@ -11,7 +11,7 @@ import numpy as np
 from . import autograd, guard, interop, ops
 from .convert import as_array, as_data, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import Elsewhere, compared, describe, in_terms_of, numpy_names, only_renamed
+from .errors import Elsewhere, compared, describe, in_terms_of, only_renamed, own_names
 from .graph import RETAINED
 from .interop import CALLS, FUNCTIONS, UFUNCS
 
@@ -320,17 +320,17 @@ class Tensor(Variable):
         if order != "C":
             raise ValueError(f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, reshape(len(t), -1).")
         return ops.reshape(self, shape=as_sizes(shape))
-
     view = reshape
 
     def ravel(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
+    @own_names
     def flatten(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
     def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
         return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
 
-    @numpy_names
+    @own_names
     def squeeze(self, axis: Axis = None) -> Tensor: return _np.squeeze(self, axis)
     def repeat(self, repeats: Any, axis: int | None = None) -> Tensor: return _np.repeat(self, repeats, axis)
     def take(self, indices: Any, axis: int | None = None) -> Tensor: return _np.take(self, indices, axis)
@@ -344,35 +344,35 @@ class Tensor(Variable):
 
     # ---- reductions and the rest of NumPy's methods
 
-    @numpy_names
+    @own_names
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.sum(self, axis=axis, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.mean(self, axis=axis, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def var(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
         return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def std(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.max(self, axis=axis, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.min(self, axis=axis, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.prod(self, axis=axis, keepdims=keepdims)
 
-    @numpy_names
+    @own_names
     def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis=axis)
     def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
     def dot(self, other: Any) -> Tensor: return np.dot(self, other)
@@ -385,14 +385,14 @@ class Tensor(Variable):
     def relu(self) -> Tensor: return ops.relu(self)
     def sigmoid(self) -> Tensor: return ops.sigmoid(self)
     def abs(self) -> Tensor: return ops.absolute(self)
-    @numpy_names
+    @own_names
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmax(axis, keepdims=keepdims)
-    @numpy_names
+    @own_names
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmin(axis, keepdims=keepdims)
     def argsort(self, axis: int = -1) -> np.ndarray: return self._data.argsort(axis)
-    @numpy_names
+    @own_names
     def all(self, axis: Axis = None, keepdims: bool = False) -> Any: return self._data.all(axis, keepdims=keepdims)
-    @numpy_names
+    @own_names
     def any(self, axis: Axis = None, keepdims: bool = False) -> Any: return self._data.any(axis, keepdims=keepdims)
 
 
