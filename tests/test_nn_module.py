@@ -580,3 +580,28 @@ def test_a_name_that_is_no_text_is_refused_like_any_other():
     model = nn.Linear(2, 1)
     with pytest.raises(ValueError, match=r"does not fit Linear.*\n.*unexpected: 0\.$"):
         model.load_state_dict({**model.state_dict(), 0: np.ones(1)})
+
+
+def test_a_name_that_is_registered_as_none_stays_registered():
+    class Net(nn.Module):
+        def __init__(self):
+            self.register_buffer("mask", None)
+            self.register_buffer("past", None, persistent=False)
+            self.register_buffer("cache", np.zeros(2))
+            self.register_parameter("scale", None)
+
+    net = Net()
+    assert net.mask is net.past is net.scale is None and list(net.state_dict()) == ["cache"]
+    other = copy.copy(net)
+    net.cache = None
+    net.mask, net.past, net.cache, net.scale = np.ones(2), np.ones(2), Tensor(np.ones(2)), nn.Parameter(np.ones(2))
+    assert list(net.state_dict()) == ["scale", "mask", "cache"] and [name for name, _ in net.named_parameters()] == ["scale"]
+    assert net.astype(np.float16).past.dtype == np.float16 and other.mask is None
+    for unregistered in (other, copy.deepcopy(other), nn.Linear(2, 2, bias=False)):
+        with pytest.raises(TypeError, match="is a Parameter of .* would no longer be trained"):
+            setattr(unregistered, "bias" if isinstance(unregistered, nn.Linear) else "scale", Tensor(np.ones(2), requires_grad=True))
+    with pytest.raises(TypeError, match="is a Buffer of .* delete it first"):
+        other.mask = 3
+    del other.mask
+    other.mask = 3
+    assert other.mask == 3

@@ -55,7 +55,7 @@ class Linear(Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None) -> None:
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.empty(out_features, in_features, dtype=dtype)
-        self.bias = Parameter.empty(out_features, dtype=dtype) if bias else None
+        self.register_parameter("bias", Parameter.empty(out_features, dtype=dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

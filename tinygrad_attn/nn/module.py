@@ -100,28 +100,50 @@ class Module:
         hint = f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else nearest(name, dir(self))
         raise AttributeError(text if name.startswith("__") else text + hint, name=name, obj=self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def _place(self, name: str) -> tuple[type | None, bool]:
+        """(Parameter, or Buffer, or None, does it persist?): what belongs under this name, even if nothing is there yet."""
         known = self.__dict__.get(name)
-        if isinstance(known, Parameter) and not isinstance(value, Parameter) and value is not None:
+        if isinstance(known, (Parameter, Buffer)):
+            return (Parameter, True) if isinstance(known, Parameter) else (Buffer, known.persistent)
+        empty = self.__dict__.get("_empty", {}) if known is None and name in self.__dict__ else {}       # a deleted name is forgotten
+        return empty.get(name, (None, True))
+
+    def _leave_empty(self, name: str, kind: type, persistent: bool = True) -> None:
+        """None under a name that is registered; what is assigned later is registered too."""
+        object.__setattr__(self, "_empty", {**self.__dict__.get("_empty", {}), name: (kind, persistent)})
+        object.__setattr__(self, name, None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind, persistent = self._place(name)
+        if kind is not None and value is None:
+            self._leave_empty(name, kind, persistent)
+            return
+        if kind is Parameter and not isinstance(value, Parameter):
             raise TypeError(f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it "
                             "would no longer be trained. Write nn.Parameter(value), or use load_state_dict.")
-        if isinstance(known, Buffer) and not isinstance(value, (Parameter, Buffer)) and value is not None:
+        if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
             if not isinstance(value, (Tensor, np.ndarray, np.generic)):
                 raise TypeError(f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, so it "
-                                "would no longer be saved. Write nn.Buffer(value), or set it to None first.")
-            value = Buffer(value, persistent=known.persistent)
+                                "would no longer be saved. Write nn.Buffer(value), or delete it first.")
+            value = Buffer(value, persistent=persistent)
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """The same as `self.name = Buffer(tensor, persistent=persistent)`; ValueError for a name with a dot in it."""
-        setattr(self, check_name(name), None if tensor is None else Buffer(tensor, persistent=persistent))
+        """The same as `self.name = Buffer(tensor, persistent=persistent)`, or a place for one; ValueError for a name with a dot in it."""
+        if tensor is None:
+            self._leave_empty(check_name(name), Buffer, persistent)
+        else:
+            setattr(self, check_name(name), Buffer(tensor, persistent=persistent))
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """The same as `self.name = param`; TypeError for what would not be trained, ValueError for a name with a dot in it."""
+        """The same as `self.name = param`, or a place for one; TypeError for what would not be trained, ValueError for a dotted name."""
         if not (param is None or isinstance(param, Parameter)):
             raise TypeError(f"register_parameter takes a Parameter, got {describe(param)}; write nn.Parameter(value), or register_buffer "
                             "for what is not trained.")
-        setattr(self, check_name(name), param)
+        if param is None:
+            self._leave_empty(check_name(name), Parameter)
+        else:
+            setattr(self, check_name(name), param)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """The same as `self.name = module`; TypeError for what is no Module, ValueError for a name with a dot in it."""
