@@ -193,3 +193,11 @@ def test_both_ways_to_the_command_line_are_one():
 def test_ci_has_every_optional_library(name):
     """So that no other test can be skipped there unseen."""
     assert require(name).__name__ == name
+
+
+def test_the_readme_names_the_pythons_that_the_classifiers_name():
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    minor = [int(line.rpartition(".")[2]) for line in known if line.startswith("Programming Language :: Python :: 3.")]
+    for page in ("README.md", "README.zh-CN.md"):
+        first, last = re.search(r"Python 3\.(\d+) \S+ 3\.(\d+)", (ROOT / page).read_text("utf-8")).groups()
+        assert minor == [*range(int(first), int(last) + 1)]
