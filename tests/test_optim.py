@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support import require
 
+import tinygrad_attn as ta
 from tinygrad_attn import Tensor, guard, nn, no_grad, optim, threads
 
 torch = require("torch")
@@ -758,7 +759,8 @@ def exhausted():
 @pytest.mark.parametrize("call, error, text", [
     (lambda: optim.SGD(exhausted()), ValueError, r"generator.*write list\(model.parameters\(\)\)"),
     (lambda: optim.SGD([]), ValueError, "got no parameters"),
-    (lambda: optim.SGD([{"params": []}]), ValueError, "group is empty"),
+    (lambda: optim.SGD([{"params": []}]), ValueError, "group is empty: leave it out; or has the generator"),
+    (lambda: optim.SGD([{"params": [leaf()], "name": "head"}]), ValueError, r"param_groups\[i\]\[key\] = value afterwards for a key"),
     (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; write SGD\(\[p\]\)"),
     (lambda: optim.SGD(3), TypeError, "list of parameters, got int"),
     (lambda: optim.SGD(nn.Sequential(nn.ReLU())), TypeError, r"got Sequential; .*SGD\(model.parameters\(\)\) for a module"),
@@ -856,3 +858,49 @@ def test_no_warnings_in_ordinary_use():
         weights = [leaf(), leaf()]
         weights[0].sum().backward()
         optim.AdamW(weights).step()
+
+
+class SignMomentum(optim.Optimizer):
+    """With a step of its own, as PyTorch's users write one."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+        self.state = {}
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state.setdefault(p, {"step": 0, "m": np.zeros_like(p.data)})
+                state["step"] += 1
+                state["m"] = 0.9 * state["m"] + p.grad.data / state["step"]
+                p.data -= group["lr"] * state["m"]
+
+
+def test_the_state_of_an_optimiser_of_ones_own_is_saved_and_loaded(tmp_path):
+    require("safetensors")
+
+    def train(steps, resume=None):
+        ta.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = SignMomentum(model.parameters())
+        done = ta.load_checkpoint(tmp_path / "half.st", model=model, optimizer=optimizer).step if resume else 0
+        for _ in range(done, steps):
+            optimizer.zero_grad()
+            (model(ta.randn(4, 2)) ** 2).sum().backward()
+            optimizer.step()
+        ta.save_checkpoint(tmp_path / "half.st", model=model, optimizer=optimizer, step=steps)
+        return model.weight.numpy().copy(), optimizer
+
+    whole, _ = train(6)
+    _, half = train(3)
+    again, resumed = train(6, True)
+    assert np.array_equal(again, whole) and len(resumed.state) == 2
+    saved = half.state_dict()
+    half.state.clear()
+    assert saved["state"][0]["step"] == 3
+    half.load_state_dict(saved)
+    half.state[half.param_groups[0]["params"][0]] = np.ones(2)
+    with pytest.raises(TypeError, match="state of parameter 0 is array .* make it a dict"):
+        ta.save_checkpoint(tmp_path / "half.st", model=nn.Linear(2, 1), optimizer=half)
+    half.load_state_dict(saved)
+    assert [entry["step"] for entry in half.state.values()] == [3, 3] and {*half.state} == {*half.param_groups[0]["params"]}

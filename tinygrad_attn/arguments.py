@@ -281,7 +281,7 @@ def parameters_of_group(params: Any, seen: set[int]) -> list[Tensor]:
     """The tensors of one group, each once, all of them leaves that want a gradient."""
     params = [params] if isinstance(params, Tensor) else list(params)
     if not params:
-        raise ValueError("a parameter group is empty; has the generator in it been walked through already?")
+        raise ValueError("a parameter group is empty: leave it out; or has the generator in it been walked through already?")
     found: dict[int, Tensor] = {}
     for i, p in enumerate(params):
         if not isinstance(p, Tensor):

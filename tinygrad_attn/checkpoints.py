@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import unmade
+from .errors import describe, unmade
 from .files import Path, load_with_metadata, save
 from .random import get_rng_state, set_rng_state
 
@@ -44,6 +44,9 @@ def save_checkpoint(
     if optimizer is not None:
         state = optimizer.state_dict()
         metadata["optimizer"] = _json({"param_groups": state["param_groups"]}, "the optimiser's groups")
+        for i, entry in state["state"].items():
+            if not isinstance(entry, Mapping):
+                raise TypeError(f"the optimiser's state of parameter {i} is {describe(entry)}; make it a dict of arrays and numbers.")
         arrays |= {f"optimizer.{i}.{name}": np.asarray(value)
                    for i, entry in state["state"].items() for name, value in entry.items()}
     if schedule is not None:
@@ -67,10 +70,10 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     progress = Progress(int(_parsed("step", metadata, path)), _parsed("extra", metadata, path))
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
-        state: dict[int, dict[str, NDArray[Any]]] = {}
+        state: dict[int, dict[str, Any]] = {}
         for name, value in _under("optimizer.", arrays).items():
             index, key = name.split(".", 1)
-            state.setdefault(int(index), {})[key] = value
+            state.setdefault(int(index), {})[key] = value if value.ndim else value.item()       # such as the number of steps
         parts.append((optimizer, {"state": state, **_parsed("optimizer", metadata, path)}))
     if schedule is not None:
         parts.append((schedule, _parsed("schedule", metadata, path)))

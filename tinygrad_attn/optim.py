@@ -8,8 +8,8 @@ written back. Large ones are updated where they are, in blocks that fit in the c
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .arguments import check_betas, check_closure, check_decay, check_setting, p
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .errors import Elsewhere, missing_from, warn
-from .kernels.memory import contiguous
+from .kernels.memory import Scratch, contiguous
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
 
@@ -31,6 +31,7 @@ Array = NDArray[Any]
 SMALL = 2**14   # parameters with fewer numbers share one flat array
 BLOCK = 2**17   # numbers updated at a time, by one thread alone
 SHARED = 2**18  # from here on a second thread pays
+_scratch = Scratch(2 * BLOCK)
 _ABSTRACT = "use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update"
 _NO_GRADIENT = ("step() changed nothing: no parameter has a gradient. Call loss.backward() before it, and zero_grad() before that, not "
                 "between; the loss must depend on the parameters that the optimiser was given")
@@ -116,7 +117,8 @@ class Optimizer:
         """Train more parameters, with settings of their own. Raises as the constructor does."""
         unknown = set(group) - set(self.defaults) - {"params", "initial_lr"}
         if unknown or "params" not in group:
-            raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}")
+            raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}. "
+                             "Write optimizer.param_groups[i][key] = value afterwards for a key of your own")
         seen = {id(p) for full in self.param_groups for p in full["params"]}
         full = {**self.defaults, **group, "params": parameters_of_group(group["params"], seen)}
         self._check(full)
@@ -203,9 +205,14 @@ class Optimizer:
             self._buckets, self._walked = made, walked
         return self._buckets
 
+    def _own_state(self) -> Any:
+        """What an optimiser with a step() of its own keeps in self.state for each parameter, as PyTorch's do; else None."""
+        return vars(self).get("state") if type(self)._update is Optimizer._update else None
+
     def state_dict(self) -> dict[str, Any]:
         """{"state": {index: {"step": n, name: array}}, "param_groups": [...]}, PyTorch's form. Arrays are copies."""
-        state = {}
+        own = self._own_state() or {}
+        state = {i: deepcopy(own[p]) for i, p in enumerate(p for group in self.param_groups for p in group["params"]) if p in own}
         for group, buckets in zip(self.param_groups, [] if self._buckets is None else self._made_buckets()):
             for bucket in buckets:
                 bucket.kept(self._state_names(group))
@@ -246,6 +253,12 @@ class Optimizer:
         any(settle)  # in one call, so that Ctrl-C comes before it, where all is as it was, or after it
 
     def _restore(self, state: Mapping[Any, Mapping[str, Any]], groups: list[dict[str, Any]]) -> None:
+        if (own := self._own_state()) is not None:
+            params = [p for group in groups for p in group["params"]]
+            loaded = {params[int(i)]: deepcopy(entry) for i, entry in state.items()}
+            own.clear()
+            own.update(loaded)
+            return
         places = {index: (bucket, i, group) for group, buckets in zip(groups, self._made_buckets())
                   for bucket in buckets for i, index in enumerate(bucket.indices)}
         for index, entry in state.items():
@@ -260,19 +273,6 @@ class Optimizer:
             for name in names:
                 bucket.put(i, name, np.asarray(entry[name]))
             bucket.steps[i] = int(entry.get("step", 1)) if names or self._counts(group) else 0
-
-
-class _Scratch(threading.local):
-    """Two blocks of working memory for each thread, kept, since fresh memory costs as much as a pass over it."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[np.dtype[Any], Array] = {}
-
-    def of(self, dtype: np.dtype[Any]) -> Array:
-        return self.blocks[dtype] if dtype in self.blocks else self.blocks.setdefault(dtype, np.empty((2, 2 * BLOCK), dtype))
-
-
-_scratch = _Scratch()
 
 
 def _in_blocks(work: list[tuple[Callable[..., None], Array, Array, list[Array]]]) -> None:

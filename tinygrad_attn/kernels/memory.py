@@ -12,6 +12,7 @@ a fifth to a half of the time in strips of 32 columns, and elsewhere about the s
 """
 
 import math
+import threading
 
 import numpy as np
 from numpy import ndarray
@@ -52,6 +53,16 @@ def contiguous(x: ndarray) -> ndarray:
     for i in range(0, x.shape[-1], STRIP):
         y[..., i:i + STRIP] = x[..., i:i + STRIP]
     return y
+
+
+class Scratch(threading.local):
+    """Two blocks of working memory for each thread, kept, since fresh memory costs as much as a pass over it."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.blocks = length, dict[np.dtype, ndarray]()
+
+    def of(self, dtype: np.dtype) -> ndarray:
+        return self.blocks[dtype] if dtype in self.blocks else self.blocks.setdefault(dtype, np.empty((2, self.length), dtype))
 
 
 def _at_line(size: int, dtype: np.dtype) -> ndarray:
