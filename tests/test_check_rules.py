@@ -162,3 +162,11 @@ def test_one_element_of_a_large_group_is_found():
     one = named("one", lambda x: x * 2.0, lambda g, y, x: 2 * g * np.where(np.arange(x.size) == index, 2, 1))
     report = check(one, np.random.default_rng(0).uniform(0.5, 2, 20_000), fast_mode=True)
     assert report.worst.index == (index,)
+
+
+def test_small_slopes_beside_a_large_one_are_judged_by_their_own_size():
+    x = np.array([0.007, 1.05, -0.74, 0.72, 1.62, -1.2])
+    report = check(named("inverse", lambda x: 1 / x, lambda g, y, x: -g / x), x)
+    assert report.diagnosis.kind == "extra factor" and "a factor x too many" in report.diagnosis, report
+    report = check(named("inverse", lambda x: 1 / x, lambda g, y, x: -g * y * y * np.array([2, 2, 2, 1, 2, 2])), x)
+    assert "everywhere" not in report.diagnosis, report

@@ -45,6 +45,12 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
     return bool(np.linalg.norm(p - q) <= FIT * max(np.linalg.norm(p), np.linalg.norm(q)) + tolerance)
 
 
+def apart(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> np.ndarray:
+    """Where the two differ.  A small element is judged by its own size, as the check itself does: beside a large one any would pass."""
+    size = np.abs(q).max(initial=0)
+    return np.abs(p - q) > np.minimum(FIT * size, 1e-3 * np.abs(q) + 1e-5 * min(1, size)) + tolerance
+
+
 def not_finite(p: Pattern) -> Diagnosis | None:
     """The function leaves its domain a step away, or the rule gives NaN or Inf."""
     if not np.isfinite(p.n).all() and p.y is not None and not np.isfinite(p.y).all():
@@ -81,8 +87,9 @@ def numeric_zero(p: Pattern) -> Diagnosis | None:
 
 def constant_factor(p: Pattern) -> Diagnosis | None:
     """The gradient is a constant times the slope: -1, a size, 2, 1/2 and the like."""
-    factor = fit_factor(p.a, p.n)
-    if factor is None or any((other := fit_factor(a, n)) is None or abs(other - factor) > 1e-3 * abs(factor) for a, n in p.elsewhere()):
+    factor = fit_factor(p.a, p.n, p.tolerance)
+    if factor is None or any((other := fit_factor(a, n, p.tolerance)) is None or abs(other - factor) > 1e-3 * abs(factor)
+                             for a, n in p.elsewhere()):
         return None
     if abs(factor + 1) < 1e-3:
         return Diagnosis("sign", f"the gradient has the wrong sign {p.everywhere} (constant factor -1).")
@@ -124,13 +131,15 @@ def _root_or_count(factor: float, size: int) -> str:
     return ""
 
 
-def fit_factor(a: np.ndarray, n: np.ndarray) -> float | None:
-    """c with a = c n to FIT, if there is one that is neither 0 nor 1."""
+def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: float = 0.0) -> float | None:
+    """c with a = c n to FIT, also at the small elements, if there is one that is neither 0 nor 1."""
     norm = float(np.sum(n * n))
     if not norm or not np.isfinite(a).all():
         return None
     factor = float(np.sum(a * n)) / norm
-    return factor if factor and abs(factor - 1) > 1e-5 and same(a, factor * n) else None
+    if not factor or abs(factor - 1) <= 1e-5 or not same(a, factor * n) or apart(a, factor * n, abs(factor) * tolerance).any():
+        return None
+    return factor
 
 
 def _constant_axes(v: np.ndarray) -> set[int]:
@@ -155,7 +164,8 @@ def transposed(p: Pattern) -> Diagnosis | None:
         if axes == tuple(range(p.a.ndim)):
             continue
         turned = p.n.transpose(axes)
-        if turned.shape == p.a.shape and (same(p.a, turned) or (c := fit_factor(p.a, turned)) and round(c, 4) in (-1.0, 2.0, 0.5)):
+        factor = fit_factor(p.a, turned, p.tolerance) if turned.shape == p.a.shape else None
+        if same(p.a, turned) or factor is not None and round(factor, 4) in (-1.0, 2.0, 0.5):
             which = "transposed" if p.a.ndim == 2 else f"transposed: the axes are in the order {axes}"
             return Diagnosis("transposed", f"the gradient is right but {which}. Equal sizes hide it from a shape check.")
         reshaped = p.n.transpose(axes).reshape(p.a.shape)
@@ -245,7 +255,7 @@ def some_elements(p: Pattern) -> Diagnosis | None:
     if not off.any() or off.all() or p.a.size < 3:
         return None
     a, n = p.a[off], p.n[off]
-    factor = fit_factor(a, n) if len(a) > 1 else None
+    factor = fit_factor(a, n, p.tolerance) if len(a) > 1 else None
     if not a.any():
         how = "is zero"
     elif factor is None:
@@ -341,7 +351,7 @@ def _is(name: str) -> str:
 
 def elements_off(p: Pattern) -> np.ndarray:
     """Where rule and slope differ by more than may be."""
-    return np.abs(p.a - p.n) > FIT * np.abs(p.n).max(initial=0) + p.tolerance
+    return apart(p.a, p.n, p.tolerance)
 
 
 def _listed(axes: Any) -> str:
