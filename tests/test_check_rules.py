@@ -170,3 +170,20 @@ def test_small_slopes_beside_a_large_one_are_judged_by_their_own_size():
     assert report.diagnosis.kind == "extra factor" and "a factor x too many" in report.diagnosis, report
     report = check(named("inverse", lambda x: 1 / x, lambda g, y, x: -g * y * y * np.array([2, 2, 2, 1, 2, 2])), x)
     assert "everywhere" not in report.diagnosis, report
+
+
+def spoilt(name, forward, rule, factors):
+    """A right rule, but for these factors."""
+    return named(name, forward, lambda g, y, x: rule(g, y, x) * factors)
+
+
+def ones_but(index, factor, shape=(4, 4)):
+    factors = np.ones(shape)
+    factors[index] = factor
+    return factors
+
+
+@pytest.mark.parametrize("index", [(1, 1), (0, 2), (3, 1)])
+def test_one_element_of_a_square_matrix_is_no_triangle(index):
+    sine = spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(index, 1.3))
+    assert f"only at index {index};" in check(sine, np.random.default_rng(0).standard_normal((4, 4))).diagnosis
