@@ -187,3 +187,8 @@ def ones_but(index, factor, shape=(4, 4)):
 def test_one_element_of_a_square_matrix_is_no_triangle(index):
     sine = spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(index, 1.3))
     assert f"only at index {index};" in check(sine, np.random.default_rng(0).standard_normal((4, 4))).diagnosis
+
+
+def test_one_element_among_hundreds_is_not_permuted():
+    sine = spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(599, 1.05, 600))
+    assert "only at index 599;" in check(sine, np.random.default_rng(9).standard_normal(600), seed=9).diagnosis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .diagnosis import FIT, Pattern, same
+from .diagnosis import FIT, Pattern, apart, elements_off, same
 from .report import Diagnosis
 
 
@@ -26,7 +26,8 @@ def permuted(p: Pattern) -> Diagnosis | None:
     ordered = np.sort(p.n, axis=None)
     if p.a.size < 4 or np.ptp(p.n) <= scale or np.count_nonzero(np.diff(ordered) > scale) < p.a.size // 2:
         return None                                  # too few different numbers for their order to mean anything
-    if not same(np.sort(p.a, axis=None), ordered):
+    off = elements_off(p)                            # one alone cannot have changed places: its neighbour in size is merely near
+    if off.sum() < 2 or apart(np.sort(p.a[off]), np.sort(p.n[off]), p.tolerance).any():
         return None
     return Diagnosis("permuted", "the numbers are right but stand at the wrong elements: the order is not undone as it was made. Look at "
                                  "the indices, at argsort (its inverse is argsort of argsort), and at reshape where swapaxes belongs.")
