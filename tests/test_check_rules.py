@@ -192,3 +192,24 @@ def test_one_element_of_a_square_matrix_is_no_triangle(index):
 def test_one_element_among_hundreds_is_not_permuted():
     sine = spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(599, 1.05, 600))
     assert "only at index 599;" in check(sine, np.random.default_rng(9).standard_normal(600), seed=9).diagnosis
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def softmax_rule(g, y, x):
+    return y * (g - (g * y).sum(axis=-1, keepdims=True))
+
+
+def test_one_element_that_is_zero_is_not_one_use_of_many():
+    zero = spoilt("zero", softmax, softmax_rule, ones_but(10, 0, 30))
+    report = check(zero, np.random.default_rng(7).standard_normal(30), seed=7)
+    assert report.diagnosis.kind == "some elements" and "only at index 10;" in report.diagnosis, report
+
+
+def test_where_no_element_is_clearly_off_no_place_is_named():
+    steep = spoilt("steep", lambda x: np.sqrt(x * x + 1), lambda g, y, x: g * x / y, ones_but((1, 3), 1.3, (3, 4)))
+    report = check(steep, np.random.default_rng(2).standard_normal((3, 4)) * 1e-4, seed=2)
+    assert "at indices  is" not in report.diagnosis and "repeated index" not in report.diagnosis, report

@@ -230,13 +230,15 @@ def lost_contributions(p: Pattern) -> Diagnosis | None:
     kinds = set()
     for i in np.flatnonzero(off):
         parts = each[np.abs(each[:, i]) > 1e-6 * np.abs(each).max(), i]
-        hits = np.flatnonzero(np.abs(parts - p.a.flat[i]) <= FIT * np.abs(parts).max(initial=0))
+        hits = np.flatnonzero(np.abs(parts - p.a.flat[i]) <= FIT * np.abs(parts))
         if len(parts) < 2 or not len(hits):
             return None
-        kinds.add("last" if hits[-1] == len(parts) - 1 else "first" if hits[0] == 0 else "one")
+        kinds.add("the last" if hits[-1] == len(parts) - 1 else "the first" if hits[0] == 0 else "one")
+    if not kinds or kinds == {"one"} and off.sum() == 1:
+        return None                                  # any number may happen to be near one of many
     which = kinds.pop() if len(kinds) == 1 else "one"
     return Diagnosis("repeated use", f"the input at {_where(p, off)} is used several times (a repeated index, or a reused value), but only "
-                                     f"the {which} contribution is counted: the others are missed. Either each overwrites the one "
+                                     f"{which} contribution is counted: the others are missed. Either each overwrites the one "
                                      "before (use np.add.at, or +=), or a sum is missing.")
 
 
