@@ -213,3 +213,30 @@ def test_where_no_element_is_clearly_off_no_place_is_named():
     steep = spoilt("steep", lambda x: np.sqrt(x * x + 1), lambda g, y, x: g * x / y, ones_but((1, 3), 1.3, (3, 4)))
     report = check(steep, np.random.default_rng(2).standard_normal((3, 4)) * 1e-4, seed=2)
     assert "at indices  is" not in report.diagnosis and "repeated index" not in report.diagnosis, report
+
+
+def exp_rule(g, y, x):
+    return g * y
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def total_rule(g, y, x):
+    return np.repeat(g[:, None], x.shape[1], axis=1)
+
+
+FEW = [   # a right rule spoilt at few places, the values, which the diagnosis names
+    ("exp", np.exp, exp_rule, ones_but((1, 2, 1), 1.02, (2, 3, 4)), 8, "only at index (1, 2, 1);"),
+    ("relu", relu, lambda g, y, x: g * (x > 0), ones_but((1, 3), 2, (3, 4)), 2, "only at index (1, 3);"),
+    ("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(0, 2, (3, 4)), 0, "2 times what it should be only at index 0 along axis 0;"),
+    ("total", lambda x: x.sum(axis=1), total_rule, ones_but(1, 1.3, (3, 4)), 0, "1.3 times what it should be only at index 1 along"),
+    ("total", lambda x: x.sum(axis=1), total_rule, ones_but((2, 0), 1.5, (3, 4)), 2, "only at index (2, 0);"),
+]
+
+
+@pytest.mark.parametrize("name, forward, rule, factors, seed, words", FEW, ids=[f"{f[0]}, {f[-1]}" for f in FEW])
+def test_a_few_wrong_elements_are_no_missing_sum_or_factor_and_no_shift(name, forward, rule, factors, seed, words):
+    report = check(spoilt(name, forward, rule, factors), np.random.default_rng(seed).standard_normal(factors.shape), seed=seed)
+    assert report.diagnosis.kind == "some elements" and words in report.diagnosis, report

@@ -45,7 +45,7 @@ def same(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> bool:
     return bool(np.linalg.norm(p - q) <= FIT * max(np.linalg.norm(p), np.linalg.norm(q)) + tolerance)
 
 
-def apart(p: np.ndarray, q: np.ndarray, tolerance: float = 0.0) -> np.ndarray:
+def apart(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> np.ndarray:
     """Where the two differ.  A small element is judged by its own size, as the check itself does: beside a large one any would pass."""
     size = np.abs(q).max(initial=0)
     return np.abs(p - q) > np.minimum(FIT * size, 1e-3 * np.abs(q) + 1e-5 * min(1, size)) + tolerance
@@ -329,13 +329,17 @@ def missing_term(p: Pattern) -> Diagnosis | None:
                                    "a straight line in x": [p.x, one]}
     bases = {name: basis for name, basis in bases.items() if all(b is not None and b.shape == rest.shape for b in basis)}
     for axis, size in enumerate(rest.shape):
+        lines, slopes, off = (np.moveaxis(v, axis, -1).reshape(-1, size) for v in (rest, p.n, elements_off(p)))
+        if (slopes.any(axis=1) & ~off.any(axis=1)).any():
+            continue                                 # a line that is right lacks no term
         for name, basis in bases.items():
-            if len(basis) >= size - 1:
-                continue                             # as many unknowns as elements fit anything
-            lines = np.moveaxis(rest, axis, -1).reshape(-1, size)
             columns = np.moveaxis(np.stack(basis, -1), axis, -2).reshape(-1, size, len(basis))
-            left = [line - c @ np.linalg.lstsq(c, line, rcond=None)[0] for line, c in zip(lines, columns)]
-            if np.linalg.norm(left) <= 10 * FIT * np.linalg.norm(rest):
+            if columns.any(axis=2).sum(axis=1).min(initial=size) < len(basis) + 2:
+                continue                             # as many unknowns as elements fit anything
+            fit = np.array([c @ np.linalg.lstsq(c, line, rcond=None)[0] for line, c in zip(lines, columns)])
+            if apart(slopes + lines, slopes + fit, p.tolerance).any():
+                continue
+            if np.linalg.norm(lines - fit) <= 10 * FIT * np.linalg.norm(rest):
                 return Diagnosis("missing sum", f"the error is {name} along axis {axis}: a term that holds a sum (or mean) over axis "
                                                 f"{axis} is missing or scaled wrongly.")
     return None

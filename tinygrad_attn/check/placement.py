@@ -40,7 +40,10 @@ def off_by_one(p: Pattern) -> Diagnosis | None:
         for shift in (1, -1, 2, -2):
             if size - abs(shift) < 2:
                 continue
-            ours = p.a.take(range(max(shift, 0), size + min(shift, 0)), axis)
+            here = range(max(shift, 0), size + min(shift, 0))
+            ours = p.a.take(here, axis)
+            if not apart(ours, p.n.take(here, axis), p.tolerance).any():
+                continue                             # what is right in its place, and the same all along the axis
             right = p.n.take(range(max(-shift, 0), size + min(-shift, 0)), axis)
             if 2 * np.count_nonzero(right) > max(right.size, 2) and np.ptp(right) > FIT * np.abs(right).max() and same(ours, right):
                 return Diagnosis("shifted", f"the gradient is right but shifted by {shift} along axis {axis}: an index or the start of a "

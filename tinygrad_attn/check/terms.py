@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .diagnosis import FIT, Pattern, same
+from .diagnosis import FIT, Pattern, apart, same
 from .report import Diagnosis
 
 
@@ -16,8 +16,10 @@ def row_factor(p: Pattern) -> Diagnosis | None:
         if p.a.shape[axis] < 2 or rows.size < 2 or np.min(rows) <= (FIT * scale) ** 2:
             continue
         factor = np.sum(p.a * p.n, axis=axis, keepdims=True) / rows
-        if not factor.all() or np.ptp(factor) <= 1e-3 * np.abs(factor).max() or not same(p.a, factor * p.n):
+        if not factor.all() or np.ptp(factor) <= 1e-3 * np.abs(factor).max():
             continue
+        if apart(p.a, factor * p.n, np.abs(factor) * p.tolerance).any() or (np.abs(factor - 1) <= 1e-3).any():
+            continue                                 # a row that is right lacks no factor
         off = f"the gradient is off by one number for each row along axis {axis}"
         for name, q in _of_each_row(p, axis).items():
             if q.shape != factor.shape or not q.all():
@@ -27,8 +29,9 @@ def row_factor(p: Pattern) -> Diagnosis | None:
                     return Diagnosis("missing factor", f"{off}: it lacks the factor 1/{written}{_besides(ratio)}.")
                 if _is_one_number(ratio := factor * power):
                     return Diagnosis("extra factor", f"{off}: it has a factor 1/{written} too many{_besides(ratio)}.")
-        return Diagnosis("missing factor", f"{off}: a factor that belongs to the whole row (a standard deviation, a norm, a sum, a count) "
-                                           "is missing or too many.")
+        if (np.count_nonzero(np.abs(p.n) > FIT * scale, axis=axis) >= 2).all():      # one number is always a multiple of another
+            return Diagnosis("missing factor", f"{off}: a factor that belongs to the whole row (a standard deviation, a norm, a sum, a "
+                                               "count) is missing or too many.")
     return None
 
 
