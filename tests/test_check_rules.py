@@ -240,3 +240,14 @@ FEW = [   # a right rule spoilt at few places, the values, which the diagnosis n
 def test_a_few_wrong_elements_are_no_missing_sum_or_factor_and_no_shift(name, forward, rule, factors, seed, words):
     report = check(spoilt(name, forward, rule, factors), np.random.default_rng(seed).standard_normal(factors.shape), seed=seed)
     assert report.diagnosis.kind == "some elements" and words in report.diagnosis, report
+
+
+@pytest.mark.parametrize("name, forward, rule, words", [
+    ("power", lambda x: x ** 1.5, lambda g, y, x: g * x ** 0.5, "0.666667 times what it should be, everywhere (constant factor)."),
+    ("cosine", np.cos, lambda g, y, x: 2 * g * np.sin(x), "-2 times what it should be, everywhere (constant factor): x2: counted twice"),
+    ("half", lambda x: x / 2, lambda g, y, x: g / np.sqrt(12), "a scale that is missing or applied twice; 3 is the size of axis 0 of the "
+                                                               "input, or a number of the formula"),
+], ids=["exponent", "minus two", "root"])
+def test_a_number_of_a_formula_that_mixes_no_elements_is_no_count(name, forward, rule, words):
+    report = check(named(name, forward, rule), INSIDE)
+    assert report.diagnosis.kind == "constant factor" and words in report.diagnosis, report

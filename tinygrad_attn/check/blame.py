@@ -14,7 +14,6 @@ from ..engine import Variable
 from ..record import watching
 from .diagnosis import (
     Pattern,
-    constant_factor,
     elements_off,
     lost_contributions,
     not_finite,
@@ -25,6 +24,7 @@ from .diagnosis import (
     sums_over_axes,
     zero,
 )
+from .factors import constant_factor
 from .local import MOST, Suspect, call_rule, steady_step, step_size, suspicious
 from .patterns import from_pattern
 from .placement import mask_missing

@@ -7,7 +7,6 @@ they are tried from the simplest on, and an explanation counts only if it fits t
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -83,52 +82,6 @@ def numeric_zero(p: Pattern) -> Diagnosis | None:
                                          "or a comparison, a value that is not used, or one computed in float16), yet the rule gives a "
                                          "gradient.")
     return None
-
-
-def constant_factor(p: Pattern) -> Diagnosis | None:
-    """The gradient is a constant times the slope: -1, a size, 2, 1/2 and the like."""
-    factor = fit_factor(p.a, p.n, p.tolerance)
-    if factor is None or any((other := fit_factor(a, n, p.tolerance)) is None or abs(other - factor) > 1e-3 * abs(factor)
-                             for a, n in p.elsewhere()):
-        return None
-    if abs(factor + 1) < 1e-3:
-        return Diagnosis("sign", f"the gradient has the wrong sign {p.everywhere} (constant factor -1).")
-    sizes: dict[int, str] = {}
-    for axis, size in enumerate(p.x.shape):
-        sizes.setdefault(size, f"the size of axis {axis} of the input")
-    if p.y is not None:
-        for axis, size in enumerate(p.y.shape):
-            sizes.setdefault(size, f"the size of axis {axis} of the result")
-    sizes.setdefault(p.x.size, "the number of elements of the input")
-    if p.y is not None:
-        sizes.setdefault(p.y.size, "the number of elements of the result")
-        sizes.setdefault(p.x.size // p.y.size, "how many elements go into one result")
-        sizes.setdefault(p.y.size // p.x.size, "how often each element is used")
-    text = f"the gradient is {factor:.6g} times what it should be, {p.everywhere} (constant factor)"
-    for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
-        size = round(value)
-        if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
-            more = "; a mean where a sum belongs" if wording == "divided by" else "; the 1/N of a mean is missing"
-            if p.y is not None and p.y.shape == p.x.shape and (m := p.jacobians()) is not None and not _mixed_axes(m[1], p.x.shape):
-                more = ", or a number of the formula, such as an exponent"       # element by element there is no mean
-            return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}{more}.")
-    usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
-             "of two equal uses is not counted"}
-    hint = next((f": {t}" for v, t in usual.items() if abs(factor - v) < 1e-3 * v), "")
-    for size in sizes:
-        if not hint and size > 2 and (scale := _root_or_count(abs(factor), size)):
-            hint = f": {scale}; {size} is {sizes[size]}"
-    return Diagnosis("constant factor", f"{text}{hint}.")
-
-
-def _root_or_count(factor: float, size: int) -> str:
-    """What attention scales by, and the two ways to divide a variance."""
-    close = lambda value: abs(factor - value) < 1e-4 * value
-    if close(math.sqrt(size)) or close(1 / math.sqrt(size)):
-        return f"{'multiplied' if factor > 1 else 'divided'} by the square root of {size}, a scale that is missing or applied twice"
-    if close((size - 1) / size) or close(size / (size - 1)):
-        return f"{size} where {size - 1} belongs, or the reverse: a count that is off by one, such as the divisor of a variance (ddof)"
-    return ""
 
 
 def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: float = 0.0) -> float | None:
@@ -305,7 +258,7 @@ def coupling(p: Pattern) -> Diagnosis | None:
     """Which axes does the rule mix, and which does the function mix?  A sum inside the rule over the wrong axis shows here."""
     if p.y is None or p.y.shape != p.x.shape or p.x.ndim < 1 or (matrices := p.jacobians()) is None:
         return None
-    by_rule, by_moving = (_mixed_axes(m, p.x.shape) for m in matrices)
+    by_rule, by_moving = (mixed_axes(m, p.x.shape) for m in matrices)
     if by_rule == by_moving:
         return None
     if by_rule < by_moving:
@@ -316,7 +269,7 @@ def coupling(p: Pattern) -> Diagnosis | None:
                                    f"{_listed(by_moving) or 'none'} only: a sum over the wrong axis.")
 
 
-def _mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
+def mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
     results, inputs = np.nonzero(np.abs(matrix) > 1e-6 * np.abs(matrix).max())
     differ = np.array(np.unravel_index(results, shape)) != np.array(np.unravel_index(inputs, shape))
     return {axis for axis in range(len(shape)) if differ[axis].any()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from .diagnosis import (
     Pattern,
     constant,
-    constant_factor,
     coupling,
     lost_contributions,
     missing_factor,
@@ -18,6 +17,7 @@ from .diagnosis import (
     transposed,
     zero,
 )
+from .factors import constant_factor
 from .placement import adjoint, mask_missing, mask_upside_down, off_by_one, one_along_an_axis, permuted
 from .report import Diagnosis
 from .terms import leftover, row_factor
