@@ -251,3 +251,16 @@ def test_a_few_wrong_elements_are_no_missing_sum_or_factor_and_no_shift(name, fo
 def test_a_number_of_a_formula_that_mixes_no_elements_is_no_count(name, forward, rule, words):
     report = check(named(name, forward, rule), INSIDE)
     assert report.diagnosis.kind == "constant factor" and words in report.diagnosis, report
+
+
+def test_a_mean_over_the_wrong_axis_is_no_missing_transpose():
+    centre = named("centre", lambda x: x - x.mean(axis=1, keepdims=True), lambda g, y, x: g - g.mean(axis=0, keepdims=True))
+    report = check(centre, INSIDE)
+    assert report.diagnosis.kind == "wrong axis" and "the rule sums over axis 0" in report.diagnosis, report
+
+
+def test_a_sum_is_called_missing_for_certain_only_where_the_rest_of_the_rule_is_right():
+    root = named("root", lambda a: np.linalg.cholesky(a @ a.T + np.eye(3)), lambda g, y, a: g @ a)
+    assert "perhaps a sum over that axis is missing" in check(root, INSIDE[:, :3]).diagnosis
+    diagonal = named("diagonal", softmax, lambda g, y, x: g * y * (1 - y))
+    assert "separately: a sum over that axis is missing" in check(diagonal, INSIDE).diagnosis

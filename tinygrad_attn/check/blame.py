@@ -14,6 +14,7 @@ from ..engine import Variable
 from ..record import watching
 from .diagnosis import (
     Pattern,
+    coupling,
     elements_off,
     lost_contributions,
     not_finite,
@@ -190,6 +191,8 @@ def _operand_transposed(s: Suspect, p: Pattern) -> Diagnosis | None:
     for what, tried in _answers_with_a_transpose(s, p):
         for answer, also in ((tried, ""), (_turned(tried), ", and so must the answer be")):
             if _right(answer, p):
+                if also and what == "the incoming gradient" and (axes := coupling(p)) is not None:
+                    return axes                      # turned on both sides, a rule does along one axis what it did along the other
                 return Diagnosis("transposed", f"the rule is right once {what} is transposed{also}: a transpose (.mT) is missing or too "
                                                "many.")
     return None

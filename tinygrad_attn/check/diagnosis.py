@@ -261,16 +261,29 @@ def coupling(p: Pattern) -> Diagnosis | None:
     by_rule, by_moving = (mixed_axes(m, p.x.shape) for m in matrices)
     if by_rule == by_moving:
         return None
+    counted = _depends(matrices[0])
     if by_rule < by_moving:
-        return Diagnosis("missing sum", f"each result depends on all elements along axis {_listed(by_moving - by_rule)}, but the rule "
-                                        "treats them separately: "
+        left_out = _listed(by_moving - by_rule)
+        if not same(*(m[counted] for m in matrices)):                # what the rule does count is not right either
+            return Diagnosis("missing sum", f"results depend on other elements along axis {left_out} as well, but the rule treats them "
+                                            "separately: perhaps a sum over that axis is missing.")
+        return Diagnosis("missing sum", f"each result depends on all elements along axis {left_out}, but the rule treats them separately: "
                                         "a sum over that axis is missing.")
-    return Diagnosis("wrong axis", f"the rule sums over axis {_listed(by_rule) or 'none'}, but the function mixes elements along axis "
-                                   f"{_listed(by_moving) or 'none'} only: a sum over the wrong axis.")
+    if counted.sum(axis=0).max() < 2:
+        return None                                  # one element of g for each of the input is no sum
+    mixes = f"elements along axis {_listed(by_moving)} only" if by_moving else "no elements"
+    return Diagnosis("wrong axis", f"the rule sums over axis {_listed(by_rule)}, but the function mixes {mixes}: a sum over the wrong "
+                                   "axis.")
+
+
+def _depends(matrix: np.ndarray) -> np.ndarray:
+    """Which entries of a Jacobian are not zero."""
+    return np.abs(matrix) > 1e-6 * np.abs(matrix).max()
 
 
 def mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
-    results, inputs = np.nonzero(np.abs(matrix) > 1e-6 * np.abs(matrix).max())
+    """Along which axes do results depend on other elements than their own?"""
+    results, inputs = np.nonzero(_depends(matrix))
     differ = np.array(np.unravel_index(results, shape)) != np.array(np.unravel_index(inputs, shape))
     return {axis for axis in range(len(shape)) if differ[axis].any()}
 
