@@ -264,3 +264,10 @@ def test_a_sum_is_called_missing_for_certain_only_where_the_rest_of_the_rule_is_
     assert "perhaps a sum over that axis is missing" in check(root, INSIDE[:, :3]).diagnosis
     diagonal = named("diagonal", softmax, lambda g, y, x: g * y * (1 - y))
     assert "separately: a sum over that axis is missing" in check(diagonal, INSIDE).diagnosis
+
+
+def test_what_fits_all_but_the_element_that_is_wrong_explains_nothing():
+    for at, n in ((14, 600), (155, 400)):
+        sine = spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(at, 1.005, n))
+        report = check(sine, np.random.default_rng(4).uniform(-1, 1, n))
+        assert report.diagnosis.kind == "some elements" and f"only at index {at};" in report.diagnosis, report

@@ -14,6 +14,7 @@ from ..engine import Variable
 from ..record import watching
 from .diagnosis import (
     Pattern,
+    alike,
     coupling,
     elements_off,
     lost_contributions,
@@ -92,7 +93,7 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
 
 def _right(answer: np.ndarray | None, p: Pattern) -> bool:
     """Is this answer of the rule's the slope?"""
-    return answer is not None and same(answer, p.n)
+    return answer is not None and alike(answer, p.n, p.tolerance)
 
 
 def _replaced(operands: Sequence[Any], i: int, new: Any) -> list[Any]:
@@ -155,7 +156,7 @@ def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
         return None
     for size in range(1, len(parts)):
         for chosen in itertools.combinations(range(len(parts)), size):
-            if same(p.a, np.sum([parts[i] for i in chosen], axis=0)):
+            if p.fits(np.sum([parts[i] for i in chosen], axis=0)):
                 left = ", ".join(sorted({names[i] for i in range(len(parts)) if i not in chosen}))
                 return Diagnosis("missed use", f"the input is used {len(parts)} times in the forward text, but the rule counts only {size} "
                                                "of these uses; missed: the use in "
@@ -220,7 +221,7 @@ def _right_for_ones(s: Suspect, below: int = 100) -> Diagnosis | None:
 def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
     """Rules in the wrong order, or x taken for y."""
     for other, x in enumerate(s.problem.inputs):
-        if other != s.which and x.shape == p.a.shape and same(p.a, slope := s.problem.numeric(other, step_size(x._data))):
+        if other != s.which and x.shape == p.a.shape and p.fits(slope := s.problem.numeric(other, step_size(x._data))):
             given = s.problem.gradients()[other]
             if given is not None and same(given, slope):
                 return Diagnosis("exchanged", f"this is the gradient of {s.problem.names[other]}, given to {s.problem.names[s.which]} "

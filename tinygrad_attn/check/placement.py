@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .diagnosis import FIT, Pattern, apart, elements_off, same
+from .diagnosis import FIT, Pattern, alike, apart, elements_off, same
 from .report import Diagnosis
 
 
@@ -45,7 +45,8 @@ def off_by_one(p: Pattern) -> Diagnosis | None:
             if not apart(ours, p.n.take(here, axis), p.tolerance).any():
                 continue                             # what is right in its place, and the same all along the axis
             right = p.n.take(range(max(-shift, 0), size + min(-shift, 0)), axis)
-            if 2 * np.count_nonzero(right) > max(right.size, 2) and np.ptp(right) > FIT * np.abs(right).max() and same(ours, right):
+            varied = 2 * np.count_nonzero(right) > max(right.size, 2) and np.ptp(right) > FIT * np.abs(right).max()
+            if varied and alike(ours, right, p.tolerance):
                 return Diagnosis("shifted", f"the gradient is right but shifted by {shift} along axis {axis}: an index or the start of a "
                                             f"slice is off by {abs(shift)}.")
     return None
@@ -72,7 +73,7 @@ def mask_missing(p: Pattern) -> Diagnosis | None:
     """One element along an axis, a maximum say, should get what all of them get."""
     nonzero = np.abs(p.n) > FIT * np.abs(p.n).max(initial=0)
     for axis in range(p.a.ndim):
-        if p.a.shape[axis] > 1 and (nonzero.sum(axis) <= 1).all() and same(p.a, np.broadcast_to(p.n.sum(axis, keepdims=True), p.a.shape)):
+        if p.a.shape[axis] > 1 and (nonzero.sum(axis) <= 1).all() and p.fits(np.broadcast_to(p.n.sum(axis, keepdims=True), p.a.shape)):
             return Diagnosis("mask missing", f"along axis {axis} only one element (the largest, or the one picked) should get a "
                                              "gradient, but the rule gives it to all of them: multiply by a mask of the chosen element.")
     return None
@@ -94,10 +95,10 @@ def one_along_an_axis(p: Pattern) -> Diagnosis | None:
             continue                                 # each element of the input goes into one place only
         for k in used:
             which = "first" if k == 0 else "last" if k == size - 1 else f"number {k}"
-            if same(p.a, parts[k]):
+            if p.fits(parts[k]):
                 return Diagnosis("missing sum", f"of {size} elements of the result along its axis {axis} only the {which} is counted: the "
                                                 "sum over that axis is missing, or each overwrites the one before.")
-            if len(used) > 2 and same(p.a, p.n - parts[k]):
+            if len(used) > 2 and p.fits(p.n - parts[k]):
                 return Diagnosis("missed use", f"of {size} elements of the result along its axis {axis} the {which} is left out: a loop "
                                                "or a slice that ends too early or starts too late.")
     return None

@@ -63,7 +63,7 @@ def leftover(p: Pattern) -> Diagnosis | None:
         if not value.any():
             continue
         c = float(np.sum(rest * value) / np.sum(value * value))
-        if same(rest, c * value):
+        if same(rest, c * value) and p.fits(p.n + c * value):
             verdict = f"{c:.4g} times {words} too much" if c > 0 else f"{-c:.4g} times {words} too little"
             return Diagnosis("missing term", f"the gradient is {verdict} at every element: one term of the sum, or of the product rule, is "
                                              f"{'counted once more than it should' if c > 0 else 'left out'}.")
