@@ -65,7 +65,7 @@ def test_a_wrong_rule_is_found_at_the_step_that_suits():
 
 
 def test_one_wrong_element_is_told_where_the_step_is_large_beside_the_values():
-    report = check(made(lambda x: x ** 3, lambda g, y, x: 3 * g * x * x * ONE_OFF), 1e-8 * normal(1))
+    report = check(made(lambda x: x ** 3, lambda g, y, x: 3 * g * x * x * ONE_OFF), 1e-8 * normal())
     assert report.diagnosis.kind == "some elements" and "index (1, 3)" in report.diagnosis, report
 
 
@@ -81,6 +81,11 @@ def test_results_that_are_small_beside_others_are_looked_at_alone():
 def test_slopes_that_are_smaller_than_rounding_are_noted():
     assert "says little" in str(check(lambda x: (1e-9 * x).sum() + 1, np.ones(3)))
     assert "says little" not in str(check(lambda x: (1e-9 * x).sum(), np.ones(3)))
+
+
+def test_a_negative_factor_says_that_the_sign_is_wrong_too():
+    report = check(made(np.cos, lambda g, y, x: 2 * g * np.sin(x)), normal())
+    assert "is -2 times" in report.diagnosis and "x2: counted twice" in report.diagnosis and "the sign is wrong" in report.diagnosis
 
 
 # ---- rules that fail, draw, or keep something

@@ -16,7 +16,7 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
         return None
     if abs(factor + 1) < 1e-3:
         return Diagnosis("sign", f"the gradient has the wrong sign {p.everywhere} (constant factor -1).")
-    sizes, mixes = _sizes(p), _mixes(p)
+    sizes, mixes, sign = _sizes(p), _mixes(p), "; and the sign is wrong" if factor < 0 else ""
     formula = "" if mixes else ", or a number of the formula, such as an exponent"
     text = f"the gradient is {factor:.6g} times what it should be, {p.everywhere} (constant factor)"
     for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
@@ -24,14 +24,14 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
         if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
             mean = "; a mean where a sum belongs" if wording == "divided by" else "; the 1/N of a mean is missing"
             more = formula if mixes is False else mean + formula                     # element by element there is no mean
-            return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}{more}.")
+            return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}{more}{sign}.")
     usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
              "of two equal uses is not counted"}
     hint = next((f": {t}" for v, t in usual.items() if abs(abs(factor) - v) < 1e-3 * v), "")
     for size in sizes:
         if not hint and size > 2 and (scale := _root(abs(factor), size) or (mixes and _count(abs(factor), size))):
             hint = f": {scale}; {size} is {sizes[size]}{formula}"
-    return Diagnosis("constant factor", f"{text}{hint}.")
+    return Diagnosis("constant factor", f"{text}{hint}{sign}.")
 
 
 def _sizes(p: Pattern) -> dict[int, str]:
