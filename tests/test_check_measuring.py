@@ -88,6 +88,11 @@ def test_a_negative_factor_says_that_the_sign_is_wrong_too():
     assert "is -2 times" in report.diagnosis and "x2: counted twice" in report.diagnosis and "the sign is wrong" in report.diagnosis
 
 
+def test_the_exponent_of_a_sum_is_not_told_as_a_mean_for_certain():
+    report = check(made(lambda x: (x ** 3).sum(), lambda g, y, x: g * x * x), normal())
+    assert "the size of axis 0" in report.diagnosis and "or a number of the formula" in report.diagnosis, report
+
+
 # ---- rules that fail, draw, or keep something
 
 def test_an_error_within_a_rule_is_told_with_its_type():

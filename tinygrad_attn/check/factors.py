@@ -17,13 +17,14 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
     if abs(factor + 1) < 1e-3:
         return Diagnosis("sign", f"the gradient has the wrong sign {p.everywhere} (constant factor -1).")
     sizes, mixes, sign = _sizes(p), _mixes(p), "; and the sign is wrong" if factor < 0 else ""
-    formula = "" if mixes else ", or a number of the formula, such as an exponent"
+    exponent = ", or a number of the formula, such as an exponent"
+    formula = "" if mixes else exponent
     text = f"the gradient is {factor:.6g} times what it should be, {p.everywhere} (constant factor)"
     for value, wording in ((abs(factor), "multiplied by"), (1 / abs(factor), "divided by")):
         size = round(value)
         if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
             mean = "; a mean where a sum belongs" if wording == "divided by" else "; the 1/N of a mean is missing"
-            more = formula if mixes is False else mean + formula                     # element by element there is no mean
+            more = exponent if mixes is False else mean + (exponent if size < 6 else formula)    # element by element there is no mean
             return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}{more}{sign}.")
     usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
              "of two equal uses is not counted"}
