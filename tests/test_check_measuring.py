@@ -93,6 +93,16 @@ def test_the_exponent_of_a_sum_is_not_told_as_a_mean_for_certain():
     assert "the size of axis 0" in report.diagnosis and "or a number of the formula" in report.diagnosis, report
 
 
+@pytest.mark.parametrize("forward, rule, words", [
+    (lambda x: x.T * 1.0, lambda g, y, x: g.reshape(x.shape), "reshaped where the axes should be transposed"),
+    (np.deg2rad, lambda g, y, x: 1.0 * g, "degrees taken for radians"),
+    (np.log2, lambda g, y, x: g / x, "log 2, as of a base 2"),
+    (lambda x: 10 ** x, lambda g, y, x: g * y, "1 / log 10")])
+def test_well_known_slips_are_called_by_their_names(forward, rule, words):
+    report = check(made(forward, rule), np.abs(normal()) + 0.5)
+    assert words in report.diagnosis, report
+
+
 # ---- rules that fail, draw, or keep something
 
 def test_an_error_within_a_rule_is_told_with_its_type():

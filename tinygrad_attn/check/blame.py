@@ -22,6 +22,7 @@ from .diagnosis import (
     numeric_zero,
     only_small_ones,
     opposite_axis,
+    reshaped,
     same,
     sums_over_axes,
     zero,
@@ -42,7 +43,7 @@ def explain_rule(s: Suspect) -> Diagnosis:
     p = pattern_of(s.problem, s.which, s.analytic, s.step)
     return (only_small_ones(p) or not_finite(p) or _ignores_cotangent(s) or zero(p) or numeric_zero(p) or constant_factor(p)
             or _repeated_index(s, p) or mask_missing(p) or opposite_axis(p) or sums_over_axes(p) or _one_use_missed(s, p)
-            or _axis_ignored(s, p) or _operand_transposed(s, p) or _exchanged(s, p)
+            or _axis_ignored(s, p) or reshaped(p) or _operand_transposed(s, p) or _exchanged(s, p)
             or _right_for_ones(s, p.x.ndim)          # such as a layer norm whose rule is right for the initial weight only
             or from_pattern(p) or _taken_for_another(s, p) or _right_for_ones(s)
             or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it again."))

@@ -7,6 +7,13 @@ import math
 from .diagnosis import Pattern, fit_factor, mixed_axes
 from .report import Diagnosis
 
+USUAL = {
+    2.0: "x2: counted twice, or a factor 1/2 is missing",
+    0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one of two equal uses is not counted",
+    math.pi / 180: "pi / 180: degrees taken for radians", 180 / math.pi: "180 / pi: degrees taken for radians",
+    math.log(2): "log 2, as of a base 2", 1 / math.log(2): "1 / log 2, as of a base 2",
+    math.log(10): "log 10, as of a base 10", 1 / math.log(10): "1 / log 10, as of a base 10"}
+
 
 def constant_factor(p: Pattern) -> Diagnosis | None:
     """The gradient is a constant times the slope: -1, a size, 2, 1/2 and the like."""
@@ -26,9 +33,7 @@ def constant_factor(p: Pattern) -> Diagnosis | None:
             mean = "; a mean where a sum belongs" if wording == "divided by" else "; the 1/N of a mean is missing"
             more = exponent if mixes is False else mean + (exponent if size < 6 else formula)    # element by element there is no mean
             return Diagnosis("constant factor", f"{text}: {wording} {size}, which is {sizes[size]}{more}{sign}.")
-    usual = {2.0: "x2: counted twice, or a factor 1/2 is missing", 0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one "
-             "of two equal uses is not counted"}
-    hint = next((f": {t}" for v, t in usual.items() if abs(abs(factor) - v) < 1e-3 * v), "")
+    hint = next((f": {words}" for value, words in USUAL.items() if _close(abs(factor), value)), "")
     for size in sizes:
         if not hint and size > 2 and (scale := _root(abs(factor), size) or (mixes and _count(abs(factor), size))):
             hint = f": {scale}; {size} is {sizes[size]}{formula}"

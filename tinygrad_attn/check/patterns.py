@@ -12,6 +12,7 @@ from .diagnosis import (
     not_finite,
     numeric_zero,
     opposite_axis,
+    reshaped,
     some_elements,
     sums_over_axes,
     transposed,
@@ -22,9 +23,9 @@ from .placement import adjoint, mask_missing, mask_upside_down, off_by_one, one_
 from .report import Diagnosis
 from .terms import leftover, row_factor
 
-EXPLANATIONS = (not_finite, zero, numeric_zero, constant_factor, mask_missing, opposite_axis, transposed, adjoint, sums_over_axes, constant,
-                mask_upside_down, permuted, off_by_one, row_factor, coupling, lost_contributions, one_along_an_axis, missing_term,
-                some_elements, leftover, missing_factor)
+EXPLANATIONS = (not_finite, zero, numeric_zero, constant_factor, mask_missing, opposite_axis, reshaped, transposed, adjoint,
+                sums_over_axes, constant, mask_upside_down, permuted, off_by_one, row_factor, coupling, lost_contributions,
+                one_along_an_axis, missing_term, some_elements, leftover, missing_factor)
 
 
 BY_ELEMENT = (not_finite, zero, numeric_zero, constant_factor, constant, some_elements, missing_factor)
