@@ -103,6 +103,15 @@ def test_well_known_slips_are_called_by_their_names(forward, rule, words):
     assert words in report.diagnosis, report
 
 
+def test_a_small_input_is_recommended_where_it_would_tell_more():
+    def softmax(x):
+        e = np.exp(x)
+        return e / e.sum(-1, keepdims=True)
+    wrong = made(softmax, lambda g, y, x: g * y * (1 - y))
+    assert "no more than 96 elements" in check(wrong, np.random.default_rng(0).standard_normal((20, 10))).diagnosis
+    assert check(wrong, normal()).diagnosis.kind == "missing sum"
+
+
 # ---- rules that fail, draw, or keep something
 
 def test_an_error_within_a_rule_is_told_with_its_type():

@@ -46,7 +46,8 @@ def explain_rule(s: Suspect) -> Diagnosis:
             or _axis_ignored(s, p) or reshaped(p) or _operand_transposed(s, p) or _exchanged(s, p)
             or _right_for_ones(s, p.x.ndim)          # such as a layer norm whose rule is right for the initial weight only
             or from_pattern(p) or _taken_for_another(s, p) or _right_for_ones(s)
-            or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it again."))
+            or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it again"
+                                 + ("." if p.jacobians() else f", or check it at no more than {MOST} elements, where more is tried.")))
 
 
 def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None,
