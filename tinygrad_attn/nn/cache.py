@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import guard
 from ..arguments import plain
 from ..errors import describe
 from ..tensor import Tensor
@@ -23,7 +22,8 @@ class KeyValueCache:
 
     One cache serves a whole model and belongs to one sequence (or batch) being generated.  Self-attention, which is
     what takes one and the same object as query, key and value, appends its keys and values.  Cross-attention keeps those
-    of its first call, since the memory stays the same; another one is a ValueError.  Positions of new tokens start at
+    of its first call, since the memory stays the same; another one is a ValueError, but to write into the same array goes
+    unnoticed.  Positions of new tokens start at
     `cache.length`.  A key_padding_mask speaks of all keys, old ones first.  A model that calls one attention module
     twice in a forward pass cannot use it.
 
@@ -34,7 +34,6 @@ class KeyValueCache:
     def __init__(self) -> None:
         self._kept: dict[Module, tuple[Any, Any]] = {}
         self._memory: dict[Module, list[np.ndarray]] = {}       # the key and value that cross-attention has projected
-        self._since: dict[Module, int] = {}                     # when that was
         self._room: dict[Module, list[np.ndarray]] = {}         # where those of `_kept` that grew lie, with room for more
         self._first: Module | None = None
 
@@ -48,8 +47,7 @@ class KeyValueCache:
             return {memo.get(id(module), module): value for module, value in kept.items()}
 
         new = KeyValueCache()
-        new._kept, new._memory, new._since = named(self._kept), named(self._memory), named(self._since)
-        new._first = memo.get(id(self._first), self._first)
+        new._kept, new._memory, new._first = named(self._kept), named(self._memory), memo.get(id(self._first), self._first)
         return new
 
     @property
@@ -105,10 +103,6 @@ class KeyValueCache:
     def keep(self, module: Module, k: Any, v: Any, memory: tuple[Any, Any]) -> None:
         """Store k and v, which were projected from this key and value, for `get`."""
         self._memory[module] = [plain(x) for x in memory]
-        for x in memory:
-            if isinstance(x, np.ndarray):
-                guard.lend(x)
-        self._since[module] = guard.tick()
         self._kept[module] = k, v
 
     def get(self, module: Module, memory: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -116,8 +110,6 @@ class KeyValueCache:
         known = self._memory.get(module)
         if known is None or not all(_same(a, plain(b)) for a, b in zip(known, memory)):
             raise _refusal(known, f"other numbers, {describe(plain(memory[0]))}")
-        if any(guard.last_change(a) > self._since[module] for a in known):
-            raise _refusal(known, "other numbers, written into that same array")
         return self._kept[module]
 
 
