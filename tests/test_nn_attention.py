@@ -189,6 +189,18 @@ def test_dropout_on_the_result_is_torchs(batch_first, need_weights, settings):
     np.testing.assert_allclose(found.numpy(), expected.detach().numpy(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["Encoder", "Decoder"])
+def test_dropout_of_a_layer_whose_attention_does_not_train_is_torchs(kind):
+    torch = require("torch")
+    theirs, ours = (getattr(module, f"Transformer{kind}Layer")(8, 2, 16, dropout=0.5, batch_first=True) for module in (torch.nn, nn))
+    ours.load_state_dict(theirs.state_dict())
+    theirs.self_attn.eval(), ours.self_attn.eval()
+    inputs = [numbers(3, 5, 8).astype(np.float32)] * (1 if kind == "Encoder" else 2)
+    torch.manual_seed(1)
+    ta_random.manual_seed(1)
+    np.testing.assert_allclose(ours(*inputs).numpy(), theirs(*map(torch.tensor, inputs)).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_dropout_on_the_weights_is_torchs():
     torch = require("torch")
     theirs, ours = torch.nn.MultiheadAttention(E, H, dropout=0.4), nn.MultiheadAttention(E, H, dropout=0.4)

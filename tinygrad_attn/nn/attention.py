@@ -69,8 +69,8 @@ class MultiheadAttention(Module):
     """
 
     # A dropout draws in the order of memory, and in PyTorch this result always lies (T, B, E) there.  A Transformer layer, which knows
-    # whether one follows, may spare the copy.
-    dropout_follows = True
+    # whether one follows, may spare the copy.  None: while training.
+    dropout_follows: bool | None = None
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
@@ -167,7 +167,7 @@ class MultiheadAttention(Module):
             weights = weights.mean(axis=1)
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
-        if self.training and self.dropout_follows:
+        if self.training if self.dropout_follows is None else self.dropout_follows:
             out = out.swapaxes(0, 1).clone()                                            # (T, B, E)
             return out.swapaxes(0, 1) if self.batch_first else out, weights
         return out if self.batch_first else out.swapaxes(0, 1), weights

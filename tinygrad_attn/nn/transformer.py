@@ -66,7 +66,7 @@ class _Layer(Module):
     def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
                    is_causal: bool, cache: KeyValueCache | None) -> Any:
         """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E)."""
-        attention.dropout_follows = self.dropout.p > 0
+        attention.dropout_follows = self.training and self.dropout.p > 0
         return attention(x, memory, memory, key_padding_mask, False, mask, is_causal=is_causal, cache=cache)[0]
 
     def _feed_forward(self, x: Any) -> Any:
