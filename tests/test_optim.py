@@ -904,3 +904,52 @@ def test_the_state_of_an_optimiser_of_ones_own_is_saved_and_loaded(tmp_path):
         ta.save_checkpoint(tmp_path / "half.st", model=nn.Linear(2, 1), optimizer=half)
     half.load_state_dict(saved)
     assert [entry["step"] for entry in half.state.values()] == [3, 3] and {*half.state} == {*half.param_groups[0]["params"]}
+
+
+class Counting(optim.Optimizer):
+    """With a state of its own that is not kept by parameter."""
+
+    def __init__(self, params, state):
+        super().__init__(params, {"lr": 0.1})
+        self.state = state
+
+    def step(self, closure=None):
+        self.state["steps"] = self.state.get("steps", 0) + 1
+
+
+@pytest.mark.parametrize("state", [{"steps": 0}, [np.zeros(2)], 1])
+def test_a_state_that_is_not_kept_by_parameter_is_left_alone(state):
+    optimizer = Counting([leaf()], state)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.state is state and state in ({"steps": 0}, 1) or len(state) == 1
+
+
+def test_a_state_of_a_parameter_that_there_is_not_is_refused():
+    for optimizer in (SignMomentum([leaf()]), optim.Adam([leaf()])):
+        saved = optimizer.state_dict() | {"state": {3: {"step": 1}}}
+        with pytest.raises(ValueError, match="of parameter 3, but there are 1 parameters"):
+            optimizer.load_state_dict(saved)
+
+
+def test_a_state_of_ones_own_of_a_single_number_comes_back_as_an_array(tmp_path):
+    require("safetensors")
+    model = nn.Module()
+    model.b = nn.Parameter(np.float32(2.0))
+    optimizer = SignMomentum(model.parameters())
+    (model.b * 3).backward()
+    optimizer.step()
+    ta.save_checkpoint(tmp_path / "c.st", model=model, optimizer=optimizer)
+    ta.load_checkpoint(tmp_path / "c.st", model=model, optimizer=optimizer)
+    optimizer.state[model.b]["m"][...] = 1           # in place, as an update may do it
+    optimizer.step()
+
+
+def test_a_schedules_factor_may_look_at_the_step():
+    optimizer, schedule = optim.SGD([leaf()], lr=0.1), None
+    schedule = optim.Schedule(optimizer, lambda t: 0.5 ** (schedule.step_number if schedule else 0))
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    schedule.factor = lambda t: "no number"
+    with pytest.raises(TypeError):
+        schedule.step()
+    assert schedule.step_number == 1

@@ -22,6 +22,9 @@ from .random import get_rng_state, set_rng_state
 
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
+NUMBERS = "bool", "int64", "float64"
+"""What Python's numbers in an optimiser's state, such as the count of its steps, are saved as; they come back as such."""
+
 
 class Progress(NamedTuple):
     """How far a run had come: the number of the step, and whatever was saved as `extra`."""
@@ -73,7 +76,7 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
         state: dict[int, dict[str, Any]] = {}
         for name, value in _under("optimizer.", arrays).items():
             index, key = name.split(".", 1)
-            state.setdefault(int(index), {})[key] = value if value.ndim else value.item()       # such as the number of steps
+            state.setdefault(int(index), {})[key] = value.item() if value.shape == () and value.dtype in NUMBERS else value
         parts.append((optimizer, {"state": state, **_parsed("optimizer", metadata, path)}))
     if schedule is not None:
         parts.append((schedule, _parsed("schedule", metadata, path)))

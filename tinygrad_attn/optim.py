@@ -205,9 +205,10 @@ class Optimizer:
             self._buckets, self._walked = made, walked
         return self._buckets
 
-    def _own_state(self) -> Any:
-        """What an optimiser with a step() of its own keeps in self.state for each parameter, as PyTorch's do; else None."""
-        return vars(self).get("state") if type(self)._update is Optimizer._update else None
+    def _own_state(self) -> dict[Tensor, Any] | None:
+        """self.state, where an optimiser with a step() of its own keeps it by parameter, as PyTorch's do; what else it keeps is its own."""
+        own = vars(self).get("state") if type(self)._update is Optimizer._update else None
+        return own if isinstance(own, dict) and all(isinstance(p, Tensor) for p in own) else None
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {index: {"step": n, name: array}}, "param_groups": [...]}, PyTorch's form. Arrays are copies."""
@@ -234,6 +235,8 @@ class Optimizer:
         if ours != theirs:
             raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
                              "make it from the same model and groups")
+        if (strange := next((i for i in state_dict["state"] if not 0 <= int(i) < sum(ours)), None)) is not None:
+            raise ValueError(f"the saved state is of parameter {strange}, but there are {sum(ours)} parameters")
         if groups and not {*self.defaults} & {"betas", "momentum"} <= {*groups[0]}:
             raise ValueError(f"this state was saved by another kind of optimiser: {type(self).__name__} has the settings "
                              f"{sorted(self.defaults)}, the state {sorted({*groups[0]} - {'params'})}; make the same kind, or start afresh")
@@ -246,25 +249,22 @@ class Optimizer:
         before, settle = (self._buckets, self._walked), map(dict.update, self.param_groups, renewed)
         self._buckets = None
         try:
-            self._restore(state_dict["state"], renewed)
+            self._restore({int(i): entry for i, entry in state_dict["state"].items()}, renewed)
         except BaseException:
             self._buckets, self._walked = before
             raise
         any(settle)  # in one call, so that Ctrl-C comes before it, where all is as it was, or after it
 
-    def _restore(self, state: Mapping[Any, Mapping[str, Any]], groups: list[dict[str, Any]]) -> None:
+    def _restore(self, state: Mapping[int, Mapping[str, Any]], groups: list[dict[str, Any]]) -> None:
         if (own := self._own_state()) is not None:
-            params = [p for group in groups for p in group["params"]]
-            loaded = {params[int(i)]: deepcopy(entry) for i, entry in state.items()}
+            loaded = {p: deepcopy(state[i]) for i, p in enumerate(p for group in groups for p in group["params"]) if i in state}
             own.clear()
             own.update(loaded)
             return
         places = {index: (bucket, i, group) for group, buckets in zip(groups, self._made_buckets())
                   for bucket in buckets for i, index in enumerate(bucket.indices)}
         for index, entry in state.items():
-            if int(index) not in places:
-                raise ValueError(f"the saved state is of parameter {index}, but there are {len(places)} parameters")
-            bucket, i, group = places[int(index)]
+            bucket, i, group = places[index]
             waiting = () if entry.get("momentum_buffer") is None else ("momentum_buffer",)  # for momentum, which may be off for now
             names = self._state_names(group) + waiting
             needed = (*names, "step") if "exp_avg" in names else names      # PyTorch's SGD saves no step

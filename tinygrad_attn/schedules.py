@@ -79,11 +79,15 @@ class Schedule:
 
     def _go_to(self, step_number: int, rates: Iterable[float] | None = None) -> None:
         """Set the rates of this step, with these as the initial ones if given; nothing at all where the factor is refused."""
-        factor = float(_number(self.factor(step_number), f"factor({step_number})"))
+        before, self.step_number = vars(self).get("step_number", step_number), step_number       # where the factor may look
+        try:
+            factor = float(_number(self.factor(step_number), f"factor({step_number})"))
+        except BaseException:
+            self.step_number = before
+            raise
         groups = self.optimizer.param_groups
         for group, rate in zip(groups, map(_initial, groups) if rates is None else rates):
             group["initial_lr"], group["lr"] = rate, rate * factor
-        self.step_number = step_number
 
 
 def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
