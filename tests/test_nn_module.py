@@ -605,3 +605,15 @@ def test_a_name_that_is_registered_as_none_stays_registered():
     del other.mask
     other.mask = 3
     assert other.mask == 3
+
+
+def test_a_module_may_have_an_attribute_called_empty():
+    class Own(nn.Module):
+        def __init__(self):
+            self._empty = []
+            self.cache = None
+            self.cache = 3
+            self.register_parameter("bias", None)
+    module = Own()
+    module.bias = nn.Parameter(np.ones(2))
+    assert module._empty == [] and [name for name, _ in module.named_parameters()] == ["bias"]

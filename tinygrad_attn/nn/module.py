@@ -105,12 +105,14 @@ class Module:
         known = self.__dict__.get(name)
         if isinstance(known, (Parameter, Buffer)):
             return (Parameter, True) if isinstance(known, Parameter) else (Buffer, known.persistent)
-        empty = self.__dict__.get("_empty", {}) if known is None and name in self.__dict__ else {}       # a deleted name is forgotten
-        return empty.get(name, (None, True))
+        if known is not None or name not in self.__dict__:           # a deleted name is forgotten
+            return None, True
+        return self.__dict__.get("_registered_as_none", {}).get(name, (None, True))
 
     def _leave_empty(self, name: str, kind: type, persistent: bool = True) -> None:
         """None under a name that is registered; what is assigned later is registered too."""
-        object.__setattr__(self, "_empty", {**self.__dict__.get("_empty", {}), name: (kind, persistent)})
+        empty = {**self.__dict__.get("_registered_as_none", {}), name: (kind, persistent)}
+        object.__setattr__(self, "_registered_as_none", empty)
         object.__setattr__(self, name, None)
 
     def __setattr__(self, name: str, value: Any) -> None:
