@@ -169,7 +169,7 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.exp(T, dtype=bool), "does not take dtype=bool"),
     (lambda: np.multiply.outer(2.0, T, dtype=int), "np.multiply of floating Tensors does not take dtype=int64"),
     (lambda: np.concatenate([R(2), T], dtype=int), "np.concatenate of floating Tensors does not take dtype=int64"),
-    *[(lambda join=join: join([T, T], dtype=np.float32, casting="no"), "of a Tensor does not take casting='no'")
+    *[(lambda join=join: join([T, T], dtype=np.float32, casting="no"), "float64 does not become float32 by casting='no'")
       for join in (np.concatenate, np.stack, np.vstack, np.hstack)],
     (lambda: np.stack([T, T], dtype=int), "np.stack of floating Tensors does not take dtype=int64"),
     (lambda: np.clip(T, 0, 1, dtype=int), "np.clip of floating Tensors does not take dtype=int64"),

@@ -1,7 +1,9 @@
 """NumPy's functions at their edges: NaN and infinity, zeros, empty arrays, axes that are not there, and calls that NumPy refuses."""
 
 import math
+import sys
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -472,3 +474,53 @@ def test_ddof_is_given_by_name(f):
     with pytest.raises(TypeError, match="by name|positional"):
         f(x, None, 1.0)
     assert f(x, None, ddof=1).item() == pytest.approx(getattr(A, f.__name__)(ddof=1))
+
+
+# ---- what a stricter rule must still allow
+
+def test_rules_for_the_first_inputs_suffice_where_the_others_are_constants():
+    @ta.op
+    def doubled(a, *rest):
+        return a * 2
+    doubled.vjp(lambda g, y, a, *rest: 2 * g)
+    x = Tensor(np.ones(2), requires_grad=True)
+    doubled(x, np.ones(2), 3).sum().backward()
+    assert np.array_equal(x.grad.numpy(), [2, 2])
+    with pytest.raises(TypeError, match="has 1 rules, but was called with 2 inputs"):
+        doubled(x, x).sum().backward()
+
+
+def test_real_numbers_of_any_kind_can_be_put_into_a_tensor():
+    t = Tensor(np.zeros(3, np.float32))
+    t[0], t[1:] = Fraction(1, 2), np.array([1, 2**70], object)
+    assert np.array_equal(t.data, np.array([0.5, 1, 2.0**70], np.float32))
+    for refused in (1j, np.array([None, 1], object)):
+        with pytest.raises(TypeError):
+            t[:2] = refused
+
+
+def test_what_makes_an_array_of_itself_is_asked_once():
+    class Lazy:
+        asked = 0
+
+        def __array__(self, dtype=None, copy=None):
+            Lazy.asked += 1
+            return np.ones(2, dtype or float)
+    assert Tensor(Lazy(), dtype=np.float32).dtype == np.float32 and Lazy.asked == 1
+
+
+def test_a_large_contraction_may_hold_as_much_as_its_largest_operand_or_result(monkeypatch):
+    module, asked, einsum = sys.modules["tinygrad_attn.ops.einsum"], [], np.einsum
+    monkeypatch.setattr(module, "_BETWEEN", 1)
+    monkeypatch.setattr(np, "einsum", lambda *args, optimize, **kwargs: asked.append(optimize) or einsum(*args, **kwargs))
+    a, b = np.ones((70, 60)), np.ones(90)
+    module.einsum(a, b, b, labels=("ij", "k", "k"), result="ik")
+    module.einsum(a, b, b, labels=("ij", "k", "k"), result="i")
+    assert asked == [("greedy", 6300), ("greedy", 4200)]
+
+
+def test_a_casting_that_changes_nothing_is_allowed():
+    x = Tensor(np.ones(2, np.float32))
+    assert np.hstack([x, x], casting="no").dtype == np.float32 and np.stack([x, x], dtype=np.float64, casting="safe").dtype == np.float64
+    with pytest.raises(TypeError, match="float64 does not become float32 by casting='safe'"):
+        np.concatenate([x.astype(np.float64), x], dtype=np.float32, casting="safe")

@@ -62,7 +62,8 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
     try:
         found = np.asarray(data) if found is None else found
-        array = np.array(data, dtype=dtype) if _are_real(found) else found       # a cast would drop an imaginary part, and read text
+        data_once = found if hasattr(data, "__array__") else data
+        array = np.array(data_once, dtype=dtype) if _are_real(found) else found  # a cast would drop an imaginary part, and read text
     except (TypeError, ValueError, OverflowError) as error:
         if hasattr(data, "__array__") or found is not None and found.dtype != object:
             raise                                    # it knows best why it is no array, and NumPy that 2**63 is no int64
@@ -90,11 +91,18 @@ def as_flag(value: Any) -> bool:
     return bool(value)
 
 
-def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
-    """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python numbers and lists take the tensor's."""
+def as_data(value: Any, dtype: np.dtype, objects: bool = False) -> np.ndarray:
+    """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python numbers and lists take the tensor's.
+
+    With `objects`, so do fractions and their like.
+    """
+    if value.__class__ is float or value.__class__ is int:
+        return np.asarray(value, dtype)              # or an OverflowError
     refuse_mask("a Tensor", value)
     array = np.asarray(value)
-    return array if hasattr(value, "__array__") or array.dtype.kind not in "fiub" else np.asarray(value, dtype)     # or an OverflowError
+    if array.dtype.kind in "fiub" and hasattr(value, "__array__"):
+        return array
+    return np.asarray(value, dtype) if array.dtype.kind in "fiub" or objects and _are_real(array) else array
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:

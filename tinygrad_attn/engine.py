@@ -103,7 +103,7 @@ def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]
         parts = op.joint(g, t if create_graph else t._data, *args, **static, **extra)
         if parts.__class__ is not tuple or len(parts) != len(args):
             _check_number(parts, op, len(args))
-    elif 0 < len(op.partials) < len(args):           # of an op with *inputs
+    elif op.partials and True in needs[len(op.partials):]:                       # of an op with *inputs
         raise TypeError(f"op {op.__name__!r} has {len(op.partials)} rules, but was called with {len(args)} inputs. Give .vjp() one for "
                         "each, or write one for all, however many they are, with .vjp_all.")
     elif op.partials:

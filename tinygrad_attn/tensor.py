@@ -296,7 +296,7 @@ class Tensor(Variable):
         if local.context.recording and (self._tracked or isinstance(value, Variable) and value._tracked):
             raise TypeError("t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
                             "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant.")
-        array = value._data if isinstance(value, Variable) else as_data(value, self._data.dtype)
+        array = value._data if isinstance(value, Variable) else as_data(value, self._data.dtype, objects=True)
         if array.dtype.kind not in "fiub":           # of complex numbers NumPy would keep the real part
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
         self._array()[as_index(index)] = array

@@ -99,14 +99,25 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
     return x[(slice(None),) * normalize_axis_index(axis, x.ndim) + (slice(*bounds),)]
 
 
+def _check_casting(name: str, arrays: Any, dtype: Any, casting: Any) -> None:
+    """Each of them must become the common dtype by this rule; the usual ones allow any floating dtype for another."""
+    if casting in ("same_kind", "unsafe"):
+        return
+    dtypes = [np.asarray(plain(x)).dtype for x in arrays]
+    target = np.result_type(*dtypes) if dtype is None else np.dtype(dtype)
+    for given in dtypes:
+        if not np.can_cast(given, target, casting):
+            raise TypeError(f"np.{name}: {given} does not become {target} by casting={casting!r}. Leave casting out, or write "
+                            ".astype(dtype) first.")
+
+
 @rule(np.concatenate)
 def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if out is not None:
         refuse("concatenate", out=out)
     if hasattr(axis, "shape"):
         raise TypeError("np.concatenate takes the tensors in a list: np.concatenate([a, b], axis=0).")
-    if casting not in ("same_kind", "unsafe"):       # which are the same from one floating dtype to another
-        refuse("concatenate", casting=casting)
+    _check_casting("concatenate", arrays, dtype, casting)
     refuse_whole("concatenate", dtype, *arrays)
     joined = ops.concatenate(*(together(arrays) if axis is None else arrays), axis=axis)
     return joined if dtype is None else cast(joined, dtype)
@@ -116,8 +127,7 @@ def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if out is not None:
         refuse("stack", out=out)
-    if casting not in ("same_kind", "unsafe"):       # which are the same from one floating dtype to another
-        refuse("stack", casting=casting)
+    _check_casting("stack", arrays, dtype, casting)
     refuse_whole("stack", dtype, *arrays)
     stacked = ops.stack(*together(arrays), axis=axis)
     return stacked if dtype is None else cast(stacked, dtype)

@@ -6,6 +6,7 @@ its place and exchange their labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import index
 from string import ascii_lowercase, ascii_uppercase
@@ -24,10 +25,16 @@ _BIG = 1 << 12
 """From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth its 30
 microseconds.
 """
-_ORDER = "greedy", 1 << 26
-"""How three operands and more are contracted: two at a time, where what is in between has at most so many elements (256 MB in float32).
-NumPy's own bound is the largest operand or result; "bi,bj,ijk->bk" would be one loop over four labels then, ten times as slow.
+_BETWEEN = 1 << 26
+"""Three operands and more are contracted two at a time, where what is in between has at most so many elements (256 MB in float32), or no
+more than the largest operand or result, which is NumPy's own bound; "bi,bj,ijk->bk" would be one loop over four labels then, ten times as
+slow.
 """
+
+
+def _size(result, labels, operands):
+    lengths = {label: n for names, x in zip(labels, operands) for label, n in zip(names, np.shape(x)) if n != 1}
+    return math.prod(lengths.get(label, 1) for label in result)
 
 
 @op(broadcasts=True)
@@ -37,7 +44,8 @@ def einsum(*operands, labels, result):
     """
     big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
     half = np.result_type(*operands) == np.float16   # NumPy adds those up in float16, where 2,048 + 1 is 2,048
-    y = np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=_ORDER if big else False, **({"dtype": np.float32} if half else {}))
+    order = ("greedy", max(_BETWEEN, _size(result, labels, operands), *map(np.size, operands))) if big else False
+    y = np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=order, **({"dtype": np.float32} if half else {}))
     return y.astype(np.float16) if half else y
 
 
