@@ -62,8 +62,8 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
     try:
         found = np.asarray(data) if found is None else found
-        data_once = found if hasattr(data, "__array__") else data
-        array = np.array(data_once, dtype=dtype) if _are_real(found) else found  # a cast would drop an imaginary part, and read text
+        source = found if hasattr(data, "__array__") else data       # which may be costly to ask twice
+        array = np.array(source, dtype=dtype) if _are_real(found) else found  # a cast would drop an imaginary part, and read text
     except (TypeError, ValueError, OverflowError) as error:
         if hasattr(data, "__array__") or found is not None and found.dtype != object:
             raise                                    # it knows best why it is no array, and NumPy that 2**63 is no int64
@@ -100,9 +100,9 @@ def as_data(value: Any, dtype: np.dtype, objects: bool = False) -> np.ndarray:
         return np.asarray(value, dtype)              # or an OverflowError
     refuse_mask("a Tensor", value)
     array = np.asarray(value)
-    if array.dtype.kind in "fiub" and hasattr(value, "__array__"):
-        return array
-    return np.asarray(value, dtype) if array.dtype.kind in "fiub" or objects and _are_real(array) else array
+    if array.dtype.kind in "fiub":
+        return array if hasattr(value, "__array__") else np.asarray(value, dtype)
+    return np.asarray(value, dtype) if objects and _are_real(array) else array       # the caller refuses what is no number
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:

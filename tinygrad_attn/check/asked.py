@@ -20,11 +20,11 @@ def not_linear(problem: Problem, gradients: Sequence[np.ndarray | None], outputs
     """
     for k in (0.0, -2.0 ** 10, -2.0 ** -10):
         try:
-            scaled = problem.gradients(outputs, [k * c for c in problem.cotangents])
+            answers = problem.gradients(outputs, [k * c for c in problem.cotangents])
         except Exception as failure:
             return Diagnosis("incoming gradient", f"a rule fails where the incoming gradient g is {k:g} times as large: "
                                                   f"{type(failure).__name__}: {failure}")
-        for name, a, b in zip(problem.names, gradients, scaled):
+        for name, a, b in zip(problem.names, gradients, answers):
             if a is None or b is None:
                 continue
             with np.errstate(all="ignore"):

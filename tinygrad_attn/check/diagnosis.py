@@ -118,7 +118,7 @@ def opposite_axis(p: Pattern) -> Diagnosis | None:
     return None
 
 
-def _turned(v: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
+def _in_other_orders(v: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
     """(axes, v with its axes in that order) for every other order."""
     orders = list(itertools.permutations(range(v.ndim)))[1:] if v.ndim <= 5 else []
     return [(axes, v.transpose(axes)) for axes in orders]
@@ -126,7 +126,7 @@ def _turned(v: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
 
 def reshaped(p: Pattern) -> Diagnosis | None:
     """The right numbers in the order of other axes."""
-    for axes, turned in _turned(p.n):
+    for axes, turned in _in_other_orders(p.n):
         if turned.shape != p.a.shape and p.fits(turned.reshape(p.a.shape)):
             return Diagnosis("transposed", "the elements are right but in the wrong order: reshaped where the axes should be transposed "
                                            f"to {axes}.")
@@ -135,7 +135,7 @@ def reshaped(p: Pattern) -> Diagnosis | None:
 
 def transposed(p: Pattern) -> Diagnosis | None:
     """The gradient holds the right numbers at other places: transposed, reversed, shifted."""
-    for axes, turned in _turned(p.n):
+    for axes, turned in _in_other_orders(p.n):
         factor = fit_factor(p.a, turned, p.tolerance) if turned.shape == p.a.shape else None
         if p.fits(turned) or factor is not None and round(factor, 4) in (-1.0, 2.0, 0.5):
             which = "transposed" if p.a.ndim == 2 else f"transposed: the axes are in the order {axes}"

@@ -173,8 +173,8 @@ def unsteady_slopes(problem: Problem, which: int, entry: Entry, eps: float) -> D
     values = ", ".join(f"{slope:.3g} with eps={h:.1e}" for slope, h in zip(slopes[:, worst], steps))
     index = tuple(int(i) for i in np.unravel_index(flats[worst], entry.analytic.shape))
     return Diagnosis("precision", f"the slope cannot be measured: at index {index} it comes out as {values}. Either large numbers cancel "
-                                  "within the function and rounding drowns the difference, or the function bends within one step. The "
-                                  "rules of its ops are right, each by itself. Check at inputs of moderate size, or try another eps.")
+                                  "within the function and rounding drowns the difference, or the function bends within one step. No "
+                                  "op's own rule was found to be wrong. Check at inputs of moderate size, or try another eps.")
 
 
 def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tuple[float, float]], eps: float

@@ -23,9 +23,8 @@ class KeyValueCache:
     One cache serves a whole model and belongs to one sequence (or batch) being generated.  Self-attention, which is
     what takes one and the same object as query, key and value, appends its keys and values.  Cross-attention keeps those
     of its first call, since the memory stays the same; another one is a ValueError, but to write into the same array goes
-    unnoticed.  Positions of new tokens start at
-    `cache.length`.  A key_padding_mask speaks of all keys, old ones first.  A model that calls one attention module
-    twice in a forward pass cannot use it.
+    unnoticed.  Positions of new tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.
+    A model that calls one attention module twice in a forward pass cannot use it.
 
     `copy.copy(cache)` and `copy.deepcopy(cache)` go on from here on their own, for the same modules, as a beam search
     needs it; `copy.deepcopy((model, cache))` for the copied ones.
