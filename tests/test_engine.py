@@ -579,7 +579,7 @@ def test_an_op_may_have_inputs_that_are_given_by_place_only():
     x, z = Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)
     for y in (f(x, z), f(x, b=z)):
         assert [g.item() for g in ta.grad(y, [x, z])] == [3, 2]
-    with pytest.raises(TypeError, match="f: 'a' parameter is positional only|f: missing a required positional-only argument: 'a'"):
+    with pytest.raises(TypeError, match="f: 'a' parameter is positional only|f: .* positional-only arguments? ?.*: 'a'"):      # by version
         f(a=x, b=z)
     with pytest.raises(ValueError, match="2 positional inputs"):
         f.vjp(lambda g, y, a, b: g)
