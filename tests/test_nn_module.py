@@ -607,6 +607,32 @@ def test_a_name_that_is_registered_as_none_stays_registered():
     assert other.mask == 3
 
 
+@pytest.mark.parametrize("layer, names", [
+    (nn.Linear(2, 2, bias=False), ["bias"]), (nn.LayerNorm(2, bias=False), ["bias"]),
+    (nn.LayerNorm(2, elementwise_affine=False), ["weight", "bias"]), (nn.RMSNorm(2, elementwise_affine=False), ["weight"]),
+    (nn.MultiheadAttention(2, 1, bias=False), ["in_proj_bias", "bias_k", "bias_v", "q_proj_weight", "k_proj_weight", "v_proj_weight"]),
+    (nn.MultiheadAttention(2, 1, kdim=3), ["in_proj_weight", "bias_k", "bias_v"])],
+    ids=["linear", "norm-bias", "norm", "rms", "attention", "attention-apart"])
+def test_what_a_layer_was_made_without_is_still_the_name_of_a_parameter(layer, names):
+    before = list(layer.state_dict())
+    for name in names:
+        assert getattr(layer, name) is None
+        with pytest.raises(TypeError, match="would no longer be trained"):
+            setattr(layer, name, Tensor(np.zeros(2)))
+        setattr(layer, name, nn.Parameter(np.zeros(2)))
+    assert sorted(layer.state_dict()) == sorted([*before, *names])
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm((2, 3)), nn.RMSNorm(3)], ids=["layer", "rms"])
+def test_norms_can_be_reset(layer):
+    before = copy.deepcopy(layer.state_dict())
+    with no_grad():
+        for parameter in layer.parameters():
+            parameter[...] = 7.0
+    layer.reset_parameters()
+    assert all((value == before[name]).all() for name, value in layer.state_dict().items())
+
+
 def test_a_module_may_have_an_attribute_called_empty():
     class Own(nn.Module):
         def __init__(self):

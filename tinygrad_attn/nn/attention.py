@@ -95,16 +95,19 @@ class MultiheadAttention(Module):
         one_matrix = self.kdim == self.vdim == embed_dim
         self._packs = one_matrix and wide == value_wide and not (add_bias_kv or add_zero_attn)        # for `attend_packed`
 
-        self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = self.in_proj_weight = None
+        for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"):
+            self.register_parameter(name, None)      # those of them that are wanted follow
         if one_matrix:
             self.in_proj_weight = Parameter.empty(2 * wide + value_wide, embed_dim, dtype=dtype)
         else:
             self.q_proj_weight = Parameter.empty(wide, embed_dim, dtype=dtype)
             self.k_proj_weight = Parameter.empty(wide, self.kdim, dtype=dtype)
             self.v_proj_weight = Parameter.empty(value_wide, self.vdim, dtype=dtype)
-        self.in_proj_bias = Parameter.empty(2 * wide + value_wide, dtype=dtype) if bias else None
-        self.bias_k = Parameter.empty(1, 1, wide, dtype=dtype) if add_bias_kv else None
-        self.bias_v = Parameter.empty(1, 1, value_wide, dtype=dtype) if add_bias_kv else None
+        if bias:
+            self.in_proj_bias = Parameter.empty(2 * wide + value_wide, dtype=dtype)
+        if add_bias_kv:
+            self.bias_k = Parameter.empty(1, 1, wide, dtype=dtype)
+            self.bias_v = Parameter.empty(1, 1, value_wide, dtype=dtype)
         self.out_proj = Linear(value_wide, embed_dim, bias, dtype=dtype)
         self.reset_parameters()
 

@@ -131,8 +131,16 @@ class LayerNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
-        self.weight = init.ones_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
-        self.bias = init.zeros_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine and bias else None
+        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
+            self.register_parameter(name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1 and the bias to 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
@@ -152,7 +160,14 @@ class RMSNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
                  elementwise_affine: bool = True, *, dtype: Any = None) -> None:
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
-        self.weight = init.ones_(Parameter.empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
+        weight = Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
+        self.register_parameter("weight", weight)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1."""
+        if self.weight is not None:
+            init.ones_(self.weight)
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""

@@ -105,14 +105,16 @@ class Module:
         known = self.__dict__.get(name)
         if isinstance(known, (Parameter, Buffer)):
             return (Parameter, True) if isinstance(known, Parameter) else (Buffer, known.persistent)
-        if known is not None or name not in self.__dict__:           # a deleted name is forgotten
-            return None, True
-        return self.__dict__.get("_registered_as_none", {}).get(name, (None, True))
+        if known is None and name in self.__dict__:                  # a deleted name is forgotten
+            for empty, kind, persistent in self.__dict__.get("_registered_as_none", ()):
+                if empty == name:
+                    return kind, persistent
+        return None, True
 
     def _leave_empty(self, name: str, kind: type, persistent: bool = True) -> None:
         """None under a name that is registered; what is assigned later is registered too."""
-        empty = {**self.__dict__.get("_registered_as_none", {}), name: (kind, persistent)}
-        object.__setattr__(self, "_registered_as_none", empty)
+        others = [row for row in self.__dict__.get("_registered_as_none", ()) if row[0] != name]
+        object.__setattr__(self, "_registered_as_none", (*others, (name, kind, persistent)))
         object.__setattr__(self, name, None)
 
     def __setattr__(self, name: str, value: Any) -> None:
