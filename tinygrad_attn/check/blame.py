@@ -45,9 +45,8 @@ def explain_rule(s: Suspect) -> Diagnosis:
             or _repeated_index(s, p) or mask_missing(p) or opposite_axis(p) or sums_over_axes(p) or _one_use_missed(s, p)
             or _axis_ignored(s, p) or reshaped(p) or _operand_transposed(s, p) or _exchanged(s, p)
             or _right_for_ones(s, p.x.ndim)          # such as a layer norm whose rule is right for the initial weight only
-            or from_pattern(p) or _taken_for_another(s, p) or _right_for_ones(s)
-            or Diagnosis("rule", "this op's rule disagrees with central differences in no simple pattern; derive it again"
-                                 + ("." if p.jacobians() else f", or check it at no more than {MOST} elements, where more is tried.")))
+            or from_pattern(p) or _taken_for_another(s, p) or _value_on_the_way(s, p) or _right_for_ones(s)
+            or _no_pattern(s, p))
 
 
 def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None,
@@ -88,7 +87,8 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
     measured = ~np.isnan(numeric)
     if not measured.all():                           # judge the measured elements as a list
         at = [tuple(int(i) for i in index) for index in np.argwhere(measured)]
-        return Pattern(analytic[measured], numeric[measured], None, None, x._data[measured], {}, lambda: None, list, problem.noise(h), at)
+        g, y = (problem.cotangents[0][measured], values[0][measured]) if single and values[0].shape == x.shape else (None, None)
+        return Pattern(analytic[measured], numeric[measured], g, y, x._data[measured], {}, lambda: None, list, problem.noise(h), at)
     g, y = (problem.cotangents[0], values[0]) if single else (None, None)
     return Pattern(analytic, numeric, g, y, x._data, others, jacobians, elsewhere, problem.noise(h))
 
@@ -136,34 +136,54 @@ def _repeated_index(s: Suspect, p: Pattern) -> Diagnosis | None:
                                        "out[index] += g.")
 
 
-def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
-    """Runs the forward text on Tensors, which gives the contribution of every single use of the input."""
+def _forward_text(s: Suspect) -> tuple[Trace, Any] | None:
+    """What the op's own function does when it is run on Tensors, forward and backward, and the input in question there."""
     copies = {id(x): Variable._kind._of(x._data.copy(), True) for x in s.step.inputs if isinstance(x, Variable)}
     inputs = [copies.get(id(x), x) for x in s.step.inputs]
     problem = Problem.__new__(Problem)
-    x = inputs[s.position]
+    problem.inputs = [inputs[s.position]]
     try:
-        out = s.step.op.forward(*inputs, **s.step.static)
-        out = out[0] if s.step.op.saves else out
-        if not isinstance(out, Variable) or out._data.shape != s.problem.cotangents[0].shape:
-            return None
-        problem.inputs = [x]
         with watching(Trace()) as trace:
+            out = s.step.op.forward(*inputs, **s.step.static)
+            out = out[0] if s.step.op.saves else out
+            if not isinstance(out, Variable) or out._data.shape != s.problem.cotangents[0].shape:
+                return None
             problem.gradients([out], s.problem.cotangents)
     except Exception:
         return None
-    parts = [part for _, _, _, _, holder, part in trace.parts if holder is x]
-    names = [node.op.__name__ for _, node, _, _, holder, _ in trace.parts if holder is x]
-    if not 2 <= len(parts) <= 10 or not same(p.n, np.sum(parts, axis=0)):
-        return None
-    for size in range(1, len(parts)):
-        for chosen in itertools.combinations(range(len(parts)), size):
-            if p.fits(np.sum([parts[i] for i in chosen], axis=0)):
-                left = ", ".join(sorted({names[i] for i in range(len(parts)) if i not in chosen}))
-                return Diagnosis("missed use", f"the input is used {len(parts)} times in the forward text, but the rule counts only {size} "
-                                               "of these uses; missed: the use in "
-                                               f"{left}. The gradient is the sum over all uses.")
+    return trace, inputs[s.position]
+
+
+def _uses(s: Suspect, p: Pattern) -> list[tuple[str, np.ndarray]]:
+    """(op, contribution) of every use of the input in the forward text; none if together they are not the slope."""
+    if (found := _forward_text(s)) is None:
+        return []
+    trace, x = found
+    uses = [(node.op.__name__, part) for _, node, _, _, holder, part in trace.parts if holder is x]
+    return uses if 2 <= len(uses) <= 10 and same(p.n, np.sum([part for _, part in uses], axis=0)) else []
+
+
+def _one_use_missed(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """The contributions of some uses add up to what the rule gives."""
+    uses = _uses(s, p)
+    for size in range(1, len(uses)):
+        for chosen in itertools.combinations(range(len(uses)), size):
+            if p.fits(np.sum([uses[i][1] for i in chosen], axis=0)):
+                left = ", ".join(sorted({name for i, (name, _) in enumerate(uses) if i not in chosen}))
+                return Diagnosis("missed use", f"the input is used {len(uses)} times in the forward text, but the rule counts only {size} "
+                                               f"of these uses; missed: the use in {left}. The gradient is the sum over all uses.")
     return None
+
+
+def _no_pattern(s: Suspect, p: Pattern) -> Diagnosis:
+    """What can be said at the least: of which contributions the worst element should consist."""
+    uses, worst = _uses(s, p), np.unravel_index(np.argmax(np.abs(p.a - p.n)), p.n.shape)
+    shares = " + ".join(f"{part[worst]:.4g} by the input's use in {name}" for name, part in uses).replace("+ -", "- ")
+    where = f" at {tuple(map(int, worst))}" if worst else ""
+    given = f" for g = {p.g[worst]:.4g}" if p.g is not None and p.g.shape == p.n.shape else ""
+    more = f" It gives {p.a[worst]:.4g}{where}{given}; the forward text gives {shares} = {p.n[worst]:.4g}." if uses else ""
+    smaller = "" if p.jacobians() else f", or check it at no more than {MOST} elements, where more is tried"
+    return Diagnosis("rule", f"this op's rule disagrees with central differences in no simple pattern; derive it again{smaller}.{more}")
 
 
 def _turns(v: Any) -> Iterator[np.ndarray]:
@@ -241,6 +261,17 @@ def _exchanged(s: Suspect, p: Pattern) -> Diagnosis | None:
             return Diagnosis("exchanged", "the rule uses the result y where the input x belongs.")
         if s.step.op.joint is None and _right(call_rule(s, y=p.y, operands=_replaced(operands, s.position, p.y)), p):
             return Diagnosis("exchanged", "the rule uses the input x where the result y belongs.")
+    return None
+
+
+def _value_on_the_way(s: Suspect, p: Pattern) -> Diagnosis | None:
+    """The rule of x tanh(x) says y and means tanh(x)."""
+    if p.y is None or (found := _forward_text(s)) is None:
+        return None
+    for step in found[0].steps:
+        if _right(call_rule(s, y=step.result._data), p):
+            return Diagnosis("exchanged", f"the rule is right once y in it is what {step.op.__name__} gives on the way; but y is what the "
+                                          "op returns. Compute that value again in the rule, or hand it on with saves=True.")
     return None
 
 

@@ -1,6 +1,8 @@
-"""A factor that is one number for each row, such as 1/std, or a whole term of the sum, that the rule lacks or has too many."""
+"""A factor that is one number for each row, such as 1/std, or a whole term, that the rule lacks or has too many; and / for *."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -54,17 +56,55 @@ def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
     return {name: q for name, q in found.items() if np.isfinite(q).all()}
 
 
+LEFT_OUT = "is left out, counted too often, or has the wrong sign"
+
+
 def leftover(p: Pattern) -> Diagnosis | None:
     """What is missing or too many is a multiple of something at hand, element by element."""
-    if p.g is None or p.y is None or p.a.size < 4 or p.g.shape != p.x.shape:
-        return None
-    rest = p.a - p.n
-    for value, words in ((p.g, "g"), (p.g * p.y, "g times y"), (p.g * p.x, "g times x"), (p.g * p.x ** 2, "g times x^2")):
-        if not value.any():
-            continue
-        c = float(np.sum(rest * value) / np.sum(value * value))
-        if same(rest, c * value) and p.fits(p.n + c * value):
-            verdict = f"{c:.4g} times {words} too much" if c > 0 else f"{-c:.4g} times {words} too little"
-            return Diagnosis("missing term", f"the gradient is {verdict} at every element: one term of the sum, or of the product rule, is "
-                                             f"{'counted once more than it should' if c > 0 else 'left out'}.")
+    g: Any = p.g
+    for words, term in _terms(p).items():
+        c = _multiple(p.a - p.n, g * term)
+        if c and p.fits(p.n + c * g * term):
+            return Diagnosis("missing term", f"the gradient is {_amount(c, f'g times {words}' if words else 'g')} at every element: one "
+                                             f"term of the sum, or of the product rule, {LEFT_OUT}.")
     return None
+
+
+@np.errstate(all="ignore")
+def inverted(p: Pattern) -> Diagnosis | None:
+    """The rule divides by the op's derivative."""
+    if p.g is not None and p.g.shape == p.n.shape and p.n.size > 1 and p.fits(p.g * p.g / p.n):
+        return Diagnosis("inverted", "the gradient is g divided by the op's own derivative, where it is g times that: a division stands "
+                                     "for a multiplication, or the reverse.")
+    return None
+
+
+@np.errstate(all="ignore")                           # roots of what has none
+def divisor(p: Pattern) -> Diagnosis | None:
+    """Of a slope g / d, or g / sqrt(d), a term of d is wrong: g / (1 - x^2) for arctan's."""
+    g: Any = p.g
+    for what, power in (("what the rule divides g by", 1), ("the square of what the rule divides g by", 2)):
+        for words, term in _terms(p).items():
+            right = (g / p.n) ** power
+            c = _multiple((g / p.a) ** power - right, term)
+            if c and p.fits(p.n * (right / (right + c * term)) ** (1 / power)):
+                return Diagnosis("missing term", f"{what} is {_amount(c, words)} at every element: a term of it {LEFT_OUT}.")
+    return None
+
+
+def _terms(p: Pattern) -> dict[str, np.ndarray]:
+    """What the terms of a derivative may consist of, where there is a value of each for each element of the input."""
+    if p.g is None or p.y is None or p.a.size < 4 or not p.a.shape == p.g.shape == p.y.shape:
+        return {}
+    terms = {"": np.ones(p.a.shape), "y": p.y, "x": p.x, "x^2": p.x ** 2, "y^2": p.y ** 2, "x y": p.x * p.y, "x^3": p.x ** 3}
+    return {words: term for words, term in terms.items() if not words or np.ptp(term) > 0}
+
+
+def _multiple(rest: np.ndarray, term: np.ndarray) -> float:
+    """c with rest = c term; 0 if there is none."""
+    c = float(np.sum(rest * term) / np.sum(term * term))
+    return c if same(rest, c * term) else 0.0
+
+
+def _amount(c: float, what: str) -> str:
+    return f"{abs(c):.4g}{f' times {what}' if what else ''} too {'much' if c > 0 else 'little'}"
