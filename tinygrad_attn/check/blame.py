@@ -35,6 +35,8 @@ from .problem import Problem, values_put_back
 from .report import Diagnosis
 from .trace import Trace, array_of, as_given
 
+WHOLE = 512                     # elements of an input whose Jacobian is looked into: a second at most, and only where a rule is wrong
+
 
 def explain_rule(s: Suspect) -> Diagnosis:
     """What is wrong with this op's rule: the first explanation that fits."""
@@ -67,7 +69,7 @@ def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = N
 
     @cache
     def jacobians() -> tuple[np.ndarray, np.ndarray] | None:
-        if x.size > MOST or sum(v.size for v in values) > 4 * MOST:
+        if x.size > WHOLE or sum(v.size for v in values) > 4 * WHOLE:
             return None
         return problem.jacobian_by_rules(which), problem.jacobian(which, h)
 
@@ -182,7 +184,7 @@ def _no_pattern(s: Suspect, p: Pattern) -> Diagnosis:
     where = f" at {tuple(map(int, worst))}" if worst else ""
     given = f" for g = {p.g[worst]:.4g}" if p.g is not None and p.g.shape == p.n.shape else ""
     more = f" It gives {p.a[worst]:.4g}{where}{given}; the forward text gives {shares} = {p.n[worst]:.4g}." if uses else ""
-    smaller = "" if p.jacobians() else f", or check it at no more than {MOST} elements, where more is tried"
+    smaller = "" if p.jacobians() else f", or check it at no more than {WHOLE} elements, where more is tried"
     return Diagnosis("rule", f"this op's rule disagrees with central differences in no simple pattern; derive it again{smaller}.{more}")
 
 
