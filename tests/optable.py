@@ -290,6 +290,36 @@ def _(draw):
     return Sample([x], lambda x: ops.roll(x, shift=shift, axis=axis), moves(lambda a: np.roll(a, shift, axis)))
 
 
+@entry("windows")
+def _(draw):
+    x = numbers(draw, draw(shapes(min_dims=1)))
+    axes = [a for a in draw(st.lists(st.integers(0, x.ndim - 1), max_size=3)) if x.shape[a]]
+    sizes, left = [], list(x.shape)
+    for a in axes:
+        sizes.append(draw(st.integers(1, left[a])))
+        left[a] -= sizes[-1] - 1
+
+    def theirs(x):
+        for a, n in zip(axes, sizes, strict=True):
+            x = x.unfold(a, n, 1)
+        return x
+    return Sample([x], lambda x: ops.windows(x, sizes=tuple(sizes), axes=tuple(axes)), theirs)
+
+
+@entry("overlapped")
+def _(draw):
+    full, size, axis = list(draw(shapes(min_dims=1))), draw(st.integers(1, 3)), draw(st.integers(-1, 0))
+    full[axis] = max(full[axis], 1)
+    g = numbers(draw, (*full, size))
+    full[axis] += size - 1
+    axes = (axis % len(full),)
+
+    def theirs(g):
+        parts = [torch.nn.functional.pad(g[..., k].movedim(axis, -1), (k, size - 1 - k)).movedim(-1, axis) for k in range(size)]
+        return sum(parts[1:], parts[0])
+    return Sample([g], lambda g: ops.overlapped(g, sizes=(size,), axes=axes, shape=tuple(full)), theirs)
+
+
 for name, ours, theirs in [("tril", ops.tril, torch.tril), ("triu", ops.triu, torch.triu)]:
     @entry(name)
     def _(draw, ours=ours, theirs=theirs):

@@ -259,7 +259,9 @@ CALLS = [
     (lambda: ta.checkpoint(lambda x: grad(np.sum(x**2), x)[0], t(3)), V, r"Inside ta\.checkpoint take it with ta\.value_and_grad"),
     (lambda: ta.set_default_dtype(int), T, r"np\.float32 or np\.float64"),
     (lambda: np.fft.fft(t(3)), T, r"np\.fft\.fft has no derivative rule.*@ta\.op"),
-    (lambda: np.lib.stride_tricks.sliding_window_view(t(3), 2), T, r"np\.lib\.stride_tricks\.sliding_window_view has no derivative rule"),
+    (lambda: np.lib.stride_tricks.as_strided(t(3), (2,)), T, r"requires a gradient, which a plain array would lose"),
+    (lambda: np.lib.stride_tricks.sliding_window_view(t(3), 2, writeable=True), T, r"does not take writeable=True\. Leave it out"),
+    (lambda: np.lib.stride_tricks.sliding_window_view(t(3), 4), V, r"window shape cannot be larger than input array shape"),
     (lambda: np.add(np.ones(3), t(3), out=np.ones(3)), T, r"does not take out="),
     (lambda: np.ones(3).__iadd__(t(3)), T, r"write a = a \+ t instead of a \+= t, or a \+= t\.data"),
     # ---- differentiating
@@ -595,15 +597,15 @@ def test_what_stands_for_adding_rows_takes_memory_for_them_alone_and_differentia
         assert np.array_equal(slope.numpy(), np.ones((10_000, 2)))
 
 
-@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "conv1d"])
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "conv1d", "conv2d"])
 def test_what_stands_for_a_function_of_windows_is_its_equal(name):
     torch = require("torch")
     rng = np.random.default_rng(0)
-    x, weight = rng.standard_normal((2, 3, 4, 6)[:4 if "pool" in name else 3]), rng.standard_normal((5, 3, 2))
+    x, weight = rng.standard_normal((2, 3, 4, 6)[:3 if name == "conv1d" else 4]), rng.standard_normal((5, 3, 2, 2)[:int(name[-2]) + 2])
     theirs, ours = torch.tensor(x, requires_grad=True), Tensor(x, requires_grad=True)
-    text = hints[name].partition(", which " if "pool" in name else ", or ")[0]
-    got = eval(text, dict(np=np, t=ours, weight=weight, rows=4, columns=6, length=x.shape[-1], k=2))
-    wanted = getattr(torch.nn.functional, name)(theirs, torch.tensor(weight) if name == "conv1d" else 2)
+    text = hints[name].partition(", which " if "pool" in name else ", for ")[0]
+    got = eval(text, dict(np=np, t=ours, weight=weight, rows=4, columns=6, k=2))
+    wanted = getattr(torch.nn.functional, name)(theirs, 2 if "pool" in name else torch.tensor(weight))
     np.testing.assert_allclose(got.numpy(), wanted.detach().numpy())
     g = rng.standard_normal(got.shape)
     got.backward(g)

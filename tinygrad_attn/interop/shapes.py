@@ -93,6 +93,15 @@ FUNCTIONS |= {
 }
 
 
+@rule(np.lib.stride_tricks.sliding_window_view)
+def _sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
+    refuse("lib.stride_tricks.sliding_window_view", writeable=writeable or None)
+    x, sizes = tensor(x), np.atleast_1d(plain(window_shape)).tolist()
+    np.lib.stride_tricks.sliding_window_view(plain(x), sizes, axis)              # NumPy's errors for sizes and axes that do not fit
+    axes = range(x.ndim) if axis is None else [normalize_axis_index(a, x.ndim) for a in np.atleast_1d(axis).tolist()]
+    return ops.windows(x, sizes=tuple(sizes), axes=tuple(axes))
+
+
 # ---- joins and splits
 
 def _slice(x: Any, axis: int, *bounds: Any) -> Any:

@@ -1,0 +1,30 @@
+"""Windows that slide over an array, of which convolutions and moving averages are made, and their adjoint."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ..engine import op
+
+
+@op
+def windows(x, *, sizes, axes):
+    """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each axis, then the places within it."""
+    return sliding_window_view(x, sizes, axes)
+
+
+@op
+def overlapped(g, *, sizes, axes, shape):
+    """Zeros of `shape` with each number added at the place that its window took it from.  The adjoint of windows."""
+    out = np.zeros(shape, g.dtype)
+    for within in np.ndindex(sizes):                 # all windows at once, since no two of them have this place in common
+        start = [0] * out.ndim
+        for axis, k in zip(axes, within, strict=True):
+            start[axis] += k                         # an axis may be listed twice
+        out[tuple(slice(k, k + n) for k, n in zip(start, g.shape))] += g[(..., *within)]
+    return out
+
+
+windows.vjp(lambda g, y, x, *, sizes, axes: overlapped(g, sizes=sizes, axes=axes, shape=x.shape))
+overlapped.vjp(lambda gg, y, g, *, sizes, axes, shape: windows(gg, sizes=sizes, axes=axes))
