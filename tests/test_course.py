@@ -81,6 +81,8 @@ MISTAKES = [
             stack += node.parents[::-1]
     return found
     users, waiting""", "a comes before its user b"),
+    ("order", "        found.append(node)", "        found.append(node)\n        sorted(last.parents, key=id)",
+     "or all nodes are looked through again for each"),
     ("scalar", "return Scalar(y, (self,), (1 - y ** 2,))", "return y", "returns a float; each returns a Scalar"),
     ("scalar", "class Scalar:", "class Number:", "defines no class Scalar"),
     ("scalar", "class Scalar:", "def Scalar(data):\n    return Number(data)\n\n\nclass Number:", "defines no class Scalar"),
@@ -96,6 +98,8 @@ MISTAKES = [
     ("softmax", "y * (g - (g * y).sum(axis=-1, keepdims=True))", "y * (g - (g * y).sum())", "wrong axis"),
     ("softmax", "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x - x.max())", "e^1000"),
     ("softmax", "one_hot) / len(x)", "one_hot)", "multiplied by 3, which is the size of axis 0"),
+    ("softmax", "(logsumexp(x) - x[np.arange(len(x)), target]).mean()", "-np.log(softmax(x)[np.arange(len(x)), target]).mean()",
+     "the logarithm of a softmax in two steps"),
     ("layer_norm", "normalized(x), g * weight", "normalized(x) * weight, g * weight", "operand misplaced"),
     ("layer_norm", "h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)", "0", "missing sum"),
     ("layer_norm", "return g * normalized(x)", "return g * x", "input 1"),
@@ -103,6 +107,8 @@ MISTAKES = [
     ("adam", "    m = beta1 * m + (1 - beta1) * g", "    m *= beta1\n    m += (1 - beta1) * g",
      "m *= ... and m[:] = ... change the old one"),
     ("adam", "    p = p - lr", "    p -= lr", "the old arrays are left alone"),
+    ("adam", "return p, m, v", "return p", "returns a ndarray; the task asks for three arrays, p, m and v"),
+    ("adam", "return p, m, v", "return m, v, p", "p, m and v, in this order"),
     ("adam", "(m / (1 - beta1 ** t)) / (np.sqrt(v / (1 - beta2 ** t)) + eps)", "m / (np.sqrt(v) + eps)", "bias correction is missing"),
     ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
     ("attention", "axis=-1)", "axis=-2)", "Normalised over the queries"),
@@ -116,17 +122,25 @@ MISTAKES = [
      "These are the scores after the mask"),
     ("attention", '"weights": weights', '"weight": weights', "has no 'weights', only 'scores', 'weight', 'output'"),
     ("attention", '{"scores": scores, "weights": weights, "output": weights @ v}', "{}", "returns is empty"),
+    ("attention", "q @ k.swapaxes(-1, -2)", "q @ k.transpose(0, 2, 1)", "swapaxes(-1, -2) leaves them alone, however many there are"),
+    ("attention", "np.ones(scores.shape[-2:], dtype=bool)", "np.ones(2 * q.shape[-2:-1], dtype=bool)",
+     "other keys than queries: raises ValueError"),
     ("heads", "return x.reshape(batch, length, heads, size // heads).swapaxes(1, 2)",
      "return x.reshape(batch, heads, length, size // heads)", "A reshape alone"),
     ("encoder_layer", "if norm_first:", "if not norm_first:", "pre-norm form"),
     ("positions", "np.arange(0, d_model, 2) / d_model", "np.arange(d_model // 2) / d_model", "The exponent is 2i / d_model"),
     ("train", "        optimizer.zero_grad()\n", "", "gradients of earlier steps are still there"),
     ("train", "        optimizer.step()\n", "", "Nothing is learned"),
+    ("train", "        optimizer.zero_grad()\n        loss.backward()\n", "        loss.backward()\n        optimizer.zero_grad()\n",
+     "with no zero_grad() between the two"),
+    ("train", "append(loss.item())", "append(F.cross_entropy(model(x), y).item())", "measured after its step"),
     ("train", "append(loss.item())", "append(loss)", "keeps every graph alive"),
     ("train", "append(loss.item())", "append(int(loss.item()))", "expected\n    [0.4768"),
     ("train", "return losses", "return losses[0]", "returns a float; the task asks for a list"),
     ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the first place"),
     ("greedy", "answers[:, :-1], 0, start", "answers[:, 1:], 2, start", "Shifted the other way"),
+    ("greedy", "return np.insert(answers[:, :-1], 0, start, axis=1)",
+     "answers[:, 1:] = answers[:, :-1].copy()\n    answers[:, 0] = start\n    return answers", "they are still the targets"),
     ("sampling", "bound, scores / temperature", "bound, scores * temperature", "divide the scores by it"),
     ("pooling", "(tokens * there[..., None]).sum(axis=1) / there.sum(axis=1)[:, None]", "tokens.mean(axis=1)", "padding is counted"),
     ("hvp", ", create_graph=True", "", "create_graph"),
@@ -141,6 +155,15 @@ def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
     path.write_text(text.replace(right, wrong, 1), "utf-8")
     marks = mark(marker, name, path)
     assert not marks.ok and said in marks.help, str(marks)
+
+
+def test_a_rule_of_the_wrong_shape_shows_no_error_of_zero(marker, tmp_path):
+    """There is nothing to subtract; 0.0e+00 beside a check that fails would read as perfect agreement."""
+    path = tmp_path / "layer_norm.py"
+    text = (EXERCISES / "solutions" / "layer_norm.py").read_text("utf-8")
+    path.write_text(text.replace("return g * normalized(x)", "return (g * normalized(x)).sum(axis=-1)"), "utf-8")
+    (line, *_) = [line for line in mark(marker, "layer_norm", path).lines if line.verdict == "wrong shape"]
+    assert np.isinf(line.max_abs) and np.isinf(line.max_rel)
 
 
 @pytest.mark.parametrize("start, encoding", [("", "utf-8-sig"), ("# -*- coding: cp1252 -*-\n# gr\u00fc\u00df Gott\n", "cp1252")])

@@ -125,6 +125,8 @@ class Marks:
             return self._failed(name, *self._explain(error))
         worst = report.worst or max(report.entries, key=lambda e: float(np.max(e.error, initial=0)), default=None)
         line = Line(name, "ok" if report else report.diagnosis.kind or "gradient off")
+        if not report.entries:                       # nothing could be measured
+            line.max_abs = line.max_rel = np.inf
         if worst is not None:
             with np.errstate(all="ignore"):
                 relative = np.nan_to_num(worst.error / np.abs(worst.numeric), nan=0, posinf=np.inf)

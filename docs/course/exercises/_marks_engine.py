@@ -82,8 +82,9 @@ class Node:
     def parents(self) -> tuple[Node, ...]:
         self.looks += 1
         if self.looks > 1000:
-            raise RuntimeError(f"the parents of one node were asked for {self.looks} times: this walks every path, and there are 2^n of "
-                               "them. Remember which nodes you have seen.")
+            raise RuntimeError(f"the parents of one node were asked for {self.looks} times: either every path is walked, and there are 2^n "
+                               "of them, or all nodes are looked through again for each. Remember which nodes you have seen, and count "
+                               "the users of each.")
         return self._parents
 
 
@@ -204,6 +205,10 @@ def _(marks: Marks) -> None:
     losses = np.log(e.sum(axis=-1)) - x[np.arange(3), target]
     marks.compare("cross_entropy", lambda: cross_entropy(x, target=target), losses.mean(),
                   mistakes={"This is the sum over the rows; the loss is their mean.": losses.sum(), "The sign is wrong.": -losses.mean()})
+    apart = np.array([[0.0, 1000.0], [1000.0, 0.0]])
+    marks.compare("cross_entropy, scores far apart", lambda: quiet(cross_entropy, apart, target=np.array([0, 0])), 500.0, hint=(
+        "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm: take logsumexp(row) - row[target], never the logarithm of a softmax "
+        "in two steps."))
     marks.gradient("rule of cross_entropy", marks.op("cross_entropy", "cross_entropy_vjp"), x, target=target)
 
 

@@ -35,16 +35,20 @@ def _(marks: Marks) -> None:
     def mine(steps: int) -> dict[str, np.ndarray]:
         p, m, v = start.copy(), np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
-            p, m, v = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
+            found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
+            if not isinstance(found, (tuple, list)) or len(found) != 3:
+                raise Wrong(f"adam_step returns a {type(found).__name__}; the task asks for three arrays, p, m and v.")
+            p, m, v = found
         return {"p": p, "m": m, "v": v}
 
     for steps in (1, 5):
         for name in "mvp":
             marks.compare(f"{name} after {steps} step{'s' * (steps > 1)}", lambda s=steps, n=name: mine(s)[n], right(steps)[name],
-                          atol=1e-9, mistakes={} if name != "p" else {
+                          atol=1e-9, mistakes={f"This is the new {other}: return p, m and v, in this order.": right(steps)[other]
+                                               for other in "pmv" if other != name} | ({} if name != "p" else {
                 "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(steps, "uncorrected")["p"],
                 "eps stands under the root; it is added to the root.": right(steps, "eps")["p"],
-                "The step goes uphill: subtract it.": 2 * start - right(1)["p"]})
+                "The step goes uphill: subtract it.": 2 * start - right(1)["p"]}))
     parameter = Tensor(start.copy(), requires_grad=True)
     optimizer = optim.Adam([parameter], lr=lr, betas=(beta1, beta2), eps=eps)
     for g in gradients:
@@ -95,6 +99,12 @@ def _(marks: Marks) -> None:
             soft(np.where(free, -np.inf, scores)),
         "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
     marks.compare("causal output", part("output", causal=True), masked @ v)
+    few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
+    attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
+    marks.compare("other keys than queries", lambda: attention(*few)["output"], attended(*few),
+                  hint="There may be more keys than queries: q is (T, D), k is (S, D), and the scores are (T, S).")
+    marks.compare("more axes in front", lambda: attention(*stacked)["output"], attended(*stacked),
+                  hint="Any number of axes may stand in front of the last two; k.swapaxes(-1, -2) leaves them alone, however many there are.")
     marks.gradient("its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v)
 
 
@@ -180,9 +190,9 @@ def _(marks: Marks) -> None:
         model = nn.Linear(4, 2).astype(np.float64)
         return model, optim.SGD(model.parameters(), lr=0.5)
 
-    def loop(zero: bool = True) -> tuple[list[float], Any]:
+    def loop(zero: bool = True) -> tuple[list[float], Any, list[float]]:
         model, optimizer = fresh()
-        losses = []
+        losses, after = [], []
         for x, y in batches:
             loss = F.cross_entropy(model(x), y)
             if zero:
@@ -190,7 +200,8 @@ def _(marks: Marks) -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        return losses, model.weight.numpy().copy()
+            after.append(F.cross_entropy(model(x), y).item())
+        return losses, model.weight.numpy().copy(), after
 
     def mine() -> tuple[Any, Any]:
         model, optimizer = fresh()
@@ -203,10 +214,12 @@ def _(marks: Marks) -> None:
         return losses, model.weight
 
     untouched = [F.cross_entropy(fresh()[0](x), y).item() for x, y in batches]
-    (losses, weight), (stale, stale_weight) = loop(), loop(zero=False)
+    (losses, weight, after), (stale, stale_weight, _) = loop(), loop(zero=False)
     marks.compare("losses", lambda: mine()[0], losses, mistakes={
         "The gradients of earlier steps are still there: .grad adds up. Call optimizer.zero_grad() before each backward().": stale,
-        "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward()?": untouched})
+        "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward(), with no zero_grad() between the two?":
+            untouched,
+        "Each loss is measured after its step; take it before.": after})
     marks.compare("weights afterwards", lambda: mine()[1], weight, mistakes={
         "These are the weights of a loop without optimizer.zero_grad().": stale_weight})
 
@@ -215,9 +228,12 @@ def _(marks: Marks) -> None:
 def _(marks: Marks) -> None:
     shifted, greedy = marks.function("shifted"), marks.function("greedy")
     answers = np.array([[4, 2, 7], [1, 1, 3]])
-    marks.compare("shifted", lambda: shifted(answers, 10), [[10, 4, 2], [10, 1, 1]], mistakes={
+    marks.compare("shifted", lambda: shifted(answers.copy(), 10), [[10, 4, 2], [10, 1, 1]], mistakes={
         "Shifted the other way: in front stands START, and the last digit falls away.": [[2, 7, 10], [1, 3, 10]],
         "Not shifted: the decoder would see what it is to write.": answers})
+    given = answers.copy()
+    marks.that("the answers are left alone", lambda: shifted(given, 10) is not None and np.array_equal(given, answers),
+               "answers has other values after the call. Make a new array: they are still the targets of the loss.")
     source = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
 
     def score(source: np.ndarray, written: np.ndarray) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 
 
 def shifted(answers, start):
-    """(B, T) -> (B, T), integers"""
+    """(B, T) -> (B, T), integers. A new array: the answers are still the targets."""
     return np.insert(answers[:, :-1], 0, start, axis=1)
 
 
