@@ -35,6 +35,8 @@ QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
 CONTEXT = 128
 """How many characters the model sees at once."""
 HALF = CONTEXT // 2
+EARLY = 64
+"""How many half contexts of what is kept out judge the model while it learns: a few, to save time."""
 
 SETTINGS = {"steps": 1200, "batch": 16, "lr": 3e-3, "d_model": 128, "heads": 4, "layers": 3}
 if QUICK:
@@ -98,7 +100,7 @@ def train(model, manual, settings, checkpoint, resume):
             schedule.step()
             step += 1
             if step % every == 0 or step == steps:
-                progress.note(f"{tail_loss(model, manual, windows=64):.3f}")
+                progress.note(f"{tail_loss(model, manual, windows=EARLY):.3f}")
                 save()
             progress.show(step, loss.item())
         if stopped:
@@ -266,7 +268,8 @@ def main():
     model = LanguageModel(manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"])
     print(f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the last {len(manual.tail):,} kept out.")
     print(f"The model: {sum(p.size for p in model.parameters()):,} numbers.")
-    fresh, even = tail_loss(model, manual, windows=64), math.log(manual.vocabulary)
+    print(f"On the way it is judged by the first {EARLY * HALF:,} of the characters kept out, at the end by all of them.")
+    fresh, even = tail_loss(model, manual, windows=EARLY), math.log(manual.vocabulary)
     sound = abs(fresh - even) < 0.1
     print(f"{'true      ' if sound else 'false     '} before it learns, a character costs about ln({manual.vocabulary}) = {even:.2f} nats: "
           f"{fresh:.2f}", flush=True)
