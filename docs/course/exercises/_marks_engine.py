@@ -198,8 +198,11 @@ def _(marks: Marks) -> None:
     marks.compare("softmax", lambda: softmax(x), right, mistakes={
         "The sum goes over axis 0; it goes over each row.": e / e.sum(axis=0), "This is normalised over the whole array.": e / e.sum()})
     marks.compare("softmax of large numbers", lambda: quiet(softmax, far), np.full((2, 2), 0.5), hint=stable)
-    marks.gradient("rule of softmax", marks.op("softmax", "softmax_vjp"), x)
-    marks.compare("logsumexp", lambda: logsumexp(x), np.log(e.sum(axis=-1)))
+    marks.gradient("rule of softmax", marks.op("softmax", "softmax_vjp"), x, mistakes={
+        "This is the rule of log-softmax, g - p sum(g). That of softmax takes the sum of g p, and multiplies by p what is left.":
+            lambda g, y, x: g - y * g.sum(axis=-1, keepdims=True)})
+    marks.compare("logsumexp", lambda: logsumexp(x), np.log(e.sum(axis=-1)), mistakes={
+        "The largest score is not added back.": np.log(e.sum(axis=-1)) - x.max(axis=-1)})
     marks.compare("logsumexp of large numbers", lambda: quiet(logsumexp, far), np.array([1000, -1000]) + np.log(2), hint=stable)
     marks.gradient("rule of logsumexp", marks.op("logsumexp", "logsumexp_vjp"), x)
     losses = np.log(e.sum(axis=-1)) - x[np.arange(3), target]

@@ -97,7 +97,8 @@ def _(marks: Marks) -> None:
         "The mask is upside down: blocked are the keys after the query.": soft(np.where(free.T, scores, -np.inf)),
         "The mask is upside down: np.tri is True where a query may look, so -inf is where it is False. The last query has no key left here.":
             soft(np.where(free, -np.inf, scores)),
-        "Masked after the softmax, so that the rows no longer sum to 1.": weights * free})
+        "Masked after the softmax, so that the rows no longer sum to 1.": weights * free,
+        "A score of 0 still has a weight, e^0 = 1 before the division. A blocked score is -np.inf.": soft(np.where(free, scores, 0))})
     marks.compare("causal output", part("output", causal=True), masked @ v)
     few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
     attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
@@ -190,11 +191,11 @@ def _(marks: Marks) -> None:
         model = nn.Linear(4, 2).astype(np.float64)
         return model, optim.SGD(model.parameters(), lr=0.5)
 
-    def loop(zero: bool = True) -> tuple[list[float], Any, list[float]]:
+    def loop(zero: bool = True, before: Callable[[Any], Any] = lambda scores: scores) -> tuple[list[float], Any, list[float]]:
         model, optimizer = fresh()
         losses, after = [], []
         for x, y in batches:
-            loss = F.cross_entropy(model(x), y)
+            loss = F.cross_entropy(before(model(x)), y)
             if zero:
                 optimizer.zero_grad()
             loss.backward()
@@ -219,7 +220,8 @@ def _(marks: Marks) -> None:
         "The gradients of earlier steps are still there: .grad adds up. Call optimizer.zero_grad() before each backward().": stale,
         "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward(), with no zero_grad() between the two?":
             untouched,
-        "Each loss is measured after its step; take it before.": after})
+        "Each loss is measured after its step; take it before.": after,
+        "F.cross_entropy wants scores and takes the softmax itself; here it is given probabilities.": loop(before=F.softmax)[0]})
     marks.compare("weights afterwards", lambda: mine()[1], weight, mistakes={
         "These are the weights of a loop without optimizer.zero_grad().": stale_weight})
 
