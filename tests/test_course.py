@@ -246,6 +246,12 @@ def test_a_hint_does_not_name_the_op(marker, capsys):
         assert "gradcheck" in out and f"'{case.answer}'" not in out and case.bug not in out
 
 
+def test_the_hint_about_the_sweep_says_what_is_used_by_what(marker, capsys):
+    assert marker.main("zoo", "8", "hint") == 0
+    assert "the sweep through them is wrong" in (out := capsys.readouterr().out)
+    assert "(input 0 is used by exp and sin; the tensor that is used most is used 2 times.)" in out
+
+
 def test_the_text_of_a_bug_is_what_its_function_computes(marker):
     import tinygrad_attn.functional as F
     for _, case in cases(marker):

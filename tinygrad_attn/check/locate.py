@@ -303,10 +303,9 @@ def lost_in_the_sweep(problem: Problem, outputs: list[Any], entry: Entry) -> Dia
         return None
     if id(x) not in grads or not (np.abs(grads[id(x)] - entry.numeric)[measured] <= entry.tolerance[measured]).all():
         return None
-    used = max(uses.values(), key=len)
-    listed = ", ".join(uses[id(x)])
-    return Diagnosis("missed use", f"{entry.name} is used by {listed}, some tensor up to {len(used)} times, and "
-                                   "adding up what the ops' own rules say gives "
-                                   "the right gradient: the sweep missed a use, counted one twice, or went on before all were in. It must "
-                                   "add, not overwrite, "
-                                   "into memory of its own, and visit a tensor only when all its uses are done.")
+    most, listed = max(map(len, uses.values())), " and ".join(uses[id(x)])
+    return Diagnosis("missed use", "adding up what the ops' own rules say gives the right gradient, so the sweep through them is wrong: it "
+                                   "missed a use, counted one twice, or went on before all were in. It must add, not overwrite, into "
+                                   "memory of its own, and visit a tensor only when all its uses are done. "
+                                   f"({entry.name} is used by {listed}; the tensor that is used most is used {most} "
+                                   f"time{'s' * (most != 1)}.)")
