@@ -73,8 +73,9 @@ class Marks:
 
     # ---- the learner's functions
 
-    def function(self, name: str) -> Callable[..., Any]:
-        """A function of the learner's; it raises NotWritten where it is missing or returns None."""
+    def function(self, name: str, may_change: bool = False) -> Callable[..., Any]:
+        """A function of the learner's; it raises NotWritten where it is missing or returns None, and Wrong if it changes an array it is
+        given: a later check would be blamed for it.  With `may_change` a check of its own looks for that."""
         own = getattr(self.module, name, None)
         if not callable(own):
             def missing(*_: Any, **__: Any) -> Any:
@@ -83,13 +84,23 @@ class Marks:
 
         @functools.wraps(own)
         def checked(*args: Any, **settings: Any) -> Any:
-            return written(own(*args, **settings), name)
+            kept = [] if may_change else [(array, array.copy()) for array in args if isinstance(array, np.ndarray)]
+            try:
+                value = own(*args, **settings)
+            finally:
+                changed = [(array, before) for array, before in kept if not np.array_equal(array, before)]
+                for array, before in changed:
+                    array[...] = before
+            if changed:
+                raise Wrong(f"{name} changes an array it is given, which others use as well. Make a new one: x = x - 1, not x -= 1.")
+            return written(value, name)
         return checked
 
     def op(self, forward: str, *rules: str) -> Any:
         """An op of the learner's function and rules, with broadcasting operands; arguments that do not fit are told by the first check."""
         try:
-            return ta.op(self.function(forward), broadcasts=True).vjp(*map(self.function, rules))
+            return ta.op(self.function(forward, may_change=True), broadcasts=True).vjp(
+                *(self.function(rule, may_change=True) for rule in rules))
         except (TypeError, ValueError) as error:
             refusal = error
 
@@ -172,9 +183,9 @@ class Marks:
     def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
         """Call each rule once on plain arrays: an error in one is then the learner's own, with its line."""
         if isinstance(f, ta.engine.Op):
-            y = f.forward(*inputs, **settings)
+            y = f.forward(*(x.copy() for x in inputs), **settings)
             for rule in f.partials:
-                rule(np.ones_like(y), y, *inputs, **settings)
+                rule(np.ones_like(y), y.copy(), *(x.copy() for x in inputs), **settings)
 
     @staticmethod
     def _mistake(f: Any, inputs: tuple, settings: Mapping[str, Any], mistakes: Mapping[str, Callable] | None) -> str:

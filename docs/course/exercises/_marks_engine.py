@@ -16,7 +16,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 @exercise(0, "slope", "the gradient of any function by central differences")
 def _(marks: Marks) -> None:
-    slope = marks.function("slope")
+    slope = marks.function("slope", may_change=True)
     x, eps = np.array([1.0, -2.0, 3.0]), 0.01
     marks.compare("sum of x^2", lambda: slope(lambda x: np.sum(x ** 2), x.copy(), 1e-5), 2 * x, mistakes={
         "This is twice the slope: the two points are 2 eps apart.": 4 * x,
