@@ -1,6 +1,7 @@
 """Makes the course's pictures by running what the chapters describe: `python docs/course/pictures.py`, a few seconds."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,7 +11,6 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 from tinygrad_attn.demo import digits
-from tinygrad_attn.demo.training import DigitClassifier
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"            # Okabe and Ito
@@ -116,25 +116,25 @@ def positions() -> None:
 
 
 def learning() -> None:
-    """Chapter 13: the loss of each batch, and what comes of it on unseen images."""
-    split = digits.load_split(0)
-    ta.manual_seed(0)
-    rng = np.random.default_rng(0)
-    model = DigitClassifier(32, 2, 1, 64)
+    """Chapter 13: the loss of each batch, and what comes of it on unseen images, for the chapter's own model and loop."""
+    chapter: dict[str, Any] = {}
+    text = (Path(__file__).resolve().parent / "13-training-digits.md").read_text("utf-8")
+    exec(text.split("```python\n")[1].split("```")[0], chapter)       # its first block: the data and a fresh model, seed 0
+    split, model = chapter["split"], chapter["model"]
+    x, y = digits.patches(split.train_images), split.train_labels
     optimizer = optim.AdamW(model.parameters(), lr=5e-3)
+    rng = np.random.default_rng(0)
     losses, right = [], []
     for _ in range(8):
-        order = rng.permutation(len(split.train_labels))
-        for start in range(0, len(order), 64):
-            batch = order[start:start + 64]
-            loss = F.cross_entropy(model(digits.patches(split.train_images[batch])), split.train_labels[batch])
+        for batch in np.split(rng.permutation(len(y))[:22 * 64], 22):
+            loss = F.cross_entropy(model(x[batch]), y[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
         with ta.no_grad():
-            answer = model(digits.patches(split.test_images)).numpy().argmax(axis=1)
-        right.append((len(losses), 100 * np.mean(answer == split.test_labels)))
+            answers = model(digits.patches(split.test_images)).numpy().argmax(axis=1)
+        right.append((len(losses), 100 * np.mean(answers == split.test_labels)))
     figure, (left, ax) = plt.subplots(1, 2, figsize=(7.5, 2.8))
     left.semilogy(losses, color=BLUE, linewidth=1)
     left.axhline(np.log(10), color="grey", linestyle=":", linewidth=0.8)
