@@ -145,6 +145,7 @@ def _(marks: Marks) -> None:
     marks.compare("gradients of a + a", lambda: gradients(doublings(1)), [2, 1], mistakes={
         "a is used twice, so it gets two contributions: add them up.": [1, 1]})
     marks.compare("of ten doublings", lambda: gradients(doublings(10))[0], 1024)
+    marks.compare("of a chain of 20,000", lambda: gradients(chain(20_000))[0], 1)
 
 
 @exercise(3, "vjp", "the rules of softplus and of the running sum")
