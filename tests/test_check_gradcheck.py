@@ -244,6 +244,8 @@ def test_kinks_and_steps_are_told_from_bugs():
     coarse = gradcheck(lambda x: np.sin(x * 30), rand(5), eps=0.1, raise_exception=False)
     assert coarse.diagnosis.kind == "eps" and "too large" in coarse.diagnosis and len(coarse.curve) == 12
     assert "error of the worst element against eps" in str(coarse) and "<svg" in coarse._repr_html_()
+    level = str(gradcheck(square(lambda g, y, x: 3 * g * x), rand(5), raise_exception=False))
+    assert "with every eps from 1e-01 to 1e-12, so the step is not to blame" in level and "against eps" not in level
     assert "too small" in gradcheck(np.sin, rand(5), eps=1e-14, raise_exception=False).diagnosis
     edge = gradcheck(np.sqrt, Tensor(np.array([0.0, 1.0]), requires_grad=True), raise_exception=False)
     assert edge.diagnosis.kind == "domain" and "index 0" in edge.diagnosis

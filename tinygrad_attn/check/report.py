@@ -136,8 +136,7 @@ class Report:
         lines += [f"  also off: {e}" for e in self.entries if not e.ok and e is not self.worst]
         lines += [f"  fine: {e}" for e in self.entries if e.ok]
         if self.curve:
-            lines.append("  error of the worst element against eps:")
-            lines += [f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in self.curve]
+            lines += _curve_text(self.curve)
         lines += [f"  note: {n}" for n in self.notes]
         return "\n".join(lines)
 
@@ -162,6 +161,16 @@ class Report:
             parts.append(_curve_svg(self.curve))
         parts += [f"<p>{escape(n)}</p>" for n in self.notes]
         return "".join(parts)
+
+
+def _curve_text(curve: Sequence[tuple[float, float]]) -> list[str]:
+    """A line for each step, or one for all if they make no difference."""
+    steps, errors = zip(*curve)
+    if np.isfinite(errors).all() and max(errors) <= 2 * min(errors):
+        middle = errors[len(errors) // 2]
+        return [f"  error of the worst element: {middle:.1e} with every eps from {max(steps):.0e} to {min(steps):.0e}, so the step is not to "
+                "blame"]
+    return ["  error of the worst element against eps:", *(f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in curve)]
 
 
 def _bar(error: float) -> str:
