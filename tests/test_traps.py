@@ -2,6 +2,7 @@
 
 import array
 import gc
+import re
 import sys
 import weakref
 from collections import deque
@@ -376,6 +377,24 @@ def test_scatter_is_the_adjoint_of_getitem():
     x, index = r.standard_normal(6), np.array([5, 0, 0, -1])
     g = r.standard_normal(4)
     assert np.isclose(ops.scatter(g, index=index, shape=(6,)) @ x, g @ x[index])
+
+
+@pytest.mark.parametrize("g, index, shape", [
+    ((2, 2), ([0, 3],), (3, 2)), ((2, 2), ([0, -4],), (3, 2)), ((2, 100), ([0, 3],), (3, 100)), ((2, 20_000), ([0, 9],), (3, 20_000)),
+    ((2,), ([0, 3],), (3,)), ((2,), ([0, 1], [0, 2]), (3, 2)), ((2,), ([0, 1], [0, -3]), (3, 2)), ((3, 2), (slice(None), [0, 2]), (3, 2))])
+def test_scatter_refuses_a_place_that_is_not_there(g, index, shape):
+    """It would have added to another row, as if the first came after the last."""
+    index = tuple(np.array(part) if isinstance(part, list) else part for part in index)
+    with pytest.raises(IndexError, match="is out of bounds"):
+        ops.scatter(Tensor(np.ones(g)), index=index, shape=shape)
+
+
+@pytest.mark.parametrize("shape, places", [((5, 3), "(4, 3)"), (5, "(4,)")])
+def test_scatter_names_the_shape_that_it_takes(shape, places):
+    index = np.array([0, 1, 0, 4])
+    with pytest.raises(ValueError, match=rf"shape of its places, {re.escape(places)} in .* has \(2,\); np.broadcast_to\(g, "):
+        ops.scatter(Tensor(np.ones(2)), index=index, shape=shape)
+    assert np.array_equal(ops.scatter(Tensor(np.ones(4)), index=index, shape=5).numpy(), [2, 1, 0, 0, 1])
 
 
 @pytest.mark.parametrize("axis", [0, -1])

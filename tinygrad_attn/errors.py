@@ -280,8 +280,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif op == "matmul" and len(shapes) == 2:
         text, hint = "these shapes cannot be multiplied", _matmul_hint(*shapes)
     elif isinstance(error, IndexError) and op in ("getitem", "scatter", "take_along_axis", "embedding"):
-        hint = (f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number in [-n, n), a slice, or an array "
-                "of integers or booleans.")
+        hint = "" if op == "scatter" else (f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number in "
+                                           "[-n, n), a slice, or an array of integers or booleans.")
     elif op == "take_along_axis" and "number of dimensions" in text:
         hint = "The indices need as many axes as the tensor: one index for each row is indices[:, None]."
     elif op == "einsum":

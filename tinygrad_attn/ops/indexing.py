@@ -45,8 +45,12 @@ def getitem(x, *, index):
 
 @op
 def scatter(g, *, index, shape):
-    """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem."""
-    g = np.asarray(g)
+    """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem.
+
+    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's index_add do, as a result of its own.
+    Raises IndexError for an index that `shape` does not have, ValueError for a g of another shape than these places.
+    """
+    g, shape = np.asarray(g), (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     single = _single(index)
     if single is not None and len(shape) > 1 and (width := math.prod(shape) // max(shape[single[0]], 1)):
         return _scatter_rows(g, *single, shape, width)
@@ -56,7 +60,8 @@ def scatter(g, *, index, shape):
         out[index] = g
     elif len(parts) == out.ndim and all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts):
         # Single elements, by their places.
-        places = parts[0] if out.ndim == 1 else np.ravel_multi_index(parts, shape, mode="wrap")
+        places = parts[0] if out.ndim == 1 else np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
+        _check_shape(g, places.shape, shape)
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
     else:
         np.add.at(out, index, g)
@@ -65,10 +70,26 @@ def scatter(g, *, index, shape):
 
 def _scatter_rows(g, axis, indices, shape, width):
     """The same for indices along one axis, to each of which `width` numbers belong."""
+    _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1:]), shape)
     out = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), g.dtype)
     rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
     add_rows(out.reshape(-1, width), indices.reshape(-1), contiguous(rows).reshape(-1, width))
     return contiguous(np.moveaxis(out, 0, axis))
+
+
+def _check_shape(g, places, shape):
+    if g.shape != places:
+        raise ValueError(f"what is added must have the shape of its places, {places} in {shape}, but has {g.shape}; "
+                         f"np.broadcast_to(g, {places}) repeats a smaller one")
+
+
+def _from_front(indices, size):
+    """Indices along an axis of this size, all counted from the front.  IndexError, as NumPy's, for what it does not have."""
+    indices = indices.astype(np.intp)
+    low, high = (indices.min(), indices.max()) if indices.size else (0, -1)
+    if low < -size or high >= size:
+        raise IndexError(f"index {low if low < -size else high} is out of bounds for an axis of size {size}")
+    return indices % size if low < 0 else indices    # -1 and size - 1 are one place
 
 
 getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
@@ -94,7 +115,7 @@ def add_rows(out, indices, g):
     if not indices.size:
         return
     rows, width = out.shape
-    flat = indices.astype(np.intp) % rows            # -1 and rows - 1 are one row
+    flat = _from_front(indices, rows)
     if width <= NARROW or g.size <= FEW:             # `add.at` is ten times as fast with one flat index
         step, columns = AT_ONCE // max(width, 1), np.arange(width)
         for start in range(0, len(flat), step):
