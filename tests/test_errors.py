@@ -162,7 +162,7 @@ CALLS = [
     (lambda: t(3)[0, 0], I, r"too many indices.*shape \(3,\)"),
     (lambda: t(3)[np.array([True, False])], I, r"boolean index did not match"),
     (setitem, T, r"np\.where\(mask, value, t\)"),
-    (added_to_rows, T, r"For a\[rows\] \+= t, each row once and with a row of t for it, write a = a \+ np"),
+    (added_to_rows, T, r"For a\[rows\] \+= t, each row once and with a row of t for it, write a = a \+ ta"),
     (lambda: np.take_along_axis(t(4, 6), np.zeros(4, int), 1), V, r"\(4, 6\).*as many axes as the tensor.*indices\[:, None\]"),
     (lambda: len(t()), T, r"0-d tensor has no length"),
     (lambda: list(t()), T, r"use \.item\(\)"),
@@ -952,6 +952,6 @@ def test_what_stands_for_adding_to_rows_is_its_equal(shape, rows):
     with pytest.raises(TypeError) as error:
         a[rows] += added
     text = re.search(r"each row once .* write a = (.*)\.$", str(error.value))[1]
-    got = eval(text, {"np": np, "a": a, "t": added, "rows": rows})
+    got = eval(text, {"ta": ta, "a": a, "t": added, "rows": rows})
     a[rows] += added.numpy()
     assert got.requires_grad and np.array_equal(got.numpy(), a)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 
 import numpy as np
 import pytest
@@ -152,11 +153,14 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.reshape(T, (3, 1), order="F"), "transpose first"),
     (lambda: np.ravel(T, order="F"), "np.ravel .*transpose first"),
     (lambda: np.add.at(np.zeros(3), [0, 1, 1], T), "np.add.at changes an array in place"),
+    (lambda: np.add.at(np.zeros(3), [0, 1, 1], T), r"Write a \+ ta\.ops\.scatter\(t, index=index, shape=a\.shape\)"),
+    (lambda: np.maximum.at(np.zeros(3), [0, 1, 1], T), r"np.maximum.at changes an array.*Write t\[index\]"),
     (lambda: np.add.reduce(T, initial=1.0), r"np.add.reduce of a Tensor does not take initial="),
     (lambda: np.add.reduce(T, where=[True, False, True]), r"np.add.reduce of a Tensor does not take where="),
     (lambda: np.maximum.accumulate(T), "np.maximum.accumulate has no derivative rule"),
     (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative rule"),
     (lambda: np.cumprod(T), r"np.cumprod has no derivative rule.*t.numpy\(\).*@ta.op"),
+    (lambda: np.cumprod(T), r"Write np\.exp\(np\.cumsum\(np\.log\(t\), axis\)\)"),
     (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
     (lambda: np.linalg.eig(T), r"np.linalg.eig has no derivative rule.*Did you mean 'eigh'"),
     (lambda: np.nanmedian(T), r"np.nanmedian has no derivative rule.*Did you mean 'median'"),
@@ -199,6 +203,21 @@ def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message
         write()
 
 
+@pytest.mark.parametrize("call", [lambda a, t: np.add.at(a, index, t[:, 0]) or a, lambda a, t: np.bincount(index, t[:, 0], n),
+                                  lambda a, t: np.add.reduceat(t, starts)], ids=["add.at", "bincount", "add.reduceat"])
+def test_what_is_advised_for_a_sum_by_groups_is_its_equal(call):
+    """As the edges of a graph add to its nodes."""
+    messages = Tensor(R(4, 2), requires_grad=True)
+    with pytest.raises(TypeError) as error:
+        call(np.ones(n), messages)
+    text = re.search(r"Write (.*?)( for np\.bincount|, or give|\. Leave)", str(error.value))[1]
+    names = {"index": index, "indices": index, "n": n, "starts": starts, "np": np, "ta": ta, "a": np.ones(n)}
+    got = eval(text, {**names, "t": messages if "starts" in text else messages[:, 0]})
+    assert got.requires_grad
+    np.testing.assert_allclose(got.numpy(), call(np.ones(n), messages.numpy()))
+
+
+index, starts, n = np.array([3, 1, 3, 0]), [0, 1, 3], 5
 REFUSED = {"out": np.zeros(3), "where": np.array([True, False, True]), "initial": 1.0, "mean": 0.0}
 FIRST = {c[0]: c for c in reversed(CASES) if c[0] in FUNCTIONS}
 REFUSALS = [(c, name) for f, c in FIRST.items() for name in REFUSED if name in inspect.signature(FUNCTIONS[f]).parameters]

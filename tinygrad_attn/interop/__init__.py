@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
-from ..errors import nearest
+from ..errors import ELSEWHERE, nearest
 from . import linear, reductions, shapes
 from .common import FUNCTIONS, cast, floating, plain, refuse, refuse_whole, wrapped
 from .functions import PLAIN_FUNCTIONS
@@ -30,7 +30,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
             raise TypeError(f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
                             "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once and with "
-                            "a row of t for it, write a = a + np.tensordot(np.eye(len(a), dtype=t.dtype)[:, rows], t, 1).")
+                            "a row of t for it, write a = a + ta.ops.scatter(t, index=rows, shape=a.shape).")
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
         return ufunc(*map(plain, inputs), **{k: plain(v) for k, v in kwargs.items()})       # where= may be a Tensor
@@ -49,8 +49,10 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if method == "outer":
             return outer(ufunc, *inputs, **kwargs)
         if method == "at":
-            raise TypeError(f"np.{name} changes an array in place, which cannot be differentiated. Write t[index] on the right-hand "
-                            "side, or add a one-hot matrix product, or do it under t.numpy() if no gradient is meant.")
+            sums = ufunc is np.add
+            instead = "a + ta.ops.scatter(t, index=index, shape=a.shape)" if sums else "t[index] on the right-hand side"
+            raise TypeError(f"np.{name} changes an array in place, which cannot be differentiated. Write {instead}, or give it t.numpy() "
+                            "if no gradient is meant.")
     if any(name == f.__name__ for f in FUNCTIONS):   # the ufunc behind an array's own method
         raise TypeError(f"a.{name}(...) of an array a takes no Tensors: write np.{name}(a, ...).")
     raise no_rule(name)
@@ -75,10 +77,19 @@ def _full_name(function: Any) -> str:
     return name
 
 
+INSTEAD = {
+    "bincount": "ta.ops.scatter(t, index=indices, shape=n) for np.bincount(indices, t, n)",
+    "add.reduceat": "np.stack([part.sum(0) for part in np.split(t, starts)[1:]])",
+}
+"""What sums by groups, as it can be differentiated; for the rest `errors.ELSEWHERE` may know."""
+
+
 def no_rule(name: str) -> TypeError:
     """The error for a function that is not in the tables."""
     short = name.rpartition(".")[2]                  # no slip, since NumPy has it; so only kin are named, eigh for eig
     kin = [k for f in (*UFUNCS, *FUNCTIONS) if (k := f.__name__).startswith(short) or short.endswith(k)]
-    return TypeError(f"np.{name} has no derivative rule for Tensors.{nearest(short, kin)} Leave the graph on purpose "
+    known = INSTEAD.get(name) or ELSEWHERE.get(name)
+    instead = f" Write {known}." if known else nearest(short, kin)
+    return TypeError(f"np.{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
                      "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
                      "partial derivatives with .vjp under it.")
