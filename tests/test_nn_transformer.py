@@ -126,6 +126,45 @@ def test_a_layer_of_ones_own_need_not_know_of_caches():
         np.testing.assert_array_equal(stack(*inputs).numpy(), 8 * x.numpy())
 
 
+class Wrapped(nn.Module):
+    """What a fine-tuning of low rank puts around a layer, which has no `weight` of its own then."""
+
+    def __init__(self, base):
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_the_linear_layers_of_a_layer_may_be_wrapped(kind):
+    x = ta_random.randn(2, 5, 8)
+    layer = {"encoder": nn.TransformerEncoderLayer, "decoder": nn.TransformerDecoderLayer}[kind](8, 2, 16, batch_first=True).eval()
+    given = (x,) if kind == "encoder" else (x, x)
+    before, whole = layer(*given).numpy(), layer(*(np.ones((2, 5, 8), int) for _ in given)).numpy()
+    layer.linear1, layer.linear2, layer.self_attn.out_proj = map(Wrapped, (layer.linear1, layer.linear2, layer.self_attn.out_proj))
+    layer.dropout = nn.Identity()
+    np.testing.assert_allclose(layer(*given).numpy(), before, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(layer(*(np.ones((2, 5, 8), int) for _ in given)).numpy(), whole, rtol=1e-6, atol=1e-6)
+    layer.astype(np.float64)
+    assert layer(*(np.ones((2, 5, 8), int) for _ in given)).dtype == np.float64
+    layer.train()(*given).sum().backward()
+    assert layer.linear1.up.weight.grad is not None and layer.linear1.base.weight.grad is None
+
+
+def test_an_attention_of_ones_own_in_a_layer_need_not_know_of_caches():
+    class Attention(nn.Module):
+        def forward(self, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None, is_causal=False):
+            return 2 * value, None
+
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), ta_random.randn(2, 5, 8)
+    layer.self_attn = Attention()
+    expected = layer.norm1(3 * x)
+    np.testing.assert_allclose(layer(x).numpy(), layer.norm2(expected + layer.linear2(F.relu(layer.linear1(expected)))).numpy(), rtol=1e-6)
+
+
 def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
     encoder, x = nn.TransformerEncoder(encoder_layer(), 1), ta_random.randn(3, 2, 4)
     mask = Tensor(nn.Transformer.generate_square_subsequent_mask(3).numpy(), requires_grad=True)

@@ -141,9 +141,9 @@ class MultiheadAttention(Module):
         """
         own = key is query and value is query        # self-attention: one input, one projection
         one_memory = value is key
-        query = floating(query, self.out_proj.weight)
-        key = query if own else floating(key, self.out_proj.weight)
-        value = key if one_memory else floating(value, self.out_proj.weight)
+        query = floating(query, self)
+        key = query if own else floating(key, self)
+        value = key if one_memory else floating(value, self)
         self._check(query, key, value)
         batched = query.ndim == 3
         if not (batched and self.batch_first):

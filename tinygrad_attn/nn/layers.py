@@ -21,7 +21,8 @@ from .module import Module, Parameter
 
 
 def floating(x: Any, like: Any = None) -> Any:
-    """Integers and booleans become the dtype of `like` (None: the default dtype); what is floating stays as it is."""
+    """Integers and booleans become the dtype of `like`, of a module its first parameter's (None: the default dtype); what is floating
+    stays as it is."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x                                     # the usual case, first and quickly
     if not hasattr(x, "dtype") or isinstance(x, np.generic):
@@ -32,6 +33,8 @@ def floating(x: Any, like: Any = None) -> Any:
         return x
     if x.dtype.kind not in "iub":
         raise TypeError(f"a layer takes real numbers, got {describe(x)}.{numbers_of(x)}")
+    if isinstance(like, Module):
+        like = next(like.parameters(), None)
     return x.astype(get_default_dtype() if like is None else like.dtype)
 
 

@@ -66,8 +66,10 @@ class _Layer(Module):
     def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
                    is_causal: bool, cache: KeyValueCache | None) -> Any:
         """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E)."""
-        attention.dropout_follows = self.training and self.dropout.p > 0
-        return attention(x, memory, memory, key_padding_mask, False, mask, is_causal=is_causal, cache=cache)[0]
+        attention.dropout_follows = self.training and getattr(self.dropout, "p", 1) > 0
+        more = {} if cache is None else {"cache": cache}          # an attention of your own need not take one
+        return attention(x, memory, memory, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=mask, is_causal=is_causal,
+                         **more)[0]
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""
@@ -107,7 +109,7 @@ class TransformerEncoderLayer(_Layer):
         def attention(x: Any) -> Any:
             return self._attention(self.self_attn, x, x, src_key_padding_mask, src_mask, is_causal, cache)
 
-        x = floating(src, self.linear1.weight)
+        x = floating(src, self)
         x = self._residual(x, self.norm1, self.dropout1, attention)
         return self._residual(x, self.norm2, self.dropout2, self._feed_forward)
 
@@ -152,7 +154,7 @@ class TransformerDecoderLayer(_Layer):
             return self._attention(self.multihead_attn, x, memory, memory_key_padding_mask, memory_mask,
                                    memory_is_causal, cache)
 
-        x = floating(tgt, self.linear1.weight)
+        x = floating(tgt, self)
         x = self._residual(x, self.norm1, self.dropout1, attention)
         x = self._residual(x, self.norm2, self.dropout2, look_at_memory)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
