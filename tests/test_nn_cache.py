@@ -139,6 +139,38 @@ def test_a_copy_goes_its_own_way(make, recorded):
                 np.testing.assert_allclose(found, expected.numpy()[:, 3:], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [[1, 0], [0, 0, 2, 2], np.array([False, True, True]), 2])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_after_reordering_the_rows_go_on_as_if_they_had_been_so_from_the_start(rows, batch_first, recorded):
+    """As a beam search needs it: each step goes on from the best sequences, one of which may come twice."""
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=batch_first), 2).eval()
+    rows_of, turn = np.atleast_1d(np.arange(3)[rows]), (0, 1, 2) if batch_first else (1, 0, 2)
+    x, memory, cache = ta_random.randn(3, 6, 8), ta_random.randn(3, 4, 8), nn.KeyValueCache()
+
+    def run(x, memory, **how):
+        return model(x.transpose(turn), memory.transpose(turn), tgt_is_causal=True, **how).numpy().transpose(turn)
+
+    with no_grad() if not recorded else enable_grad():
+        for t in range(3):
+            run(x[:, t:t + 1], memory, cache=cache)
+        cache.reorder(rows)
+        x, memory = x[rows_of], memory[rows_of]
+        found = np.concatenate([run(x[:, t:t + 1], memory, cache=cache) for t in range(3, 6)], 1)
+        np.testing.assert_allclose(found, run(x, memory)[:, 3:], rtol=1e-5, atol=1e-6)
+    assert cache.length == 6
+
+
+def test_a_row_that_the_batch_does_not_have_changes_nothing_in_the_cache():
+    model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
+    with no_grad():
+        model(x[:, :3], is_causal=True, cache=cache)
+        with pytest.raises(IndexError, match="index 2 is out of bounds"):
+            cache.reorder([0, 2])
+        found = model(x[:, 3:], is_causal=True, cache=cache).numpy()
+        np.testing.assert_allclose(found, model(x, is_causal=True).numpy()[:, 3:], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("first, then", [(np.float16, np.float64), (np.float16, np.float32), (np.float64, np.float16)])
 def test_tokens_of_another_dtype_are_kept_as_exactly_without_gradients_as_with_them(first, then):
     numbers = np.array([1e-3, 1.0, 1 / 3]).reshape(1, 1, 3, 1)

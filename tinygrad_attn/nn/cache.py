@@ -26,8 +26,8 @@ class KeyValueCache:
     unnoticed.  Positions of new tokens start at `cache.length`.  A key_padding_mask speaks of all keys, old ones first.
     A model that calls one attention module twice in a forward pass cannot use it.
 
-    `copy.copy(cache)` and `copy.deepcopy(cache)` go on from here on their own, for the same modules, as a beam search
-    needs it; `copy.deepcopy((model, cache))` for the copied ones.
+    `cache.reorder(rows)` goes on with some sequences of the batch, as a beam search needs it.  `copy.copy(cache)` and
+    `copy.deepcopy(cache)` go on from here on their own, for the same modules; `copy.deepcopy((model, cache))` for the copied ones.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,17 @@ class KeyValueCache:
     def length(self) -> int:
         """How many tokens are behind us."""
         return 0 if self._first is None else self._kept[self._first][0].shape[-2]
+
+    def reorder(self, rows: Any) -> None:
+        """Go on with these sequences of the batch, in this order: the best of a beam search, or those that have not ended.
+
+        `rows` are whole numbers, of which one may come several times, or a mask.  Cross-attention's memory is to be
+        memory[rows] from here on.  Raises IndexError for a row that the batch does not have.
+        """
+        rows = np.ravel(plain(rows))
+        kept = {module: (k[rows], v[rows]) for module, (k, v) in self._kept.items()}
+        memory = {module: [x[rows] for x in given] for module, given in self._memory.items()}
+        self._kept, self._memory, self._room = kept, memory, {}
 
     def __contains__(self, module: Module) -> bool:
         return module in self._kept
