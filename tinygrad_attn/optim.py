@@ -79,8 +79,8 @@ class _Bucket:
         arrays = [p._array() for p in self.params]
         for index, p, a, shape, dtype in zip(self.indices, self.params, arrays, self.shapes, self.dtypes):
             if a.shape != shape or a.dtype != dtype:
-                raise ValueError(f"parameter {index} is now {a.shape} {a.dtype}, but the optimiser has its state for "
-                                 f"{shape} {dtype}; make the optimiser after model.astype(...)")
+                raise ValueError(f"parameter {index} is now {a.shape} {a.dtype}, but the optimiser has its state for {shape} {dtype}; "
+                                 "make the optimiser after model.astype(...), and put new numbers in by p.data[...] = values")
             if p._grad is not None and not a.flags.writeable:
                 raise ValueError(f"parameter {index}, {a.shape}, is read-only and cannot be updated; write p.data = p.numpy().copy()")
         grads = [g._array() for p in self.params if (g := p.grad) is not None]
