@@ -5,6 +5,7 @@ import math
 import pickle
 import sys
 import warnings
+from collections import defaultdict
 from decimal import Decimal
 from fractions import Fraction
 
@@ -796,7 +797,8 @@ def exhausted():
     (lambda: optim.AdamW([leaf()], weight_decay=-1), ValueError, "weight_decay must be 0 or more, got -1$"),
     (lambda: optim.Optimizer([leaf()], {"lr": 0.1}).step(), TypeError, "subclass Optimizer and give _state_names and _update"),
     (without_update, TypeError, "subclass Optimizer and give _state_names and _update"),
-    (lambda: optim.SGD([leaf()]).state, AttributeError, r"'SGD' object has no attribute 'state'. Write .*state_dict\(\)\['state'\]"),
+    (lambda: optim.SGD([leaf()]).state, AttributeError, r"'SGD' object has no attribute 'state'. Write .*state_dict\(\)\['state'\].*"
+     r"self.state = defaultdict\(dict\)"),
     (lambda: optim.SGD([leaf()]).step(leaf().sum()), TypeError, r"step\(\) takes nothing, or a function .* got Tensor"),
     (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
     (lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict({"step_number": 1, "initial_lr": [1, 2]}), ValueError, "2 groups.* has 1"),
@@ -866,12 +868,14 @@ class SignMomentum(optim.Optimizer):
 
     def __init__(self, params, lr=0.1):
         super().__init__(params, {"lr": lr})
-        self.state = {}
+        self.state = defaultdict(dict)
 
     def step(self, closure=None):
         for group in self.param_groups:
             for p in group["params"]:
-                state = self.state.setdefault(p, {"step": 0, "m": np.zeros_like(p.data)})
+                state = self.state[p]
+                if not state:
+                    state["step"], state["m"] = 0, np.zeros_like(p.data)
                 state["step"] += 1
                 state["m"] = 0.9 * state["m"] + p.grad.data / state["step"]
                 p.data -= group["lr"] * state["m"]

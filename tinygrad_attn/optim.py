@@ -103,7 +103,7 @@ class Optimizer:
     settings replace the common ones. A parameter whose `.grad` is None is left alone, its step count too.
     """
 
-    state: Any = Elsewhere("state", "optimizer.state_dict()['state'] to read it; one of your own sets self.state = {} first")
+    state: Any = Elsewhere("state", "optimizer.state_dict()['state'] to read it; one of your own begins by self.state = defaultdict(dict)")
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
