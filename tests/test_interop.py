@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from collections import deque, namedtuple
 
 import numpy as np
 import pytest
@@ -215,6 +216,44 @@ def test_what_is_advised_for_a_sum_by_groups_is_its_equal(call):
     got = eval(text, {**names, "t": messages if "starts" in text else messages[:, 0]})
     assert got.requires_grad
     np.testing.assert_allclose(got.numpy(), call(np.ones(n), messages.numpy()))
+
+
+@pytest.mark.parametrize("call", [
+    np.unique, np.bincount, lambda k: np.unique(k, return_counts=True), lambda k: np.histogram(k, 3)[0], lambda k: np.setdiff1d(k, [1]),
+    lambda k: np.cumprod(k), lambda k: np.add.reduceat(k, [0, 2]), lambda k: np.bitwise_xor.reduce(k), lambda k: np.block([[k], [k]]),
+    lambda k: np.ravel_multi_index((k, k), (5, 5)), lambda k: np.bincount(k, np.ones(4)), lambda k: np.insert(np.ones(5), k, 2.0)])
+def test_of_integers_alone_numpy_does_what_it_always_does(call):
+    """There is no gradient to lose: counting labels needs no rule."""
+    labels = np.array([3, 1, 3, 0])
+    got, wanted = call(Tensor(labels)), call(labels)
+    assert type(got) is type(wanted)
+    for a, b in zip(*((y if isinstance(y, tuple) else (y,)) for y in (got, wanted)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_integers_say_where_to_add_and_what_is_written_into_them_is_noticed():
+    counts = np.zeros(4)
+    np.add.at(counts, Tensor(np.array([3, 1, 3, 0])), 1.0)
+    assert counts.tolist() == [1, 1, 0, 2]
+    x, k = Tensor(R(2), requires_grad=True), Tensor(np.array([3, 1]))
+    y = x * k
+    np.put(k, 0, 7)
+    assert k.tolist() == [7, 1]
+    with pytest.raises(ValueError, match=r"changed in place after it was used .*np\.put"):
+        y.sum().backward()
+
+
+class Several(list):
+    pass
+
+
+@pytest.mark.parametrize("several", [deque, Several, namedtuple("Pair", "first second")._make])
+@pytest.mark.parametrize("dtype", [float, int])
+def test_any_sequence_of_numpys_may_hold_the_tensors(several, dtype):
+    """The last frames of a game are kept in a deque."""
+    a, b = (Tensor(np.arange(3, dtype=dtype), requires_grad=dtype is float) for _ in range(2))
+    y = np.stack(several([a, b]))
+    assert y.tolist() == [[0, 1, 2], [0, 1, 2]] and y.requires_grad is (dtype is float)
 
 
 index, starts, n = np.array([3, 1, 3, 0]), [0, 1, 3], 5

@@ -4,7 +4,8 @@ differentiated.
 NumPy asks the operands of its functions whether one of them wants to take over (`__array_ufunc__`,
 `__array_function__`, NEP 13 and 18). Tensor says yes and looks the function up: `UFUNCS` in ufuncs.py and the rules
 of the other modules are the whole table.  Functions whose results are booleans, integers or fresh constants
-(`PLAIN_...`) get the arrays.  Anything else is a TypeError that names it; no result ever loses its graph in silence.
+(`PLAIN_...`) get the arrays, and so does any function of integers alone.  Anything else is a TypeError that names it; no
+result ever loses its graph in silence.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from ..engine import Variable
 from ..errors import ELSEWHERE, nearest
 from . import linear, reductions, shapes
-from .common import FUNCTIONS, cast, floating, plain, refuse, refuse_whole, wrapped
+from .common import FUNCTIONS, cast, floating, handed, plain, refuse, refuse_whole, wrapped
 from .functions import PLAIN_FUNCTIONS
 from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
 
@@ -34,6 +35,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         refuse(name, out=out[0])
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
         return ufunc(*map(plain, inputs), **{k: plain(v) for k, v in kwargs.items()})       # where= may be a Tensor
+    if (ufunc not in UFUNCS or method in ("at", "reduceat")) and not any(map(floating, inputs)):
+        return getattr(ufunc, method)(*map(handed, inputs), **{k: handed(v) for k, v in kwargs.items()})    # no gradient to lose
     if ufunc in UFUNCS:
         if method == "__call__":
             dtype = kwargs.pop("dtype", None)
@@ -66,6 +69,8 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if rule is not None or function in PLAIN_FUNCTIONS:
         y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
         return y if rule is None else wrapped(y)     # integers and booleans: NumPy knows best, and there is no gradient
+    if not any(map(floating, (*args, *kwargs.values()))):        # labels to be counted, say: there is no gradient to lose
+        return function(*handed(args), **{k: handed(v) for k, v in kwargs.items()})
     raise no_rule(_full_name(function))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from ..errors import describe, refuse_mask
 
 UNSET: Any = np._NoValue
 """NumPy's own mark for an argument that was not given."""
+
+SEQUENCES = list, tuple, deque
+"""What NumPy takes for an array of arrays; a deque keeps the last frames of a game."""
 
 FUNCTIONS: dict[Any, Callable] = {}
 """NumPy's function -> our rule, which has NumPy's signature.  Each module of this package enters its own."""
@@ -37,18 +41,26 @@ def rule(*numpy_functions: Any) -> Callable:
     return enter
 
 
+def _each(f: Callable, x: Any) -> Any:
+    """f of each in a list or tuple, also a named one, or a deque; anything else as it is."""
+    return (tuple if isinstance(x, tuple) else list)(map(f, x)) if isinstance(x, SEQUENCES) else x
+
+
 def plain(x: Any) -> Any:
     """Tensors replaced by their arrays, also inside lists and tuples."""
-    if isinstance(x, Variable):
-        return x._data
-    return type(x)(map(plain, x)) if type(x) in (list, tuple) else x
+    return x._data if isinstance(x, Variable) else _each(plain, x)
+
+
+def handed(x: Any) -> Any:
+    """As `plain`, for a function that may keep the arrays or write into them: those of Tensors are watched from here on."""
+    return x.numpy() if isinstance(x, Variable) else _each(handed, x)                   # type: ignore[attr-defined]
 
 
 def floating(x: Any) -> bool:
     """Is x, or anything in a list or tuple x, a floating Tensor, which may need a gradient?"""
     if isinstance(x, Variable):
         return x._data.dtype.kind == "f"
-    return type(x) in (list, tuple) and any(map(floating, x))
+    return isinstance(x, SEQUENCES) and any(map(floating, x))
 
 
 def wrapped(y: Any) -> Any:
