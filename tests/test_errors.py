@@ -597,6 +597,30 @@ def test_what_stands_for_adding_rows_takes_memory_for_them_alone_and_differentia
         assert np.array_equal(slope.numpy(), np.ones((10_000, 2)))
 
 
+def test_what_stands_for_multinomial_draws_an_index_as_often_as_it_is_probable():
+    names = {"np": np, "t": Tensor([[3, 0, 1], [0, 0, 2]]), "rng": np.random.default_rng(0)}
+    draws = np.array([eval(hints["multinomial"].split(", which")[0], names) for _ in range(4000)])
+    assert np.allclose([np.mean(draws[:, 0] == i) for i in range(3)], [0.75, 0, 0.25], atol=0.03) and (draws[:, 1] == 2).all()
+
+
+@pytest.mark.parametrize("name, call", [("lerp", lambda t, other: t.lerp(other, 0.1)), ("lerp_", lambda t, other: t.lerp_(other, 0.1)),
+                                        ("clamp_min", lambda t, _: t.clamp_min(0.3)), ("clamp_max", lambda t, _: t.clamp_max(0.3))])
+def test_what_stands_for_moving_averages_and_limits_is_its_equal(name, call):
+    torch = require("torch")
+    a, b = np.random.default_rng(0).random((2, 5))
+    ours = Tensor(a.copy())
+    text, names = hints[name], {"t": ours, "other": Tensor(b), "weight": 0.1, "min": 0.3, "max": 0.3}
+    got = exec(text, names) or ours if "=" in text else eval(text, names)
+    np.testing.assert_allclose(got.numpy(), call(torch.tensor(a), torch.tensor(b)).numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("named", [lambda m: dict(m.named_parameters()), lambda m: m.named_parameters()], ids=["dict", "pairs"])
+def test_the_gradient_by_named_parameters_says_to_leave_the_names_out(named):
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"Leave the names out: write list\(model.parameters\(\)\), of a dict list\(params.values\(\)\)"):
+        grad(model(np.ones(2)).sum(), named(model))
+
+
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "conv1d", "conv2d"])
 def test_what_stands_for_a_function_of_windows_is_its_equal(name):
     torch = require("torch")

@@ -224,6 +224,8 @@ def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_g
         if not isinstance(x, Variable) or not x._tracked:
             raise ValueError(f"input {i} of grad(), {describe(x)}, does not require a gradient. "
                              + ("For a module write list(model.parameters())." if hasattr(x, "parameters") else
+                                "Leave the names out: write list(model.parameters()), of a dict list(params.values())."
+                                if isinstance(x, (str, tuple)) else
                                 "Write grad(y, x) for the gradient by a tensor x." if x is None else "Create it with requires_grad=True."))
     retain = create_graph if retain_graph is None else retain_graph
     keep_freed()
