@@ -162,6 +162,7 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative rule"),
     (lambda: np.cumprod(T), r"np.cumprod has no derivative rule.*t.numpy\(\).*@ta.op"),
     (lambda: np.cumprod(T), r"Write np\.exp\(np\.cumsum\(np\.log\(t\), axis\)\)"),
+    (lambda: np.frompyfunc(math.gamma, 1, 1)(T), r"^gamma \(vectorized\) has no derivative rule"),       # no np.gamma
     (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
     (lambda: np.linalg.eig(T), r"np.linalg.eig has no derivative rule.*Did you mean 'eigh'"),
     (lambda: np.nanmedian(T), r"np.nanmedian has no derivative rule.*Did you mean 'median'"),

@@ -58,7 +58,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
                             "if no gradient is meant.")
     if any(name == f.__name__ for f in FUNCTIONS):   # the ufunc behind an array's own method
         raise TypeError(f"a.{name}(...) of an array a takes no Tensors: write np.{name}(a, ...).")
-    raise no_rule(name)
+    raise no_rule(name, "np." if getattr(np, ufunc.__name__, None) is ufunc else "")      # SciPy's are ufuncs too, and one's own
 
 
 def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -85,16 +85,17 @@ def _full_name(function: Any) -> str:
 INSTEAD = {
     "bincount": "ta.ops.scatter(t, index=indices, shape=n) for np.bincount(indices, t, n)",
     "add.reduceat": "np.stack([part.sum(0) for part in np.split(t, starts)[1:]])",
+    "expit": "F.sigmoid(t)",
 }
-"""What sums by groups, as it can be differentiated; for the rest `errors.ELSEWHERE` may know."""
+"""Sums by groups, and SciPy's name for the sigmoid, as they can be differentiated; for the rest `errors.ELSEWHERE` may know."""
 
 
-def no_rule(name: str) -> TypeError:
+def no_rule(name: str, home: str = "np.") -> TypeError:
     """The error for a function that is not in the tables."""
     short = name.rpartition(".")[2]                  # no slip, since NumPy has it; so only kin are named, eigh for eig
     kin = [k for f in (*UFUNCS, *FUNCTIONS) if (k := f.__name__).startswith(short) or short.endswith(k)]
     known = INSTEAD.get(name) or ELSEWHERE.get(name)
     instead = f" Write {known}." if known else nearest(short, kin)
-    return TypeError(f"np.{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
+    return TypeError(f"{home}{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
                      "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
                      "partial derivatives with .vjp under it.")
