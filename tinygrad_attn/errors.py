@@ -157,7 +157,7 @@ ELSEWHERE = {
     "RMSprop": "optim.Adam(params, lr, betas=(0, 0.99)), which is RMSprop but for larger numbers under the root in its first steps",
     "StepLR": "optim.Schedule(optimizer, lambda t: gamma ** (t // step_size))",
     "ExponentialLR": "optim.Schedule(optimizer, lambda t: gamma ** t)",
-    "multinomial": "np.argmax(t.numpy() / rng.exponential(size=t.shape), -1), which draws an index of each row, rng = np.random.default_rng()",
+    "multinomial": "np.argmax(t.numpy() / rng.exponential(size=t.shape), -1), which draws one of each row, rng = np.random.default_rng()",
     "eye_": "p.data[...] = np.eye(*p.shape)", "unfold": "np.lib.stride_tricks.sliding_window_view(t, size, axis)",
     "orthogonal_": "p.data[...] = np.linalg.qr(ta.randn(*p.shape).numpy())[0], if it has no more columns than rows",
     "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",

@@ -167,9 +167,8 @@ def _curve_text(curve: Sequence[tuple[float, float]]) -> list[str]:
     """A line for each step, or one for all if they make no difference."""
     steps, errors = zip(*curve)
     if np.isfinite(errors).all() and max(errors) <= 2 * min(errors):
-        middle = errors[len(errors) // 2]
-        return [f"  error of the worst element: {middle:.1e} with every eps from {max(steps):.0e} to {min(steps):.0e}, so the step is not to "
-                "blame"]
+        text = f"{errors[len(errors) // 2]:.1e} with every eps from {max(steps):.0e} to {min(steps):.0e}"
+        return [f"  error of the worst element: {text}, so the step is not to blame"]
     return ["  error of the worst element against eps:", *(f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in curve)]
 
 
