@@ -93,6 +93,13 @@ FUNCTIONS |= {
 }
 
 
+@rule(np.meshgrid)
+def _meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
+    lie = np.meshgrid(*(np.empty(np.size(plain(x)), bool) for x in xi), sparse=True, indexing=indexing)      # each along an axis of its own
+    grids = tuple(ops.reshape(tensor(x), shape=at.shape) for x, at in zip(xi, lie))
+    return grids if sparse else _broadcast_arrays(*grids)
+
+
 @rule(np.lib.stride_tricks.sliding_window_view)
 def _sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
     refuse("lib.stride_tricks.sliding_window_view", writeable=writeable or None)
