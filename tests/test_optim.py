@@ -287,6 +287,30 @@ def test_training_by_backward():
     np.testing.assert_allclose(w._data.ravel(), [1, 2, 3], atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_parameters_that_are_frozen_for_a_time_stay_as_they_are_as_torchs(name):
+    ours, theirs = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).astype(np.float64), torch.nn.Sequential(
+        torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)).double()
+    theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
+    for model in (ours, theirs):
+        model[0].requires_grad_(False)
+    x = np.random.default_rng(0).standard_normal((4, 3))
+    settings = {"lr": 0.1, "weight_decay": 0.1}
+    optimizers = [getattr(optim, name)(ours.parameters(), **settings), getattr(torch.optim, name)(theirs.parameters(), **settings)]
+    frozen = ours[0].weight.numpy().copy()
+    for step in range(6):
+        if step == 3:
+            assert np.array_equal(ours[0].weight.numpy(), frozen)
+            for model in (ours, theirs):
+                model[0].requires_grad_(True)
+        for model, optimizer, data in ((ours, optimizers[0], x), (theirs, optimizers[1], torch.tensor(x))):
+            optimizer.zero_grad()
+            (model(data) ** 2).sum().backward()
+            optimizer.step()
+    same(ours.parameters(), list(theirs.parameters()), 1e-12)
+    assert not np.array_equal(ours[0].weight.numpy(), frozen)
+
+
 def test_a_step_that_changes_nothing_says_so():
     """Backward was forgotten, or zero_grad came between it and the step; the warning names the line of the step."""
     p, frozen = nn.Parameter([1.0]), nn.Parameter([1.0])

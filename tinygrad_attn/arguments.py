@@ -278,7 +278,7 @@ def parameter_groups(params: Any) -> list[Mapping[str, Any]]:
 
 
 def parameters_of_group(params: Any, seen: set[int]) -> list[Tensor]:
-    """The tensors of one group, each once, all of them leaves that want a gradient."""
+    """The tensors of one group, each once, all of them leaves that want a gradient; a Parameter may be frozen for a time."""
     params = [params] if isinstance(params, Tensor) else list(params)
     if not params:
         raise ValueError("a parameter group is empty: leave it out; or has the generator in it been walked through already?")
@@ -292,7 +292,7 @@ def parameters_of_group(params: Any, seen: set[int]) -> list[Tensor]:
         if p._node is not None:
             raise ValueError(f"{name} of shape {p.shape} is the result of a computation, not a leaf, and would never "
                              "get a .grad; train what it was computed from, or p = Tensor(x.data, requires_grad=True)")
-        if not p.requires_grad:
+        if not p.requires_grad and type(p) is Tensor:            # forgotten, most likely
             raise ValueError(f"{name} of shape {p.shape} does not require a gradient; set p.requires_grad = True, or "
                              "leave it out: [p for p in model.parameters() if p.requires_grad]")
         if id(p) in seen:
