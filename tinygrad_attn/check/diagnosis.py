@@ -88,8 +88,8 @@ def numeric_zero(p: Pattern) -> Diagnosis | None:
     if np.abs(p.n).max(initial=0) <= p.tolerance:
         moves = "this input moves" if p.at is None else f"any of the {len(p.at)} elements of this input that were tried moves"
         return Diagnosis("numeric zero", f"the function does not change at all when {moves} (a step function such as floor, round "
-                                         "or a comparison, a value that is not used, or one computed in float16), yet the rule gives a "
-                                         "gradient.")
+                                         "or a comparison, a value that is not used, that cancels out as in x - x, or is computed in "
+                                         "float16), yet the rule gives a gradient.")
     return None
 
 
