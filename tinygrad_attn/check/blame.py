@@ -51,12 +51,12 @@ def explain_rule(s: Suspect) -> Diagnosis:
             or _no_pattern(s, p))
 
 
-def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None,
-               eps: float | None = None) -> Pattern:
+def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None
+               ) -> Pattern:
     """Everything the explanations may look at, for one input of a problem."""
     x = problem.inputs[which]
     values = problem.values()
-    h = steady_step(problem, which) if eps is None else eps
+    h = steady_step(problem, which)
     rng = np.random.default_rng(6)
     if numeric is None:
         numeric = problem.numeric(which, h, None if x.size <= 20 * MOST else suspicious(problem, which, analytic, h, rng))

@@ -352,7 +352,7 @@ def _region(mask: np.ndarray) -> str | None:
         some, every = np.asarray(mask.any(axis=others)), np.asarray(mask.all(axis=others))
         if mask.ndim > 1 and np.array_equal(some, every) and 0 < some.sum() < len(some):
             return f"{_numbers(np.flatnonzero(some))} along axis {axis}"
-    if mask.ndim == 2 and mask.shape[0] == mask.shape[1] > 2:    # of 2 x 2 a triangle is one element
+    if mask.ndim == 2 and len(mask) > 2:             # of 2 x 2 a triangle is one element
         lower = np.tri(len(mask), dtype=bool)        # with the diagonal; a triangle is told the same with it and without
         regions = {"the diagonal": [lower & lower.T], "the upper triangle": [lower.T, ~lower], "the lower triangle": [lower, ~lower.T]}
         return next((words for words, masks in regions.items() if any(np.array_equal(mask, m) for m in masks)), None)

@@ -60,12 +60,10 @@ def _sizes(p: Pattern) -> dict[int, str]:
 
 def _mixes(p: Pattern) -> bool | None:
     """Does a result depend on several elements?  None where that is not known."""
-    if p.y is None:
+    if p.y is None or p.x.ndim == p.y.ndim == 0:
         return None
     if p.y.shape != p.x.shape:
         return True
-    if p.x.ndim == 0:
-        return False
     return None if (matrices := p.jacobians()) is None else bool(mixed_axes(matrices[1], p.x.shape))
 
 

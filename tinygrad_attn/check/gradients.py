@@ -303,7 +303,7 @@ def _shared_state(problem: Problem, first: Sequence[np.ndarray | None], rng: np.
     for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):     # state may be kept by parameter
         with suppress(Exception), values_put_back(moved):    # f may mind its domain; a little way off it may still be inside
             for t in moved:
-                t._data = scaled(t._data, rng.uniform(least, 1.5 if least < 0 else 1.2, t.shape))
+                t._data = scaled(t._data, rng.uniform(least, 1.2, t.shape))
             problem.traced()
     for step, value in results:
         if not np.array_equal(step.result._data, value, equal_nan=True):

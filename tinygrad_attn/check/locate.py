@@ -53,7 +53,7 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         return
     report.diagnosis = (overwritten(trace, report) or outside_the_graph(problem, trace, entry, report)
                         or unsteady or lost_in_the_sweep(problem, outputs, entry)
-                        or _whole(problem, trace, which, entry, eps))
+                        or _whole(problem, trace, which, entry))
 
 
 def explain_elsewhere(report: Report, problem: Problem, name: str, rng: np.random.Generator) -> Diagnosis:
@@ -81,9 +81,9 @@ def explain_hidden(report: Report, problem: Problem, name: str, number: int, rng
                            f"much smaller than they are. {reason}")
 
 
-def _whole(problem: Problem, trace: Trace, which: int, entry: Entry, eps: float) -> Diagnosis:
+def _whole(problem: Problem, trace: Trace, which: int, entry: Entry) -> Diagnosis:
     """No op is to blame: judge the pattern of the whole function's gradient."""
-    found = from_pattern(pattern_of(problem, which, entry.analytic, None, entry.numeric, eps))
+    found = from_pattern(pattern_of(problem, which, entry.analytic, None, entry.numeric))
     hint = "every op's own rule is right, so look at what joins them: a value computed outside the graph, or a use that is not counted."
     if has_checkpoint(trace):
         hint = "the ops inside checkpoint() cannot be looked at one by one: check the function without it."
@@ -194,7 +194,7 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
         else:                                        # slopes must vanish as h does, and not only because nothing moves any more
             vanished = 1e-5 * max(abs(entry.numeric.flat[i]) for i in flats)
             fine.append(all(max(abs(n), problem.noise_of(which, i, eps) * eps / h) <= vanished for (n, _), i in zip(pairs, flats)))
-    runs = [h for h, here, after in zip(steps, fine, [*fine[1:], False]) if here and after]
+    runs = [h for h, here, after in zip(steps, fine, fine[1:]) if here and after]
     if not runs:
         largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
         if not (1e14 * eps <= largest < np.inf and np.isfinite(entry.numeric.flat[flats]).all()):
