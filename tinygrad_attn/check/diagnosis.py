@@ -180,13 +180,20 @@ def sums_over_axes(p: Pattern) -> Diagnosis | None:
     return None
 
 
+def _even(v: np.ndarray) -> bool:
+    """One number everywhere?"""
+    return bool(np.ptp(v) <= FIT * np.abs(v).max())
+
+
 def constant(p: Pattern) -> Diagnosis | None:
-    """The gradient is one number everywhere where the slope is not."""
-    if p.a.size > 2 and np.ptp(p.a) <= FIT * np.abs(p.a).max():
-        where = "at every element" if p.at is None else p.everywhere
-        return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} {where}: constant, where it should differ from element to "
-                                     "element.")
-    return None
+    """The gradient is one number everywhere where the slope is not, be it only a little way off, since all elements of x are equal."""
+    if p.a.size < 3 or not _even(p.a):
+        return None
+    pairs = [(p.a, p.n), *p.elsewhere()]
+    if not all(_even(a) for a, _ in pairs) or all(_even(n) for _, n in pairs):
+        return None
+    where = "at every element" if p.at is None else p.everywhere
+    return Diagnosis("constant", f"the gradient is {p.a.flat[0]:.6g} {where}: constant, where it should differ from element to element.")
 
 
 def lost_contributions(p: Pattern) -> Diagnosis | None:
@@ -305,6 +312,8 @@ def mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
 
 def missing_term(p: Pattern) -> Diagnosis | None:
     """The error is constant, or proportional to x or y, along an axis: a sum over that axis was left out."""
+    if _even(p.a) and _even(p.n):
+        return None                                  # as where all elements of x are equal: then every error is constant
     rest, one = p.a - p.n, np.ones(p.a.shape)
     bases: dict[str, list[Any]] = {"constant": [one], "proportional to y": [p.y], "proportional to x": [p.x],
                                    "a straight line in x": [p.x, one]}

@@ -42,6 +42,9 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         return
     if kind == "some":
         report.notes.append("some of the elements that are off lie at a kink; the diagnosis is about the others.")
+    x = problem.inputs[which]._data
+    if x.size > 1 and (x == x.flat[0]).all():
+        report.notes.append(f"all elements of {entry.name} are equal, where one mistake looks like another; random ones tell more.")
     found_ops = suspects(trace.steps, rng)
     report.culprits = [s.step.op.__name__ for s in found_ops]
     if found_ops:
