@@ -184,7 +184,7 @@ def _disagreement(problem: Problem, which: int, analytic: np.ndarray, eps: float
     measured = [m for m in measured if np.isfinite(m[0])]
     if fine:
         return max((abs(n - a) / max(abs(n), abs(a)) for n, a, i in measured
-                    if abs(n - a) > 1e-2 * max(abs(n), abs(a)) + doubt * problem.noise_of(which, i, eps)
+                    if abs(n - a) > 1e-2 * max(abs(n), abs(a)) + doubt * (problem.noise_of(which, i, eps) or problem.noise(eps))
                     and not at_kink(problem, which, i, eps, max(abs(n), abs(a)))), default=0.0)
     scale = max((abs(n) for n, _, _ in measured), default=0.0)
     scale = max(scale, float(np.abs(analytic[np.isfinite(analytic)]).max(initial=0)))
