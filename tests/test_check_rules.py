@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import op
+from tinygrad_attn import Tensor, op
 from tinygrad_attn.check import gradcheck, gradgradcheck
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
@@ -271,3 +271,130 @@ def test_what_fits_all_but_the_element_that_is_wrong_explains_nothing():
         sine = spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), ones_but(at, 1.005, n))
         report = check(sine, np.random.default_rng(4).uniform(-1, 1, n))
         assert report.diagnosis.kind == "some elements" and f"only at index {at};" in report.diagnosis, report
+
+
+# ---- what is told of a wrong number, of wrong places, and of values that hide it
+
+NORMAL = np.random.default_rng(0).standard_normal((3, 4))
+
+
+@pytest.mark.parametrize("forward, rule, words", [
+    (lambda x: np.repeat(x, 7), lambda g, y, x: g.reshape(*x.shape, 7).mean(-1),
+     "divided by 7, which is how often each element is used; a mean where a sum belongs."),
+    (np.sum, lambda g, y, x: np.full(x.shape, g / 12), "divided by 12, which is the number of elements of the input; a mean where"),
+    (np.sum, lambda g, y, x: np.full(x.shape, -4 * g), "multiplied by 4, which is the size of axis 1 of the input; the 1/N of a mean is "
+     "missing, or a number of the formula, such as an exponent; and the sign is wrong."),
+    (lambda x: x ** 3, lambda g, y, x: g * x * x, "divided by 3, which is the size of axis 0 of the input, or a number of the formula"),
+    (lambda x: x @ x.T, lambda g, y, x: (g + g.T) @ x * 3 ** 0.5, "multiplied by the square root of 3"),
+    (lambda x: x @ x.T, lambda g, y, x: (g + g.T) @ x / 3 ** 0.5, "divided by the square root of 3"),
+    (lambda x: np.var(x, ddof=1), lambda g, y, x: g / 6 * (x - x.mean()), "12 where 11 belongs, or the reverse"),
+    (np.var, lambda g, y, x: g * 2 / 11 * (x - x.mean()), "12 where 11 belongs, or the reverse")])
+def test_what_a_constant_factor_may_be(forward, rule, words):
+    assert words in check(named("op", lambda x: forward(x), rule), NORMAL).diagnosis
+
+
+@pytest.mark.parametrize("factor, of", [
+    ("x", lambda x: x), ("x^2", np.square), ("(1 - x)", lambda x: 1 - x), ("(1 + x)", lambda x: 1 + x), ("(1 - x^2)", lambda x: 1 - x * x),
+    ("(1 + x^2)", lambda x: 1 + x * x), ("cos x", np.cos), ("sin x", np.sin), ("exp x", np.exp), ("sqrt x", np.sqrt)])
+def test_a_factor_too_many_or_too_few_is_named_with_a_constant_and_without(factor, of):
+    for times in (1, 3):
+        extra = named("extra", lambda x: np.log(x + 5), lambda g, y, x: times * g * of(x) / (x + 5))         # noqa: B023
+        lacks = named("lacks", lambda x: np.log(x + 5), lambda g, y, x: times * g / of(x) / (x + 5))         # noqa: B023
+        assert f"has a factor {factor} too many (x is" in check(extra, INSIDE).diagnosis
+        assert f"lacks a factor {factor} (x is" in check(lacks, INSIDE).diagnosis
+
+
+@pytest.mark.parametrize("times, words", [(1, "a transpose (.mT) is missing"), (-1, "transposed (and is -1 times"), (3, "(and is 3 times")])
+def test_a_gradient_that_is_transposed_and_multiplied_is_told_with_both(times, words):
+    report = check(named("turns", lambda x: x * x, lambda g, y, x: times * (2 * g * x).T), np.random.default_rng(0).standard_normal((4, 4)))
+    assert report.diagnosis.kind == "transposed" and words in report.diagnosis, report
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1, 3), (3, 3)])
+def test_at_equal_elements_nothing_is_told_that_does_not_show_there(shape):
+    """Of a single number it was said to be transposed, and of nine equal ones that they should differ."""
+    for forward, rule in [(lambda x: (x * x).sum(), lambda g, y, x: 4 * g * x * x), (lambda x: (x ** 3).sum(), lambda g, y, x: 5 * g * x)]:
+        report = check(named("wrong", forward, rule), np.ones(shape))
+        assert report.diagnosis.kind == "rule", report
+        assert ("random ones tell more" in str(report)) == (shape != (1, 1))
+    report = check(named("wrong", lambda x: (x ** 3).sum(), lambda g, y, x: np.full(x.shape, 5 * g)), np.ones((3, 3)))
+    assert report.diagnosis.kind == "constant", report       # and so it is a little way off, where the slope is not
+
+
+def test_two_elements_that_have_changed_places_are_permuted():
+    order = np.arange(12)
+    order[[2, 9]] = 9, 2
+    swaps = named("swaps", np.sin, lambda g, y, x: (g * np.cos(x)).ravel()[order].reshape(x.shape))
+    assert check(swaps, NORMAL).diagnosis.kind == "permuted"
+
+
+@pytest.mark.parametrize("index", [[0, 1, 1, 2, 3, 4, 0, 0], [0, 1, 2, 3, 4, 1, 5]])
+def test_the_first_or_the_last_of_several_contributions_is_told(index):
+    def first(g, y, x):
+        out = np.zeros(x.shape)
+        out[index[::-1]] = g[::-1]
+        return out
+
+    def last(g, y, x):
+        out = np.zeros(x.shape)
+        out[index] = g
+        return out
+    for rule in (first, last):
+        report = check(named("takes", lambda x: x[index] * 1.0, rule), np.arange(6.0))
+        assert report.diagnosis.kind == "repeated use" and f"only the {rule.__name__} contribution is counted" in report.diagnosis, report
+
+
+LOWER = np.tri(4, dtype=bool)
+
+
+@pytest.mark.parametrize("mask, words", [
+    (np.eye(4, dtype=bool), "the diagonal"), (LOWER, "the lower triangle"), (LOWER.T, "the upper triangle"),
+    (~LOWER, "the upper triangle"), (~LOWER.T, "the lower triangle")])
+def test_a_triangle_is_told_with_its_diagonal_and_without(mask, words):
+    factors = np.where(mask, 1.1 + 0.1 * np.arange(16).reshape(4, 4), 1)
+    report = check(spoilt("sine", np.sin, lambda g, y, x: g * np.cos(x), factors), np.random.default_rng(0).standard_normal((4, 4)))
+    assert f"wrong only at {words};" in report.diagnosis, report
+
+
+def test_a_sum_in_the_rule_of_what_mixes_nothing_is_told():
+    sums = named("sums", np.sin, lambda g, y, x: (g * np.cos(x)).sum(-1, keepdims=True) * np.cos(x))
+    assert "sums over axis 1, but the function mixes no elements" in check(sums, NORMAL).diagnosis
+
+
+# ---- asked for in another way
+
+def test_a_rule_that_drops_small_gradients_is_found():
+    drops = named("drops", np.sin, lambda g, y, x: np.where(np.abs(g) > 1e-3, g, 0) * np.cos(x))
+    assert check(drops, INSIDE).diagnosis.kind == "incoming gradient"
+
+
+def test_a_joint_rule_that_forgets_an_input_asked_for_alone_is_found():
+    times = op(lambda a, b: a * b)
+    times.vjp_all(lambda g, y, a, b, *, needs: (g * b if needs[1] else None, g * a))
+    assert check(times, INSIDE, INSIDE + 1).diagnosis.kind == "needs"
+
+
+def test_gradients_that_overflow_when_asked_for_a_thousandfold_accuse_no_rule():
+    for f in (lambda x: x * 1e306, lambda x: x * 1e-306 * 1e306):
+        assert check(f, NORMAL)
+
+
+# ---- where something else than a rule is wrong, small slopes and kinks accuse no rule
+
+@pytest.mark.parametrize("f, special", [(ta.functional.relu, 0.0), (np.tanh, 14.0)])
+def test_what_leaves_the_graph_is_named_and_not_an_op_at_a_kink_or_nearly_flat(f, special):
+    x = NORMAL.copy()
+    x[1, 2] = special
+    report = check(lambda x: f(x) * Tensor(x.data), x)
+    assert report.diagnosis.kind == "missed use" and report.op == "multiply", report
+
+
+def test_a_small_result_that_leaves_the_graph_is_found():
+    report = check(lambda x: (1e6 * x, x * Tensor(x.data)), NORMAL)
+    assert report.diagnosis.kind == "small result" and "Check it by itself" in report.diagnosis
+
+
+def test_a_small_negative_result_is_looked_at_alone_as_well():
+    wrong = named("wrong", np.sin, lambda g, y, x: -g * np.cos(x))
+    for seed in range(4):
+        assert check(lambda x: (1e6 * (x * x).sum(), wrong(x).sum()), NORMAL, seed=seed).op == "wrong"
