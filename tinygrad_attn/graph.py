@@ -311,11 +311,11 @@ class Op:
         for name, value in static.items():
             if name in self.positional:
                 try:
-                    given = self.signature.bind(*inputs, **static).arguments
+                    bound = self.signature.bind(*inputs, **static)
                 except TypeError as error:           # an input is missing, or given twice
                     raise TypeError(f"{self.__name__}: {error}.") from None
-                parameters, last = self.signature.parameters, max(i for i, k in enumerate(self.positional) if k in given)
-                inputs = tuple(given.get(k, parameters[k].default) for k in self.positional[:last + 1])
+                bound.apply_defaults()
+                inputs = tuple(bound.arguments[k] for k in self.positional)
                 return self._bind(inputs, {k: v for k, v in static.items() if k not in self.positional})
             if isinstance(value, Variable):
                 raise no_setting(self.__name__, name, value)
