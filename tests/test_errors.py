@@ -934,6 +934,9 @@ def test_torch_walks_through_a_tensor_and_is_told_what_to_take_instead():
     (np.array([1], "m8[s]"), np.float32, TypeError, "holds real numbers or booleans"),
     (10**400, None, TypeError, "cannot hold numbers as large as these"),
     ([10**400], np.float64, TypeError, "cannot hold numbers as large as these"),
+    (2**63, np.int64, TypeError, "a Tensor of int64 cannot hold numbers as large as these"),
+    (np.nan, np.int64, ValueError, "NaN to integer"),
+    (np.array(["3", Fraction(1, 2)], object), np.float64, TypeError, "holds real numbers or booleans"),
     ([[1.0], [2.0, 3.0]], np.float32, ValueError, "the rows of this list differ in length"),
     ([1.0], "flaot32", TypeError, "'flaot32' is no NumPy dtype")])
 def test_a_dtype_of_ones_own_does_not_hide_what_is_wrong_with_the_numbers(data, dtype, error, text):

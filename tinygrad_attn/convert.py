@@ -65,10 +65,10 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         source = found if hasattr(data, "__array__") else data       # which may be costly to ask twice
         array = np.array(source, dtype=dtype) if _are_real(found) else found  # a cast would drop an imaginary part, and read text
     except (TypeError, ValueError, OverflowError) as error:
-        if hasattr(data, "__array__") or found is not None and found.dtype != object:
-            raise                                    # it knows best why it is no array, and NumPy that 2**63 is no int64
         if isinstance(error, OverflowError):
             raise TypeError(f"a Tensor of {np.dtype(dtype)} cannot hold numbers as large as these: {error}.") from None
+        if hasattr(data, "__array__") or found is not None and found.dtype != object:
+            raise                                    # it knows best why it is no array, and NumPy that NaN is no integer
         array = np.array(None)
     if data is None or array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
