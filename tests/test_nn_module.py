@@ -442,7 +442,9 @@ def test_a_module_dict_is_made_of_pairs_too():
 @pytest.mark.parametrize("put", [
     lambda name: nn.ModuleDict({name: nn.ReLU()}), lambda name: nn.Sequential({name: nn.ReLU()}),
     lambda name: nn.Module().add_module(name, nn.ReLU()), lambda name: nn.Module().register_buffer(name, np.ones(1)),
-    lambda name: nn.Module().register_parameter(name, nn.Parameter(1.0))], ids=["dict", "sequential", "module", "buffer", "parameter"])
+    lambda name: nn.Module().register_parameter(name, nn.Parameter(1.0)), lambda name: nn.Module().register_buffer(name, None),
+    lambda name: nn.Module().register_parameter(name, None)],
+    ids=["dict", "sequential", "module", "buffer", "parameter", "no buffer", "no parameter"])
 def test_a_name_that_a_state_dict_could_not_tell_apart_is_refused(put):
     for name in ("a.b", ""):
         with pytest.raises(ValueError, match=f"{name!r} is no name.* at least one character and no dot"):

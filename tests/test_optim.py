@@ -376,6 +376,15 @@ def test_momentum_switched_on_after_loading_goes_on_as_pytorchs(before):
     assert p.item() == pytest.approx(q.item())
 
 
+def test_a_state_whose_indices_have_become_strings_is_loaded():
+    """As JSON makes them."""
+    p = Tensor([1.0], requires_grad=True)
+    optimizer = optim.SGD([p], momentum=0.9)
+    state = optimizer.state_dict() | {"state": {"0": {"momentum_buffer": np.array([3.0], np.float32)}}}
+    optimizer.load_state_dict(state)
+    assert optimizer.state_dict()["state"][0]["momentum_buffer"] == 3
+
+
 def test_what_another_kind_keeps_besides_is_left_out():
     p = Tensor([1.0], requires_grad=True)
     optimizer = optim.SGD([p])
