@@ -82,7 +82,7 @@ class _Detector:
             reason = backward_reason(node.op.__name__, here, _at(g, index, part.shape), operands, part[index], number, node.static)
             if reason.startswith(VAGUE) and node.op.partials:
                 reason = complaint(lambda: node.op.partials[number](g, t._data, *as_given(node.inputs), **node.static)) or reason
-            elif reason.startswith(VAGUE) and node.op.joint:
+            elif reason.startswith(VAGUE):               # one rule for all operands
                 reason = complaint(lambda: list(contributions(t, g))) or reason
             raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, reason))
         if not np.isfinite(total).all():
