@@ -522,5 +522,6 @@ def test_a_large_contraction_may_hold_as_much_as_its_largest_operand_or_result(m
 def test_a_casting_that_changes_nothing_is_allowed():
     x = Tensor(np.ones(2, np.float32))
     assert np.hstack([x, x], casting="no").dtype == np.float32 and np.stack([x, x], dtype=np.float64, casting="safe").dtype == np.float64
+    assert np.concatenate([x, [1.0]], casting="safe").shape == (3,)
     with pytest.raises(TypeError, match="float64 does not become float32 by casting='safe'"):
         np.concatenate([x.astype(np.float64), x], dtype=np.float32, casting="safe")
