@@ -398,3 +398,9 @@ def test_a_small_negative_result_is_looked_at_alone_as_well():
     wrong = named("wrong", np.sin, lambda g, y, x: -g * np.cos(x))
     for seed in range(4):
         assert check(lambda x: (1e6 * (x * x).sum(), wrong(x).sum()), NORMAL, seed=seed).op == "wrong"
+
+
+def test_where_all_elements_are_equal_no_term_is_said_to_be_missing():
+    cosine = named("cosine", np.cos, lambda g, y, x: g * np.sin(x) ** 2)
+    report = check(cosine, np.full((3, 4), 0.7))
+    assert report.diagnosis.kind != "missing term" and "all elements of input 0 are equal" in str(report), report

@@ -94,8 +94,8 @@ def divisor(p: Pattern) -> Diagnosis | None:
 
 def _terms(p: Pattern) -> dict[str, np.ndarray]:
     """What the terms of a derivative may consist of, where there is a value of each for each element of the input."""
-    if p.g is None or p.y is None or p.a.size < 4 or not p.a.shape == p.g.shape == p.y.shape:
-        return {}
+    if p.g is None or p.y is None or p.a.size < 4 or not p.a.shape == p.g.shape == p.y.shape or not np.ptp(p.x):
+        return {}                                    # where all elements of x are equal, any would fit
     terms = {"": np.ones(p.a.shape), "y": p.y, "x": p.x, "x^2": p.x ** 2, "y^2": p.y ** 2, "x y": p.x * p.y, "x^3": p.x ** 3}
     return {words: term for words, term in terms.items() if not words or np.ptp(term) > 0}
 
