@@ -22,7 +22,7 @@ def marker():
         yield cli.load(EXERCISES / "mark.py")
     finally:
         sys.path.remove(str(EXERCISES))
-        for name in ("mark", "_marking", "_marks_engine", "_marks_layers", "_zoo"):
+        for name in ("mark", "_apart", "_class", "_marking", "_marks_engine", "_marks_layers", "_zoo"):
             sys.modules.pop(name, None)
 
 

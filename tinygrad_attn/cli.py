@@ -40,10 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")        # names and paths have any letters, a pipe on Windows only some
     parser = make_parser()
     try:
-        arguments = parser.parse_args(argv)
+        arguments, rest = parser.parse_known_args(argv)
+        if rest and (arguments.command != "exercise" or any(word.startswith("-") for word in rest)):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
         if arguments.run is None:
             parser.print_help()
             return 0
+        if rest:                                     # argparse takes all files at once, and leaves those that come after an option
+            arguments.files += rest
     finally:                                         # --help and --version leave from within; of a full disk Python tells when it ends
         with contextlib.suppress(OSError):
             write_out()
@@ -144,8 +148,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     exercise = command("exercise", run_exercise, "mark an exercise of the course")
     exercise.add_argument("name", nargs="?", help="the exercise, by name or number of its chapter, or zoo (default: list them)")
-    exercise.add_argument("file", nargs="?", help="your solution (default: the stub that comes with the course); for zoo a bug's number")
-    exercise.add_argument("answer", nargs="?", help="for zoo: the op that is to blame, or hint")
+    exercise.add_argument("files", nargs="*", metavar="FILE", help="your solution (default: the stub that comes with the course); several, "
+                          "or a pattern such as handed-in/*.py, make a table; for zoo a bug's number, and the op that is to blame or hint")
+    exercise.add_argument("--time-limit", type=float, metavar="SECONDS", help="how long each check may take (default 60; 0 for no limit)")
+    exercise.add_argument("--csv", metavar="FILE", help="where the table goes as CSV, too")
     return parser
 
 
@@ -192,14 +198,14 @@ def run_seeds(arguments: Any) -> int:
 
 
 def run_exercise(arguments: Any) -> int:
-    """Hand over to docs/course/exercises/mark.py, whose main(name, file[, answer]) returns an exit code."""
+    """Hand over to docs/course/exercises/mark.py, whose main(name, *files) returns an exit code."""
     marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
     if not marker.exists():
         raise UsageError(f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
                          "Get the source (git clone) and run this inside it.")
-    answer = () if arguments.answer is None else (arguments.answer,)
+    options = {name: value for name in ("time_limit", "csv") if (value := getattr(arguments, name)) is not None}
     try:
-        return int(load(marker).main(arguments.name, arguments.file, *answer))
+        return int(load(marker).main(arguments.name, *(arguments.files or [None]), **options))
     except ValueError as error:                      # no such exercise or file; its text says everything
         raise UsageError(str(error)) from error
 

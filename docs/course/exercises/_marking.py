@@ -46,8 +46,9 @@ def exercise(number: int, name: str, task: str) -> Callable[[Callable[[Marks], N
 class Marks:
     """The learner's file, and what was found in it."""
 
-    def __init__(self, file: Path):
-        self.file = file
+    def __init__(self, file: Path, told: Callable[[Marks], None] = lambda marks: None):
+        """`told` is called whenever a check begins."""
+        self.file, self.told, self.running = file, told, ""
         self.lines: list[Line] = []
         self.help = ""
         self.module = ModuleType("answer")
@@ -55,10 +56,11 @@ class Marks:
 
     def load(self) -> bool:
         """Run the file; a syntax error is a line of the report like any other."""
+        self.begin("the file runs")
         try:
             exec(compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True), vars(self.module))
         except (Exception, SystemExit) as error:
-            self._failed("the file runs", *self._explain(error))
+            self.failed("the file runs", *self.explain(error))
             return False
         return True
 
@@ -110,30 +112,37 @@ class Marks:
 
     # ---- checks
 
+    def begin(self, name: str) -> None:
+        """A check of this name begins; it may be one that never ends."""
+        self.running = name
+        self.told(self)
+
     def compare(self, name: str, mine: Callable[[], Any], expected: Any, *, mistakes: Mapping[str, Any] | None = None, hint: str = "",
                 atol: float = 1e-6, rtol: float = 1e-5) -> None:
         """|mine() - expected| is small.  `mistakes` tells by text which numbers a usual mistake would give."""
+        self.begin(name)
         try:
             found = mine()
             line = compare({name: found}, {name: expected}, atol=atol, rtol=rtol).lines[0]
         except (Exception, SystemExit) as error:
-            verdict, text = self._explain(error)
-            return self._failed(name, verdict, text if isinstance(error, NotWritten) or not hint else f"{text}\n\n{hint}")
+            verdict, text = self.explain(error)
+            return self.failed(name, verdict, text if isinstance(error, NotWritten) or not hint else f"{text}\n\n{hint}")
         if line.ok:
             self.lines.append(line)
             return None
         with np.errstate(invalid="ignore"):          # a mistake may have infinities
             same = [text for text, wrong in (mistakes or {}).items() if compare(found, wrong, atol=atol, rtol=rtol)]
         shown = f"expected\n{_short(expected)}\nfound\n{_short(found)}"
-        return self._failed(name, line, "\n\n".join(filter(None, [shown, *same[:1], hint])))
+        return self.failed(name, line, "\n\n".join(filter(None, [shown, *same[:1], hint])))
 
     def gradient(self, name: str, f: Any, *inputs: np.ndarray, mistakes: Mapping[str, Callable] | None = None, **settings: Any) -> None:
         """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong rules for its first operand."""
+        self.begin(name)
         try:
             self._rules_return(f, inputs, settings)
             report = ta.gradcheck(lambda *xs: f(*xs, **settings), inputs, raise_exception=False)
         except (Exception, SystemExit) as error:
-            return self._failed(name, *self._explain(error))
+            return self.failed(name, *self.explain(error))
         worst = report.worst or max(report.entries, key=lambda e: float(np.max(e.error, initial=0)), default=None)
         line = Line(name, "ok" if report else report.diagnosis.kind or "gradient off")
         if not report.entries:                       # nothing could be measured
@@ -146,27 +155,29 @@ class Marks:
             self.lines.append(line)
             return None
         report.curve, report.place = [], None        # the V-curve tells about eps, which is not what is wrong; the place would be this file
-        return self._failed(name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip())
+        return self.failed(name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip())
 
     def that(self, name: str, test: Callable[[], Any], hint: str) -> None:
         """test() is true."""
+        self.begin(name)
         try:
             if test():
                 self.lines.append(Line(name, "ok"))
                 return None
         except (Exception, SystemExit) as error:
-            return self._failed(name, *self._explain(error))
-        return self._failed(name, "no", hint)
+            return self.failed(name, *self.explain(error))
+        return self.failed(name, "no", hint)
 
     # ---- texts
 
-    def _failed(self, name: str, verdict: str | Line, text: str) -> None:
+    def failed(self, name: str, verdict: str | Line, text: str) -> None:
+        """A check did not pass; the text helps, if this is the first."""
         line = verdict if isinstance(verdict, Line) else Line(name, verdict, np.inf, np.inf)
         self.lines.append(line)
         if not self.help:
             self.help = "\n".join(f"    {row}".rstrip() for row in [f"{name}: {line.verdict}", *text.splitlines()])
 
-    def _explain(self, error: BaseException) -> tuple[str, str]:
+    def explain(self, error: BaseException) -> tuple[str, str]:
         """A verdict and a text; the line is the innermost one of the learner's file."""
         if isinstance(error, NotWritten):
             return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."

@@ -3,53 +3,97 @@
     exercise                   lists the exercises
     exercise softmax           marks docs/course/exercises/softmax.py
     exercise softmax mine.py   marks your own file
+    exercise softmax a.py b.py or handed-in/*.py
+                               marks each file, and makes a table
     exercise zoo               real bugs of published engines, to be found with gradcheck
 
 A line for each check: its name, the largest absolute and relative error, where it is, a verdict; then help with the first that
-fails. The exit code is 0 if all pass, 1 if not.
+fails. The exit code is 0 if all pass, 1 if not. A file runs in a process of its own, and is stopped where a check does not end.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
 
 import _marks_engine  # noqa: F401  these enter their exercises
 import _marks_layers  # noqa: F401
 import _zoo
+from _apart import mark_apart
+from _class import checks, mark_class  # noqa: F401
 from _marking import Exercise, Marks, exercises
 
 from tinygrad_attn.errors import nearest
 
 HERE = Path(__file__).resolve().parent
+TIME_LIMIT = 60.0
+"""How many seconds a check may take."""
 
 
-def main(name: str | None = None, file: str | None = None, answer: str | None = None) -> int:
+def main(name: str | None = None, *words: str | None, time_limit: float = TIME_LIMIT, csv: str | None = None) -> int:
     """List the exercises, mark one, or show a bug of the zoo; returns the exit code.  Raises ValueError for what does not exist."""
+    given = [word for word in words if word is not None]
+    if not time_limit >= 0:
+        raise ValueError(f"--time-limit is a number of seconds, 0 for none, got {time_limit:g}.")
+    if csv is not None and (not given or name == "zoo"):
+        raise ValueError("--csv needs an exercise and files: exercise softmax handed-in/*.py --csv marks.csv")
     if name is None:
         print(catalogue())
         return 0
     if name == "zoo":
-        return _zoo.main(file, answer)
-    if answer is not None:
-        raise ValueError(f"an exercise takes one file, got {file!r} and {answer!r}.")
+        if len(given) > 2:
+            raise ValueError(f"the zoo takes the number of a bug and an answer, got {', '.join(map(repr, given))}.")
+        return _zoo.main(*[*given, None, None][:2])
     chosen = find(name)
     stub = HERE / f"{chosen.name}.py"
-    path = Path(file) if file else stub
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}. Begin with a copy of the stub: copy {_shown(stub)} to {path}.")
-    marks = mark(chosen, path)
+    paths = files(given, stub) or [stub]
+    if csv is not None:
+        refuse_table(csv)
+    if len(paths) > 1 or csv is not None:
+        return mark_class(chosen, paths, time_limit, csv)
+    (path,) = paths
+    marks = mark_apart(chosen, path, time_limit)
     print(f"exercise {chosen.number}, {chosen.name}: {_shown(path)}\n\n{marks}")
     if not marks.ok and any(line.verdict == "not written yet" for line in marks.lines):
-        print(f"\nWrite your answer into {_shown(path)} and run this again." if file else
+        print(f"\nWrite your answer into {_shown(path)} and run this again." if given else
               f"\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
               f"    python -m tinygrad_attn exercise {chosen.name} mine.py")
     return 0 if marks.ok else 1
 
 
+def files(words: Sequence[str], stub: Path) -> list[Path]:
+    """The files that are named, each once; a pattern such as handed-in/*.py is expanded here, where the shell has not done it."""
+    found: list[str] = []
+    for word in words:
+        if Path(word).is_file():
+            found.append(word)
+        elif Path(word).is_dir():
+            raise ValueError(f"{word!r} is a folder; name the files in it, as {Path(word, '*.py')} or {Path(word, '*', stub.name)}.")
+        elif set("*?[") & set(word):
+            matches = sorted(match for match in glob(word, recursive=True) if Path(match).is_file())
+            if not matches:
+                raise ValueError(f"no file matches {word!r}.")
+            found += matches
+        else:
+            raise ValueError(f"there is no file {word!r}. Begin with a copy of the stub: copy {_shown(stub)} to {word}.")
+    return [Path(one) for one in dict.fromkeys(found)]
+
+
+def refuse_table(path: str) -> None:
+    """Say before the marking, which may take long, that the table cannot be written there."""
+    if Path(path).suffix == ".py":
+        raise ValueError(f"--csv would write over {path!r}: {path!r} is a Python file; name one that ends in .csv.")
+    if Path(path).is_dir():
+        raise ValueError(f"{path!r} is a folder; name a file in it: --csv {Path(path, 'marks.csv')}")
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"there is no folder {str(Path(path).parent)!r} for {path!r}; make it first.")
+
+
 def mark(chosen: Exercise, path: Path) -> Marks:
-    """Run all checks of an exercise on a file."""
+    """Run all checks of an exercise on a file, in this process."""
     marks = Marks(path)
     if marks.load():
         chosen.mark(marks)
@@ -82,6 +126,6 @@ def _shown(path: Path) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(*sys.argv[1:4]))
+        sys.exit(main(*sys.argv[1:]))
     except ValueError as error:
         sys.exit(str(error))

@@ -1,0 +1,100 @@
+"""Marks a file in a process of its own: one that loops, exits, crashes or changes NumPy ends nothing else, and spoils nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from _marking import Exercise, Line, Marks
+
+HERE = Path(__file__).resolve().parent
+START = 60
+"""Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
+# Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own.
+CODE = ("import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[4:]; "
+        "import _apart; _apart.child(*sys.argv[1:4])")
+
+
+def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
+    """The marks of a file. No check may take longer than `time_limit` seconds; `quiet` hides what the file prints, and its windows."""
+    marks, limit = Marks(path), time_limit or float("inf")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        told = Path(folder, "told")
+        told.touch()
+        command = [sys.executable, "-P", "-c", CODE, chosen.name, str(path), str(told), str(HERE), *map(str, sys.path)]
+        if sys.stdout is not None:
+            sys.stdout.flush()                       # what was printed before stands before what the file prints
+        nowhere = subprocess.DEVNULL if quiet else None
+        environment = {**os.environ, "MPLBACKEND": "Agg"} if quiet else None
+        with subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment) as process:
+            try:
+                in_time = _ends(process, told, limit)
+            finally:
+                process.kill()
+                process.wait()                       # which leaving `with` does not do after Ctrl-C
+        running = "Python starts"
+        for text in told.read_text("utf-8").splitlines(keepends=True)[-2:]:
+            if text.endswith("\n"):                  # the last may be half a line
+                running, lines, marks.help = json.loads(text)
+                marks.lines = [Line(name, verdict, *errors, tuple(index)) for name, verdict, *errors, index in lines]
+    if running and in_time:
+        code = process.returncode
+        how = f"exit code {code}" if code >= 0 or -code not in set(signal.Signals) else signal.Signals(-code).name
+        marks.failed(running, f"ends Python, {how}", f"Python itself ended in this check ({how}): os._exit, or a crash. No check after it "
+                     "was made.")
+    elif running:
+        marks.failed(running, f"no end in {limit:g} s", f"This check did not come to an end within {limit:g} s: an endless loop? No check "
+                     "after it was made.\n--time-limit SECONDS gives each check longer.")
+    return marks
+
+
+def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
+    """Wait for the end of the process, or until a check has taken too long."""
+    said, end = 0, time.monotonic() + max(limit, START)
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)                       # briefly, for Windows hears of Ctrl-C only in between
+        if (size := told.stat().st_size) != said:    # the next check has begun
+            said, end = size, time.monotonic() + limit
+    return process.poll() is not None
+
+
+def child(name: str, file: str, told: str) -> None:
+    """What the process does: mark the file, and write what is known so far into the file `told` whenever a check begins."""
+    from mark import find
+
+    def tell(marks: Marks) -> None:
+        lines = [(line.name, line.verdict, line.max_abs, line.max_rel, line.index) for line in marks.lines]
+        with open(told, "a", encoding="utf-8") as file:
+            file.write(json.dumps([marks.running, lines, marks.help], default=lambda x: x.item()) + "\n")
+
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")        # as in the command line
+    sys.argv[:] = [file]
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    chosen, marks = find(name), Marks(Path(file), tell)
+    try:
+        if marks.load():
+            chosen.mark(marks)
+    except BaseException as error:                   # a KeyboardInterrupt of the file's own is a mistake like any other
+        marks.failed(marks.running, *marks.explain(error))
+    marks.begin("")
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):         # closed, or put in another's place
+            stream.flush()
+    os._exit(0)                                      # at once, whatever threads the file has left
+
+
+def _end_with(parent: int) -> None:
+    """Nobody would stop an endless loop if the parent was killed, so end when another process has taken its place."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
