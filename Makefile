@@ -1,9 +1,10 @@
-# make demo     train a small Transformer on real images and write a report to open in a browser
-# make test     the whole test suite          (make test ARGS="-k softmax" for a part)
-# make bench    timings against other libraries
-# make docs     the documentation as HTML, in docs/_build/html
-# make lint     ruff and mypy
-# make clean    removes what these made, except .venv and results: the demo's report, the timings
+# make demo        train a small Transformer on real images and write a report to open in a browser
+# make test        the whole test suite          (make test ARGS="-k softmax" for a part)
+# make bench       timings against other libraries
+# make docs        the documentation as HTML, in docs/_build/html
+# make notebooks   the course's chapters as notebooks, in docs/_build/notebooks (make notebooks ARGS=--run runs them, too)
+# make lint        ruff and mypy
+# make clean       removes what these made, except .venv and results: the demo's report, the timings
 #
 # Needs Python >= 3.11 with pip, and make. Everything is installed into .venv, nothing into the system; delete .venv to
 # begin afresh. pip's own settings hold, so PIP_EXTRA_INDEX_URL can name PyTorch's CPU-only index: a smaller download.
@@ -13,7 +14,7 @@ JOBS   ?= 2
 ARGS   ?=
 py     := .venv/bin/python
 
-.PHONY: demo test bench docs lint clean
+.PHONY: demo test bench docs notebooks lint clean
 
 demo: .venv/.stamp-examples,viz
 	$(py) -m tinygrad_attn demo $(ARGS)
@@ -26,6 +27,9 @@ bench: .venv/.stamp-test
 
 docs: .venv/.stamp-docs
 	$(py) -m sphinx -b html docs docs/_build/html $(ARGS)
+
+notebooks: .venv/.stamp-docs,examples,viz
+	$(py) docs/course/notebooks.py $(ARGS)
 
 lint: .venv/.stamp-dev
 	$(py) -m ruff check .

@@ -1,0 +1,161 @@
+"""Makes a notebook of each chapter: `python docs/course/notebooks.py`, or `make notebooks`.
+
+    notebooks.py                 all chapters, into docs/_build/notebooks
+    notebooks.py 06 softmax      those whose names contain one of the words
+    notebooks.py --run           and run them, so that their outputs are inside; some minutes
+
+The chapters are the source, and what is written here is made anew. Python blocks become code cells, and the call that marks the
+exercise becomes one; all else is text. Exit codes: 0 all is well, 1 a cell failed, 2 wrong use, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+except ImportError as error:
+    sys.exit(f"{error}: make notebooks installs what is needed, and so does pip install 'tinygrad_attn[docs]'.")
+
+from tinygrad_attn.viz.render import write
+
+COURSE = Path(__file__).resolve().parent
+OUT = COURSE.parent / "_build" / "notebooks"
+BLOCK = re.compile(r"(?:^<!-- *(?P<note>skip|raises): .*?-->\n+)?"
+                   r"^(?P<ticks>`{3,})(?P<language>[^`\n]*)\n(?P<code>(?:.*\n)*?)(?P=ticks) *$", re.M)
+MARKING = re.compile(r"python (-m tinygrad_attn exercise \w+)\n")
+LINK = re.compile(r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)(?P<rest>[^)]*)\)", re.S)      # f[i](x) in code is none
+DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,})\{[\w:-]+\}|(?<![^\s(])\{[a-z][\w:-]*\}`", re.M)
+
+
+
+def chapters() -> list[Path]:
+    """The course's chapters in their order."""
+    return sorted(COURSE.glob("[0-9][0-9]-*.md"))
+
+
+def notebook(chapter: Path, out: Path = OUT) -> Any:
+    """A chapter as a notebook that will stand in the folder `out`.  Raises ValueError for what only Sphinx understands."""
+    text = chapter.read_text("utf-8")
+    if found := DIRECTIVE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ValueError(f"{chapter.name}, line {line}: a notebook does not know {found[0].strip()!r}; write it in plain Markdown.")
+    cells, here = [], 0
+
+    def words(end: int) -> None:
+        if part := text[here:end].strip():
+            cells.append(new_markdown_cell(links(part, chapter, out)))
+
+    for block in BLOCK.finditer(text):
+        code, marking = block["code"], MARKING.fullmatch(block["code"])
+        if marking:                                  # in the notebook's own Python, which need not be the one called python
+            code = f"import sys\n!{{sys.executable}} {marking[1]}\n"
+        elif block["language"] != "python" or block["note"] == "skip":
+            continue
+        words(block.start())
+        here = block.end()
+        tags = {"tags": ["raises-exception"]} if block["note"] == "raises" else {"tags": ["exercise"]} if marking else {}
+        cells.append(new_code_cell(code.rstrip("\n"), metadata=tags))
+    words(len(text))
+    for number, cell in enumerate(cells):            # the same chapter is the same file
+        cell.id = f"cell-{number}"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+
+
+def links(text: str, chapter: Path, out: Path) -> str:
+    """The text with links that lead somewhere from `out`: a chapter to its notebook, a picture to its copy, a page to its source."""
+    def moved(link: re.Match[str]) -> str:
+        if link["code"]:
+            return link[0]
+        target, rest = (chapter.parent / link["path"]).resolve(), link["rest"]
+        if target in chapters():
+            return f"]({target.stem}.ipynb)"         # its headings have other names there
+        new = f"images/{target.name}" if is_picture(target) else Path(os.path.relpath(target, out)).as_posix()
+        return f"]({new}{rest})"
+    return LINK.sub(moved, text)
+
+
+def pictures(chapter: Path) -> list[Path]:
+    """The pictures that a chapter shows."""
+    links = LINK.finditer(chapter.read_text("utf-8"))
+    return [target for link in links if link["path"] and is_picture(target := (chapter.parent / link["path"]).resolve())]
+
+
+def is_picture(path: Path) -> bool:
+    return path.suffix in (".svg", ".png", ".jpg", ".gif")
+
+
+def save(made: Any, chapter: Path, out: Path) -> None:
+    """Write a notebook and its pictures, each under a temporary name that is then changed."""
+    (out / "images").mkdir(parents=True, exist_ok=True)
+    for picture in pictures(chapter):
+        write(out / "images" / picture.name, picture.read_bytes())
+    write(out / f"{chapter.stem}.ipynb", nbformat.writes(made) + "\n")
+
+
+def run(made: Any, folder: Path) -> str:
+    """Run the cells, which keep their outputs; what went wrong, or nothing."""
+    client = NotebookClient(made, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
+                            record_timing=False, extra_arguments=["--log-level=CRITICAL"])
+    with client.setup_kernel():
+        for number, cell in enumerate(made.cells):
+            try:
+                client.execute_cell(cell, number)
+            except (CellExecutionError, DeadKernelError, TimeoutError) as error:
+                first = "\n".join(cell.source.splitlines()[:3])
+                return f"cell {number + 1}, which begins\n{first}\n{getattr(error, 'ename', type(error).__name__)}: " \
+                       f"{getattr(error, 'evalue', error)}"
+    return ""
+
+
+def shown(paths: Sequence[Path]) -> Iterable[Path]:
+    """How far it is: a bar on a terminal, a line for each chapter in a log."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        try:
+            from tqdm import tqdm
+            yield from tqdm(paths, unit="chapter", dynamic_ncols=True, leave=False)
+            return
+        except ImportError:
+            pass
+    for number, path in enumerate(paths, 1):
+        print(f"{number} of {len(paths)}: {path.stem}", flush=True)
+        yield path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="notebooks.py", description="Makes a notebook of each chapter.")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only chapters whose names contain one of these (default: all)")
+    parser.add_argument("--run", action="store_true", help="run them, so that their outputs are inside")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where they go (default docs/_build/notebooks)")
+    arguments = parser.parse_args(argv)
+    chosen = [chapter for chapter in chapters() if any(word in chapter.stem for word in arguments.words or [""])]
+    if not chosen:
+        parser.error(f"no chapter has such a name; there are {', '.join(chapter.stem for chapter in chapters())}.")
+    out, failed = arguments.out.resolve(), []
+    try:
+        for chapter in shown(chosen):
+            made = notebook(chapter, out)
+            out.mkdir(parents=True, exist_ok=True)
+            if arguments.run and (wrong := run(made, out)):
+                failed.append(chapter.stem)
+                print(f"{chapter.stem}, {wrong}", file=sys.stderr)
+            save(made, chapter, out)
+    except KeyboardInterrupt:
+        print(f"\nStopped. What is in {out} is whole.", file=sys.stderr)
+        return 130
+    print(f"{len(chosen)} notebooks in {out}" + (f"; a cell failed in {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
