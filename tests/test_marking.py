@@ -148,6 +148,14 @@ def test_one_file_with_a_csv_is_a_class_of_one(capfd, tmp_path):
     assert (tmp_path / "t.csv").read_text("utf-8-sig").splitlines()[1] == f"{path},9,9,,"
 
 
+def test_a_table_that_cannot_be_written_is_still_shown(capfd, tmp_path, monkeypatch):
+    path = written(tmp_path, a=RIGHT) / "a.py"
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    out = said(capfd, "softmax", path, "--csv", tmp_path / "t.csv", code=2)
+    assert "9 of 9" in out and "t.csv': the disk is full; an older file of this name is unchanged." in out and "line" not in out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py"]
+
+
 @pytest.mark.parametrize("words, expected", [
     (["softmax", "A", "none.py"], "there is no file 'none.py'"),
     (["softmax", "none*.py"], "no file matches 'none*.py'"),

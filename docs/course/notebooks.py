@@ -153,9 +153,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nStopped. What is in {out} is whole.", file=sys.stderr)
         return 130
-    print(f"{len(chosen)} notebooks in {out}" + (f"; a cell failed in {', '.join(failed)}" if failed else ""))
+    print(f"{len(chosen)} notebook{'s' * (len(chosen) > 1)} in {out}" + (f"; a cell failed in {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (ValueError, OSError) as error:           # their texts say everything
+        print(f"notebooks.py: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -64,7 +64,10 @@ def mark_class(chosen: Exercise, paths: Sequence[Path], time_limit: float, table
     if table:
         lines = io.StringIO()
         csv.writer(lines).writerows([Row._fields, *rows])
-        write(table, lines.getvalue().encode("utf-8-sig", "backslashreplace"))       # with the mark by which Excel knows UTF-8
+        try:
+            write(table, lines.getvalue().encode("utf-8-sig", "backslashreplace"))       # with the mark by which Excel knows UTF-8
+        except OSError as error:                     # which says why: the disk is full, or the old one is open in some program
+            raise ValueError(f"{error.strerror}.") from error
     return 0 if passed == len(rows) else 1
 
 
