@@ -37,10 +37,9 @@ LINK = re.compile(r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)
 DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,})\{[\w:-]+\}|(?<![^\s(])\{[a-z][\w:-]*\}`", re.M)
 
 
-
 def chapters() -> list[Path]:
     """The course's chapters in their order."""
-    return sorted(COURSE.glob("[0-9][0-9]-*.md"))
+    return sorted(COURSE.glob("[0-9][0-9]*.md"))
 
 
 def notebook(chapter: Path, out: Path = OUT) -> Any:
