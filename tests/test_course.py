@@ -22,7 +22,7 @@ def marker():
         yield cli.load(EXERCISES / "mark.py")
     finally:
         sys.path.remove(str(EXERCISES))
-        for name in ("mark", "_apart", "_class", "_marking", "_marks_engine", "_marks_layers", "_zoo"):
+        for name in ("mark", "_apart", "_class", "_marking", "_marks_engine", "_marks_layers", "_marks_project", "_probe", "_zoo"):
             sys.modules.pop(name, None)
 
 
@@ -33,9 +33,11 @@ def mark(marker, name, path):
 def test_every_exercise_has_a_stub_a_solution_a_marker_and_a_chapter(marker):
     assert sorted(marker.exercises) == NAMES and len(NAMES) >= 18
     assert sorted(p.stem for p in EXERCISES.glob("*.py") if not p.stem.startswith("_") and p.stem != "mark") == NAMES
-    assert sorted(one.number for one in marker.exercises.values()) == list(range(len(NAMES)))
+    chapters = [str(number) for number in range(len(NAMES) - 1)]
+    assert [one.chapter for one in sorted(marker.exercises.values())] == [*chapters[:8], "7b", *chapters[8:]]
     for one in marker.exercises.values():
-        (chapter,) = (ROOT / "docs" / "course").glob(f"{one.number:02}-*.md")
+        assert marker.find(one.chapter) == marker.find(one.name) == one
+        (chapter,) = (ROOT / "docs" / "course").glob(f"{one.number:02}{one.part}-*.md")
         assert f"exercise {one.name}" in chapter.read_text("utf-8")
 
 

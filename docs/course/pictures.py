@@ -66,6 +66,28 @@ def softmax_jacobian() -> None:
     save(figure, "softmax")
 
 
+def spiral() -> None:
+    """The project after chapter 7: what the network of its page says of every point, after more and more steps."""
+    page: dict[str, Any] = {"np": np}
+    text = (Path(__file__).resolve().parent / "07b-your-own-engine.md").read_text("utf-8")
+    for block in text.split("```python\n")[2:4]:                     # its second and third: the data, and a fresh network
+        exec(block.split("```")[0], page)
+    x, answers, onehot, parameters = (page[name] for name in ("x", "answers", "onehot", "parameters"))
+    plane = np.stack(np.meshgrid(np.linspace(-1.15, 1.15, 80), np.linspace(-1.15, 1.15, 80)), axis=-1).reshape(-1, 2)
+    figure, axes = plt.subplots(1, 3, figsize=(8, 2.8), sharey=True)
+    done = 0
+    for ax, steps in zip(axes, (0, 30, 300)):
+        page["train"](x, onehot, parameters, steps - done, lr=1.0)
+        done = steps
+        said = page["network"](plane, *parameters).data.argmax(axis=1).reshape(80, 80)
+        ax.contourf(said, levels=[-0.5, 0.5, 1.5, 2.5], colors=(BLUE, ORANGE, GREEN), alpha=0.25, extent=(-1.15, 1.15, -1.15, 1.15))
+        for arm, (colour, marker) in enumerate(((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))):
+            ax.plot(*x[answers == arm][::3].T, marker, color=colour, markersize=2)
+        ax.set(title=f"{steps} steps" if steps else "fresh", xticks=[], yticks=[], aspect="equal")
+    figure.tight_layout()
+    save(figure, "spiral")
+
+
 def optimizers() -> None:
     """Chapter 8: gradient descent, with momentum, and Adam, in a narrow valley."""
     figure, ax = plt.subplots(figsize=(6, 3.2))
@@ -150,6 +172,7 @@ if __name__ == "__main__":
     v_curve()
     diamond()
     softmax_jacobian()
+    spiral()
     optimizers()
     causal()
     positions()

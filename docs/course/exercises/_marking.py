@@ -25,21 +25,26 @@ class Wrong(Exception):
 
 
 class Exercise(NamedTuple):
-    """One exercise: the chapter it belongs to, and the function that marks it."""
+    """One exercise: the chapter it belongs to, and the function that marks it.  A project after a chapter has a letter as its `part`."""
 
     number: int
+    part: str
     name: str
     task: str
     mark: Callable[[Marks], None]
+
+    @property
+    def chapter(self) -> str:
+        return f"{self.number}{self.part}"
 
 
 exercises: dict[str, Exercise] = {}
 
 
-def exercise(number: int, name: str, task: str) -> Callable[[Callable[[Marks], None]], None]:
+def exercise(number: int, name: str, task: str, part: str = "") -> Callable[[Callable[[Marks], None]], None]:
     """Enter a marker under its name; a decorator."""
     def enter(mark: Callable[[Marks], None]) -> None:
-        exercises[name] = Exercise(number, name, task, mark)
+        exercises[name] = Exercise(number, part, name, task, mark)
     return enter
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import _marks_engine  # noqa: F401  these enter their exercises
 import _marks_layers  # noqa: F401
+import _marks_project  # noqa: F401
 import _zoo
 from _apart import mark_apart
 from _class import checks, mark_class  # noqa: F401
@@ -56,7 +57,7 @@ def main(name: str | None = None, *words: str | None, time_limit: float = TIME_L
         return mark_class(chosen, paths, time_limit, csv)
     (path,) = paths
     marks = mark_apart(chosen, path, time_limit)
-    print(f"exercise {chosen.number}, {chosen.name}: {_shown(path)}\n\n{marks}")
+    print(f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks}")
     if not marks.ok and any(line.verdict == "not written yet" for line in marks.lines):
         print(f"\nWrite your answer into {_shown(path)} and run this again." if given else
               f"\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
@@ -103,16 +104,17 @@ def mark(chosen: Exercise, path: Path) -> Marks:
 def find(name: str) -> Exercise:
     """An exercise by its name, or by its chapter's number."""
     for one in exercises.values():
-        if name.removesuffix(".py") == one.name or name.isdecimal() and int(name) == one.number:
+        if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
     raise ValueError(f"there is no exercise {name!r}.{nearest(name, [*exercises, 'zoo'])}\n{catalogue()}")
 
 
 def catalogue() -> str:
     """Every exercise with its task."""
-    rows = [f"{one.number:4}  {one.name:14}  {one.task}" for one in sorted(exercises.values())]
-    return "\n".join(["The exercises, one a chapter (docs/course):", "", *rows, "      zoo             find real bugs of published engines",
-                      "", f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
+    rows = [f"{one.chapter:>4}  {one.name:14}  {one.task}" for one in sorted(exercises.values())]
+    return "\n".join(["The exercises, one a chapter and a project (docs/course):", "", *rows,
+                      "      zoo             find real bugs of published engines", "",
+                      f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
                       "Mark one with: python -m tinygrad_attn exercise NAME [FILE]"])
 
 
