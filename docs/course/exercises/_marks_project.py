@@ -313,6 +313,10 @@ def training(marks: Marks, mine: Engine) -> None:
         "This is the sum over the rows; the loss is their mean.": (right - picked).sum(), "The sign is wrong.": (picked - right).mean(),
         "The score of the target is not subtracted.": right.mean(),
         "The sum of the exponentials goes over each row: axis=1.": np.log(e.sum(axis=0)).mean() - picked.mean()})
+    marks.compare("8 cross_entropy of large scores", lambda: mine.result(
+        "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(1000 + scores)).data, (right - picked).mean(), hint=(
+        "e^1000 is infinite. Subtract the largest score of each row first, scores.data.max(axis=1, keepdims=True): a plain array, since a\n"
+        "constant changes neither the loss nor its gradient."))
     marks.compare("8 gradients as the package's", lambda: np.concatenate([np.ravel(g) for g in gradients()]),
                   np.concatenate([np.ravel(p.grad.numpy()) for p in wanted]), atol=1e-12, rtol=1e-12)
     marks.compare("8 losses of 20 steps", lambda: trained()[0], losses, atol=1e-10, rtol=1e-10, mistakes={

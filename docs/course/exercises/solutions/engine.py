@@ -149,8 +149,12 @@ def network(x, w1, b1, w2, b2):
 
 
 def cross_entropy(scores, onehot):
-    """The mean over the rows of log(sum(exp(row))) - row[target]. onehot is an array (N, C): 1 at the target, 0 elsewhere."""
-    return (scores.exp().sum(axis=1).log() - (scores * onehot).sum(axis=1)).mean()
+    """The mean over the rows of log(sum(exp(row))) - row[target]. onehot is an array (N, C): 1 at the target, 0 elsewhere.
+
+    Scores near 1,000 must not overflow: chapter 6.
+    """
+    shifted = scores - scores.data.max(axis=1, keepdims=True)        # by a constant, which changes neither the loss nor its gradient
+    return (shifted.exp().sum(axis=1).log() - (shifted * onehot).sum(axis=1)).mean()
 
 
 def train(x, onehot, parameters, steps, lr):
