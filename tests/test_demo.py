@@ -219,6 +219,7 @@ def test_the_demo_from_start_to_page(tmp_path):
     assert "look" in page.ids and len({*page.ids}) == len(page.ids), "two pictures of graphs, and each has a box n0"
     assert "{{" not in text and "@import" not in text and "url(" not in text
     assert '<div class="wide"><table>' in text and ".wide { overflow-x: auto; }" in text, "on a telephone the table scrolls, not the page"
+    assert '<div class="wide"><img alt=' in text and ".wide img { min-width: 44em; }" in text, "and the curves, whose letters would be tiny"
     data = json.loads(page.data)
     assert len(data["digits"]) == 10 and [one["label"] for one in data["digits"]] == list(range(10))
     weights = np.array(data["digits"][3]["weights"])

@@ -28,7 +28,7 @@ SHOWN = 10
 def image(fig: Any, words: str) -> str:
     """A matplotlib figure as an image inside the page; `words` for those who cannot see it."""
     data = base64.b64encode(figures.svg(fig).encode()).decode()
-    return f'<img alt="{html.escape(words)}" src="data:image/svg+xml;base64,{data}">'
+    return f'<div class="wide"><img alt="{html.escape(words)}" src="data:image/svg+xml;base64,{data}"></div>'
 
 
 def attention_weights(model: DigitClassifier, images: NDArray[Any]) -> list[NDArray[Any]]:
