@@ -49,8 +49,10 @@ def plain_text(app, what, name, obj, options, lines):
 def formula(as_block):
     """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room, or the theme shows a scroll bar."""
     def visit(self, node):
-        spaced = re.sub(r"\\(ln|log) (?=\w)", r"\\\1\\,", node.astext())           # the translator writes ln 10 as ln10
-        mathml = tex2mathml(spaced, as_block=as_block)
+        spaced = re.sub(r"\\(ln|log|tanh) (?=[\w\\])", r"\\\1\\,", node.astext())   # the translator writes ln 10 as ln10,
+        spaced = re.sub(r"(?<=[\w}]) \\(ln|log)\b", r"\\,\\\1", spaced)              # x ln 10 as xln 10,
+        spaced = re.sub(r"(\\(bar|dot) \w)_", r"{\1{}}_", spaced)                     # and the index of a letter with a bar below it
+        mathml = tex2mathml(spaced, as_block=as_block).replace('accent="true"', 'accent="false"')     # an accent's bar touches its letter
         self.body.append(f'<div class="formula" style="padding: .5em 0">{mathml}</div>' if as_block else mathml)
         raise SkipNode
     return visit
