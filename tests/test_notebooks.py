@@ -150,8 +150,8 @@ def test_run_all_goes_through_and_keeps_what_is_printed(notebooks, course, capsy
 def test_the_exercise_can_be_marked_in_the_notebook(notebooks, course, capsys):
     shutil.copy(CHAPTERS[4], course / "course")
     assert notebooks.main(["04", "--run", "--out", str(course / "made")]) == 0
-    *_, last = read(course / "made" / f"{CHAPTERS[4].stem}.ipynb").cells
-    assert "exercise 4, unbroadcast: " in last.outputs[0].text and "not written yet" in last.outputs[0].text
+    (marking,) = (cell for cell in read(course / "made" / f"{CHAPTERS[4].stem}.ipynb").cells if "exercise" in cell.metadata.get("tags", []))
+    assert "exercise 4, unbroadcast: " in marking.outputs[0].text and "not written yet" in marking.outputs[0].text
 
 
 def test_a_name_that_no_chapter_has(notebooks, capsys):
