@@ -51,8 +51,7 @@ def explain_rule(s: Suspect) -> Diagnosis:
             or _no_pattern(s, p))
 
 
-def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None
-               ) -> Pattern:
+def pattern_of(problem: Problem, which: int, analytic: np.ndarray, step: Any = None, numeric: np.ndarray | None = None) -> Pattern:
     """Everything the explanations may look at, for one input of a problem."""
     x = problem.inputs[which]
     values = problem.values()
