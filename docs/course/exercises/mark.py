@@ -24,7 +24,7 @@ import _marks_layers  # noqa: F401
 import _marks_project  # noqa: F401
 import _zoo
 from _apart import mark_apart
-from _class import checks, mark_class  # noqa: F401
+from _class import mark_class
 from _marking import Exercise, Marks, exercises
 
 from tinygrad_attn.errors import nearest
