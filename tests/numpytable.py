@@ -42,6 +42,14 @@ def lower(function):
     return of_lower
 
 
+def named(method, ufunc):
+    """A ufunc's method under a name of its own, for the tests' ids."""
+    def call(*args, **kwargs):
+        return method(*args, **kwargs)
+    call.__name__ = f"{ufunc.__name__}.{method.__name__}"
+    return call
+
+
 CASES = []
 
 
@@ -94,6 +102,30 @@ case(np.var, R(4), ddof=1)
 case(np.std, R(2, 4), axis=1, ddof=1)
 case(np.cumsum, R(2, 3))
 case(np.cumsum, R(2, 3), axis=1)
+for f in (np.cumprod, np.nancumsum, np.nancumprod):
+    case(f, R(2, 3))
+    case(f, R(2, 5), axis=1)
+    case(f, R(3, 2), axis=0)
+case(np.cumprod, np.array([0.5, 0.0, 2.0, 0.0, 3.0]))
+case(np.nancumprod, np.array([0.5, np.nan, 2.0]))
+if hasattr(np, "cumulative_sum"):
+    for f in (np.cumulative_sum, np.cumulative_prod):
+        case(f, R(4))
+        case(f, R(2, 3), axis=-1, include_initial=True)
+for ufunc in (np.add, np.multiply, np.logaddexp, np.logaddexp2, np.maximum, np.minimum):
+    case(named(ufunc.accumulate, ufunc), R(7), of=ufunc)
+    case(named(ufunc.accumulate, ufunc), R(2, 3), 1, of=ufunc)
+    case(named(ufunc.accumulate, ufunc), R(3, 2), of=ufunc)
+for f in (np.nanvar, np.nanstd):
+    case(f, R(2, 3))
+    case(f, R(2, 3), axis=0, ddof=1)
+    case(f, np.array([[1.0, np.nan, 2.0, 4.5], [np.nan, 0.5, 3.0, np.nan]]), axis=1, keepdims=True)
+for f in (np.cov, np.corrcoef):
+    case(f, R(2, 4))
+    case(f, R(4), R(4))
+    case(f, R(4, 2), R(4), rowvar=False)
+case(np.cov, R(4), bias=True)
+case(np.cov, R(3, 4), ddof=0)
 case(np.average, R(2, 3), axis=1, weights=P(3))
 case(np.nansum, np.array([1.0, np.nan, 2.0]), of=np.nansum)
 case(np.quantile, R(2, 5), [0.1, 0.5], axis=1)
@@ -129,6 +161,29 @@ case(np.gradient, R(3, 4), axis=1)
 case(np.linspace, np.array(0.3), np.array(1.9), 4)
 case(np.linspace, R(2), R(2), 3, axis=1, endpoint=False)
 case(np.full_like, R(2, 3), np.array(0.4))
+case(np.logspace, np.array(0.3), np.array(1.1), 4)
+case(np.logspace, R(2), R(2), 3, base=2.0, axis=1)
+case(np.geomspace, np.array(0.3), np.array(1.9), 4)
+case(np.geomspace, np.array([0.3, -2.0]), np.array([1.9, -0.1]), 3, axis=1, endpoint=False)
+case(np.unwrap, np.array([0.0, 3.0, -3.0, 2.5, 9.0]))
+case(np.unwrap, R(2, 4) * 5, axis=0, period=4.0)
+case(np.ediff1d, R(2, 3))
+case(np.ediff1d, R(4), R(2), 0.5)
+case(np.piecewise, np.array([-1.2, 0.7, 2.3]), [np.array([True, False, False]), np.array([False, True, False])],
+     [np.sin, 4.0, lambda x: x * x])
+case(np.piecewise, np.array([[0.5, 2.0]]), [np.array([[True, False]])], [lambda x, k: k * np.log(x)], 3)
+case(np.polyval, R(4), R(2, 3))
+case(np.polyval, [2, 0, 1], R(3))
+case(np.polyval, R(3), np.array(2))
+case(np.vander, R(3))
+case(np.vander, np.array([0.0, 0.5, -2.0]), 4, increasing=True)
+case(np.vander, R(3), 1)
+case(np.interp, np.array([[-1.0, 0.3], [1.7, 5.0]]), np.array([0.0, 1.1, 2.0]), R(3))
+case(np.interp, np.array([-1.0, 0.3, 5.0]), np.array([0.0, 1.1, 2.0]), R(3), left=-4.0, right=7.5)
+case(np.interp, np.array([-0.9, 0.3, 5.1]), np.array([1.1, 0.2, 2.0]), R(3), period=3.0)
+case(np.interp, np.array(0.4), np.array([0.1]), R(1))
+case(np.apply_along_axis, lambda row: np.outer(row, row[:2]), 1, R(2, 3, 2))
+case(np.apply_along_axis, np.sum, 0, R(2, 3))
 
 # ---- shapes, joins, splits
 
@@ -179,6 +234,15 @@ case(np.column_stack, [R(3), R(3, 2)])
 case(np.append, R(2, 3), 4.0)
 case(np.append, R(2, 3), R(1, 3), axis=0)
 case(np.append, R(2, 3), R(2, 1), axis=1)
+case(np.block, [[R(2, 2), R(2, 1)], [R(1, 3)]])
+case(np.block, [R(2), 3.0])
+case(np.insert, R(4), 1, np.array(0.3))
+case(np.insert, R(2, 3), [0, 2], R(2, 2), axis=1)
+case(np.insert, R(2, 3), 1, 4.0, axis=0)
+case(np.insert, R(2, 2), slice(1, 3), R(2))
+for f in (np.fft.fftshift, np.fft.ifftshift):
+    case(f, R(2, 5))
+    case(f, R(3, 4), axes=0)
 case(np.split, R(4, 2), 2)
 case(np.split, R(2, 5), [1, 1, 3], axis=1)
 case(np.array_split, R(5), 2)
@@ -249,6 +313,8 @@ case(np.cross, R(3, 2), R(3, 2), axis=0)
 for mode in ("full", "same", "valid"):
     case(np.convolve, R(5), R(3), mode)
     case(np.convolve, R(2), R(4), mode)
+    for n, m in ((5, 3), (5, 2), (2, 5), (4, 4), (3, 4), (2, 4)):
+        case(np.correlate, R(n), R(m), mode)
 for options in ({}, {"ord": 1}, {"ord": 3}, {"ord": np.inf}, {"ord": -np.inf}, {"ord": 0}):
     case(np.linalg.norm, R(4), **options)
 for options in ({}, {"axis": 1}, {"axis": (0, 1), "keepdims": True}, {"ord": "nuc"}, {"ord": 2}, {"ord": -2}, {"ord": 1}, {"ord": np.inf},
@@ -276,6 +342,17 @@ for shape in ((3, 2), (2, 3), (2, 2, 2)):
 case(np.linalg.svd, R(2, 2))
 case(np.linalg.svd, R(3, 2), compute_uv=False)
 case(np.linalg.svdvals, R(2, 3))
+case(np.linalg.qr, R(4, 2))
+case(np.linalg.qr, M(2, 3, 3))
+case(np.linalg.qr, M(2, 2), "complete")
+case(np.linalg.qr, R(2, 3, 2), "r")
+case(np.linalg.lstsq, R(4, 2), R(4))
+case(np.linalg.lstsq, R(4, 2), R(4, 3))
+case(np.linalg.lstsq, M(3, 3), R(3))
+case(np.linalg.lstsq, R(2, 3), R(2))
+case(np.linalg.cond, M(2, 3, 3))
+for p in (2, -2, 1, np.inf, "fro"):
+    case(np.linalg.cond, M(3, 3), p)
 case(np.linalg.matrix_power, M(2, 2), 3)
 case(np.linalg.matrix_power, M(2, 2), 0)
 case(np.linalg.matrix_power, M(2, 2), -2)

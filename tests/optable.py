@@ -235,6 +235,15 @@ def _(draw):
     return Sample([x], lambda x: ops.cumsum(x, axis=axis), lambda x: x.reshape(-1).cumsum(0) if axis is None else x.cumsum(axis))
 
 
+@entry("cumprod")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    if draw(st.booleans()):
+        x[generator(draw).random(x.shape) < 0.3] = 0
+    axis = an_axis(draw, x.ndim, several=False)
+    return Sample([x], lambda x: ops.cumprod(x, axis=axis), lambda x: x.reshape(-1).cumprod(0) if axis is None else x.cumprod(axis))
+
+
 # ---- elements that move
 
 
@@ -489,6 +498,7 @@ matrices("eigvalsh", ops.eigvalsh, torch.linalg.eigvalsh, symmetric)
 matrices("singular_values", ops.singular_values, torch.linalg.svdvals, regular)
 matrices("eigh", pairs, pairs_torch, lambda x: x)
 matrices("svd", triplets, triplets_torch, lambda x: x)
+matrices("qr", ops.qr, lambda x: torch.cat(torch.linalg.qr(x), -2), regular)
 
 
 @entry("solve")

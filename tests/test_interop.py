@@ -8,6 +8,7 @@ from collections import deque, namedtuple
 import numpy as np
 import pytest
 from numpytable import CASES, FLAT, P, R
+from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
@@ -82,7 +83,7 @@ def test_what_is_flat_has_zero_gradient(case):
 def test_arrays_may_stand_for_any_of_the_tensors(case):
     arrays = floats([case[2], case[3]])              # (np.full_like asks only its first argument whether it wants to take over)
     together = [Tensor(x, requires_grad=True) for x in arrays]
-    weights = [np.arange(1.0, 1 + y.size).reshape(y.shape) for y in call(case, together)]
+    weights = [np.arange(1.0, 1 + np.size(y)).reshape(np.shape(y)) for y in call(case, together)]
 
     def gradient(inputs, wanted):
         loss = sum(np.sum(y * w) for y, w in zip(call(case, inputs), weights, strict=True) if isinstance(y, Tensor) and y.requires_grad)
@@ -158,16 +159,18 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.maximum.at(np.zeros(3), [0, 1, 1], T), r"np.maximum.at changes an array.*Write t\[index\]"),
     (lambda: np.add.reduce(T, initial=1.0), r"np.add.reduce of a Tensor does not take initial="),
     (lambda: np.add.reduce(T, where=[True, False, True]), r"np.add.reduce of a Tensor does not take where="),
-    (lambda: np.maximum.accumulate(T), "np.maximum.accumulate has no derivative rule"),
+    (lambda: np.hypot.accumulate(T), "np.hypot.accumulate has no derivative rule"),
     (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative rule"),
-    (lambda: np.cumprod(T), r"np.cumprod has no derivative rule.*t.numpy\(\).*@ta.op"),
-    (lambda: np.cumprod(T), r"Write np\.exp\(np\.cumsum\(np\.log\(t\), axis\)\)"),
+    (lambda: np.roots(T), r"np.roots has no derivative rule.*t.numpy\(\).*@ta.op"),
     (lambda: np.frompyfunc(math.gamma, 1, 1)(T), r"^gamma \(vectorized\) has no derivative rule"),       # no np.gamma
     (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
     (lambda: np.linalg.eig(T), r"np.linalg.eig has no derivative rule.*Did you mean 'eigh'"),
     (lambda: np.nanmedian(T), r"np.nanmedian has no derivative rule.*Did you mean 'median'"),
-    (lambda: np.cov(T), "np.cov has no derivative rule for Tensors. Leave"),         # and no word of cos
-    (lambda: np.linalg.qr(T), "np.linalg.qr has no derivative rule for Tensors. Leave"),
+    (lambda: np.trim_zeros(T), "np.trim_zeros has no derivative rule for Tensors. Leave"),       # and no word of zeros_like
+    (lambda: np.cov(T, fweights=[1, 2, 1]), r"np.cov of a Tensor does not take fweights="),
+    (lambda: np.linalg.qr(Tensor(R(2, 3), requires_grad=True)), "no wider than high"),
+    (lambda: np.linalg.qr(Tensor(R(3, 2), requires_grad=True), "complete"), "mode='complete'"),
+    (lambda: np.logspace(S, 1.0, 3, base=T), r"takes one number as the base.*base \*\* np.linspace"),
     (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
     (lambda: np.pad(T, 1, "linear_ramp"), "np.pad of a Tensor knows the modes"),
     (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative rule"),
@@ -221,8 +224,8 @@ def test_what_is_advised_for_a_sum_by_groups_is_its_equal(call):
 
 @pytest.mark.parametrize("call", [
     np.unique, np.bincount, lambda k: np.unique(k, return_counts=True), lambda k: np.histogram(k, 3)[0], lambda k: np.setdiff1d(k, [1]),
-    lambda k: np.cumprod(k), lambda k: np.add.reduceat(k, [0, 2]), lambda k: np.bitwise_xor.reduce(k), lambda k: np.block([[k], [k]]),
-    lambda k: np.ravel_multi_index((k, k), (5, 5)), lambda k: np.bincount(k, np.ones(4)), lambda k: np.insert(np.ones(5), k, 2.0)])
+    lambda k: np.polyadd(k, k), lambda k: np.add.reduceat(k, [0, 2]), lambda k: np.bitwise_xor.reduce(k), lambda k: np.union1d([k, k], 2),
+    lambda k: np.ravel_multi_index((k, k), (5, 5)), lambda k: np.bincount(k, np.ones(4)), lambda k: np.choose(k, np.ones(5))])
 def test_of_integers_alone_numpy_does_what_it_always_does(call):
     """There is no gradient to lose: counting labels needs no rule."""
     labels = np.array([3, 1, 3, 0])
@@ -492,3 +495,67 @@ def test_arrays_of_other_libraries_keep_their_precision():
     assert np.array_equal(np.stack([half, Series(x)])[1].numpy(), x)
     assert np.array_equal(Tensor([Series(x), Series(x)])[0].numpy(), x)
     assert np.stack([half, [0.1, 0.2]]).dtype == Tensor([[0.1, 0.2]]).dtype == np.float32
+
+
+@pytest.mark.parametrize("ufunc, name", [(np.maximum, "cummax"), (np.minimum, "cummin"), (np.logaddexp, "logcumsumexp"),
+                                         (np.multiply, "cumprod"), (np.add, "cumsum")])
+@pytest.mark.parametrize("values", [[1.0, 3.0, 3.0, 2.0, 3.0, 5.0], [2.0, 2.0, 0.0, -1.0, 0.0, 4.0], [1.0, np.nan, 5.0, np.nan, 7.0, -9.0]])
+def test_running_values_are_pytorchs_with_ties_zeros_and_nan(ufunc, name, values):
+    torch = require("torch")
+    x, g = np.array([values, values[::-1]]), np.random.default_rng(0).standard_normal((2, 6))
+    ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, wanted = ufunc.accumulate(ours, axis=1), getattr(theirs, name)(1)
+    wanted = getattr(wanted, "values", wanted) if name in ("cummax", "cummin") else wanted
+    y.backward(g)
+    wanted.backward(torch.tensor(g))
+    np.testing.assert_allclose(y.numpy(), wanted.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(y.numpy(), ufunc.accumulate(x, axis=1), rtol=1e-12)
+    finite = np.isfinite(theirs.grad.numpy())
+    np.testing.assert_allclose(ours.grad.numpy()[finite], theirs.grad.numpy()[finite], rtol=1e-12)
+
+
+def test_a_product_of_many_has_the_slopes_of_the_products_that_are_left():
+    """Where one factor is 0 only the slope by that one, and those before it, are not."""
+    x = np.random.default_rng(0).standard_normal(100)
+    x[40] = 0
+    t = Tensor(x, requires_grad=True)
+    np.cumprod(t)[60].backward()
+    wanted = np.zeros(100)
+    wanted[40] = np.prod(np.delete(x[:61], 40))
+    np.testing.assert_allclose(t.grad.numpy(), wanted, rtol=1e-12)
+
+
+def test_a_line_between_points_is_constant_beyond_them_and_takes_the_slope_to_the_right_of_each():
+    x = Tensor([-np.inf, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, np.inf], requires_grad=True, dtype=np.float64)
+    values = Tensor([5.0, 7.0, 4.0], requires_grad=True, dtype=np.float64)
+    y = np.interp(x, [0.0, 1.0, 2.0], values)
+    np.testing.assert_array_equal(y.numpy(), np.interp(x.numpy(), [0, 1, 2], values.numpy()))
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [0, 0, 2, 2, -3, 0, 0, 0])
+    assert np.isnan(np.interp(Tensor(np.nan, requires_grad=True), [0.0, 1.0, 2.0], values).item())
+    np.testing.assert_array_equal(values.grad.numpy(), [3.5, 1.5, 3])
+    for wrong in (([0.0, 1.0], values), ([], []), (np.zeros((2, 2)), np.zeros((2, 2)))):
+        with pytest.raises(ValueError, match="two vectors of one length"):
+            np.interp(x, *wrong)
+    with pytest.raises(ValueError, match="period must not be 0"):
+        np.interp(x, [0.0, 1.0, 2.0], values, period=0)
+
+
+def test_equal_numbers_have_a_standard_deviation_of_slope_0_also_beside_nan():
+    x = Tensor([[2.0, np.nan, 2.0], [1.0, 3.0, np.nan]], requires_grad=True)
+    np.nanstd(x, axis=1).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [[0, 0, 0], [-0.5, 0.5, 0]])
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (3, 3), (2, 4, 3)])
+def test_qr_is_pytorchs(shape):
+    torch = require("torch")
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(shape)
+    ours, theirs = Tensor(a, requires_grad=True), torch.tensor(a, requires_grad=True)
+    mine, wanted = np.linalg.qr(ours), torch.linalg.qr(theirs)
+    gq, gr = (rng.standard_normal(x.shape) for x in (mine.Q, mine.R))
+    ((mine.Q * gq).sum() + (mine.R * gr).sum()).backward()
+    ((wanted.Q * torch.tensor(gq)).sum() + (wanted.R * torch.tensor(gr)).sum()).backward()
+    np.testing.assert_allclose(mine.Q.numpy(), wanted.Q.detach().numpy(), atol=1e-12)
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), atol=1e-12)

@@ -133,7 +133,6 @@ ELSEWHERE = {
                             "which holds logarithms at -69 where PyTorch does at -100",
     "std": "np.std(t, ddof=1), as PyTorch's, which divides by n - 1", "var": "np.var(t, ddof=1), as PyTorch's, which divides by n - 1",
     "median": "np.sort(t, axis=None)[(t.size - 1) // 2], the lower of two as PyTorch's; np.median is their mean",
-    "cumprod": "np.exp(np.cumsum(np.log(t), axis)), for positive numbers",
     "max": "np.max(t, axis), or np.maximum(t, other) of two", "min": "np.min(t, axis), or np.minimum(t, other) of two",
     "GroupNorm": "F.layer_norm(t.reshape(len(t), groups, -1), t.size // len(t) // groups).reshape(t.shape), before weight and bias",
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
@@ -302,7 +301,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         hint = "squeeze drops axes of size 1: write .squeeze() for all of size 1, or t[:, 0] to pick one element of it."
     elif "unknown dimension" in text:
         hint = "Only one size can follow from the others: write -1 once."
-    elif shapes and ("axis" in text or "axes" in text):
+    elif shapes and ("axis" in text or "axes" in text) and not text.startswith("index "):
         rank = len(shapes[0])
         hint = f"An axis of a tensor of shape {shapes[0]} lies in [-{rank}, {rank})." if rank else \
             "A single number has no axes: leave axis out."

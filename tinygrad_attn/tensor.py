@@ -326,9 +326,7 @@ class Tensor(Variable):
     @own_names
     def flatten(self, order: str = "C") -> Tensor: return self.reshape(-1, order=order)
     def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, a=axis1, b=axis2)
-
-    def transpose(self, *axes: Any) -> Tensor:
-        return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
+    def transpose(self, *axes: Any) -> Tensor: return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
 
     @own_names
     def squeeze(self, axis: Axis = None) -> Tensor: return _np.squeeze(self, axis)
@@ -374,6 +372,8 @@ class Tensor(Variable):
 
     @own_names
     def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis=axis)
+    @own_names
+    def cumprod(self, axis: int | None = None) -> Tensor: return ops.cumprod(self, axis=axis)
     def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
     def dot(self, other: Any) -> Tensor: return np.dot(self, other)
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor: return _np.trace(self, offset, axis1, axis2)

@@ -20,7 +20,8 @@ from ..errors import ELSEWHERE, nearest
 from . import linear, reductions, shapes
 from .common import FUNCTIONS, cast, floating, handed, plain, refuse, refuse_whole, wrapped
 from .functions import PLAIN_FUNCTIONS
-from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, accumulate, outer, reduce
+from .running import RUNNING, accumulate
+from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, outer, reduce
 
 
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
@@ -47,8 +48,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
             return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs))
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)
-        if method == "accumulate" and ufunc is np.add:
-            return accumulate(*inputs, **kwargs)
+        if method == "accumulate" and ufunc in RUNNING:
+            return accumulate(ufunc, *inputs, **kwargs)
         if method == "outer":
             return outer(ufunc, *inputs, **kwargs)
         if method == "at":

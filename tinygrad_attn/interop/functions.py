@@ -12,7 +12,7 @@ from .. import ops
 from ..errors import describe
 from ..ops.shapes import in_single
 from .common import UNSET, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
-from .shapes import _concatenate, _moveaxis, _slice
+from .shapes import _concatenate, _moveaxis, _slice, _stack
 
 # ---- elementwise functions that are not ufuncs
 
@@ -98,7 +98,85 @@ def _angle(z, deg=False):
     return ops.arctan2(0.0, z) * (180 / math.pi if deg else 1)
 
 
-# ---- differences and running values
+@rule(np.unwrap)
+def _unwrap(p, discont=None, axis=-1, *, period=2 * math.pi):
+    p = tensor(p)
+    turns = np.unwrap(plain(p), discont, axis, period=period) - plain(p)         # whole ones, whose slope is 0
+    return p + turns.astype(p.dtype, copy=False)
+
+
+@rule(np.piecewise)
+def _piecewise(x, condlist, funclist, *args, **kw):
+    x, conditions = tensor(x), np.asarray(plain(condlist), bool)
+    conditions = conditions.reshape(-1, *x.shape)    # one alone needs no list
+    if len(funclist) == len(conditions) + 1:
+        conditions = np.concatenate([conditions, ~conditions.any(0, keepdims=True)])
+    if len(funclist) != len(conditions):
+        raise ValueError(f"np.piecewise takes a function or a value for each of the {len(conditions)} conditions, and one more for where "
+                         f"none of them holds; got {len(funclist)}.")
+    y = np.zeros(x.shape, x.dtype)
+    for where, part in zip(conditions, funclist, strict=True):       # of several that hold the last one counts
+        at = np.nonzero(where)
+        if callable(part) and len(at[0]):
+            part = ops.scatter(ops.broadcast_to(tensor(part(x[where], *args, **kw)), shape=at[0].shape), index=at, shape=x.shape)
+        if len(at[0]):
+            y = ops.where(where, part, y)
+    return cast(y, x.dtype)
+
+
+# ---- polynomials and straight lines between points
+
+@rule(np.polyval)
+def _polyval(p, x):
+    p, x = together([p, x])
+    return functools.reduce(lambda y, coefficient: y * x + coefficient, p, np.zeros_like(plain(x)))
+
+
+@rule(np.vander)
+def _vander(x, N=None, increasing=False):
+    x = tensor(x)
+    if x.ndim != 1:
+        raise ValueError(f"np.vander takes a vector, of whose numbers each row has the powers; got {describe(x)}.")
+    n = len(x) if N is None else N
+    factors = [np.ones((len(x), min(n, 1)), x.dtype), ops.broadcast_to(x.reshape(-1, 1), shape=(len(x), max(n - 1, 0)))]
+    powers = ops.cumprod(_concatenate(factors, 1), axis=1)
+    return powers if increasing else ops.flip(powers, axis=1)
+
+
+@rule(np.interp)
+def _interp(x, xp, fp, left=None, right=None, period=None):
+    """A knot has the slope of the line to its right; beyond the last one and before the first the result is constant."""
+    x, xp, fp = together([x, xp, fp])
+    if xp.ndim != 1 or xp.shape != fp.shape or not len(xp):
+        raise ValueError(f"np.interp takes two vectors of one length, at least 1, the places and the values there; got {describe(xp)} and "
+                         f"{describe(fp)}.")
+    if period is not None:
+        if period == 0:
+            raise ValueError("np.interp: the period must not be 0.")
+        left, right, period = None, None, abs(period)
+        x, xp = x % period, xp % period
+        order = np.argsort(plain(xp))
+        xp, fp = xp[order], fp[order]
+        xp, fp = _concatenate([xp[-1:] - period, xp, xp[:1] + period]), _concatenate([fp[-1:], fp, fp[:1]])
+    at, knots = np.asarray(plain(x)), plain(xp)
+    i = np.searchsorted(knots, at, "right").clip(1, max(len(knots) - 1, 1)) - 1
+    j = np.minimum(i + 1, len(knots) - 1)
+    before, after = at < knots[0], at >= knots[-1]
+    inside = ops.where(before | after, knots[i], x)  # at infinity 0 * inf would make the gradients NaN
+    width = xp[j] - xp[i]
+    y = fp[i] + (fp[j] - fp[i]) * ((inside - xp[i]) / ops.where(plain(width) == 0, 1, width))
+    y = ops.where(after, fp[-1] if right is None else ops.where(at == knots[-1], fp[-1], right), y)
+    return ops.where(before, fp[0] if left is None else left, y)
+
+
+# ---- differences, and sums of them
+
+@rule(np.ediff1d)
+def _ediff1d(ary, to_end=None, to_begin=None):
+    flat = ops.reshape(tensor(ary), shape=(-1,))
+    ends = [x if x is None else ops.reshape(together([x, flat])[0], shape=(-1,)) for x in (to_begin, to_end)]
+    return _concatenate([x for x in (ends[0], _diff(flat), ends[1]) if x is not None])
+
 
 @rule(np.diff)
 def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
@@ -156,6 +234,38 @@ def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axi
     share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
     line = _moveaxis(start * (1 - share) + stop * share, 0, axis)
     return cast(ops.floor(line) if dtype is not None and np.dtype(dtype).kind in "iu" else line, dtype)       # rounded down, as NumPy
+
+
+@rule(np.logspace)
+def _logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
+    start, stop, base = together([start, stop, base])
+    if np.ndim(base):
+        raise TypeError(f"np.logspace of Tensors takes one number as the base, got {describe(base)}; write base ** np.linspace(...).")
+    line = _linspace(start, stop, num, endpoint, axis=axis)
+    return cast(base ** line, dtype)
+
+
+@rule(np.geomspace)
+def _geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
+    start, stop = together([start, stop])
+    if not (plain(start) * plain(stop) > 0).all():
+        raise ValueError("np.geomspace of Tensors goes from one number to another of the same sign, and neither is 0; got "
+                         f"{describe(start)} and {describe(stop)}.")
+    sizes = _linspace(*(ops.log(ops.absolute(x)) for x in (start, stop)), num, endpoint, axis=axis)
+    signs = _moveaxis(np.sign(plain(start) + 0 * plain(stop))[None], 0, axis)
+    return cast(signs * ops.exp(sizes), dtype)
+
+
+@rule(np.apply_along_axis)
+def _apply_along_axis(func1d, axis, arr, *args, **kwargs):
+    rows = _moveaxis(tensor(arr), axis, -1)
+    *lead, n = rows.shape
+    if 0 in lead:
+        raise ValueError(f"np.apply_along_axis has no vector to call the function with: {describe(arr)}, axis {axis}.")
+    found = _stack([tensor(func1d(row, *args, **kwargs)) for row in rows.reshape(-1, n)])
+    found = found.reshape(*lead, *found.shape[1:])   # the axes of one result stand where the axis was
+    axis = normalize_axis_index(axis, len(lead) + 1)
+    return _moveaxis(found, tuple(range(len(lead), found.ndim)), tuple(range(axis, axis + found.ndim - len(lead))))
 
 
 PLAIN_FUNCTIONS = {

@@ -87,13 +87,18 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     return _stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]], axisc)
 
 
-def convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """y_n = sum over m of a_m v_(n - m)"""
+def _two_vectors(function: str, a: Any, v: Any, mode: str) -> Any:
     a, v = FUNCTIONS[np.atleast_1d](a, v)
     if a.ndim > 1 or v.ndim > 1 or not (a.size and v.size):
-        raise ValueError(f"np.convolve takes two arrays of one axis, neither of them empty; got {describe(a)} and {describe(v)}.")
+        raise ValueError(f"np.{function} takes two arrays of one axis, neither of them empty; got {describe(a)} and {describe(v)}.")
     if mode not in ("full", "same", "valid"):
-        raise ValueError(f"np.convolve of Tensors knows the modes 'full', 'same' or 'valid', not {mode!r}.")
+        raise ValueError(f"np.{function} of Tensors knows the modes 'full', 'same' or 'valid', not {mode!r}.")
+    return a, v
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """y_n = sum over m of a_m v_(n - m)"""
+    a, v = _two_vectors("convolve", a, v, mode)
     if len(v) > len(a):
         a, v = v, a
     n, m = len(a), len(v)
@@ -101,6 +106,14 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     full = ops.matmul(windows, ops.flip(v))
     start, stop = {"full": (0, n + m - 1), "same": ((m - 1) // 2, (m - 1) // 2 + n), "valid": (m - 1, n)}[mode]
     return full[start:stop]
+
+
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    """y_k = sum over n of a_(n + k) v_n"""
+    a, v = _two_vectors("correlate", a, v, mode)
+    if len(v) > len(a):                              # as NumPy, since that decides what is the middle of an even length
+        return ops.flip(convolve(v, ops.flip(a), mode))
+    return convolve(a, ops.flip(v), mode)
 
 
 # ---- np.linalg
@@ -190,6 +203,12 @@ class SVDResult(NamedTuple):
     Vh: Any
 
 
+class QRResult(NamedTuple):
+    """What np.linalg.qr returns, with NumPy's names."""
+    Q: Any
+    R: Any
+
+
 def slogdet(a: Any) -> SlogdetResult:
     """Sign (a plain array) and logarithm of |det a|."""
     return SlogdetResult(np.linalg.slogdet(plain(a))[0], ops.logabsdet(a))
@@ -213,6 +232,35 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
                         "so they have no derivative.")
     triplets = ops.svd(a)
     return SVDResult(triplets[..., :m].mT, ops.singular_values(a), triplets[..., m + 1:])
+
+
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """a = Q R, Q with orthonormal columns and R upper triangular: (..., M, N) -> (..., M, N) and (..., N, N), N <= M."""
+    m, n = a.shape[-2:] if a.ndim > 1 else (0, 1)
+    if mode not in ("reduced", "r") and not (mode == "complete" and m == n) or n > m:
+        raise TypeError("np.linalg.qr of a Tensor takes matrices that are no wider than high, in the modes 'reduced' and 'r': further "
+                        f"columns of Q are arbitrary and have no derivative. Got {describe(a)} and mode={mode!r}.")
+    both = ops.qr(a)
+    return both[..., m:, :] if mode == "r" else QRResult(both[..., :m, :], both[..., m:, :])
+
+
+def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
+    """The x of least |a x - b|, the sums of squares that are left, the rank (an int), and a's singular values."""
+    refuse("linalg.lstsq", rcond=rcond)
+    a, b = tensor(a), tensor(b)
+    x, rank = ops.matmul(ops.pinv(a), b), int(np.linalg.matrix_rank(plain(a)))
+    rows, columns = a.shape
+    left = ops.matmul(a, x) - b if rank == columns < rows else np.empty((1, 0), b.dtype)
+    left = ops.sum(left * left, axis=0)
+    return x, left if left.ndim else left.reshape(1), rank, ops.singular_values(a)
+
+
+def cond(x: Any, p: Any = None) -> Any:
+    """The largest singular value divided by the smallest, or norm(x) norm(x^-1) with another norm `p`."""
+    if p in (None, 2, -2):
+        sizes = ops.singular_values(x)
+        return sizes[..., -1] / sizes[..., 0] if p == -2 else sizes[..., 0] / sizes[..., -1]
+    return matrix_norm(x, ord=p) * matrix_norm(ops.inv(x), ord=p)
 
 
 def matrix_power(a: Any, n: int) -> Any:
@@ -246,13 +294,13 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
 
 FUNCTIONS |= {
     np.dot: dot, np.inner: inner, np.vdot: vdot, np.outer: outer, np.tensordot: tensordot, np.einsum: einsum,
-    np.kron: kron, np.cross: cross, np.convolve: convolve,
+    np.kron: kron, np.cross: cross, np.convolve: convolve, np.correlate: correlate,
     np.linalg.norm: norm, np.linalg.vector_norm: vector_norm, np.linalg.matrix_norm: matrix_norm,
     np.linalg.inv: ops.inv, np.linalg.pinv: pinv, np.linalg.det: ops.det, np.linalg.slogdet: slogdet,
     np.linalg.solve: lambda a, b: ops.solve(tensor(a), tensor(b)), np.linalg.cholesky: cholesky,
     np.linalg.eigh: eigh, np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
     np.linalg.svd: svd, np.linalg.svdvals: lambda x, /: ops.singular_values(x), np.linalg.matrix_power: matrix_power,
-    np.linalg.multi_dot: multi_dot,
+    np.linalg.multi_dot: multi_dot, np.linalg.qr: qr, np.linalg.lstsq: lstsq, np.linalg.cond: cond,
     np.linalg.matmul: ops.matmul, np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),
     np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
     np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis),

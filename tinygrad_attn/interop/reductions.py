@@ -13,7 +13,7 @@ from .. import ops
 from ..engine import op
 from ..errors import describe
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
-from .shapes import _moveaxis
+from .shapes import _concatenate, _moveaxis
 
 
 @rule(np.sum)
@@ -68,13 +68,6 @@ def _std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=No
 @rule(np.ptp)
 def _ptp(a, axis=None, out=None, keepdims=False):
     return _max(a, axis, out, keepdims) - _min(a, axis, out, keepdims)
-
-
-@rule(np.cumsum)
-def _cumsum(a, axis=None, dtype=None, out=None):
-    refuse("cumsum", out=out)
-    refuse_whole("cumsum", dtype, a)
-    return ops.cumsum(cast(a, dtype), axis=axis)
 
 
 @rule(np.average)
@@ -150,6 +143,46 @@ def _nanmean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
     seen = np.count_nonzero(~np.isnan(plain(a)), axis=axis, keepdims=keepdims)
     total = FUNCTIONS[np.nansum](cast(a, dtype), axis, keepdims=keepdims)
     return total / np.asarray(seen, total.dtype)
+
+
+@rule(np.nanvar)
+def _nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
+    refuse("nanvar", out=out, where=where, mean=mean)
+    refuse_whole("nanvar", dtype, a)
+    a, missing = cast(a, dtype), np.isnan(plain(a))
+    apart = ops.where(missing, 0, a - _nanmean(a, axis, keepdims=True))
+    seen = np.count_nonzero(~missing, axis=axis, keepdims=keepdims) - (ddof if correction is None else correction)
+    return ops.sum(apart * apart, axis=axis, keepdims=keepdims) / np.where(seen > 0, seen, np.nan).astype(a.dtype)
+
+
+@rule(np.nanstd)
+def _nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
+    variance = _nanvar(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
+    equal = plain(variance) == 0                     # their slope is 0, as np.std's
+    return ops.where(equal, 0, ops.sqrt(ops.where(equal, 1, variance)))
+
+
+@rule(np.cov)
+def _cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
+    refuse("cov", fweights=fweights, aweights=aweights)
+    parts = together([m] if y is None else [m, y])
+    refuse_whole("cov", dtype, *parts)
+    if any(x.ndim > 2 for x in parts):
+        raise ValueError(f"np.cov takes vectors or matrices, a variable in each row; got {', '.join(map(describe, parts))}.")
+    turned = [x.T if x.ndim == 2 and not rowvar else x if x.ndim == 2 else x.reshape(1, -1) for x in parts]
+    x = cast(_concatenate(turned, 0), dtype)
+    x = x - ops.mean(x, axis=1, keepdims=True)
+    n = x.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
+    return FUNCTIONS[np.squeeze](ops.matmul(x, x.mT) / (n if n > 0 else np.nan))
+
+
+@rule(np.corrcoef)
+def _corrcoef(x, y=None, rowvar=True, *, dtype=None):
+    c = _cov(x, y, rowvar, dtype=dtype)
+    if c.ndim == 0:
+        return c / c
+    size = ops.sqrt(FUNCTIONS[np.diagonal](c))
+    return ops.clip(c / size[:, None] / size, -1, 1)
 
 
 def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):

@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from .. import ops
 from ..engine import clone
 from ..errors import describe
-from .common import FUNCTIONS, cast, plain, refuse, refuse_whole, rule, tensor, together
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 
 
 @rule(np.reshape)
@@ -88,9 +88,17 @@ FUNCTIONS |= {
     np.flipud: lambda m: ops.flip(m, axis=0),
     np.fliplr: lambda m: ops.flip(m, axis=1),
     np.roll: lambda a, shift, axis=None: ops.roll(a, shift=shift if isinstance(shift, int) else tuple(np.ravel(shift).tolist()), axis=axis),
+    np.fft.fftshift: lambda x, axes=None: _shifted(x, axes, 1),
+    np.fft.ifftshift: lambda x, axes=None: _shifted(x, axes, -1),
     np.tril: lambda m, k=0: ops.tril(m, k=k),
     np.triu: lambda m, k=0: ops.triu(m, k=k),
 }
+
+
+def _shifted(x: Any, axes: Any, sign: int) -> Any:
+    """Half of each axis goes to its other end; of an odd one the larger half, or back."""
+    along = axes_of(x, axes)
+    return ops.roll(x, shift=tuple(sign * (x.shape[i] // 2) for i in along), axis=along)
 
 
 @rule(np.meshgrid)
@@ -173,6 +181,33 @@ def _column_stack(tup):
 @rule(np.append)
 def _append(arr, values, axis=None):
     return _concatenate([arr, values] if axis is not None else [_ravel(x) for x in together([arr, values])], axis or 0)
+
+
+def _numbered(parts: list[Any]) -> tuple[Any, list[np.ndarray]]:
+    """All elements of all arrays in a row, and each array with their places there, for a NumPy function to put together."""
+    starts = np.cumsum([0, *(x.size for x in parts)]).tolist()
+    places = [np.arange(start, start + x.size).reshape(x.shape) for start, x in zip(starts, parts)]
+    return _concatenate([_ravel(x) for x in parts]), places
+
+
+@rule(np.block)
+def _block(arrays):
+    def leaves(nest):
+        return [x for part in nest for x in leaves(part)] if isinstance(nest, list) else [nest]
+
+    def put(nest):
+        return list(map(put, nest)) if isinstance(nest, list) else next(places)
+
+    elements, numbered = _numbered(together(leaves(arrays)))
+    places = iter(numbered)
+    return elements[np.block(put(arrays))]
+
+
+@rule(np.insert)
+def _insert(arr, obj, values, axis=None):
+    arr, values = together([arr, values])
+    elements, (old, new) = _numbered([arr, cast(values, arr.dtype)])
+    return elements[np.insert(old, plain(obj), new, axis)]
 
 
 def _splitter(function: Callable, fixed_axis: int | None = None, least: int = 0) -> Callable:

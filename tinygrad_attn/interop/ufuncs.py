@@ -1,6 +1,4 @@
-"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce`, `accumulate` and
-`outer`.
-"""
+"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce` and `outer`."""
 
 from __future__ import annotations
 
@@ -104,12 +102,6 @@ def reduce(ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, keepdims: b
     refuse(f"{ufunc.__name__}.reduce", initial=initial, where=where)
     refuse_whole(f"{ufunc.__name__}.reduce", dtype, array)
     return REDUCTIONS[ufunc](cast(array, dtype), axis=axis, keepdims=bool(keepdims))
-
-
-def accumulate(array: Any, axis: int = 0, dtype: Any = None) -> Any:
-    """np.add.accumulate(t), the running sum."""
-    refuse_whole("add.accumulate", dtype, array)
-    return ops.cumsum(cast(array, dtype), axis=axis)
 
 
 def outer(ufunc: Any, a: Any, b: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,13 @@
 """The primitives, each with its partial derivatives under it: the package's table of derivatives."""
 
 from .arranging import arranged, pad, partition, sort
-from .decompositions import cholesky, det, eigh, eigvalsh, inv, logabsdet, pinv, singular_values, solve, svd
+from .decompositions import cholesky, det, eigh, eigvalsh, inv, logabsdet, pinv, qr, singular_values, solve, svd
 from .einsum import einsum
 from .elementwise import *  # noqa: F403
 from .indexing import embedding, embedding_backward, getitem, scatter, take_along_axis
 from .norms import l2_norm
 from .products import matmul
-from .reductions import cumsum, max, mean, min, prod, std, sum, var
+from .reductions import cumprod, cumsum, max, mean, min, prod, std, sum, var
 from .rounding import ceil, copysign, floor, round, sign, trunc
 from .shapes import (
     astype,

@@ -229,3 +229,20 @@ def _singular_values_rule(g, y, a):
 
 svd.vjp(_svd_rule)
 singular_values.vjp(_singular_values_rule)
+
+
+@op
+def qr(a):
+    """Q above R, a = Q R: columns y[..., :M, :] orthonormal, y[..., M:, :] upper triangular: (..., M, N) -> (..., M + N, N), N <= M."""
+    return np.concatenate(np.linalg.qr(a), axis=-2)
+
+
+def _qr_rule(g, y, a):
+    m = a.shape[-2]
+    q, r, gq, gr = y[..., :m, :], y[..., m:, :], g[..., :m, :], g[..., m:, :]
+    low = tril(r @ gr.mT - gq.mT @ q)
+    symmetric = low + low.mT - np.eye(r.shape[-1], dtype=r.dtype) * low
+    return solve(r, (gq + q @ symmetric).mT).mT      # (...) R^-T
+
+
+qr.vjp(_qr_rule)

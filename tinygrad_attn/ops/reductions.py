@@ -193,3 +193,26 @@ def _cumsum_rule(g, y, x, *, axis):
 
 
 cumsum.vjp(_cumsum_rule)
+
+
+@op
+def cumprod(x, *, axis=None):
+    """y_i = x_0 ... x_i along the axis, or over the flattened array; the rule is right also where some are zero."""
+    return _reduced_in_single(x, "cumprod", axis=axis)
+
+
+def _cumprod_rule(g, y, x, *, axis):
+    """dx_i = y_(i-1) s_i, where s_i = g_i + x_(i+1) s_(i+1): nothing is divided by."""
+    if axis is None or x.ndim == 0:
+        flat = (-1,)
+        return _cumprod_rule(g.reshape(flat), y.reshape(flat), x.reshape(flat), axis=-1).reshape(x.shape)
+    s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
+    before = np.concatenate([np.ones_like(values(y)[..., :1]), y[..., :-1]], axis=-1)
+    factors, terms = x[..., 1:], 1
+    while terms < x.shape[-1]:                       # so many of g's are in each s, and twice as many after one more round
+        s = np.concatenate([s[..., :-terms] + factors * s[..., terms:], s[..., -terms:]], axis=-1)
+        factors, terms = factors[..., :-terms] * factors[..., terms:], 2 * terms
+    return (before * s).swapaxes(axis, -1)
+
+
+cumprod.vjp(_cumprod_rule)
