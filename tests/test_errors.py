@@ -231,6 +231,8 @@ CALLS = [
     (lambda: ta.optim.lr_scheduler.LambdaLR, A, r"Write optim\.Schedule\(optimizer, factor\), optim\.warmup_cosine or optim\.noam"),
     (lambda: t(3) + 2j, T, r"add cannot take 2j: a Tensor holds real numbers"),
     (lambda: np.insert(t(3), 5, 0.0), IndexError, r"index 5 is out of bounds.*has shape \(3,\); an index along an axis of size n"),
+    (lambda: ta.func, A, r"Write ta\.functional_call, ta\.vjp"),
+    (lambda: ta.vmap(np.sum), A, r"Write leading axes"),
     (lambda: t(3).type(np.float64), A, r"Write t\.dtype, or t\.astype\(dtype\) for t\.type\(dtype\)"),
     (lambda: nn.KLDivLoss(reduction="batchmean"), A, r"np\.sum\(\.\.\.\) / len\(t\) for reduction='batchmean'"),
     (lambda: nn.BCELoss(), A, r"np\.log\(np\.maximum\(t, 1e-30\)\).*at -69 where PyTorch does at -100"),

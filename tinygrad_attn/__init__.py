@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
     from .checkpoints import load_checkpoint, save_checkpoint
     from .files import load, save
+    from .nn.stateless import functional_call
     from .record import record_attention
     from .threads import get_num_threads, reuse_memory, set_num_threads
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
@@ -35,6 +36,7 @@ _HOMES = {
     "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
+    "nn.stateless": ("functional_call",),
     "checkpoints": ("load_checkpoint", "save_checkpoint"),
     "record": ("record_attention",),
     "threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
@@ -44,9 +46,9 @@ _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("check", "functional", "nn", "optim", "viz")
 
 __all__ = ["Tensor", "backward_steps", "check", "checkpoint", "compare_with_torch", "detect_anomaly", "enable_grad", "engine", "functional",
-           "get_default_dtype", "get_num_threads", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp", "jacobian", "jvp", "load",
-           "load_checkpoint", "manual_seed", "nn", "no_grad", "op", "optim", "rand", "randn", "record_attention", "reuse_memory", "save",
-           "save_checkpoint", "set_default_dtype", "set_num_threads", "value_and_grad", "viz", "vjp"]
+           "functional_call", "get_default_dtype", "get_num_threads", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp", "jacobian",
+           "jvp", "load", "load_checkpoint", "manual_seed", "nn", "no_grad", "op", "optim", "rand", "randn", "record_attention",
+           "reuse_memory", "save", "save_checkpoint", "set_default_dtype", "set_num_threads", "value_and_grad", "viz", "vjp"]
 
 
 class _NoFunction(ModuleType):

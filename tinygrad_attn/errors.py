@@ -145,6 +145,7 @@ ELSEWHERE = {
     "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
     "apply": "an op: @ta.op on the function, .vjp under it", "Function": "an op: @ta.op on the function, .vjp under it",
     "detect_anomaly": "ta.detect_anomaly()", "set_detect_anomaly": "with ta.detect_anomaly():",
+    "func": "ta.functional_call, ta.vjp, ta.jvp, ta.jacobian, ta.hessian or ta.hvp", "vmap": "leading axes, over which ops run at once",
     "functional": "ta.vjp, ta.jvp, ta.jacobian, ta.hessian or ta.hvp", "set_rng_state": "ta.random.set_rng_state(state)",
     "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)", "rand_like": "ta.rand(*t.shape, dtype=t.dtype)",
     "randn_like": "ta.randn(*t.shape, dtype=t.dtype)", "get_rng_state": "ta.random.get_rng_state()",

@@ -1,8 +1,7 @@
 """Transforms: vjp, jvp, value_and_grad, jacobian, hessian and hvp of a function, and checkpoint.
 
-Inputs may be Tensors, arrays or numbers; results are Tensors.  A transform used inside a function that is itself
-being transformed records what it does, so `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian; elsewhere
-say `create_graph=True` to differentiate a result further.
+Inputs may be Tensors, arrays or numbers; results are Tensors.  A transform used inside a function that is itself being transformed records
+what it does, so `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian; elsewhere say `create_graph=True` to differentiate further.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import numpy as np
@@ -271,8 +271,7 @@ class _Closure:
         if isinstance(x, Variable) and x._tracked and id(x) not in self.own:
             self.found[id(x)] = x
 
-    def backward(self, *_: Any) -> None:
-        pass
+    def backward(self, *_: Any) -> None: pass
 
 
 class _recorded_later(no_grad):
@@ -284,7 +283,7 @@ class _recorded_later(no_grad):
 class _Run:
     """A call of f: what it takes to repeat it."""
 
-    __slots__ = ("f", "args", "keywords", "places", "outside", "random_state", "scope", "depth", "value")
+    __slots__ = ("f", "args", "keywords", "places", "outside", "random_state", "scope", "depth", "value", "around")
 
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
         self.f, self.keywords = f, keywords
@@ -293,6 +292,7 @@ class _Run:
         self.random_state = get_rng_state()
         self.scope = local.context.scope
         self.depth = _depth.value
+        self.around = [o for o in local.context.observers if hasattr(o, "in_place")]     # functional_call's other parameters
 
     def call(self, tensors: Sequence[Any]) -> Any:
         args = list(self.args)
@@ -325,7 +325,9 @@ class _Run:
         here.observers, here.scope, _depth.value = (), self.scope, self.depth        # a transform in f is recorded if it was in one
         try:
             set_rng_state(self.random_state)
-            with enable_grad():
+            with enable_grad(), ExitStack() as stack:
+                for others in self.around:
+                    stack.enter_context(others.in_place())
                 return self.call(tensors)
         finally:
             here.observers, here.scope, _depth.value = observers, scope, depth
@@ -376,15 +378,13 @@ recomputed.vjp_all(_run_again)
 
 
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
-    """f(*xs), remembering only its inputs: what happens inside is computed again in the backward pass.  Less memory
-    for one forward pass more.
+    """f(*xs), remembering only its inputs: what happens inside is computed again in the backward pass.  Less memory for one forward more.
 
-    Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random
-    numbers (dropout) come out the same both times, if no other thread draws from the same stream meanwhile: each that draws
-    calls ta.manual_seed for one of its own.  Checkpoints may be nested and differentiated further.  Gradients
-    inside f are taken with value_and_grad or vjp (by grad or backward() a ValueError).  f returns one Tensor (TypeError
-    otherwise), and the same when it is run again (ValueError otherwise).  As torch.utils.checkpoint.  Source: T. Chen et
-    al., "Training deep nets with sublinear memory cost" (2016).
+    Gradients reach the tensors among xs and those that f takes from outside, such as a layer's parameters; random numbers (dropout) come
+    out the same both times, if no other thread draws from the same stream meanwhile: each that draws calls ta.manual_seed for one of its
+    own.  Checkpoints may be nested and differentiated further.  Gradients inside f are taken with value_and_grad or vjp (by grad or
+    backward() a ValueError).  f returns one Tensor (TypeError otherwise), and the same when it is run again (ValueError otherwise).  As
+    torch.utils.checkpoint.  Source: T. Chen et al., "Training deep nets with sublinear memory cost" (2016).
     """
     if not callable(f):
         raise TypeError(f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write checkpoint(layer, x), not "

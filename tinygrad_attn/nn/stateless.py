@@ -1,0 +1,76 @@
+"""A module as a function of its parameters: what is needed to differentiate through a step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ..engine import Variable
+from ..errors import describe, nearest
+from ..record import watching
+from ..tensor import Tensor
+from .module import Buffer, Module, Parameter
+
+
+def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], args: Any = (), kwargs: Mapping[str, Any] | None = None, *,
+                    tie_weights: bool = True, strict: bool = False) -> Any:
+    """module(*args, **kwargs) with these tensors in place of its parameters and buffers of these dotted names.
+
+        names, weights = zip(*model.named_parameters())
+        gradients = ta.grad(loss(model(x)), weights, create_graph=True)
+        stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
+        loss(ta.functional_call(model, stepped, x)).backward()       # also through the step
+
+    Those that are not named stay the module's own, and so does everything once the call has ended; gradients reach the tensors that
+    were given.  `args` is a tuple, or the only argument.  A parameter that the module has under several names is replaced under all of
+    them, unless `tie_weights=False`; with `strict` every parameter and buffer must be given.  Raises ValueError for a name the module
+    does not have, a shape that is not the parameter's, or two values for one shared parameter; TypeError for what is no mapping.  As
+    torch.func.functional_call.
+    """
+    if not isinstance(parameters_and_buffers, Mapping):
+        raise TypeError("functional_call takes a mapping from dotted names to tensors, such as dict(model.named_parameters()), got "
+                        f"{describe(parameters_and_buffers)}.")
+    own = {(f"{path}.{name}" if path else name): (inside, name, value) for path, inside in module.named_modules(remove_duplicate=False)
+           for kind in (Parameter, Buffer) for name, value in inside._own(kind)}
+    given: dict[str, Any] = {}
+    for name, value in parameters_and_buffers.items():
+        if name not in own:
+            raise ValueError(f"{type(module).__name__} has no parameter or buffer {name!r}.{nearest(str(name), own)}")
+        given[name] = value if isinstance(value, Variable) else Tensor(value, dtype=own[name][2].dtype)
+        if given[name].shape != own[name][2].shape:
+            raise ValueError(f"{name!r} of {type(module).__name__} has the shape {own[name][2].shape}, but {describe(value)} was given.")
+    if strict and (missing := [name for name in own if name not in given]):
+        raise ValueError(f"functional_call with strict=True takes all parameters and buffers; missing: {', '.join(missing)}.")
+    if tie_weights:
+        shared: dict[int, tuple[str, Any]] = {}
+        for name, value in given.items():
+            known = shared.setdefault(id(own[name][2]), (name, value))
+            if known[1] is not value:
+                raise ValueError(f"{known[0]!r} and {name!r} are one parameter, and got two values. Give one of them, or pass "
+                                 "tie_weights=False.")
+        given = {name: shared[id(value)][1] for name, (_, _, value) in own.items() if id(value) in shared}
+    others = _Others([(*own[name], value) for name, value in given.items()])
+    with watching(others), others.in_place():
+        return module(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
+
+
+class _Others:
+    """Sits among the thread's observers during the call, where a checkpoint inside finds it: that has to put them in place again."""
+
+    def __init__(self, rows: list[tuple[Module, str, Tensor, Any]]) -> None:
+        self.rows = rows
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The module with the other tensors, inside the block."""
+        try:
+            for module, name, _, other in self.rows:
+                module.__dict__[name] = other
+            yield
+        finally:
+            for module, name, own, _ in self.rows:
+                module.__dict__[name] = own
+
+    def forward(self, *_: Any) -> None: pass
+    def backward(self, *_: Any) -> None: pass
