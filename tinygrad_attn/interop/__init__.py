@@ -40,12 +40,12 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         return getattr(ufunc, method)(*map(handed, inputs), **{k: handed(v) for k, v in kwargs.items()})    # no gradient to lose
     if ufunc in UFUNCS:
         if method == "__call__":
-            dtype = kwargs.pop("dtype", None)
+            dtype, along = kwargs.pop("dtype", None), {"axis": kwargs.pop("axis")} if ufunc is np.vecdot and "axis" in kwargs else {}
             refuse(name, **{k: v for k, v in kwargs.items() if (k, v) != ("casting", "same_kind")})
             if not any(map(floating, inputs)):       # no gradient, and NumPy knows best what it makes of integers
-                return wrapped(ufunc(*map(plain, inputs), dtype=dtype))
+                return wrapped(ufunc(*map(plain, inputs), dtype=dtype, **along))
             refuse_whole(name, dtype, *inputs)
-            return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs))
+            return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs), **along)
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)
         if method == "accumulate" and ufunc in RUNNING:

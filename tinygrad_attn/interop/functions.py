@@ -197,22 +197,31 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
 
 @rule(np.gradient)
 def _gradient(f, *spacing, axis=None, edge_order=1):
-    refuse("gradient", edge_order=None if edge_order == 1 else edge_order)
     f = tensor(f)
+    f = f if f.dtype.kind == "f" else f * 1.0
     axes = axes_of(f, axis)
-    steps = list(spacing) * len(axes) if len(spacing) == 1 else list(spacing) or [1.0] * len(axes)
+    steps = list(spacing) * len(axes) if len(spacing) == 1 and np.ndim(spacing[0]) == 0 else list(spacing) or [1.0] * len(axes)
     if len(steps) != len(axes):
-        raise TypeError(f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one for all, or one for each.")
-    if any(f.shape[i] < 2 for i in axes):
-        raise ValueError(f"np.gradient takes differences, so it needs at least two elements along each axis; got {describe(f)}.")
+        raise TypeError(f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one number for all, or for each axis a number "
+                        "or the places along it.")
+    if edge_order not in (1, 2):
+        raise ValueError(f"np.gradient knows edge_order 1 and 2, got {edge_order!r}.")
+    if any(f.shape[i] <= edge_order for i in axes):
+        raise ValueError(f"np.gradient takes differences, so it needs at least {('two', 'three')[edge_order - 1]} elements along each "
+                         f"axis; got {describe(f)}.")
     found = []
     for h, i in zip(steps, axes, strict=True):
-        if np.ndim(h):
-            raise TypeError("np.gradient of a Tensor takes one number as the spacing along each axis; "
-                            "write the differences out for an uneven one.")
-        ends = _diff(f, axis=i)
-        found.append(_concatenate([_slice(ends, i, None, 1) / h, (_slice(f, i, 2, None) - _slice(f, i, None, -2)) / (2 * h),
-                                   _slice(ends, i, -1, None) / h], i))
+        if np.ndim(h) > 1 or np.ndim(h) and len(h) != f.shape[i]:
+            raise ValueError(f"np.gradient: the places along axis {i} are a vector of {f.shape[i]}, got {describe(h)}.")
+        gaps = cast(np.diff(tensor(h)), f.dtype) if np.ndim(h) else h * np.ones(f.shape[i] - 1, f.dtype)
+        gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - i))
+        slopes = _diff(f, axis=i) / gaps
+        before, after, left, right = _slice(slopes, i, None, -1), _slice(slopes, i, 1, None), gaps[:-1], gaps[1:]
+        first, last = _slice(slopes, i, None, 1), _slice(slopes, i, -1, None)
+        if edge_order == 2:                          # on the parabola through the three outermost
+            first = first + _slice(before - after, i, None, 1) * (left / (left + right))[:1]
+            last = last + _slice(after - before, i, -1, None) * (right / (left + right))[-1:]
+        found.append(_concatenate([first, (right * before + left * after) / (left + right), last], i))
     return found[0] if len(found) == 1 else tuple(found)
 
 

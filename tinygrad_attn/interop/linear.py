@@ -13,7 +13,7 @@ from ..errors import describe
 from ..ops.einsum import parse
 from ..ops.shapes import in_single
 from .common import FUNCTIONS, axes_of, plain, refuse, tensor
-from .shapes import _diagonal, _moveaxis, _ravel, _stack, _trace
+from .shapes import _concatenate, _diagonal, _moveaxis, _ravel, _stack, _trace
 from .ufuncs import vecdot
 
 
@@ -235,19 +235,26 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """a = Q R, Q with orthonormal columns and R upper triangular: (..., M, N) -> (..., M, N) and (..., N, N), N <= M."""
-    m, n = a.shape[-2:] if a.ndim > 1 else (0, 1)
-    if mode not in ("reduced", "r") and not (mode == "complete" and m == n) or n > m:
-        raise TypeError("np.linalg.qr of a Tensor takes matrices that are no wider than high, in the modes 'reduced' and 'r': further "
-                        f"columns of Q are arbitrary and have no derivative. Got {describe(a)} and mode={mode!r}.")
-    both = ops.qr(a)
-    return both[..., m:, :] if mode == "r" else QRResult(both[..., :m, :], both[..., m:, :])
+    """a = Q R, Q with orthonormal columns and R upper triangular: (..., M, N) -> (..., M, K) and (..., K, N), K = min(M, N)."""
+    if a.ndim < 2:
+        raise ValueError(f"np.linalg.qr takes matrices, got {describe(a)}.")
+    m, n = a.shape[-2:]
+    if mode not in ("reduced", "r") and not (mode == "complete" and m <= n):
+        raise TypeError("np.linalg.qr of a Tensor knows the modes 'reduced' and 'r': the further columns of Q in 'complete' are arbitrary "
+                        f"and have no derivative. Got {describe(a)} and mode={mode!r}.")
+    both = ops.qr(a[..., :m])                        # which already give all of Q
+    q, r = both[..., :m, :], both[..., m:, :]
+    if n > m:
+        r = _concatenate([r, ops.matmul(q.mT, a[..., m:])], -1)
+    return r if mode == "r" else QRResult(q, r)
 
 
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
     """The x of least |a x - b|, the sums of squares that are left, the rank (an int), and a's singular values."""
     refuse("linalg.lstsq", rcond=rcond)
     a, b = tensor(a), tensor(b)
+    if a.ndim != 2 or b.ndim not in (1, 2) or len(a) != len(b):
+        raise ValueError(f"np.linalg.lstsq takes a matrix, and a vector or matrix of as many rows; got {describe(a)} and {describe(b)}.")
     x, rank = ops.matmul(ops.pinv(a), b), int(np.linalg.matrix_rank(plain(a)))
     rows, columns = a.shape
     left = ops.matmul(a, x) - b if rank == columns < rows else np.empty((1, 0), b.dtype)

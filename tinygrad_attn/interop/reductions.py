@@ -164,16 +164,23 @@ def _nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where
 
 @rule(np.cov)
 def _cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
-    refuse("cov", fweights=fweights, aweights=aweights)
     parts = together([m] if y is None else [m, y])
     refuse_whole("cov", dtype, *parts)
     if any(x.ndim > 2 for x in parts):
         raise ValueError(f"np.cov takes vectors or matrices, a variable in each row; got {', '.join(map(describe, parts))}.")
     turned = [x.T if x.ndim == 2 and not rowvar else x if x.ndim == 2 else x.reshape(1, -1) for x in parts]
     x = cast(_concatenate(turned, 0), dtype)
-    x = x - ops.mean(x, axis=1, keepdims=True)
-    n = x.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
-    return FUNCTIONS[np.squeeze](ops.matmul(x, x.mT) / (n if n > 0 else np.nan))
+    ddof = (0 if bias else 1) if ddof is None else ddof
+    if fweights is None and aweights is None:
+        x = x - ops.mean(x, axis=1, keepdims=True)
+        n, weighted = x.shape[1] - ddof, x
+    else:
+        np.cov(plain(x), fweights=plain(fweights), aweights=plain(aweights))     # NumPy's errors for weights that do not fit
+        times, sure = (cast(np.ones(x.shape[1]) if w is None else tensor(w), x.dtype) for w in (fweights, aweights))
+        w = times * sure
+        x = x - ops.sum(x * w, axis=1, keepdims=True) / w.sum()
+        n, weighted = w.sum() - ddof * (w * sure).sum() / w.sum(), x * w
+    return FUNCTIONS[np.squeeze](ops.matmul(weighted, x.mT) / (n if plain(n) > 0 else np.nan))
 
 
 @rule(np.corrcoef)
@@ -185,9 +192,18 @@ def _corrcoef(x, y=None, rowvar=True, *, dtype=None):
     return ops.clip(c / size[:, None] / size, -1, 1)
 
 
+BETWEEN: dict[str, Callable] = {
+    "linear": lambda place: place, "lower": np.floor, "higher": np.ceil, "nearest": np.round,
+    "midpoint": lambda place: (np.floor(place) + np.ceil(place)) / 2,
+}
+"""Where to read off a quantile whose place among the sorted elements is no whole number."""
+
+
 def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
     """The values below which the shares q / whole of the elements lie, between two of them on a straight line."""
-    refuse(name, out=out, method=None if method == "linear" else method, weights=weights)
+    refuse(name, out=out, weights=weights)
+    if method not in BETWEEN:
+        raise ValueError(f"np.{name} of a Tensor knows the methods {', '.join(map(repr, BETWEEN))}, not {method!r}.")
     x, q = tensor(a), tensor(q)
     if not ((plain(q) >= 0) & (plain(q) <= whole)).all():
         raise ValueError(f"np.{name} of a Tensor takes q from 0 to {whole}, got {plain(q).tolist()}.")
@@ -198,7 +214,7 @@ def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, me
     rows = ops.sort(ops.transpose(x, axes=rest + axes).reshape(*(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)))
     if rows.shape[-1] == 0:
         raise ValueError(f"np.{name} of nothing: {describe(x)} has no elements there.")
-    place = q / whole * (rows.shape[-1] - 1)
+    place = BETWEEN[method](q / whole * (rows.shape[-1] - 1))
     low, high = (f(plain(place)).astype(int) for f in (np.floor, np.ceil))
     share = np.where(low == high, 0.5, place - low).astype(x.dtype)      # one number: twice its half, as inf * 0 would be NaN
     found = rows[..., low] * (1 - share) + rows[..., high] * share
