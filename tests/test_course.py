@@ -31,7 +31,7 @@ def mark(marker, name, path):
 
 
 def test_every_exercise_has_a_stub_a_solution_a_marker_and_a_chapter(marker):
-    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 18
+    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 20
     assert sorted(p.stem for p in EXERCISES.glob("*.py") if not p.stem.startswith("_") and p.stem != "mark") == NAMES
     chapters = [str(number) for number in range(len(NAMES) - 1)]
     assert [one.chapter for one in sorted(marker.exercises.values())] == [*chapters[:8], "7b", *chapters[8:]]
@@ -169,6 +169,56 @@ MISTAKES = [
     ("sampling", "bound, scores / temperature", "bound, scores * temperature", "divide the scores by it"),
     ("pooling", "(tokens * there[..., None]).sum(axis=1) / there.sum(axis=1)[:, None]", "tokens.mean(axis=1)", "padding is counted"),
     ("hvp", ", create_graph=True", "", "create_graph"),
+    ("rotary", "[a * cos - b * sin, a * sin + b * cos]", "[a * cos + b * sin, b * cos - a * sin]", "Rotated the other way"),
+    ("rotary", "[a * cos - b * sin, a * sin + b * cos]", "[a * cos + b * sin, a * sin + b * cos]", "The minus is missing"),
+    ("rotary", "[a * cos - b * sin, a * sin + b * cos]", "[a * sin - b * cos, a * cos + b * sin]", "have changed places"),
+    ("rotary", "a, b = x[..., 0::2], x[..., 1::2]\n    return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1)",
+     "a, b = np.split(x, 2, axis=-1)\n    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)", "The pairs are halves"),
+    ("rotary", "np.stack([", "np.concatenate([", "the results stand as two halves"),
+    ("rotary", "return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)",
+     """x = x.copy()
+    x[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
+    x[..., 1::2] = x[..., 0::2] * sin + x[..., 1::2] * cos
+    return x""", "made with the new first one"),
+    ("rotary", "return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)",
+     "x[..., 0::2], x[..., 1::2] = a * cos - b * sin, a * sin + b * cos\n    return x", "rotate changes an array it is given"),
+    ("rotary", "positions[:, None] *", "np.ones((len(positions), 1)) *", "do not depend on the position"),
+    ("rotary", "positions[:, None]", "(positions[:, None] + 1)", "Counted from 1. The scores would be the same"),
+    ("rotary", "positions[:, None]", "np.arange(len(positions))[:, None]", "the positions that are given are ignored"),
+    ("rotary", "positions[:, None]", "(positions[0] + np.arange(len(positions)))[:, None]", "take each as it is given"),
+    ("rotary", "np.arange(0, size, 2)", "np.arange(size // 2)", "The exponent is -2i / D"),
+    ("rotary", "(-np.arange", "(np.arange", "later pairs turn slower"),
+    ("rotary", "10000.0 ** (-np.arange(0, size, 2) / size)", "np.ones(size // 2)", "equally fast"),
+    ("rotary", "positions[:, None] *", "positions *", "rotate, positions 0 to 4: raises ValueError in line"),
+    ("rotary", "rotate(g, positions=-positions)", "rotate(g, positions=positions)", "g is rotated by the same angle as x"),
+    ("rotary", "rotate(g, positions=-positions)", "g", "g goes through as it came"),
+    ("rotary", "rotate(g, positions=-positions)", "rotate(x, positions=-positions)", "incoming gradient ignored"),
+    ("rotary", "rotate(g, positions=-positions)", "rotate(g, positions=-np.arange(g.shape[-2]))", "The rule counts from 0"),
+    ("rotary", "return rotate(g, positions=-positions)", """angles = positions[:, None] * 10000.0 ** (-np.arange(0, 6, 2) / 6)
+    a, b = np.split(g, 2, axis=-1)
+    return np.concatenate([a * np.cos(angles) + b * np.sin(angles), b * np.cos(angles) - a * np.sin(angles)], axis=-1)""",
+     "The rule pairs halves"),
+    ("rotary", "np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)", "np.cos(angles), np.sin(angles)",
+     "rotate makes float64 of float32"),
+    ("rotary", "return rotate(g, positions=-positions)", "return rotate(g * np.ones(1), positions=-positions)",
+     "rotate_vjp makes float64 of float32"),
+    ("rotary", "def rotate(x, *, positions):", "def rotate(x, positions):", "make settings keyword-only"),
+    ("rotary", "enable_gqa=True)", "enable_gqa=False)", "enable_gqa shares them"),
+    ("rotary", "    allowed =", "    v = turn(v, positions=np.arange(keys))\n    allowed =", "The values are rotated, too"),
+    ("rotary", "    k = turn(k, positions=np.arange(keys))\n", "", "Only the queries are rotated"),
+    ("rotary", "    q = turn(q, positions=np.arange(keys - queries, keys))\n", "", "Only the keys are rotated"),
+    ("rotary", "    q = turn(q, positions=np.arange(keys - queries, keys))\n    k = turn(k, positions=np.arange(keys))\n", "",
+     "Nothing is rotated"),
+    ("rotary", "attn_mask=allowed, ", "", "Nothing is masked"),
+    ("rotary", "    return F.scaled", """    k, v = (np.concatenate([one] * (q.shape[1] // one.shape[1]), axis=1) for one in (k, v))
+    return F.scaled""", "The heads take turns"),
+    ("rotary", "np.arange(keys - queries, keys)", "np.arange(queries)", "The queries are counted from 0; they are the last"),
+    ("rotary", "attn_mask=allowed", "is_causal=True", "The mask begins at the wrong key"),
+    ("rotary", "q = turn(q, positions=np.arange(keys - queries, keys))\n    k = turn(k, positions=np.arange(keys))\n"
+     "    allowed = np.tri(queries, keys, keys - queries, dtype=bool)",
+     "q, k = (turn(one, positions=np.arange(one.shape[2])) for one in (q, k))\n    allowed = np.tri(queries, keys, dtype=bool)",
+     "Queries and mask are counted from 0"),
+    ("rotary", "    allowed =", "    q = q.numpy() if isinstance(q, ta.Tensor) else q\n    allowed =", "its gradient"),
 ]
 
 
@@ -181,6 +231,35 @@ def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
     path.write_text(text.replace(right, wrong, 1), "utf-8")
     marks = mark(marker, name, path)
     assert not marks.ok and said in marks.help, str(marks)
+
+
+@pytest.mark.parametrize("right, other", [
+    ("np.arange(keys - queries, keys))\n    k = turn(k, positions=np.arange(keys))",                         # positions from 1
+     "np.arange(keys - queries, keys) + 1)\n    k = turn(k, positions=np.arange(keys) + 1)"),
+    ("return rotate(g, positions=-positions)", """angles = positions[:, None] * 10000.0 ** (-np.arange(0, g.shape[-1], 2) / g.shape[-1])
+    a, b = g[..., 0::2], g[..., 1::2]
+    y = np.empty_like(g)
+    y[..., 0::2], y[..., 1::2] = a * np.cos(angles) + b * np.sin(angles), b * np.cos(angles) - a * np.sin(angles)
+    return y"""),
+    ("turn = ta.op(rotate).vjp(rotate_vjp)", "turn = rotate"),                                              # its steps have rules, too
+    ("turn = ta.op(rotate).vjp(rotate_vjp)", "turn = rotate = ta.op(rotate).vjp(rotate_vjp)"),
+    ("    angles =", """    z = x[..., 0::2] + 1j * x[..., 1::2]
+    z = z * np.exp(1j * positions[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size))
+    return np.stack([z.real, z.imag], axis=-1).reshape(x.shape).astype(x.dtype)
+    angles ="""),
+    ("    return F.scaled", """    k, v = (np.repeat(one, q.shape[1] // one.shape[1], axis=1) for one in (k, v))
+    scores = np.where(allowed, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -np.inf)
+    return F.softmax(scores, axis=-1) @ v
+    return F.scaled"""),
+])
+def test_other_right_ways_to_rotate_pass(marker, tmp_path, right, other):
+    """As long as queries and keys are rotated alike, their positions may be counted from anywhere: the scores are the same."""
+    text = (EXERCISES / "solutions" / "rotary.py").read_text("utf-8")
+    assert right in text
+    path = tmp_path / "rotary.py"
+    path.write_text(text.replace(right, other, 1), "utf-8")
+    marks = mark(marker, "rotary", path)
+    assert marks.ok, str(marks)
 
 
 def test_a_rule_of_the_wrong_shape_shows_no_error_of_zero(marker, tmp_path):

@@ -1,5 +1,6 @@
 """Makes the course's pictures by running what the chapters describe: `python docs/course/pictures.py`, a few seconds."""
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,36 @@ def learning() -> None:
     save(figure, "learning")
 
 
+def rotary() -> None:
+    """Chapter 18: the pairs of a query, turned; and the score against the distance, with positions added and with rotated pairs."""
+    turn = runpy.run_path(str(Path(__file__).resolve().parent / "exercises" / "solutions" / "rotary.py"))["turn"]
+    figure, (plane, added, rotated) = plt.subplots(1, 3, figsize=(9, 3), width_ratios=[1.05, 1, 1])
+    hands = turn(np.tile([1.0, 0.2, 0.6, -0.2] + [0.0] * 12, (9, 1)), positions=np.arange(9))
+    for first, colour in ((0, BLUE), (2, ORANGE)):
+        tips = hands[:, first:first + 2]
+        for position, tip in enumerate(tips):
+            plane.plot(*zip((0, 0), tip), color=colour, linewidth=1, alpha=0.35)
+            plane.annotate(str(position), tip * (1 + 0.13 / np.hypot(*tip)), ha="center", va="center", fontsize=8, color=colour)
+        plane.plot(*tips.T, "o", color=colour, markersize=3.5, label=f"numbers {first}, {first + 1}")
+    plane.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), xticks=[], yticks=[], title="positions 0 to 8")
+    for spine in plane.spines.values():
+        spine.set_visible(False)
+    plane.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 0.0), handletextpad=0.1, columnspacing=1)
+    rng = np.random.default_rng(5)
+    q, k = rng.standard_normal((2, 32))
+    distance, table = np.arange(33), F.sinusoidal_positions(80, 32, np.float64).numpy()
+    for start, colour, width in ((0, BLUE, 9), (20, ORANGE, 5), (40, GREEN, 1.5)):            # of widths that show what lies below
+        here, there = np.array([start]), start + distance
+        added.plot(distance, (q + table[start]) @ (k + table[there]).T, color=colour, label=f"query at {start}")
+        scores = turn(q[None], positions=here) @ turn(np.tile(k, (33, 1)), positions=there).T
+        rotated.plot(distance, scores[0], color=colour, linewidth=width)
+    added.set(xlabel="distance of the key", ylabel="score", title="positions added")
+    rotated.set(xlabel="distance of the key", title="pairs rotated")
+    added.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    save(figure, "rotary")
+
+
 if __name__ == "__main__":
     v_curve()
     diamond()
@@ -177,3 +208,4 @@ if __name__ == "__main__":
     causal()
     positions()
     learning()
+    rotary()
