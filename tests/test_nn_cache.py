@@ -183,3 +183,13 @@ def test_tokens_of_another_dtype_are_kept_as_exactly_without_gradients_as_with_t
                 k, _ = cache.extend(module, t, t)
         kept.append(k.numpy())
     assert kept[0].dtype == kept[1].dtype == np.result_type(first, then) and np.array_equal(*kept)
+
+
+def test_the_size_of_a_cache_is_that_of_its_keys_and_values():
+    """Two layers, keys and values, 2 sequences of 8 numbers a token; not the room beside them."""
+    model, x, cache = encoder(), ta_random.randn(2, 5, 8), nn.KeyValueCache()
+    assert cache.nbytes == 0
+    with no_grad():
+        for t in range(5):
+            model(x[:, t:t + 1], is_causal=True, cache=cache)
+            assert cache.nbytes == 2 * 2 * 2 * 8 * (t + 1) * 4

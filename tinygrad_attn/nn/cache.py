@@ -54,6 +54,11 @@ class KeyValueCache:
         """How many tokens are behind us."""
         return 0 if self._first is None else self._kept[self._first][0].shape[-2]
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the keys and values take, without the room to grow into."""
+        return sum(x._data.nbytes for kept in self._kept.values() for x in kept)
+
     def reorder(self, rows: Any) -> None:
         """Go on with these sequences of the batch, in this order: the best of a beam search, or those that have not ended.
 
