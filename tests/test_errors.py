@@ -304,6 +304,15 @@ CALLS = [
     (lambda: ta.hessian(lambda x: x * 2, t(3)), V, r"single number"),
     (lambda: ta.gradcheck(np.exp, t(3)), T, r"precision too low.*x\.astype\(np\.float64\)"),
     (lambda: ta.gradcheck(t(3), t(3)), T, r"gradcheck\(lambda x: \.\.\., \[x\]\)"),
+    # ---- settings of the wrong kind
+    (lambda: F.sinusoidal_positions(3, 4, dtype=int), T, r"a table of positions is a floating one.*got <class 'int'>"),
+    (lambda: nn.SinusoidalPositionalEncoding(4, 5, dtype=bool), T, r"a table of positions is a floating one"),
+    (lambda: nn.Linear(2, 2, dtype=""), T, r"dtype of a layer is a floating one"),
+    (lambda: nn.Linear(2, 2).astype(None), T, r"dtype of a module is a floating one.*got None"),
+    (lambda: ta.set_default_dtype(None), T, r"np\.float32 or np\.float64, got None"),
+    (lambda: ta.rand(2, dtype="real"), T, r"random real numbers.*got 'real'"),
+    (lambda: Tensor([1.0], dtype=complex), T, r"got dtype=<class 'complex'>\. Write np\.float32"),
+    (lambda: Tensor(np.float64), T, r"real numbers or booleans; got <class 'numpy\.float64'>"),
     # ---- losses and tables
     (lambda: F.cross_entropy(t(2, 3), np.array([0.0, 1.0])), T, r"write target\.astype\(np\.int64\)"),
     (lambda: F.cross_entropy(t(2, 3), np.array([0, 3])), V, r"class 3 at position \(1,\).*Labels start at 0.*ignore_index"),
@@ -370,6 +379,7 @@ CALLS = [
     (lambda: optim.clip_grad_norm_(nn.Linear(2, 2), 1.0), T, r"model\.parameters\(\)"),
     (lambda: optim.clip_grad_norm_([t(3)], "big"), V, r"a number such as 1\.0"),
     # ---- random numbers, threads, files
+    # ---- pictures
     (lambda: ta.manual_seed("a"), T, r"takes an integer"),
     (lambda: ta.randn(2.5), T, r"integers >= 0"),
     (lambda: ta.rand(True, 2), T, r"integers >= 0"),

@@ -256,7 +256,7 @@ def test_settings_reach_every_module():
     net.requires_grad_(False)
     assert not net(np.ones((2, 3))).requires_grad
     assert net.requires_grad_() is net and all(p.requires_grad for p in net.parameters())
-    with pytest.raises(TypeError, match="floating-point"):
+    with pytest.raises(TypeError, match="dtype of a module is a floating one"):
         net.astype(int)
     seen = []
     net.apply(lambda m: seen.append(type(m).__name__))

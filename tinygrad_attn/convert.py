@@ -21,18 +21,23 @@ def set_default_dtype(dtype: Any) -> None:
     Raises TypeError for a dtype that is not floating.
     """
     global _default_dtype
-    try:
-        dtype = np.dtype(dtype)
-    except TypeError:
-        raise TypeError(f"{dtype!r} is no NumPy dtype; write np.float32 or np.float64.") from None
-    if dtype.kind != "f":
-        raise TypeError(f"the default dtype must be a floating one such as np.float32 or np.float64, got {dtype}.")
-    _default_dtype = dtype
+    _default_dtype = floating_dtype(dtype, "the default")
 
 
 def get_default_dtype() -> np.dtype:
     """The dtype that Python numbers and lists of them take when they become a Tensor."""
     return _default_dtype
+
+
+def floating_dtype(dtype: Any, what: str) -> np.dtype:
+    """A dtype of real numbers for `what`; for None, which NumPy takes for float64, the caller has a default or there is none."""
+    try:
+        found = np.dtype(object if dtype is None else dtype)
+    except (TypeError, ValueError):
+        found = np.dtype(object)
+    if found.kind != "f":
+        raise TypeError(f"the dtype of {what} is a floating one of NumPy's, such as np.float32 or np.float64, got {describe(dtype)}.")
+    return found
 
 
 def as_array(data: Any, dtype: Any) -> np.ndarray:
@@ -58,7 +63,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     refuse_mask("Tensor", data)
     try:
         np.dtype(dtype)                              # only asked: of a class such as np.dtypes.Float32DType it makes object
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
     try:
         found = np.asarray(data) if found is None else found
@@ -67,9 +72,11 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, OverflowError):
             raise TypeError(f"a Tensor of {np.dtype(dtype)} cannot hold numbers as large as these: {error}.") from None
-        if hasattr(data, "__array__") or found is not None and found.dtype != object:
+        if hasattr(data, "__array__") and not isinstance(data, type) or found is not None and found.dtype != object:
             raise                                    # it knows best why it is no array, and NumPy that NaN is no integer
         array = np.array(None)
+    if found is not None and found.dtype.kind in "fiub" and array.dtype.kind not in "fiub":
+        raise TypeError(f"a Tensor holds real numbers or booleans; got dtype={dtype!r}. Write np.float32, np.float64, np.int64 or bool.")
     if data is None or array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds real numbers or booleans; got {describe(data)}"
                         + (". Did a function forget to return its result?" if data is None else "." + numbers_of(data)))

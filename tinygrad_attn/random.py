@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .convert import floating_dtype
 from .errors import own_names
 from .tensor import Tensor, get_default_dtype
 
@@ -221,10 +222,10 @@ def _size(shape: Shape) -> int:
 
 
 def _floating(dtype: DTypeLike) -> np.dtype[Any]:
-    dtype = np.dtype(dtype)
-    if dtype not in (np.float16, np.float32, np.float64):
-        raise TypeError(f"random real numbers have dtype float16, float32 or float64, not {dtype}; use randint")
-    return dtype
+    found = floating_dtype(dtype, "random real numbers (for whole ones use randint)")
+    if found not in (np.float16, np.float32, np.float64):
+        raise TypeError(f"random real numbers have dtype float16, float32 or float64, not {found}")
+    return found
 
 
 # ---- the generator in use -------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..allocator import keep_freed
+from ..convert import floating_dtype
 from ..errors import only_renamed
 from ..tensor import Tensor, get_default_dtype
 
@@ -28,12 +29,7 @@ class Parameter(Tensor):
         """
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
             raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
-        try:
-            kept = np.dtype(dtype or get_default_dtype())
-        except TypeError:
-            kept = np.dtype(object)
-        if kept.kind != "f":
-            raise TypeError(f"the dtype of a layer is a floating one of NumPy's, such as np.float32 or np.float64, got {dtype!r}.")
+        kept = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
         keep_freed()
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
 
