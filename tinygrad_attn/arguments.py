@@ -73,7 +73,7 @@ def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
     """An existing axis, or a tuple of them if there may be several; a single number counts as a row of one, as in PyTorch."""
     ndim = max(x.ndim, 1)
     for a in axis if several and isinstance(axis, tuple) else (axis,):
-        if not isinstance(a, (int, np.integer)):
+        if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
             raise TypeError(f"{function} needs an integer axis, got {a!r}.")
         if not -ndim <= a < ndim:
             raise ValueError(f"{function}: axis {a} does not exist in {describe(x)}; it lies in [{-ndim}, {ndim}).")
@@ -81,8 +81,8 @@ def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
 
 def check_choice(value: str, known: Sequence[str], name: str, function: str) -> None:
     """One of a few words."""
-    if value not in known:
-        raise ValueError(f"{function}: {name} is one of {', '.join(map(repr, known))}, got {value!r}."
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{function}: {name} is one of {', '.join(map(repr, known))}, got {describe(value)}."
                          + nearest(str(value), known))
 
 
@@ -90,6 +90,12 @@ def check_probability(p: float, function: str, name: str = "p") -> None:
     """A number from 0 to 1."""
     if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
         raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p}.")
+
+
+def check_number(value: Any, function: str, name: str) -> None:
+    """A number; of a Tensor the op itself says that no derivative reaches it."""
+    if not isinstance(value, (int, float, np.integer, np.floating, Variable)) or isinstance(value, bool):
+        raise TypeError(f"{function}: {name} is a number, got {describe(value)}.")
 
 
 def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
@@ -128,8 +134,11 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
                          f"{tuple(weight.shape[:-1])}; got {describe(bias)}.")
 
 
-def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> None:
+def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None) -> None:
     """Class indices of the shape of the scores without the class axis, each a class or `ignore_index`."""
+    if ignore_index is not None and not isinstance(ignore_index, (int, np.integer)):
+        raise TypeError(f"cross_entropy: ignore_index is one class number, got {describe(ignore_index)}. It says which label does not "
+                        "count; several need a mask: x[keep], target[keep].")
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1:]
     if labels.shape != expected:
         hint = ""
@@ -277,8 +286,25 @@ def parameter_groups(params: Any) -> list[Mapping[str, Any]]:
     return params if isinstance(params[0], Mapping) else [{"params": params}]
 
 
+def keys_of(group: Any) -> set[Any]:
+    """What a parameter group has."""
+    if not isinstance(group, Mapping):
+        raise TypeError(f"a parameter group is a dict such as {{'params': [p], 'lr': 0.1}}, got {describe(group)}")
+    return set(group)
+
+
+def check_state(state: Any) -> None:
+    """What `Optimizer.state_dict()` returns, as far as its form goes."""
+    fine = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping) and isinstance(state.get("param_groups"), (list, tuple))
+    if not fine or not all(isinstance(group, Mapping) and "params" in group for group in state["param_groups"]):
+        raise ValueError("this is no optimiser's state: it has no 'param_groups' or no 'state'. Give it what "
+                         "optimiser.state_dict() returned; a model's weights go to model.load_state_dict")
+
+
 def parameters_of_group(params: Any, seen: set[int]) -> list[Tensor]:
     """The tensors of one group, each once, all of them leaves that want a gradient; a Parameter may be frozen for a time."""
+    if not isinstance(params, (Tensor, Iterable)) or isinstance(params, np.ndarray):
+        raise TypeError(f"the 'params' of a group are a list of parameters, got {describe(params)}; write {{'params': [p]}} for one tensor")
     params = [params] if isinstance(params, Tensor) else list(params)
     if not params:
         raise ValueError("a parameter group is empty: leave it out; or has the generator in it been walked through already?")

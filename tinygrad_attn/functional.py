@@ -20,6 +20,7 @@ import numpy as np
 
 from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
+from .convert import floating_dtype
 from .engine import Variable
 from .errors import describe, missing_from, own_names, refuse_mask
 from .kernels.sigmoid import MANY
@@ -110,6 +111,7 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     The variance divides by n.  x (..., *normalized_shape), weight and bias normalized_shape; result as x.
     Raises ValueError where they do not fit, TypeError for weights that are no arrays.  (Ba et al. 2016, arXiv:1607.06450)
     """
+    arguments.check_number(eps, "layer_norm", "eps")
     x = real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     norm = fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference
@@ -126,6 +128,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = float(np.finfo(np.result_type(x.dtype, np.float32)).eps) if eps is None else eps
+    arguments.check_number(eps, "rms_norm", "eps")
     norm = fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference
     return norm(x, weight, ndim=ndim, eps=eps)
 
@@ -230,8 +233,8 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
     x = real(x, "cross_entropy")
     if x.ndim == 0:
         raise ValueError("cross_entropy needs a score for each class, (C,) or (N, C, ...), got a single number.")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {label_smoothing}.")
+    if not isinstance(label_smoothing, (int, float, np.number)) or not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(label_smoothing)}.")
     axis = min(1, x.ndim - 1)
     if weight is not None:
         weight = real(weight, "cross_entropy")
@@ -261,16 +264,18 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
 def split_heads(x: Any, num_heads: int) -> Any:
     """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis.  Any leading axes.
 
-    Raises ValueError where E does not divide by the number of heads.
+    Raises ValueError where E does not divide by the number of heads, TypeError for an x that is no array.
     """
-    if x.ndim < 2 or num_heads < 1 or x.shape[-1] % num_heads:
-        raise ValueError(f"split_heads: the last axis of {describe(x)} cannot be cut into {num_heads} equal heads.")
+    arguments.check_array(x, "split_heads", "x")
+    if x.ndim < 2 or not isinstance(num_heads, (int, np.integer)) or num_heads < 1 or x.shape[-1] % num_heads:
+        raise ValueError(f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} equal heads.")
     *lead, t, e = x.shape
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
 
 
 def merge_heads(x: Any) -> Any:
     """(B, H, T, D) -> (B, T, H D): the heads side by side again, undoing split_heads.  Any leading axes; ValueError without."""
+    arguments.check_array(x, "merge_heads", "x")
     if x.ndim < 3:
         raise ValueError(f"merge_heads needs (..., H, T, D), got {describe(x)}.")
     *lead, h, t, d = x.shape
@@ -311,6 +316,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
         mask = mask.astype(q.dtype)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1] or 1)
+    arguments.check_number(scale, "scaled_dot_product_attention", "scale")
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
     settings: dict[str, Any] = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
     attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
@@ -338,16 +344,16 @@ def _share_heads(q: Any, x: Any, name: str) -> Any:
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)): a constant Tensor (length, d_model).
 
-    An odd d_model leaves the last cosine out.  Default dtype unless given.  Raises ValueError for sizes that are none.
-    (Vaswani et al. 2017, section 3.5)
+    An odd d_model leaves the last cosine out.  Default dtype unless given.  Raises ValueError for sizes that are none,
+    TypeError for a dtype that is not floating.  (Vaswani et al. 2017, section 3.5)
     """
-    if not all(isinstance(n, (int, np.integer)) for n in (length, d_model)) or length < 0 or d_model < 1:
+    if not all(isinstance(n, (int, np.integer)) and n is not True for n in (length, d_model)) or length < 0 or d_model < 1:
         raise ValueError(f"sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got {length!r} and {d_model!r}.")
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))
     table[:, 0::2] = np.sin(angles)
     table[:, 1::2] = np.cos(angles[:, :d_model // 2])
-    return Tensor(table, dtype=get_default_dtype() if dtype is None else dtype)
+    return Tensor(table, dtype=get_default_dtype() if dtype is None else floating_dtype(dtype, "a table of positions"))
 
 
 def causal_mask(length: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..arguments import padding_row, sizes_of
+from ..arguments import check_number, padding_row, sizes_of
 from ..errors import describe, numbers_of
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -92,8 +92,8 @@ class Embedding(Module):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
                  dtype: Any = None) -> None:
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = padding_row(padding_idx, num_embeddings, "Embedding")
         self.weight = Parameter.empty(num_embeddings, embedding_dim, dtype=dtype)
+        self.padding_idx = padding_row(padding_idx, num_embeddings, "Embedding")
         self.reset_parameters()
 
     @classmethod
@@ -133,6 +133,7 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, *, dtype: Any = None) -> None:
+        check_number(eps, "LayerNorm", "eps")
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None)
@@ -162,6 +163,8 @@ class RMSNorm(Module):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
                  elementwise_affine: bool = True, *, dtype: Any = None) -> None:
+        if eps is not None:
+            check_number(eps, "RMSNorm", "eps")
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         weight = Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
         self.register_parameter("weight", weight)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import guard
-from ..convert import as_value
+from ..convert import as_value, floating_dtype
 from ..engine import local
 from ..errors import describe, nearest
 from ..record import Scope, dotted_name
@@ -283,10 +283,7 @@ class Module:
 
         Raises TypeError for a dtype that is not floating.
         """
-        dtype = np.dtype(dtype)
-        if dtype.kind != "f":
-            raise TypeError("a module's parameters are floating-point numbers, such as np.float32 or np.float64; "
-                            f"got {dtype}.")
+        dtype = floating_dtype(dtype, "a module")
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
@@ -295,7 +292,9 @@ class Module:
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call fn on every module inside, children first, and on this one; returns the module."""
+        """Call fn on every module inside, children first, and on this one; returns the module.  TypeError for what is no function."""
+        if not callable(fn):
+            raise TypeError(f"apply takes a function of one module, got {describe(fn)}; write model.apply(f), not model.apply(f(...)).")
         for child in self.children():
             child.apply(fn)
         fn(self)

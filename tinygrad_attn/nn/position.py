@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from .. import functional as F
@@ -17,6 +18,10 @@ def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
     if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
         raise ValueError(f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
                          f"E = {table.shape[1]}, got {describe(x)}.")
+    try:
+        offset = index(offset)
+    except TypeError:
+        raise TypeError(f"offset is the first token's position, a whole number such as cache.length, got {describe(offset)}.") from None
     length = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
     if offset < 0 or offset + length > len(table):
         raise ValueError(f"there are max_len={len(table)} positions, but this input of length {length} needs those "
