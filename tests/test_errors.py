@@ -334,6 +334,12 @@ CALLS = [
     (lambda: ta.rand(2, dtype="real"), T, r"random real numbers.*got 'real'"),
     (lambda: Tensor([1.0], dtype=complex), T, r"got dtype=<class 'complex'>\. Write np\.float32"),
     (lambda: Tensor(np.float64), T, r"real numbers or booleans; got <class 'numpy\.float64'>"),
+    (lambda: nn.init.normal_(nn.Linear(2, 2)), T, r"got a Linear; give it the parameter p itself, such as layer\.weight"),
+    (lambda: nn.init.xavier_uniform_(None), T, r"an initialiser writes into a Tensor, got None"),
+    (lambda: nn.init.normal_(t(3), None), T, r"mean is a number, got None"),
+    (lambda: nn.init.trunc_normal_(t(3), std=0), V, r"needs std > 0 and a < b, got std=0"),
+    (lambda: nn.init.trunc_normal_(t(3), a=2, b=-2), V, r"needs std > 0 and a < b.*a=2 and b=-2"),
+    (lambda: nn.KeyValueCache().reorder(None), T, r"reorder takes the numbers of the sequences to go on with, or a mask"),
     # ---- losses and tables
     (lambda: F.cross_entropy(t(2, 3), np.array([0.0, 1.0])), T, r"write target\.astype\(np\.int64\)"),
     (lambda: F.cross_entropy(t(2, 3), np.array([0, 3])), V, r"class 3 at position \(1,\).*Labels start at 0.*ignore_index"),

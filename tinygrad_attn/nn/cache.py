@@ -66,6 +66,9 @@ class KeyValueCache:
         memory[rows] from here on.  Raises IndexError for a row that the batch does not have.
         """
         rows = np.ravel(plain(rows))
+        rows = rows if rows.size else rows.astype(np.int64)          # an empty list is a list of no rows
+        if rows.dtype.kind not in "iub":
+            raise TypeError(f"reorder takes the numbers of the sequences to go on with, or a mask, got {describe(rows)}.")
         kept = {module: (k[rows], v[rows]) for module, (k, v) in self._kept.items()}
         memory = {module: [x[rows] for x in given] for module, given in self._memory.items()}
         self._kept, self._memory, self._room = kept, memory, {}

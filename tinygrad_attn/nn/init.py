@@ -23,26 +23,39 @@ __all__ = [
 ]
 
 
-def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
+def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
+    """The tensor to write into, if it is one, and the numbers are numbers."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, not p.data")
+        raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, such as "
+                        "layer.weight, not p.data")
+    for name, number in numbers.items():
+        if not isinstance(number, (int, float, np.number)):
+            raise TypeError(f"{name} is a number, got {describe(number)}")
+    return tensor
+
+
+def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
+    _checked(tensor)
     tensor._array()[...] = values
     guard.changed(tensor._data)
     return tensor
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """u from the uniform distribution on [a, b)."""
+    """u from the uniform distribution on [a, b). Raises ValueError for a > b."""
+    _checked(tensor, a=a, b=b)
     return _fill(tensor, (generator or default_generator()).uniform(tensor.shape, a, b, tensor.dtype))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """n from the normal distribution with this mean and standard deviation."""
+    """n from the normal distribution with this mean and standard deviation. Raises ValueError for std < 0."""
+    _checked(tensor, mean=mean, std=std)
     return _fill(tensor, (generator or default_generator()).normal(tensor.shape, mean, std, tensor.dtype))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """The same value everywhere."""
+    _checked(tensor, val=val)
     return _fill(tensor, val)
 
 
@@ -75,7 +88,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def _fans(tensor: Tensor) -> tuple[int, int]:
     """(fan_in, fan_out): how many numbers go into one output, and how many outputs one number reaches."""
-    if len(tensor.shape) < 2:
+    if len(_checked(tensor).shape) < 2:
         raise ValueError(
             f"fan in and fan out need a weight of at least 2 dimensions (out, in), got shape {tensor.shape}; "
             "for a bias use uniform_, normal_ or zeros_"
@@ -88,6 +101,7 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 def _xavier_std(tensor: Tensor, gain: float) -> float:
     if isinstance(gain, str):
         raise ValueError(f"gain is a number, got {gain!r}; write init.calculate_gain({gain!r})")
+    _checked(tensor, gain=gain)
     fan_in, fan_out = _fans(tensor)
     return gain * math.sqrt(2.0 / float(fan_in + fan_out))
 
@@ -119,7 +133,7 @@ def kaiming_uniform_(
     `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5), which is b =
     1 / sqrt(fan_in). Raises ValueError for fewer than 2 axes, another mode or an unknown nonlinearity.
     """
-    if 0 in tensor.shape:
+    if 0 in _checked(tensor).shape:
         warn("initialising a tensor without elements does nothing")
         return tensor
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
@@ -131,7 +145,7 @@ def kaiming_normal_(
     generator: Generator | None = None,
 ) -> Tensor:
     """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises ValueError as `kaiming_uniform_`."""
-    if 0 in tensor.shape:
+    if 0 in _checked(tensor).shape:
         warn("initialising a tensor without elements does nothing")
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
@@ -145,9 +159,11 @@ def trunc_normal_(
 
     Where [a, b] holds most of the mass, whole tensors of normals are drawn and fill the places still outside. Where it
     holds little (a far tail), uniform candidates x on [a, b) are accepted with probability pdf(x) / pdf(mode). PyTorch
-    2.13's method and draws.
+    2.13's method and draws. Raises ValueError unless std > 0 and a < b.
     """
-    draw, dtype = generator or default_generator(), tensor.dtype
+    draw, dtype = generator or default_generator(), _checked(tensor, mean=mean, std=std, a=a, b=b).dtype
+    if not (std > 0 and a < b):
+        raise ValueError(f"trunc_normal_ needs std > 0 and a < b, got std={std}, a={a} and b={b}")
     if mean < a - 2 * std or mean > b + 2 * std:
         warn("trunc_normal_: the mean is more than 2 std outside [a, b]")
 
