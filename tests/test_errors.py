@@ -405,6 +405,14 @@ CALLS = [
     (lambda: optim.SGD([t(3)], lr=0.1).load_state_dict({"weight": 1}), V, r"no 'param_groups'.*model\.load_state_dict"),
     (lambda: optim.clip_grad_norm_(nn.Linear(2, 2), 1.0), T, r"model\.parameters\(\)"),
     (lambda: optim.clip_grad_norm_([t(3)], "big"), V, r"a number such as 1\.0"),
+    (lambda: optim.clip_grad_norm_([t(3)], 1.0, math.nan), V, r"norm_type is a number such as 2\.0 or math\.inf; got nan"),
+    (lambda: optim.SGD([{"params": None}]), T, r"'params' of a group are a list of parameters, got None"),
+    (lambda: optim.SGD([t(3)]).add_param_group(t(3)), T, r"a parameter group is a dict such as"),
+    (lambda: optim.SGD([t(3)]).load_state_dict({"state": None, "param_groups": []}), V, r"no optimiser's state"),
+    (lambda: optim.SGD([t(3)]).load_state_dict({"state": {"a": {}}, "param_groups": [{"params": [0]}]}), V, r"state is of parameter 'a'"),
+    (lambda: optim.Schedule(optim.SGD([t(3)]), lambda n: np.ones(2)), T, r"factor\(0\) is a number, got array \(2,\) float64"),
+    (lambda: optim.Schedule(optim.SGD([t(3)]), math.exp).load_state_dict(None), V, r"this is no schedule's state: it has None"),
+    (lambda: optim.noam(optim.SGD([t(3)]), math.nan), V, r"need d_model >= 1 and warmup_steps >= 1, got nan"),
     # ---- random numbers, threads, files
     # ---- pictures
     (lambda: ta.manual_seed("a"), T, r"takes an integer"),

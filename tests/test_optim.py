@@ -656,6 +656,14 @@ def test_powers_of_gradients_overflow_no_sooner_than_torchs(dtype, shape, value,
     np.testing.assert_allclose(p.grad._data, q.grad.numpy(), rtol=1e-2 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
+def test_clipping_a_spent_generator_is_told(clip):
+    parameters = nn.Linear(2, 2).parameters()
+    list(parameters)
+    with pytest.warns(UserWarning, match=r"write list\(model\.parameters\(\)\)"):
+        clip(parameters, 1.0)
+
+
 def test_clipping_takes_numpys_numbers_and_refuses_integer_gradients():
     p = Tensor([1.0, 2.0], requires_grad=True)
     for bound in (np.float32(1.0), np.float64(1.0), np.int64(1)):

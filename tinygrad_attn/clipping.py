@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import guard
-from .errors import describe
+from .errors import describe, warn
 from .tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -22,7 +23,11 @@ def _gradients(parameters: Any) -> list[Array]:
     if hasattr(parameters, "parameters"):
         raise TypeError(f"clipping takes parameters, got {type(parameters).__name__}; write model.parameters()")
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
+    spent = isinstance(parameters, Iterator)
     parameters = list(parameters) if hasattr(parameters, "__iter__") else [parameters]
+    if spent and not parameters:
+        warn("clipping got a generator with nothing in it, so nothing is clipped; model.parameters() can be walked through once: write "
+             "list(model.parameters()) where it is used twice.")
     for p in parameters:
         if not isinstance(p, Tensor):
             raise TypeError(f"clipping takes a list of Tensors, got {describe(p)}; write list(model.parameters())")
@@ -58,12 +63,14 @@ def clip_grad_norm_(
     """
     max_norm = _bound(max_norm, "max_norm", "norm")
     try:
-        norm_type = float(norm_type)
+        power = float(norm_type)
     except (TypeError, ValueError):
-        raise ValueError(f"norm_type is a number such as 2.0 or math.inf; got {norm_type!r}") from None
+        power = math.nan
+    if math.isnan(power):
+        raise ValueError(f"norm_type is a number such as 2.0 or math.inf; got {norm_type!r}")
     grads = _gradients(parameters)
-    norms = [_norm(g, norm_type) for g in grads if g.size]
-    total = _norm(np.array(norms), norm_type) if norms else 0.0
+    norms = [_norm(g, power) for g in grads if g.size]
+    total = _norm(np.array(norms), power) if norms else 0.0
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it")
     factor = max_norm / (total + 1e-6)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard, threads
-from .arguments import check_betas, check_closure, check_decay, check_setting, parameter_groups, parameters_of_group
+from .arguments import check_betas, check_closure, check_decay, check_setting, check_state, keys_of, parameter_groups, parameters_of_group
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .errors import Elsewhere, missing_from, warn
@@ -115,7 +115,7 @@ class Optimizer:
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Train more parameters, with settings of their own. Raises as the constructor does."""
-        unknown = set(group) - set(self.defaults) - {"params", "initial_lr"}
+        unknown = keys_of(group) - set(self.defaults) - {"params", "initial_lr"}
         if unknown or "params" not in group:
             raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}. "
                              "Write optimizer.param_groups[i][key] = value afterwards for a key of your own")
@@ -227,16 +227,14 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names, shapes or the kind differ."""
-        if not isinstance(state_dict, Mapping) or not {"param_groups", "state"} <= {*state_dict}:
-            raise ValueError("this is no optimiser's state: it has no 'param_groups' or no 'state'. Give it what "
-                             "optimiser.state_dict() returned; a model's weights go to model.load_state_dict")
+        check_state(state_dict)
         groups = state_dict["param_groups"]
         ours, theirs = ([len(g["params"]) for g in some] for some in (self.param_groups, groups))
         if ours != theirs:
             raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
                              "make it from the same model and groups")
-        if (strange := next((i for i in state_dict["state"] if not 0 <= int(i) < sum(ours)), None)) is not None:
-            raise ValueError(f"the saved state is of parameter {strange}, but there are {sum(ours)} parameters")
+        if (strange := next((i for i in state_dict["state"] if not str(i).isdecimal() or int(i) >= sum(ours)), None)) is not None:
+            raise ValueError(f"the saved state is of parameter {strange!r}, but there are {sum(ours)} parameters")
         if groups and not {*self.defaults} & {"betas", "momentum"} <= {*groups[0]}:
             raise ValueError(f"this state was saved by another kind of optimiser: {type(self).__name__} has the settings "
                              f"{sorted(self.defaults)}, the state {sorted({*groups[0]} - {'params'})}; make the same kind, or start afresh")

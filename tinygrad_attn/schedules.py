@@ -25,8 +25,8 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _number(value: Any, name: str) -> Any:
-    """The value, unless it is nothing or a text, such as a function that forgets to return or a command line give."""
-    if isinstance(value, str) or not hasattr(value, "__float__"):
+    """The value, unless it is nothing, a text or several numbers, such as a function that forgets to return or a command line give."""
+    if isinstance(value, str) or not hasattr(value, "__float__") or getattr(value, "shape", ()) != ():
         raise TypeError(f"{name} is a number, got {describe(value)}")
     return value
 
@@ -69,8 +69,9 @@ class Schedule:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. Raises ValueError if it is no schedule's or the number of groups differs."""
-        if not {"step_number", "initial_lr"} <= {*state_dict}:
-            raise ValueError(f"this is no schedule's state: it has {sorted(state_dict)} where 'initial_lr' and 'step_number' belong. Give "
+        if not isinstance(state_dict, Mapping) or not {"step_number", "initial_lr"} <= {*state_dict}:
+            found = sorted(state_dict) if isinstance(state_dict, Mapping) else describe(state_dict)
+            raise ValueError(f"this is no schedule's state: it has {found} where 'initial_lr' and 'step_number' belong. Give "
                              "it what schedule.state_dict() returned")
         rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
         if len(rates) != len(groups):
@@ -122,6 +123,6 @@ def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     Linear up, then falling with the root of the step. "Attention Is All You Need", section 5.3. Raises ValueError,
     and TypeError for what is no optimiser or no number.
     """
-    if _number(d_model, "d_model") < 1 or _number(warmup_steps, "warmup_steps") < 1:
+    if not _number(d_model, "d_model") >= 1 or not _number(warmup_steps, "warmup_steps") >= 1:
         raise ValueError(f"need d_model >= 1 and warmup_steps >= 1, got {d_model} and {warmup_steps}")
     return Schedule(optimizer, lambda t: d_model**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup_steps**-1.5))
