@@ -414,6 +414,10 @@ CALLS = [
     (lambda: optim.Schedule(optim.SGD([t(3)]), math.exp).load_state_dict(None), V, r"this is no schedule's state: it has None"),
     (lambda: optim.noam(optim.SGD([t(3)]), math.nan), V, r"need d_model >= 1 and warmup_steps >= 1, got nan"),
     # ---- random numbers, threads, files
+    (lambda: require("safetensors") and ta.save({}, "x.safetensors", ["by me"]), T, r"metadata is a dict of text to text, got list"),
+    (lambda: ta.save_checkpoint("x", model=t(3)), T, r"save_checkpoint: model= has a state_dict\(\), but this is Tensor \(3,\)"),
+    (lambda: ta.save_checkpoint("x", model=nn.Linear(1, 1), optimizer=0.1), T, r"optimizer= has a state_dict\(\), but this is 0\.1"),
+    (lambda: ta.save_checkpoint("x", model=nn.Linear(1, 1), step=1.5), T, r"number of the step, a whole one, got 1\.5"),
     # ---- pictures
     (lambda: ta.manual_seed("a"), T, r"takes an integer"),
     (lambda: ta.randn(2.5), T, r"integers >= 0"),

@@ -8,6 +8,7 @@ long as the batches are a function of the step or of the generator.
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Mapping
 from copy import deepcopy
@@ -40,10 +41,12 @@ def save_checkpoint(
 
     `extra` is anything JSON can hold (losses so far, settings). Raises as `ta.save` does.
     """
-    _by_name("save_checkpoint", path, misplaced, model)
+    _by_name("save_checkpoint", path, misplaced, model, optimizer, schedule)
+    if not hasattr(step, "__index__"):
+        raise TypeError(f"step= is the number of the step, a whole one, got {describe(step)}; whatever else belongs into extra=.")
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
-    metadata = {"step": str(int(step)), "extra": _json(extra, "extra")}
+    metadata = {"step": str(operator.index(step)), "extra": _json(extra, "extra")}
     if optimizer is not None:
         state = optimizer.state_dict()
         metadata["optimizer"] = _json({"param_groups": state["param_groups"]}, "the optimiser's groups")
@@ -63,7 +66,7 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     Raises ValueError if the file is no checkpoint, or was saved without what is to be restored, or if keys or shapes
     differ; and then nothing has changed.
     """
-    _by_name("load_checkpoint", path, misplaced, model)
+    _by_name("load_checkpoint", path, misplaced, model, optimizer, schedule)
     arrays, metadata = load_with_metadata(path)
     if not {"step", "extra"} <= {*metadata} or not any(name.startswith("generator.") for name in arrays):
         raise ValueError(f"{os.fsdecode(path)!r} holds weights but no checkpoint; read it with ta.load(path)")
@@ -95,11 +98,14 @@ def load_checkpoint(path: Path, *misplaced: Any, model: Any = None, optimizer: A
     return progress
 
 
-def _by_name(function: str, path: Any, misplaced: tuple, model: Any) -> None:
+def _by_name(function: str, path: Any, misplaced: tuple, model: Any, optimizer: Any, schedule: Any) -> None:
     """Path first, everything else by name: there are too many to remember their order."""
     if misplaced or model is None or isinstance(model, type) or hasattr(path, "state_dict"):
         raise TypeError(f"write {function}(path, model=model, optimizer=optimizer): the path first, everything else by name, and always "
                         f"the model.{unmade(model)}")
+    for name, part in (("model", model), ("optimizer", optimizer), ("schedule", schedule)):
+        if part is not None and not hasattr(part, "state_dict"):
+            raise TypeError(f"{function}: {name}= has a state_dict(), but this is {describe(part)}.")
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -57,6 +57,8 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
             f"save takes a mapping of names to arrays, got {type(mapping).__name__}; "
             "write ta.save(model.state_dict(), path) for a module, ta.save({'name': x}, path) for one tensor"
         )
+    if not isinstance(metadata, Mapping | None):
+        raise TypeError(f"metadata is a dict of text to text, got {type(metadata).__name__}; write {{'title': text}}")
     for key, text in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"metadata is text to text, got {key!r}: {text!r}; write str(...) or json.dumps(...)")
