@@ -419,6 +419,12 @@ CALLS = [
     (lambda: ta.save_checkpoint("x", model=nn.Linear(1, 1), optimizer=0.1), T, r"optimizer= has a state_dict\(\), but this is 0\.1"),
     (lambda: ta.save_checkpoint("x", model=nn.Linear(1, 1), step=1.5), T, r"number of the step, a whole one, got 1\.5"),
     # ---- pictures
+    (lambda: ta.viz.attention(np.ones((2, 2)), 3), T, r"labels of the queries are a list with one for each, or None; got 3"),
+    (lambda: ta.viz.attention(np.ones((2, 2)), ax="here"), T, r"ax= is a matplotlib Axes, or one for each head, got 'here'"),
+    (lambda: ta.viz.attention_html(t(2, 3), t(2, 3), t(2, 3), scale="big"), T, r"scale= is a number, or None.*got 'big'"),
+    (lambda: ta.viz.graph(t(3).sum(), limit="all"), V, r"4 or more, or None for no limit; got 'all'"),
+    (lambda: ta.viz.graph(t(3).sum(), expand=[0]), V, r"expand='0': it is no module here"),
+    (lambda: ta.backward_steps((t(3) * 2).sum()).picture(None), I, r"there are 2 steps, 0 to 1; got None"),
     (lambda: ta.manual_seed("a"), T, r"takes an integer"),
     (lambda: ta.randn(2.5), T, r"integers >= 0"),
     (lambda: ta.rand(True, 2), T, r"integers >= 0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
     """One label for each position; numbers where none are given."""
     if given is None:
         return [str(i) for i in range(count)]
+    if not isinstance(given, Iterable):
+        raise TypeError(f"the labels of the {what} are a list with one for each, or None; got {describe(given)}.")
     labels = list(given)
     if len(labels) != count:
         raise ValueError(
@@ -123,6 +125,8 @@ def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
             raise ValueError(
                 f"there are {count} heads and {len(given)} Axes; give one Axes for each head, or one head: weights[0]."
             )
+        if strange := [a for a in given if not hasattr(a, "imshow")]:
+            raise TypeError(f"ax= is a matplotlib Axes, or one for each head, got {describe(strange[0])}; write ax=plt.gca().")
         return given
     try:
         import matplotlib.pyplot as plt  # lazy: an optional package

@@ -67,6 +67,8 @@ def attention_html(
     if not hasattr(chosen, "__index__") or not 0 <= chosen < q.shape[1]:
         raise ValueError(f"chosen={chosen} is no query: there are {q.shape[1]}, from 0.")
     rows, columns = tokens(queries, q.shape[1], "queries"), tokens(keys, k.shape[1], "keys")
+    if scale is not None and (isinstance(scale, str) or not hasattr(scale, "__float__") or np.ndim(scale)):
+        raise TypeError(f"scale= is a number, or None for 1 / sqrt(D), got {describe(scale)}.")
     scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else float(scale)
     with np.errstate(over="ignore", invalid="ignore"):
         score = q @ k.swapaxes(1, 2)  # (H, T, S)

@@ -33,11 +33,11 @@ def build(
         raise ValueError("graph() got an empty list of tensors; there is nothing to draw.")
     if depth is not None and (not isinstance(depth, int) or depth < 0):
         raise ValueError(f"depth counts how many levels of modules are opened, 0 or more (None: 1), got {depth!r}.")
-    if limit is not None and limit < 4:
-        raise ValueError(f"limit= is the greatest number of boxes, 4 or more, or None for no limit; got {limit!r}.")
+    if limit is not None and (not isinstance(limit, (int, float)) or not limit >= 4):
+        raise ValueError(f"limit= is the greatest number of boxes, 4 or more, or None for no limit; got {describe(limit)}.")
     if not isinstance(expand, Iterable):
         raise TypeError(f"expand names modules to open, such as ['layers.0.self_attn'], got {describe(expand)}.")
-    expand = (expand,) if isinstance(expand, str) else tuple(expand)
+    expand = (expand,) if isinstance(expand, str) else tuple(map(str, expand))
     return _Builder(roots, model, depth, expand, rollup, limit).picture()
 
 
