@@ -340,6 +340,11 @@ CALLS = [
     (lambda: nn.init.trunc_normal_(t(3), std=0), V, r"needs std > 0 and a < b, got std=0"),
     (lambda: nn.init.trunc_normal_(t(3), a=2, b=-2), V, r"needs std > 0 and a < b.*a=2 and b=-2"),
     (lambda: nn.KeyValueCache().reorder(None), T, r"reorder takes the numbers of the sequences to go on with, or a mask"),
+    (lambda: t(2, 3).argmax(1.0), T, r"np\.argmax of Tensor \(2, 3\) float32.*write int\(\.\.\.\)"),
+    (lambda: t(2, 3).argsort("rows"), T, r"np\.argsort of Tensor \(2, 3\) float32.*write int\(\.\.\.\)"),
+    (lambda: t(2, 3).argmin(2), I, r"An axis of a tensor of shape \(2, 3\) lies in \[-2, 2\)"),
+    (lambda: t(2, 3).any(axis=2), I, r"np\.any of Tensor \(2, 3\) float32: axis 2.*lies in \[-2, 2\)"),
+    (lambda: t(2, 3).astype("real"), T, r"'real' is no NumPy dtype.*write np\.float32"),
     # ---- losses and tables
     (lambda: F.cross_entropy(t(2, 3), np.array([0.0, 1.0])), T, r"write target\.astype\(np\.int64\)"),
     (lambda: F.cross_entropy(t(2, 3), np.array([0, 3])), V, r"class 3 at position \(1,\).*Labels start at 0.*ignore_index"),

@@ -29,6 +29,14 @@ def get_default_dtype() -> np.dtype:
     return _default_dtype
 
 
+def as_dtype(dtype: Any) -> np.dtype:
+    """NumPy's dtype of this name."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
+
+
 def floating_dtype(dtype: Any, what: str) -> np.dtype:
     """A dtype of real numbers for `what`; for None, which NumPy takes for float64, the caller has a default or there is none."""
     try:
@@ -61,10 +69,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     elif hasattr(data, "detach") and hasattr(data, "cpu"):
         data = data.detach().cpu().numpy()
     refuse_mask("Tensor", data)
-    try:
-        np.dtype(dtype)                              # only asked: of a class such as np.dtypes.Float32DType it makes object
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool.") from None
+    as_dtype(dtype)                                  # only asked: of a class such as np.dtypes.Float32DType it makes object
     try:
         found = np.asarray(data) if found is None else found
         source = found if hasattr(data, "__array__") else data       # which may be costly to ask twice

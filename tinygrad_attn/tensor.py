@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .convert import as_array, as_data, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, set_default_dtype
+from .convert import as_array, as_data, as_dtype, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, only_renamed, own_names
 from .graph import RETAINED
@@ -336,9 +336,9 @@ class Tensor(Variable):
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
-        if np.dtype(dtype).kind not in "fiub":
-            raise TypeError(f"a Tensor holds real numbers or booleans, not {np.dtype(dtype)}; take t.numpy().astype({np.dtype(dtype)}).")
-        return ops.astype(self, dtype=np.dtype(dtype))
+        if (asked := as_dtype(dtype)).kind not in "fiub":
+            raise TypeError(f"a Tensor holds real numbers or booleans, not {asked}; take t.numpy().astype({asked}).")
+        return ops.astype(self, dtype=asked)
 
     # ---- reductions and the rest of NumPy's methods
 
@@ -386,14 +386,14 @@ class Tensor(Variable):
     def sigmoid(self) -> Tensor: return ops.sigmoid(self)
     def abs(self) -> Tensor: return ops.absolute(self)
     @own_names
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmax(axis, keepdims=keepdims)
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any: return _np.argmax(self, axis, keepdims=keepdims)
     @own_names
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return self._data.argmin(axis, keepdims=keepdims)
-    def argsort(self, axis: int = -1) -> np.ndarray: return self._data.argsort(axis)
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any: return _np.argmin(self, axis, keepdims=keepdims)
+    def argsort(self, axis: int = -1) -> np.ndarray: return _np.argsort(self, axis)
     @own_names
-    def all(self, axis: Axis = None, keepdims: bool = False) -> Any: return self._data.all(axis, keepdims=keepdims)
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Any: return _np.all(self, axis, keepdims=keepdims)
     @own_names
-    def any(self, axis: Axis = None, keepdims: bool = False) -> Any: return self._data.any(axis, keepdims=keepdims)
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Any: return _np.any(self, axis, keepdims=keepdims)
 
 
 Variable._kind = Tensor
