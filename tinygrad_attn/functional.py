@@ -109,7 +109,8 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
     The variance divides by n.  x (..., *normalized_shape), weight and bias normalized_shape; result as x.
-    Raises ValueError where they do not fit, TypeError for weights that are no arrays.  (Ba et al. 2016, arXiv:1607.06450)
+    Raises ValueError where they do not fit, TypeError for weights that are no arrays and an eps that is no number.  (Ba et al. 2016,
+    arXiv:1607.06450)
     """
     arguments.check_number(eps, "layer_norm", "eps")
     x = real(x, "layer_norm")
@@ -123,7 +124,8 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
 
     x (..., *normalized_shape), weight normalized_shape; result as x.  Without eps it is the machine epsilon of the
     dtype in which it is computed: x's, or float32 for float16.
-    Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  (Zhang and Sennrich 2019, arXiv:1910.07467)
+    Raises ValueError where shapes do not fit, TypeError for a weight that is no array and an eps that is no number.  (Zhang and
+    Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
@@ -226,8 +228,9 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
     x (N, C), (C,) or (N, C, d1, ...), weight (C,).  target: class indices, integers (N,), () or (N, d1, ...); or
     probabilities, floats of the shape of x.  The "mean" over indices divides by the weights of the targets other than
     `ignore_index` (NaN if there are none), over probabilities by the number of samples.  Label smoothing e replaces
-    a target by (1 - e) target + e / C.  Raises TypeError for float class labels, ValueError for labels out of range,
-    an `ignore_index` >= 0 beside probabilities, and shapes that do not fit.  As torch.nn.functional.cross_entropy.
+    a target by (1 - e) target + e / C.  Raises TypeError for float class labels and an `ignore_index` that is no whole
+    number, ValueError for labels out of range, a label smoothing outside [0, 1], an `ignore_index` >= 0 beside
+    probabilities, and shapes that do not fit.  As torch.nn.functional.cross_entropy.
     """
     arguments.check_choice(reduction, REDUCTIONS, "reduction", "cross_entropy")
     x = real(x, "cross_entropy")
@@ -301,7 +304,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
     output and no gradient.  dropout_p drops weights, always (pass 0.0 when not training).  enable_gqa shares each of
     fewer key and value heads (axis -3) among H / H_k query heads.  With need_weights the result is (output, weights
     (..., T, S)), the weights as applied, after dropout.  Raises ValueError and TypeError for shapes and masks that do not
-    fit.  (Vaswani et al. 2017, arXiv:1706.03762)
+    fit and a scale that is no number.  (Vaswani et al. 2017, arXiv:1706.03762)
     """
     q, k, v = (real(x, "scaled_dot_product_attention") for x in (q, k, v))
     arguments.check_probability(dropout_p, "scaled_dot_product_attention", "dropout_p")

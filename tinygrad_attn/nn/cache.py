@@ -63,7 +63,7 @@ class KeyValueCache:
         """Go on with these sequences of the batch, in this order: the best of a beam search, or those that have not ended.
 
         `rows` are whole numbers, of which one may come several times, or a mask.  Cross-attention's memory is to be
-        memory[rows] from here on.  Raises IndexError for a row that the batch does not have.
+        memory[rows] from here on.  Raises IndexError for a row that the batch does not have, TypeError for what are no rows.
         """
         rows = np.ravel(plain(rows))
         rows = rows if rows.size else rows.astype(np.int64)          # an empty list is a list of no rows
@@ -81,7 +81,7 @@ class KeyValueCache:
         return self._kept[module][0].shape[-2] if module in self._kept else 0
 
     def extend(self, module: Module, k: Any, v: Any) -> tuple[Any, Any]:
-        """Append k (B, H, T, D) and v (B, H, T, V) to the module's and return all of them.
+        """Append k (B, H, T, D) and v (B, H, T, V), Tensors, to the module's and return all of them.
 
         Raises ValueError for another batch size, for a module that keeps a memory here, and for one that has fallen
         behind the first one.

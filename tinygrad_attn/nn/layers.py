@@ -52,7 +52,8 @@ class Identity(Module):
 class Linear(Module):
     """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
 
-    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)).  As torch.nn.Linear.
+    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)).  Raises ValueError for sizes that are not whole numbers >= 0.  As
+    torch.nn.Linear.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None) -> None:
@@ -128,7 +129,8 @@ class Embedding(Module):
 class LayerNorm(Module):
     """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last axes.
 
-    `weight` starts at 1, `bias` at 0, both of `normalized_shape`.  Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
+    `weight` starts at 1, `bias` at 0, both of `normalized_shape`.  Raises TypeError for an `eps` that is no number.  Ba, Kiros and
+    Hinton, 2016; as torch.nn.LayerNorm.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
@@ -158,7 +160,8 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
 
-    `eps` None is the machine epsilon of x's dtype, of float32 for float16.  Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
+    `eps` None is the machine epsilon of x's dtype, of float32 for float16; TypeError for what is no number.  Zhang and Sennrich, 2019;
+    as torch.nn.RMSNorm.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
@@ -186,8 +189,8 @@ class RMSNorm(Module):
 class Dropout(Module):
     """y = x * keep / (1 - p) in training, keep being 1 with probability 1 - p, drawn anew at each call; else y = x.
 
-    `inplace` is accepted for PyTorch's sake and changes nothing: the result is a new tensor.  Srivastava et al., 2014;
-    as torch.nn.Dropout.
+    `inplace` is accepted for PyTorch's sake; x is never written over.  Raises ValueError for p outside [0, 1].  Srivastava et
+    al., 2014; as torch.nn.Dropout.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -215,7 +218,10 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and Gimpel, 2016."""
+    """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and Gimpel, 2016.  Any shape.
+
+    Raises ValueError for another `approximate`.  As torch.nn.GELU.
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         if approximate not in ("none", "tanh"):
@@ -280,13 +286,16 @@ class LogSoftmax(Softmax):
 
 
 class MSELoss(Module):
-    """The mean (or reduction="sum", or with "none" the array) of (x - y)^2."""
+    """The mean (or reduction="sum", or with "none" the array) of (x - y)^2.  Two tensors of one shape -> ()
+
+    Raises as `F.mse_loss` does.  As torch.nn.MSELoss.
+    """
 
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Two tensors of one shape -> ()"""
+        """Two tensors of one shape -> (), or with reduction="none" that shape."""
         return F.mse_loss(input, target, self.reduction)
 
     def extra_repr(self) -> str:
@@ -296,7 +305,7 @@ class MSELoss(Module):
 class CrossEntropyLoss(Module):
     """-log softmax(x)[target], the mean over all targets; see `F.cross_entropy`.  (B, C, ...), (B, ...) -> ()
 
-    `weight` (C,) weighs classes.  As torch.nn.CrossEntropyLoss.
+    `weight` (C,) weighs classes.  Raises as `F.cross_entropy` does.  As torch.nn.CrossEntropyLoss.
     """
 
     def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
@@ -305,7 +314,7 @@ class CrossEntropyLoss(Module):
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Logits (B, C, ...) or (C,), class indices (B, ...) or probabilities (B, C, ...) -> ()"""
+        """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> (), or with reduction="none" as the indices."""
         return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
     def extra_repr(self) -> str:

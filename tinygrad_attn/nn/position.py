@@ -45,7 +45,8 @@ class SinusoidalPositionalEncoding(Module):
     def forward(self, x: Any, offset: int = 0) -> Tensor:
         """x (B, T, E) -> the same shape.  `offset` is the position of the first token (with a cache, `cache.length`).
 
-        Integer input is promoted.  Raises ValueError for another width or beyond max_len positions.
+        Integer input is promoted.  Raises ValueError for another width or beyond max_len positions, TypeError for an offset that is no
+        whole number.
         """
         return self.dropout(_add_positions(floating(x, self.pe), self.pe, offset, self.batch_first))
 
@@ -67,7 +68,8 @@ class LearnedPositionalEncoding(Module):
     def forward(self, x: Any, offset: int = 0) -> Tensor:
         """x (B, T, E) -> the same shape.  `offset` is the position of the first token (with a cache, `cache.length`).
 
-        Integer input is promoted.  Raises ValueError for another width or beyond max_len positions.
+        Integer input is promoted.  Raises ValueError for another width or beyond max_len positions, TypeError for an offset that is no
+        whole number.
         """
         return _add_positions(floating(x, self.weight), self.weight, offset, self.batch_first)
 
