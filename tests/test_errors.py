@@ -433,6 +433,8 @@ CALLS = [
     (lambda: ta.manual_seed("a"), T, r"takes an integer"),
     (lambda: ta.randn(2.5), T, r"integers >= 0"),
     (lambda: ta.rand(True, 2), T, r"integers >= 0"),
+    (lambda: ta.random.Generator().normal(-1), T, r"integers >= 0, got \(-1,\)"),
+    (lambda: ta.random.Generator().uniform(None), T, r"integers >= 0, got \(None,\)"),
     (lambda: ta.set_num_threads(0), V, r"at least one thread"),
     (lambda: require("safetensors") and ta.save([t(3)], "x.safetensors"), T, r"model\.state_dict\(\)"),
     (lambda: require("safetensors") and ta.save(nn.Linear(2, 2), "x.safetensors"), T, r"ta\.save\(model\.state_dict\(\), path\)"),

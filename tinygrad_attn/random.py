@@ -218,7 +218,7 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
 
 
 def _size(shape: Shape) -> int:
-    return int(shape) if isinstance(shape, (int, np.integer)) else math.prod(shape)
+    return math.prod(_shape((shape,)))
 
 
 def _floating(dtype: DTypeLike) -> np.dtype[Any]:
