@@ -333,7 +333,7 @@ CALLS = [
     (lambda: ta.set_default_dtype(None), T, r"np\.float32 or np\.float64, got None"),
     (lambda: ta.rand(2, dtype="real"), T, r"random real numbers.*got 'real'"),
     (lambda: Tensor([1.0], dtype=complex), T, r"got dtype=<class 'complex'>\. Write np\.float32"),
-    (lambda: Tensor(np.float64), T, r"real numbers or booleans; got <class 'numpy\.float64'>"),
+    (lambda: F.linear(np.float64, t(2, 2)), T, r"real numbers or booleans; got <class 'numpy\.float64'>"),
     (lambda: nn.init.normal_(nn.Linear(2, 2)), T, r"got a Linear; give it the parameter p itself, such as layer\.weight"),
     (lambda: nn.init.xavier_uniform_(None), T, r"an initialiser writes into a Tensor, got None"),
     (lambda: nn.init.normal_(t(3), None), T, r"mean is a number, got None"),
