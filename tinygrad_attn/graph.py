@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, overload
 from numpy import asarray, dtype, generic, ndarray, ufunc
 
 from . import guard
-from .errors import Function, as_operand, describe, explain, listed, no_setting
+from .errors import Function, as_operand, describe, explain, listed, nearest, no_setting
 from .guard import handed_out, tick
 
 
@@ -117,6 +117,8 @@ class Op:
 
     def __init__(self, forward: Callable[..., Any], *, broadcasts: bool = False, saves: bool = False,
                  twin: Callable[..., Any] | None = None, fresh: bool = False, reads: bool | str = True) -> None:
+        if not callable(forward):
+            raise TypeError(f"@op stands above a function on arrays, got {describe(forward)}.")
         functools.update_wrapper(self, forward)
         if not hasattr(forward, "__name__"):         # a functools.partial, or an object that can be called
             named = forward.func if isinstance(forward, functools.partial) else forward
@@ -343,6 +345,9 @@ def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
     and nobody else holds it, so that it may be added to and kept without a copy; `reads=False`, no rule looks at the values of the
     inputs or of the result, so that these may change in place before the backward pass.
     """
+    known = Op.__init__.__kwdefaults__ or {}
+    if strange := next((name for name in flags if name not in known), None):
+        raise TypeError(f"@op has no flag {strange!r}, only {', '.join(known)}.{nearest(strange, known)}")
     return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from .. import functional as F
 from .. import fused, record, reference
 from ..arguments import check_probability
-from ..errors import describe
+from ..errors import describe, unmade
 from ..tensor import Tensor
 from . import init, masks
 from .cache import KeyValueCache
@@ -145,6 +145,8 @@ class MultiheadAttention(Module):
         key = query if own else floating(key, self)
         value = key if one_memory else floating(value, self)
         self._check(query, key, value)
+        if cache is not None and not isinstance(cache, KeyValueCache):
+            raise TypeError(f"cache= is an nn.KeyValueCache(), one for all tokens of a text, got {describe(cache)}.{unmade(cache)}")
         batched = query.ndim == 3
         if not (batched and self.batch_first):
             query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)

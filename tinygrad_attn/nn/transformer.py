@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe, nearest
+from ..convert import floating_dtype
+from ..errors import describe, nearest, unmade
 from ..tensor import Tensor, get_default_dtype
 from . import init
 from .attention import MultiheadAttention
@@ -32,10 +33,17 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
     """"relu", "gelu", or any function or module of one tensor."""
     if callable(activation):
         return activation
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ValueError(f"activation is 'relu', 'gelu' or a function such as F.silu, got {describe(activation)}."
                          + nearest(str(activation), ACTIVATIONS))
     return ACTIVATIONS[activation]
+
+
+def made(part: Any, name: str) -> Any:
+    """A module, or any other function of tensors, or None; TypeError for what cannot be called, or only to make a module."""
+    if part is not None and (isinstance(part, type) or not callable(part)):
+        raise TypeError(f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}.{unmade(part)}")
+    return part
 
 
 class FeedForward(Module):
@@ -177,7 +185,7 @@ class TransformerEncoder(Module):
                  enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
         self.layers = _copies(encoder_layer, num_layers)
         self.num_layers = num_layers
-        self.norm = norm
+        self.norm = made(norm, "norm")
 
     def forward(self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None, *,
                 cache: KeyValueCache | None = None) -> Tensor:
@@ -200,7 +208,7 @@ class TransformerDecoder(Module):
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         self.layers = _copies(decoder_layer, num_layers)
         self.num_layers = num_layers
-        self.norm = norm
+        self.norm = made(norm, "norm")
 
     def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None,
                 tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
@@ -238,10 +246,10 @@ class Transformer(Module):
         def norm() -> LayerNorm:
             return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
 
-        self.encoder: Module = custom_encoder if custom_encoder is not None else TransformerEncoder(
-            layer(TransformerEncoderLayer), num_encoder_layers, norm())
-        self.decoder: Module = custom_decoder if custom_decoder is not None else TransformerDecoder(
-            layer(TransformerDecoderLayer), num_decoder_layers, norm())
+        self.encoder: Module = TransformerEncoder(layer(TransformerEncoderLayer), num_encoder_layers, norm()) \
+            if custom_encoder is None else made(custom_encoder, "custom_encoder")
+        self.decoder: Module = TransformerDecoder(layer(TransformerDecoderLayer), num_decoder_layers, norm()) \
+            if custom_decoder is None else made(custom_decoder, "custom_decoder")
         self.reset_parameters()
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
@@ -277,5 +285,9 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:
-        """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions."""
-        return Tensor(np.triu(np.full((sz, sz), -np.inf), 1), dtype=dtype or get_default_dtype())
+        """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions.
+
+        Raises ValueError for a length that is none, TypeError for a dtype that is not floating.
+        """
+        dtype = get_default_dtype() if dtype is None else floating_dtype(dtype, "a mask of -inf")
+        return Tensor(np.where(F.causal_mask(sz), -np.inf, 0.0), dtype=dtype)
