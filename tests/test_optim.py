@@ -241,6 +241,22 @@ def test_memory_that_others_hold_or_replace_stays_the_parameters(small):
     same(ours, theirs, 1e-12)
 
 
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("tied", [lambda a: a, lambda a: a.T, lambda a: a[:, 1:]])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_parameters_tied_by_their_data_both_move_the_memory_they_share(name, tied, groups):
+    ours, theirs = twins(shapes=[(3, 4), (), (2,), (5,)])
+    ours[1].data, theirs[1].data = tied(ours[0].data), tied(theirs[0].data)
+    settings = ([{"params": params[:1]}, {"params": params[1:]}] if groups else params for params in (ours, theirs))
+    a, b = (getattr(module, name)(params, lr=0.1) for module, params in zip((optim, torch.optim), settings))
+    for step in range(3):
+        give_gradients(ours, theirs, step)
+        a.step()
+        b.step()
+    same(ours, theirs, 1e-12)
+    assert np.array_equal(ours[1].numpy(), tied(ours[0].numpy()))
+
+
 def test_a_parameter_in_two_optimisers():
     ours, theirs = twins()
     pairs = [(optim.SGD(ours, momentum=0.9), torch.optim.SGD(theirs, momentum=0.9)),

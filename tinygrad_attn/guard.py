@@ -64,6 +64,11 @@ def owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def lie_apart(tensors: list[Any]) -> bool:
+    """Has each of these memory of its own?  By a.data = b.data two parameters are tied, and each changes what the other is."""
+    return len({id(a if a.base is None else owner(a)) for t in tensors for a in (t._data,)}) == len(tensors)
+
+
 def _checksum(array: np.ndarray) -> int:
     if array.dtype.hasobject:
         return 0

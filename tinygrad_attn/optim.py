@@ -70,11 +70,11 @@ class _Bucket:
             raise ValueError(f"parameter {self.indices[i]}: {name} was saved as {value.shape}, here it is {target.shape}")
         target[...] = value
 
-    def pieces(self, state: list[Array]) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
+    def pieces(self, state: list[Array], apart: bool) -> Iterator[tuple[list[int], Array, Array, list[Array], list[tuple[Array, Array]]]]:
         """(members, numbers, gradients, state, what to copy back), the middle ones flat and to be changed in place.
 
-        All at once if every parameter has a gradient and the same history, else one by one. The numbers are gathered
-        anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
+        All at once if every parameter has memory of its own, a gradient and the same history, else one by one. The numbers are
+        gathered anew each time, so an array that somebody has put into a parameter, or still holds of it, stays the parameter's.
         """
         arrays = [p._array() for p in self.params]
         for index, p, a, shape, dtype in zip(self.indices, self.params, arrays, self.shapes, self.dtypes):
@@ -84,7 +84,7 @@ class _Bucket:
             if p._grad is not None and not a.flags.writeable:
                 raise ValueError(f"parameter {index}, {a.shape}, is read-only and cannot be updated; write p.data = p.numpy().copy()")
         grads = [g._array() for p in self.params if (g := p.grad) is not None]
-        if len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
+        if apart and len(grads) == len(arrays) > 1 and len(set(self.steps)) == 1:
             np.concatenate(arrays, axis=None, out=self.values)
             np.concatenate(grads, axis=None, out=self.grads)
             yield list(range(len(arrays))), self.values, self.grads, state, list(zip(arrays, self.views))
@@ -145,23 +145,27 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = check_closure(closure)()
-        guard.take_back(p for group in self.param_groups for p in group["params"])
-        work, back, touched = [], [], []
+        params = [p for group in self.param_groups for p in group["params"]]
+        guard.take_back(params)
+        work, back, touched, apart = [], [], [], guard.lie_apart(params)
         for group, buckets in zip(self.param_groups, self._made_buckets()):
             counts = self._counts(group)
             for bucket in buckets:
-                for members, values, grads, state, copies in bucket.pieces(bucket.kept(self._state_names(group))):
+                for members, values, grads, state, copies in bucket.pieces(bucket.kept(self._state_names(group)), apart):
                     work.append((self._update(group, bucket.steps[members[0]] + 1, values.dtype), values, grads, state))
                     touched += [(bucket, i, counts) for i in members]
-                    back += copies
+                    back.append(copies)
         for bucket, i, counts in touched:  # only now that nothing was refused
             bucket.steps[i] += counts
         if not touched:
             warn(_NO_GRADIENT)
         try:
-            _in_blocks(work)
-            for data, values in back:
-                data[...] = values
+            for items, copies in [(work, [*chain(*back)])] if apart else [([item], own) for item, own in zip(work, back)]:
+                for data, values in () if apart else copies:
+                    values[...] = data  # as another parameter in the same memory may have left it
+                _in_blocks(items)
+                for data, values in copies:
+                    data[...] = values
         finally:  # one that was broken off has changed some
             guard.changed(*[bucket.params[i]._data for bucket, i, _ in touched])
         return loss
@@ -231,8 +235,7 @@ class Optimizer:
         groups = state_dict["param_groups"]
         ours, theirs = ([len(g["params"]) for g in some] for some in (self.param_groups, groups))
         if ours != theirs:
-            raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; "
-                             "make it from the same model and groups")
+            raise ValueError(f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; make it from the same model")
         if (strange := next((i for i in state_dict["state"] if not str(i).isdecimal() or int(i) >= sum(ours)), None)) is not None:
             raise ValueError(f"the saved state is of parameter {strange!r}, but there are {sum(ours)} parameters")
         if groups and not {*self.defaults} & {"betas", "momentum"} <= {*groups[0]}:
@@ -315,8 +318,7 @@ class SGD(Optimizer):
         sign = kind(-1 if group["maximize"] else 1)
 
         def update(p: Array, g: Array, scratch: Array, *state: Array) -> None:
-            d, extra = scratch
-            np.multiply(g, sign, out=d)
+            d, extra = np.multiply(g, sign, out=scratch[0]), scratch[1]
             if decay:
                 d += np.multiply(p, kind(decay), out=extra)
             if momentum:
