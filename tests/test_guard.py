@@ -660,6 +660,13 @@ def test_the_checksum_of_many_numbers_finds_every_kind_of_change(shape, dtype):
             differs(b)
 
 
+def test_the_checksum_finds_that_all_signs_have_turned():
+    """The sign is the highest bit of a float64: turned an even number of times it leaves a sum of words as it was."""
+    a = np.random.default_rng(0).standard_normal((1018, 1021))           # as many rows of 509 as of 1,021, and nothing over
+    for factor in (-1, 2, 2**16):
+        assert guard._checksum(a * factor) != guard._checksum(a)
+
+
 def changes(rule_input, value):
     rule_input.data[...] = value
 
