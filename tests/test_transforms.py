@@ -333,6 +333,19 @@ def test_a_checkpointed_block_may_add_to_its_input():
         checkpoint(step, outside)
 
 
+@pytest.mark.parametrize("transform", [lambda f, x: ta.vjp(f, x)[0], lambda f, x: ta.jvp(f, x, X)[0],
+                                       lambda f, x: ta.value_and_grad(f)(x)[0]], ids=["vjp", "jvp", "value_and_grad"])
+def test_a_checkpoint_finds_what_a_transform_in_it_only_hands_on(transform):
+    """At the first run the transform's result is cut from its graph, and no op takes the tensor in."""
+    def gradients(run):
+        total = lambda x, outside: np.sum(np.sin(run(lambda x: x * transform(lambda _: outside, x), x)))
+        return ta.value_and_grad(total, (0, 1))(X, 2.0)[1]
+
+    for plain, again in zip(gradients(lambda f, x: f(x)), gradients(checkpoint), strict=True):
+        assert np.any(plain.numpy())
+        np.testing.assert_array_equal(again.numpy(), plain.numpy())
+
+
 def test_checkpoints_nest():
     inner = lambda x: np.tanh(x @ W) @ W.T
     nested = lambda x: inner(checkpoint(inner, checkpoint(inner, x)))

@@ -37,9 +37,7 @@ _depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
-    """A tensor to differentiate by: part of the graph around it if its derivatives are to be differentiated, else a
-    leaf of its own.
-    """
+    """A tensor to differentiate by: part of the graph around it if its derivatives are to be differentiated, else a leaf of its own."""
     if not isinstance(x, Variable):
         try:
             return Tensor(x, requires_grad=True)
@@ -139,6 +137,7 @@ def _recorded(create_graph: bool | None) -> bool:
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
     """f's result as the caller gets it: cut from its graph unless that is to be differentiated."""
+    _tell_checkpoints(y)                             # it may be a tensor from outside, which f has only handed on
     return y if create_graph else Tensor._of(y._data)
 
 
