@@ -183,6 +183,25 @@ def test_a_mean_in_half_precision_does_not_overflow_on_the_way():
     assert np.average(t[:8], axis=0, returned=True)[1].tolist() == [8, 8]
 
 
+@pytest.mark.parametrize("weights", [np.float16, np.float32, np.int64, bool])
+@pytest.mark.parametrize("dtype", [np.int8, np.float32, np.float64])
+def test_the_weights_of_an_average_are_added_up_in_the_dtype_of_the_result(dtype, weights):
+    a, w = (np.cos(np.arange(900)) * 9).astype(dtype), (100 + np.arange(900) % 7).astype(weights)       # too many for a float16
+    expected = np.average(a, weights=w, returned=True)
+    for t, u in ((Tensor(a), w), (a, Tensor(w)), (Tensor(a), Tensor(w))):
+        for x, y in zip(np.average(t, weights=u, returned=True), expected, strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_allclose(np.asarray(x), y, rtol=10 * np.finfo(y.dtype).eps)
+
+
+@pytest.mark.parametrize("q", [np.array([0.1, 0.5]), np.array(0.3), Tensor(np.array([0.1, 0.5]))])
+def test_an_array_of_shares_has_a_dtype_and_plain_numbers_have_none(q):
+    x = np.float32([3, 1, 2, 7])
+    found = np.quantile(Tensor(x), q)
+    assert found.dtype == np.float64 and np.quantile(Tensor(x), [0.1, 0.5]).dtype == np.float32
+    np.testing.assert_allclose(found.numpy(), np.quantile(x.astype(np.float64), np.asarray(q)), rtol=1e-14)
+
+
 # ---- slopes
 
 SLOPES = [

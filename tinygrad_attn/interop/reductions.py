@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import op
+from ..engine import Variable, op
 from ..errors import describe
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 from .shapes import _concatenate, _moveaxis
@@ -76,6 +76,8 @@ def _average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         average = _mean(a, axis, keepdims=keepdims)
         return (average, np.full(average.shape, ops.reductions.count(a, axis), average.dtype)) if returned else average
     a, weights = together([a, weights])
+    dtype = np.result_type(a.dtype, weights.dtype, *["f8"] * (a.dtype.kind in "iub"))
+    weights = weights if weights.dtype == dtype else cast(weights, dtype)        # in float16 of their own their sum may be infinite
     if weights.shape != a.shape:
         weights = _along(weights, a, axis)
     weights = ops.broadcast_to(weights, shape=a.shape)
@@ -204,11 +206,13 @@ def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, me
     refuse(name, out=out, weights=weights)
     if method not in BETWEEN:
         raise ValueError(f"np.{name} of a Tensor knows the methods {', '.join(map(repr, BETWEEN))}, not {method!r}.")
-    x, q = tensor(a), tensor(q)
+    given, x, q = q, tensor(a), tensor(q)
     if not ((plain(q) >= 0) & (plain(q) <= whole)).all():
         raise ValueError(f"np.{name} of a Tensor takes q from 0 to {whole}, got {plain(q).tolist()}.")
     if x.dtype.kind != "f":
         x = x * 1.0
+    if isinstance(given, (Variable, np.ndarray)):    # which has a dtype; plain numbers have none
+        x = cast(x, np.result_type(x.dtype, q.dtype))
     axes = axes_of(x, axis)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     rows = ops.sort(ops.transpose(x, axes=rest + axes).reshape(*(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)))
