@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -720,3 +721,34 @@ def test_a_twin_reads_what_the_rule_does_not():
     grad(y[0, 0], x, retain_graph=True)
     with pytest.raises(ValueError, match="softmax needs its input 0"):
         grad(y[0, 0], x, create_graph=True)
+
+
+def test_a_tensor_that_is_thawed_between_forward_and_backward_stays_a_constant_as_pytorchs():
+    """Else it had the slope of those ops alone that were recorded for another one's sake: 4 here, where d(w x^3)/dx is 12."""
+    torch = require("torch")
+    found = []
+    for x, w in ((Tensor(2.0), Tensor(1.0, requires_grad=True)), (torch.tensor(2.0), torch.tensor(1.0, requires_grad=True))):
+        y = x * x * w * x
+        x.requires_grad_()
+        (y * x).backward()
+        found.append([x.grad.item(), w.grad.item()])
+        y = x * x * w
+        for on in (False, True):                     # what it was when it was used counts
+            x.requires_grad_(on)
+        frozen = w.requires_grad_(False) * x
+        w.requires_grad_()
+        (y + frozen).backward()
+        found[-1] += [x.grad.item(), w.grad.item()]
+    assert found[0] == found[1] == [8, 16, 13, 20]
+
+
+def test_a_layer_frozen_for_one_forward_pass_alone_gets_nothing_of_it():
+    made, judged = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 1))
+    for run in (judged, lambda x: ta.checkpoint(judged, x)):
+        judged.requires_grad_(False)
+        y = run(made(np.ones((3, 2), np.float32)))
+        judged.requires_grad_()
+        with pytest.raises(ValueError, match="was not used"):
+            grad(y.sum(), list(judged.parameters()), retain_graph=True)
+        y.sum().backward()
+        assert all(p.grad is None for p in judged.parameters()) and all(p.grad is not None for p in made.parameters())

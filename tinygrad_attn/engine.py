@@ -217,7 +217,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 done[t] = g
                 own.discard(id(t))                   # a rule may pass it on by reference
         if latest > record[0] or special and record[5] & WATCHED:
-            guard.check(t, g)
+            record = guard.check(t, g)
         rules = op.partials
         if special or not rules:
             parts: Any = _parts(t, g, create_graph, wants)

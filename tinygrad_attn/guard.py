@@ -48,7 +48,8 @@ class Watch:
 
 watched: dict[int, Watch] = {}     # by id of the array that owns the memory, or of the operand
 handed_out: dict[int, Any] = {}    # those of them that users can reach, each with the weak reference that takes it out
-latest = 0                        # tick of the latest known change of any memory, or of its being handed out
+frozen: dict[int, tuple[Any, int, int]] = {}     # by id of a tensor: its weak reference, and from when to when it last wanted no gradient
+latest = 0                        # tick of the latest known change of any memory, of its being handed out, or of a tensor's being thawed
 
 
 def _forgotten_from(known: dict[int, Any], memory: np.ndarray) -> Any:
@@ -212,10 +213,30 @@ def place(array: np.ndarray) -> str:
     return "" if watch is None or watch.place is None else f" (last reached at {quoted(*watch.place)})"
 
 
-def check(t: Any, g: Any) -> None:
-    """Raise if a value that the rule behind t reads was changed in place after t was recorded."""
+def switched(t: Any, on: bool) -> bool:
+    """Note that this tensor wants gradients from now on, or none; to the ops that use it meanwhile it is a constant."""
+    global latest
+    if on is not t._tracked:
+        now = tick()
+        ref, start, _ = frozen.get(id(t)) or (_forgotten_from(frozen, t), 0, 0)
+        frozen[id(t)] = ref, start if on else now, now
+        if on and now > latest:
+            latest = now
+    return on
+
+
+def _as_used(x: Any, at: int) -> Any:
+    """This input of an op that was recorded at that tick: of a tensor that wanted no gradient then the plain array."""
+    _, start, end = frozen.get(id(x), (None, 0, 0))
+    return x._data if start < at < end else x
+
+
+def check(t: Any, g: Any) -> Any:
+    """The record of t as it was made; raise if a value that its rule reads was changed in place since then."""
+    if frozen and any(id(x) in frozen for x in t._record[6:]):
+        t._record = (*t._record[:6], *[_as_used(x, t._record[0]) for x in t._record[6:]])
     if not t._record[1].reads:
-        return
+        return t._record
     holders = (t, *t._record[6:])
     values = [getattr(x, "_data", x) for x in holders]
     for i, value in enumerate(values):
@@ -228,6 +249,7 @@ def check(t: Any, g: Any) -> None:
             raise ValueError(f"{node.op.__name__} needs {role}, {describe(holders[i])}, to be differentiated, but that was changed in "
                              f"place after it was used{place(value)}. Compute a new tensor instead (x = x + 1, not x.data += 1), "
                              "change a copy, or call backward() before the change.")
+    return t._record
 
 
 class _Looked(Exception):

@@ -37,7 +37,7 @@ class Tensor(Variable):
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
-        self._tracked = False
+        self._tracked = requires_grad is True
         if requires_grad is not False:
             self.requires_grad = requires_grad
 
@@ -85,7 +85,7 @@ class Tensor(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ops on this tensor are recorded."""
+        """Whether ops on this tensor are recorded; to those from before it was switched on it stays a constant."""
         return self._tracked
 
     @requires_grad.setter
@@ -95,7 +95,7 @@ class Tensor(Variable):
                             "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first.")
         if not value and self._node is not None:
             raise ValueError("requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph.")
-        self._tracked = bool(value)
+        self._tracked = guard.switched(self, bool(value))
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set requires_grad and return the tensor itself."""

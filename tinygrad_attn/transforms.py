@@ -50,7 +50,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
     if create_graph and x._tracked and local.context.recording:
         return clone(x)
     _tell_checkpoints(x)                             # of the ops they see only the leaf
-    leaf = Tensor._of(x._data)
+    leaf = Tensor._of(x._data, x._data.dtype.kind == "f")
     leaf.requires_grad = True                        # refuses integers
     return leaf
 
