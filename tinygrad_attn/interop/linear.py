@@ -12,7 +12,7 @@ from .. import ops
 from ..errors import describe
 from ..ops.einsum import parse
 from ..ops.shapes import in_single
-from .common import FUNCTIONS, axes_of, plain, refuse, tensor
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
 from .shapes import _concatenate, _diagonal, _moveaxis, _ravel, _stack, _trace
 from .ufuncs import vecdot
 
@@ -251,22 +251,29 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
     """The x of least |a x - b|, the sums of squares that are left, the rank (an int), and a's singular values."""
-    refuse("linalg.lstsq", rcond=rcond)
     a, b = tensor(a), tensor(b)
     if a.ndim != 2 or b.ndim not in (1, 2) or len(a) != len(b):
         raise ValueError(f"np.linalg.lstsq takes a matrix, and a vector or matrix of as many rows; got {describe(a)} and {describe(b)}.")
-    x, rank = ops.matmul(ops.pinv(a), b), int(np.linalg.matrix_rank(plain(a)))
-    rows, columns = a.shape
+    (rows, columns), eps, kinds = a.shape, np.finfo(np.float64).eps, a.dtype.kind + b.dtype.kind
+    dtype = np.result_type(a.dtype, b.dtype, *["f8"] * (kinds != "ff"))
+    a, b = cast(a, np.float64), cast(b, np.float64)  # in which NumPy computes, also what is in float32
+    least = eps * max(rows, columns) if rcond is None else max(plain(rcond), 0) or eps         # relative to the largest; -1 means eps
+    sizes = ops.singular_values(a)
+    rank = int(np.count_nonzero(plain(sizes) > least * plain(sizes).max(initial=0)))
+    x = ops.matmul(ops.pinv(a, rtol=float(least)), b)
     left = ops.matmul(a, x) - b if rank == columns < rows else np.empty((1, 0), b.dtype)
     left = ops.sum(left * left, axis=0)
-    return x, left if left.ndim else left.reshape(1), rank, ops.singular_values(a)
+    return cast(x, dtype), cast(left if left.ndim else left.reshape(1), dtype), rank, cast(sizes, dtype)
 
 
 def cond(x: Any, p: Any = None) -> Any:
     """The largest singular value divided by the smallest, or norm(x) norm(x^-1) with another norm `p`."""
+    if 0 in x.shape[-2:]:
+        raise ValueError(f"np.linalg.cond of {describe(x)}: an empty matrix has none.")
     if p in (None, 2, -2):
         sizes = ops.singular_values(x)
-        return sizes[..., -1] / sizes[..., 0] if p == -2 else sizes[..., 0] / sizes[..., -1]
+        found = sizes[..., -1] / sizes[..., 0] if p == -2 else sizes[..., 0] / sizes[..., -1]
+        return ops.where(np.isnan(plain(found)) & ~np.isnan(plain(x)).any((-2, -1)), math.inf, found)          # 0 / 0 of zeros
     return matrix_norm(x, ord=p) * matrix_norm(ops.inv(x), ord=p)
 
 

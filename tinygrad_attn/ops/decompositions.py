@@ -105,12 +105,15 @@ logabsdet.vjp(lambda g, y, a: _matrices(g) * inv(a).mT)
 
 
 @op
-def pinv(a):
-    """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) -> (..., N, M)"""
-    return np.linalg.pinv(a)
+def pinv(a, *, rtol=None):
+    """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) -> (..., N, M)
+
+    Singular values up to `rtol` times the largest one count as zero; without it NumPy's 1e-15.
+    """
+    return np.linalg.pinv(a, rtol)
 
 
-def _pinv_rule(g, y, a):
+def _pinv_rule(g, y, a, *, rtol):
     m, n = a.shape[-2:]
     yt, gt = y.mT, g.mT
     outside_columns = np.eye(m, dtype=a.dtype) - a @ y
