@@ -49,7 +49,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)
         if method == "accumulate" and ufunc in RUNNING:
-            return accumulate(ufunc, *inputs, **kwargs)
+            return accumulate(ufunc, *inputs, **kwargs) if floating(inputs) else wrapped(ufunc.accumulate(*plain(inputs), **kwargs))
         if method == "outer":
             return outer(ufunc, *inputs, **kwargs)
         if method == "at":

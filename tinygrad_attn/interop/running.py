@@ -41,6 +41,7 @@ def _nancumprod(a, axis=None, dtype=None, out=None):
 def _cumulative(name: str, function: Any, first: int, x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None,
                 include_initial: bool = False) -> Any:
     """The array API's names for the same, which may begin with the sum or product of nothing."""
+    x = np.atleast_1d(x)
     if axis is None and x.ndim != 1:
         raise ValueError(f"np.{name} runs along one axis: say axis=, which of those of {describe(x)}.")
     axis, = axes_of(x, 0 if axis is None else axis)
@@ -81,4 +82,5 @@ def accumulate(ufunc: Any, array: Any, axis: int = 0, dtype: Any = None) -> Any:
     refuse_whole(f"{ufunc.__name__}.accumulate", dtype, array)
     x = cast(tensor(array), dtype)
     ufunc.accumulate(np.empty((1,) * x.ndim, x.dtype), axis)         # NumPy's errors for a number, and for an axis that is not there
-    return RUNNING[ufunc](x, axis=axis % x.ndim)
+    axis, = axes_of(x, axis)
+    return RUNNING[ufunc](x, axis=axis)
