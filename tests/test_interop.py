@@ -558,3 +558,111 @@ def test_qr_is_pytorchs(shape):
     ((wanted.Q * torch.tensor(gq)).sum() + (wanted.R * torch.tensor(gr)).sum()).backward()
     np.testing.assert_allclose(mine.Q.numpy(), wanted.Q.detach().numpy(), atol=1e-12)
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), atol=1e-12)
+
+
+def test_numbers_beside_an_integer_tensor_keep_their_fractions():
+    """What has no dtype of its own takes that of the floating Tensors, never that of the integers."""
+    whole, x = Tensor(np.array([0, 1, 2])), Tensor([1.0, -2.0, 3.0], dtype=np.float64)
+    assert np.interp(1.5, whole, x).item() == 0.5
+    np.testing.assert_array_equal(np.stack([whole, [0.5, 1.5, 2.5], x])[1].numpy(), [0.5, 1.5, 2.5])
+    np.testing.assert_allclose(np.logspace(whole, x, 3, base=2.5).numpy(), np.logspace(whole.numpy(), x.numpy(), 3, base=2.5))
+    base = Tensor(3.0, dtype=np.float64)
+    np.testing.assert_allclose(np.logspace(Tensor(np.array(2)), Tensor(np.array(9)), 5, base=base).numpy(), np.logspace(2, 9, 5, base=3.0))
+
+
+@pytest.mark.parametrize("function", [np.linspace, np.logspace, np.geomspace])
+def test_whole_numbers_between_two_are_numpys_to_the_last_one(function):
+    for stop, num, endpoint in [(7.0, 8, True), (7.0, 7, False), (5.0, 3, True), (9.0, 10, True)]:
+        start = float(function is np.geomspace)
+        wanted = function(start, stop, num, endpoint, dtype=int)
+        found = function(Tensor(start, dtype=np.float64), Tensor(stop, dtype=np.float64), num, endpoint, dtype=int)
+        np.testing.assert_array_equal(found.numpy(), wanted)
+        assert found.dtype == wanted.dtype and not found.requires_grad
+
+
+def test_a_line_through_infinity_has_the_values_of_its_knots():
+    places, values = [0.0, 1.0, 2.0, 3.0, np.inf], [1.0, np.inf, 3.0, np.nan, np.nan]
+    x = Tensor([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 4.0], dtype=np.float64)
+    np.testing.assert_array_equal(np.interp(x, places, values).numpy(), np.interp(x.numpy(), places, values))
+    places, values = [-np.inf, 1.0, 2.0, np.inf], [7.0, 1.0, 2.0, 3.0]
+    np.testing.assert_array_equal(np.interp(x, places, values).numpy(), np.interp(x.numpy(), places, values))
+
+
+def test_piecewise_takes_a_single_number_an_empty_array_and_only_conditions_of_its_shape():
+    square, x = (lambda v: v * v), Tensor(3.0, requires_grad=True)
+    y = np.piecewise(x, [x > 0, x <= 0], [square, -1])
+    y.backward()
+    assert y.shape == () and y.item() == 9 and x.grad.item() == 6
+    assert np.piecewise(x, x < 0, [square, -1]).item() == -1
+    nothing = Tensor(np.zeros((0, 2)), requires_grad=True)
+    assert np.piecewise(nothing, [nothing.numpy() > 0], [square]).shape == (0, 2)
+    with pytest.raises(ValueError, match=r"each of the shape \(2,\) of x"):
+        np.piecewise(Tensor([1.0, 2.0]), [np.array([True, False, True])], [1.0])
+
+
+def test_the_middle_of_three_even_places_does_not_count_for_the_slope_there():
+    values = np.array([1.0, np.nan, 2.0, 1e30, 3.0, np.inf])
+    for spacing in ((), (2.0,), (np.arange(6),)):
+        np.testing.assert_array_equal(np.gradient(Tensor(values), *spacing).numpy(), np.gradient(values, *spacing))
+
+
+@pytest.mark.parametrize("write", [
+    lambda whole, x: np.insert(whole, 0, x), lambda whole, x: np.full_like(whole, x[0]), lambda whole, x: np.ediff1d(whole, x),
+    lambda whole, x: np.piecewise(whole, [whole.numpy() > 1], [lambda v, u: v * u], x[0]),
+])
+def test_a_gradient_is_not_lost_among_whole_numbers(write):
+    with pytest.raises(TypeError, match=r"keeps the dtype int64, .* Write .astype\(float\)"):
+        write(Tensor(np.array([1, 2, 3])), Tensor([1.5, 2.5], requires_grad=True))
+
+
+def test_the_dtype_is_that_of_the_array_where_numpys_is():
+    half, x = Tensor(np.float32([1, 2, 4])), Tensor([0.5, 1.5], dtype=np.float64)
+    assert np.ediff1d(half, x).dtype == np.gradient(half, x[0]).dtype == np.quantile(half, x[0], method="lower").dtype == np.float32
+    assert np.polyval(x.numpy(), half).dtype == np.float64
+    assert np.interp(1.5, half, np.array([1.0, -2.0, 3.0])).dtype == np.float64
+    narrow = np.float16([1, 3])
+    np.testing.assert_allclose(np.geomspace(Tensor(narrow[0]), Tensor(narrow[1]), 3, dtype=np.float32).numpy(), [1, 3**0.5, 3], rtol=1e-6)
+
+
+def test_turns_of_another_period_have_a_slope_by_it():
+    x, period = Tensor([0.0, 2.5, 0.1, 6.4], dtype=np.float64), Tensor(3.0, requires_grad=True, dtype=np.float64)
+    y = np.unwrap(x, period=period)
+    np.testing.assert_allclose(y.numpy(), np.unwrap(x.numpy(), period=3.0))
+    y.sum().backward()
+    assert period.grad.item() == np.round((y.numpy() - x.numpy()) / 3).sum() != 0
+    np.testing.assert_allclose(np.unwrap(Tensor(np.array([0, 9])), discont=Tensor(4.0)).numpy(), np.unwrap([0, 9], discont=4.0))
+
+
+@pytest.mark.parametrize("ufunc", [np.add, np.multiply, np.logaddexp, np.maximum])
+def test_running_values_along_the_only_axis_and_of_whole_numbers_are_numpys(ufunc):
+    x = np.array([1.0, 3.0, 2.0])
+    for axis in (None, (0,), -1):
+        np.testing.assert_allclose(ufunc.accumulate(Tensor(x), axis=axis).numpy(), ufunc.accumulate(x, axis=axis))
+    for whole in (np.array([2]), np.array([1, 3, 2]), np.array([True, False])):
+        found, wanted = ufunc.accumulate(Tensor(whole)), ufunc.accumulate(whole)
+        assert isinstance(found, Tensor) and found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+@pytest.mark.parametrize("small", [1e-14, 1e-15, 5e-16, 1e-16])
+@pytest.mark.parametrize("rcond", [None, -1, 1e-3, 1e-20])
+def test_least_squares_count_as_zero_what_numpys_do(small, rcond):
+    for a in (np.diag([1.0, small])[[0, 1, 0, 1]], np.eye(30)[:, :2] * [1.0, small]):
+        b = np.arange(1.0, len(a) + 1)
+        for mine, numpys in zip(np.linalg.lstsq(Tensor(a), b, rcond=rcond), np.linalg.lstsq(a, b, rcond=rcond), strict=True):
+            np.testing.assert_allclose(np.asarray(mine), numpys, rtol=1e-9, atol=1e-9)
+
+
+def test_least_squares_of_float32_are_solved_in_float64_as_numpys():
+    a = np.float32([[1, 2, 3], [0.1, 0.3, 0.4], [0.7, 0.9, 1.6], [0.2, 0.1, 0.3]])           # the last is the sum of the others, nearly
+    b = np.float32([1, 2, 3, 4])
+    mine, numpys = np.linalg.lstsq(Tensor(a), Tensor(b)), np.linalg.lstsq(a, b)
+    assert mine[2] == numpys[2] and mine[0].dtype == mine[3].dtype == np.float32
+    np.testing.assert_allclose(mine[0].numpy(), numpys[0], rtol=1e-4)
+
+
+def test_a_matrix_of_zeros_has_an_infinite_condition_and_an_empty_one_none():
+    both = np.stack([np.zeros((2, 2)), np.eye(2)])
+    np.testing.assert_array_equal(np.linalg.cond(Tensor(both)).numpy(), np.linalg.cond(both))
+    with pytest.raises(ValueError, match="empty matrix"):
+        np.linalg.cond(Tensor(np.zeros((0, 0))), 1)

@@ -95,6 +95,13 @@ def refuse_whole(function: str, dtype: Any, *operands: Any) -> None:
                         f"them the gradient. If that is meant, write .astype({np.dtype(dtype)}) after the result.")
 
 
+def refuse_among_whole(function: str, whole: Any, *values: Any) -> None:
+    """TypeError for floating Tensors that would be put among the integers or booleans of an array, which keeps its dtype."""
+    if whole.dtype.kind in "iub" and floating(values):
+        raise TypeError(f"np.{function} keeps the dtype {whole.dtype}, in which the fractions of a floating Tensor are lost and with them "
+                        "the gradient. Write .astype(float) after the array of that dtype.")
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """The Tensor, or array, in another dtype; as it is for dtype None."""
     return x if dtype is None else ops.astype(x if isinstance(x, Variable) else np.asarray(x), dtype=real(dtype))
@@ -106,13 +113,13 @@ def axes_of(x: Any, axis: Any = None) -> tuple[int, ...]:
 
 
 def together(items: Any) -> list[Any]:
-    """The parts of a join.  Python numbers and lists take the tensors' dtype, so that np.stack([1.0, t]) stays
+    """The parts of a join.  Python numbers and lists take the floating tensors' dtype, so that np.stack([1.0, t]) stays
     float32 with t.
     """
     items = list(items)
     others = [i for i, x in enumerate(items) if not isinstance(x, (Variable, np.ndarray))]
     if others:
-        dtype = next((x._data.dtype for x in items if isinstance(x, Variable)), None)
+        dtype = next((x._data.dtype for x in items if isinstance(x, Variable) and floating(x)), None)
         for i in others:
             array = np.asarray(items[i])
             has_its_own = hasattr(items[i], "__array__") or array.dtype.kind not in "if"

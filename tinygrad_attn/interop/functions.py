@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from .. import ops
 from ..errors import describe
 from ..ops.shapes import in_single
-from .common import UNSET, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
+from .common import UNSET, axes_of, cast, floating, plain, refuse, refuse_among_whole, refuse_whole, rule, tensor, together, wrapped
 from .shapes import _concatenate, _moveaxis, _slice, _stack
 
 # ---- elementwise functions that are not ufuncs
@@ -78,6 +78,7 @@ def _astype(x, dtype, /, *, copy=True, device=None):
 @rule(np.full_like)
 def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
     like = np.full_like(plain(a), plain(fill_value), dtype, shape=shape)
+    refuse_among_whole("full_like", like, fill_value)
     return like if plain(fill_value) is fill_value else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
 
 
@@ -101,14 +102,20 @@ def _angle(z, deg=False):
 @rule(np.unwrap)
 def _unwrap(p, discont=None, axis=-1, *, period=2 * math.pi):
     p = tensor(p)
-    turns = np.unwrap(plain(p), discont, axis, period=period) - plain(p)         # whole ones, whose slope is 0
-    return p + turns.astype(p.dtype, copy=False)
+    turns = np.unwrap(plain(p), plain(discont), axis, period=plain(period)) - plain(p)       # whole ones, whose slope is 0
+    turns = np.rint(turns / plain(period)) * period if floating(period) else turns
+    return p + (turns.astype(p.dtype, copy=False) if p.dtype.kind == "f" and not floating(period) else turns)
 
 
 @rule(np.piecewise)
 def _piecewise(x, condlist, funclist, *args, **kw):
-    x, conditions = tensor(x), np.asarray(plain(condlist), bool)
-    conditions = conditions.reshape(-1, *x.shape)    # one alone needs no list
+    given, conditions = tensor(x), np.asarray(plain(condlist), bool)
+    if conditions.ndim == given.ndim:                # one alone needs no list
+        conditions = conditions[None]
+    if conditions.shape[1:] != given.shape or not len(conditions):
+        raise ValueError(f"np.piecewise takes a list of conditions, each of the shape {given.shape} of x; got {describe(conditions)}.")
+    x = np.atleast_1d(given)
+    conditions = conditions.reshape(-1, *x.shape) if given.ndim == 0 else conditions
     if len(funclist) == len(conditions) + 1:
         conditions = np.concatenate([conditions, ~conditions.any(0, keepdims=True)])
     if len(funclist) != len(conditions):
@@ -121,7 +128,8 @@ def _piecewise(x, condlist, funclist, *args, **kw):
             part = ops.scatter(ops.broadcast_to(tensor(part(x[where], *args, **kw)), shape=at[0].shape), index=at, shape=x.shape)
         if len(at[0]):
             y = ops.where(where, part, y)
-    return cast(y, x.dtype)
+    refuse_among_whole("piecewise", x, y)
+    return cast(y, x.dtype).reshape(given.shape)
 
 
 # ---- polynomials and straight lines between points
@@ -129,6 +137,7 @@ def _piecewise(x, condlist, funclist, *args, **kw):
 @rule(np.polyval)
 def _polyval(p, x):
     p, x = together([p, x])
+    p, x = (cast(a, np.result_type(p.dtype, x.dtype)) for a in (p, x))
     return functools.reduce(lambda y, coefficient: y * x + coefficient, p, np.zeros_like(plain(x)))
 
 
@@ -146,7 +155,7 @@ def _vander(x, N=None, increasing=False):
 @rule(np.interp)
 def _interp(x, xp, fp, left=None, right=None, period=None):
     """A knot has the slope of the line to its right; beyond the last one and before the first the result is constant."""
-    x, xp, fp = together([x, xp, fp])
+    x, xp, fp = _alike(None, x, xp, fp)
     if xp.ndim != 1 or xp.shape != fp.shape or not len(xp):
         raise ValueError(f"np.interp takes two vectors of one length, at least 1, the places and the values there; got {describe(xp)} and "
                          f"{describe(fp)}.")
@@ -164,7 +173,11 @@ def _interp(x, xp, fp, left=None, right=None, period=None):
     before, after = at < knots[0], at >= knots[-1]
     inside = ops.where(before | after, knots[i], x)  # at infinity 0 * inf would make the gradients NaN
     width = xp[j] - xp[i]
-    y = fp[i] + (fp[j] - fp[i]) * ((inside - xp[i]) / ops.where(plain(width) == 0, 1, width))
+    slope = (fp[j] - fp[i]) / ops.where(plain(width) == 0, 1, width)
+    y = fp[i] + slope * (inside - xp[i])
+    if (unknown := np.isnan(plain(y))).any():        # as inf - inf; a knot has its own value, and elsewhere the right one may say more
+        alone = (at == knots[i]) | (plain(fp)[i] == plain(fp)[j])
+        y = ops.where(unknown, ops.where(alone, fp[i], fp[j] + slope * (inside - xp[j])), y)
     y = ops.where(after, fp[-1] if right is None else ops.where(at == knots[-1], fp[-1], right), y)
     return ops.where(before, fp[0] if left is None else left, y)
 
@@ -174,8 +187,9 @@ def _interp(x, xp, fp, left=None, right=None, period=None):
 @rule(np.ediff1d)
 def _ediff1d(ary, to_end=None, to_begin=None):
     flat = ops.reshape(tensor(ary), shape=(-1,))
-    ends = [x if x is None else ops.reshape(together([x, flat])[0], shape=(-1,)) for x in (to_begin, to_end)]
-    return _concatenate([x for x in (ends[0], _diff(flat), ends[1]) if x is not None])
+    begin, end = ([] if x is None else [ops.reshape(together([x, flat])[0], shape=(-1,))] for x in (to_begin, to_end))
+    refuse_among_whole("ediff1d", flat, *begin, *end)
+    return _concatenate([cast(x, flat.dtype) for x in (*begin, _diff(flat), *end)])
 
 
 @rule(np.diff)
@@ -213,15 +227,19 @@ def _gradient(f, *spacing, axis=None, edge_order=1):
     for h, i in zip(steps, axes, strict=True):
         if np.ndim(h) > 1 or np.ndim(h) and len(h) != f.shape[i]:
             raise ValueError(f"np.gradient: the places along axis {i} are a vector of {f.shape[i]}, got {describe(h)}.")
-        gaps = cast(np.diff(tensor(h)), f.dtype) if np.ndim(h) else h * np.ones(f.shape[i] - 1, f.dtype)
+        gaps = cast(np.diff(tensor(h)) if np.ndim(h) else h * np.ones(f.shape[i] - 1, f.dtype), f.dtype)
         gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - i))
         slopes = _diff(f, axis=i) / gaps
         before, after, left, right = _slice(slopes, i, None, -1), _slice(slopes, i, 1, None), gaps[:-1], gaps[1:]
+        if np.ndim(h) == 0 or not floating(h) and (gaps == gaps[:1]).all():      # then the number in the middle does not count
+            middle = (_slice(f, i, 2, None) - _slice(f, i, None, -2)) / (left + right)
+        else:
+            middle = (right * before + left * after) / (left + right)
         first, last = _slice(slopes, i, None, 1), _slice(slopes, i, -1, None)
         if edge_order == 2:                          # on the parabola through the three outermost
             first = first + _slice(before - after, i, None, 1) * (left / (left + right))[:1]
             last = last + _slice(after - before, i, -1, None) * (right / (left + right))[-1:]
-        found.append(_concatenate([first, (right * before + left * after) / (left + right), last], i))
+        found.append(_concatenate([first, middle, last], i))
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -235,19 +253,35 @@ def _trapezoid(y, x=None, dx=1.0, axis=-1):
     return ops.sum((_slice(y, axis, 1, None) + _slice(y, axis, None, -1)) * step / 2, axis=axis)
 
 
+def _is_whole(dtype):
+    """Are integers asked for?  They have no slope, and the last digit of a number decides which one is below it: NumPy's own are right."""
+    return dtype is not None and np.dtype(dtype).kind in "iub"
+
+
+def _alike(wanted, *numbers):
+    """All of them in the floating dtype that they, and the one that is wanted, have in common."""
+    numbers = together(numbers)
+    dtypes = [x.dtype for x in numbers] + [np.dtype(wanted)] * (wanted is not None)
+    dtype = np.result_type(*dtypes, *["f8"] * all(d.kind in "iub" for d in dtypes))
+    return [cast(x, dtype) for x in numbers]
+
+
 @rule(np.linspace)
 def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0):
     refuse("linspace", retstep=retstep or None)
-    start, stop = together([start, stop])
+    if _is_whole(dtype):
+        return wrapped(np.linspace(plain(start), plain(stop), num, endpoint, dtype=dtype, axis=axis))
+    start, stop = _alike(dtype, start, stop)
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop)))
     share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
-    line = _moveaxis(start * (1 - share) + stop * share, 0, axis)
-    return cast(ops.floor(line) if dtype is not None and np.dtype(dtype).kind in "iu" else line, dtype)       # rounded down, as NumPy
+    return cast(_moveaxis(start * (1 - share) + stop * share, 0, axis), dtype)
 
 
 @rule(np.logspace)
 def _logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
-    start, stop, base = together([start, stop, base])
+    if _is_whole(dtype):
+        return wrapped(np.logspace(plain(start), plain(stop), num, endpoint, plain(base), dtype, axis))
+    start, stop, base = _alike(dtype, start, stop, base)
     if np.ndim(base):
         raise TypeError(f"np.logspace of Tensors takes one number as the base, got {describe(base)}; write base ** np.linspace(...).")
     line = _linspace(start, stop, num, endpoint, axis=axis)
@@ -256,7 +290,9 @@ def _logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0)
 
 @rule(np.geomspace)
 def _geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
-    start, stop = together([start, stop])
+    if _is_whole(dtype):
+        return wrapped(np.geomspace(plain(start), plain(stop), num, endpoint, dtype, axis))
+    start, stop = _alike(dtype, start, stop)
     if not (plain(start) * plain(stop) > 0).all():
         raise ValueError("np.geomspace of Tensors goes from one number to another of the same sign, and neither is 0; got "
                          f"{describe(start)} and {describe(stop)}.")
@@ -271,8 +307,8 @@ def _apply_along_axis(func1d, axis, arr, *args, **kwargs):
     *lead, n = rows.shape
     if 0 in lead:
         raise ValueError(f"np.apply_along_axis has no vector to call the function with: {describe(arr)}, axis {axis}.")
-    found = _stack([tensor(func1d(row, *args, **kwargs)) for row in rows.reshape(-1, n)])
-    found = found.reshape(*lead, *found.shape[1:])   # the axes of one result stand where the axis was
+    found = _stack([tensor(func1d(row, *args, **kwargs)) for row in rows.reshape(math.prod(lead), n)])
+    found = found.reshape((*lead, *found.shape[1:]))         # the axes of one result stand where the axis was
     axis = normalize_axis_index(axis, len(lead) + 1)
     return _moveaxis(found, tuple(range(len(lead), found.ndim)), tuple(range(axis, axis + found.ndim - len(lead))))
 

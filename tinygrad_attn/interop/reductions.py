@@ -211,7 +211,7 @@ def _quantiles(name, whole, a, q, axis=None, out=None, overwrite_input=False, me
         raise ValueError(f"np.{name} of a Tensor takes q from 0 to {whole}, got {plain(q).tolist()}.")
     if x.dtype.kind != "f":
         x = x * 1.0
-    if isinstance(given, (Variable, np.ndarray)):    # which has a dtype; plain numbers have none
+    if isinstance(given, (Variable, np.ndarray)) and method in ("linear", "midpoint"):       # which has a dtype; plain numbers have none
         x = cast(x, np.result_type(x.dtype, q.dtype))
     axes = axes_of(x, axis)
     rest = tuple(i for i in range(x.ndim) if i not in axes)

@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from .. import ops
 from ..engine import clone
 from ..errors import describe
-from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_among_whole, refuse_whole, rule, tensor, together
 
 
 @rule(np.reshape)
@@ -206,6 +206,7 @@ def _block(arrays):
 @rule(np.insert)
 def _insert(arr, obj, values, axis=None):
     arr, values = together([arr, values])
+    refuse_among_whole("insert", arr, values)
     elements, (old, new) = _numbered([arr, cast(values, arr.dtype)])
     return elements[np.insert(old, plain(obj), new, axis)]
 
