@@ -1,5 +1,8 @@
 """A module as a function of its parameters: against torch.func.functional_call, through steps of training, and left as it was."""
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 from support import require
@@ -131,3 +134,79 @@ def test_a_checkpoint_inside_is_computed_again_with_the_same_parameters():
         for t, g in zip(mine.values(), wanted, strict=True):
             np.testing.assert_allclose(t.grad.numpy(), g.numpy(), rtol=1e-9)
     assert all(p.grad is None and isinstance(p, nn.Parameter) for p in module.parameters())
+
+
+def test_strict_counts_a_shared_parameter_as_given_by_any_of_its_names():
+    model, x = tied(), np.ones((1, 2), np.float32)
+    parameters = dict(model.named_parameters())
+    assert [*parameters] == ["a.weight"]
+    np.testing.assert_array_equal(ta.functional_call(model, parameters, x, strict=True).numpy(), model(x).numpy())
+    with pytest.raises(ValueError, match="missing: b.weight"):
+        ta.functional_call(model, parameters, x, strict=True, tie_weights=False)
+
+
+def test_several_mappings_and_no_arguments_as_in_pytorch():
+    model, x = nn.Linear(2, 2), np.ones((1, 2), np.float32)
+    weight, bias = {"weight": 2 * np.eye(2)}, {"bias": np.ones(2)}
+    assert ta.functional_call(model, (weight, bias), None, {"input": x}).tolist() == [[3, 3]]
+    with pytest.raises(ValueError, match="'bias' in several mappings"):
+        ta.functional_call(model, [weight, bias, bias], x)
+    with pytest.raises(TypeError, match="takes the module first, got <class .*with brackets"):
+        ta.functional_call(nn.Linear, weight, x)
+
+
+class Penalised(nn.Module):
+    """Looks at its own parameters while it is called."""
+
+    def __init__(self):
+        self.inner, self.shift = nn.Linear(2, 2, bias=False, dtype=np.float64), nn.Buffer(np.zeros(2))
+
+    def forward(self, x):
+        return self.inner(x).sum() + sum((p * p).sum() for p in self.parameters()), [*self.state_dict()]
+
+
+def test_the_module_finds_the_other_tensors_among_its_parameters():
+    model, x = Penalised(), np.ones((1, 2))
+    weight = Tensor(2 * np.eye(2), requires_grad=True)
+    y, names = ta.functional_call(model, {"inner.weight": weight, "shift": np.ones(2)}, x)
+    assert y.item() == 12 and names == ["shift", "inner.weight"] == [*model.state_dict()]
+    y.backward()
+    np.testing.assert_array_equal(weight.grad.numpy(), 1 + 4 * np.eye(2))
+    assert model(x)[0].item() != 12
+
+
+def test_a_call_inside_a_call_replaces_what_was_replaced():
+    inner = nn.Linear(1, 1, dtype=np.float64)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            self.inner = inner
+
+        def forward(self, x):
+            return ta.functional_call(inner, {"weight": inner.weight * 3}, x) + inner(x)
+
+    weight, own = Tensor([[2.0]], requires_grad=True, dtype=np.float64), [inner.weight, inner.bias]
+    y = ta.functional_call(Twice(), {"inner.weight": weight, "inner.bias": np.zeros(1)}, np.ones((1, 1)))
+    y.backward()
+    assert y.item() == 8 and weight.grad.item() == 4
+    assert inner.weight is own[0] and inner.bias is own[1] and list(inner.parameters()) == own
+
+
+def test_calls_of_several_threads_do_not_see_each_others_parameters():
+    model, x, wrong, interval = nn.Linear(1, 1), np.ones((1, 1), np.float32), [], sys.getswitchinterval()
+    own = model.weight
+
+    def run(k):
+        given = {"weight": nn.Parameter([[float(k)]]), "bias": nn.Parameter([0.0])}
+        wrong.extend(k for _ in range(200) if ta.functional_call(model, given, x).item() != k)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(3)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong and model.weight is own

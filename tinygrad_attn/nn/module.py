@@ -44,6 +44,9 @@ ELSEWHERE = {
 _PLAIN = {bool, int, float, str, type(None)}
 _HOLDERS = {list, dict, set, OrderedDict, defaultdict, deque}    # in which a Module's parameters would not be found
 
+replaced: dict[tuple[int, str], Any] = {}
+"""By id of a module and name: the parameter or buffer there in whose place functional_call has put another tensor for the time being."""
+
 
 def check_name(name: Any) -> str:
     """The name, or TypeError or ValueError for one that a `state_dict` could not hold: a dot there stands between modules."""
@@ -160,7 +163,7 @@ class Module:
     def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
         """(name, value) of the attributes of this kind, in the order in which they were first assigned."""
         for name, value in self.__dict__.items():
-            if isinstance(value, kind):
+            if isinstance(replaced.get((id(self), name), value), kind):
                 yield name, value
             elif value.__class__ in _HOLDERS:
                 self._refuse(value)
@@ -221,6 +224,9 @@ class Module:
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once: what an optimiser takes."""
+        if replaced:
+            yield from (value for _, value in self.named_parameters("", recurse))
+            return
         seen: set[int] = set()
         stack: list[Module] = [self]
         while stack:                                 # one walk for both kinds: this is called at every training step

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from ..engine import Variable
-from ..errors import describe, nearest
+from ..errors import describe, nearest, unmade
 from ..record import watching
 from ..tensor import Tensor
-from .module import Buffer, Module, Parameter
+from .module import Buffer, Module, Parameter, replaced
+
+_alone = threading.RLock()
+"""One call at a time: it changes the module, and puts back what it has found there."""
 
 
 def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], args: Any = (), kwargs: Mapping[str, Any] | None = None, *,
@@ -23,25 +28,36 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], a
         loss(ta.functional_call(model, stepped, x)).backward()       # also through the step
 
     Those that are not named stay the module's own, and so does everything once the call has ended; gradients reach the tensors that
-    were given.  `args` is a tuple, or the only argument.  A parameter that the module has under several names is replaced under all of
-    them, unless `tie_weights=False`; with `strict` every parameter and buffer must be given.  Raises ValueError for a name the module
-    does not have, a shape that is not the parameter's, or two values for one shared parameter; TypeError for what is no mapping.  As
-    torch.func.functional_call.
+    were given, also in several mappings.  `args` is a tuple, or the only argument, or None.  A parameter that the module has under
+    several names is replaced under all of them, unless `tie_weights=False`; with `strict` every parameter and buffer must be given.
+    Calls of several threads wait for each other; but module(x) elsewhere would meanwhile see the other tensors: give each thread a
+    copy.deepcopy(module).  Raises ValueError for a name the module does not have or that comes twice, a shape that is not the
+    parameter's, or two values for one shared parameter; TypeError for what is no module or no mapping.  As torch.func.functional_call.
     """
-    if not isinstance(parameters_and_buffers, Mapping):
+    if not isinstance(module, Module):
+        raise TypeError(f"functional_call takes the module first, got {describe(module)}.{unmade(module)}")
+    several = isinstance(parameters_and_buffers, (tuple, list))
+    mappings = parameters_and_buffers if several else [parameters_and_buffers]
+    if not all(isinstance(mapping, Mapping) for mapping in mappings):
         raise TypeError("functional_call takes a mapping from dotted names to tensors, such as dict(model.named_parameters()), got "
                         f"{describe(parameters_and_buffers)}.")
+    if twice := [name for name, count in Counter(name for mapping in mappings for name in mapping).items() if count > 1]:
+        raise ValueError(f"functional_call got {', '.join(map(repr, twice))} in several mappings; leave them in one.")
+    args = () if args is None else args if isinstance(args, tuple) else (args,)
+    with _alone:
+        return _call(module, dict(item for mapping in mappings for item in mapping.items()), args, kwargs or {}, tie_weights, strict)
+
+
+def _call(module: Module, others: dict[str, Any], args: tuple, kwargs: Mapping[str, Any], tie_weights: bool, strict: bool) -> Any:
     own = {(f"{path}.{name}" if path else name): (inside, name, value) for path, inside in module.named_modules(remove_duplicate=False)
            for kind in (Parameter, Buffer) for name, value in inside._own(kind)}
     given: dict[str, Any] = {}
-    for name, value in parameters_and_buffers.items():
+    for name, value in others.items():
         if name not in own:
             raise ValueError(f"{type(module).__name__} has no parameter or buffer {name!r}.{nearest(str(name), own)}")
         given[name] = value if isinstance(value, Variable) else Tensor(value, dtype=own[name][2].dtype)
         if given[name].shape != own[name][2].shape:
             raise ValueError(f"{name!r} of {type(module).__name__} has the shape {own[name][2].shape}, but {describe(value)} was given.")
-    if strict and (missing := [name for name in own if name not in given]):
-        raise ValueError(f"functional_call with strict=True takes all parameters and buffers; missing: {', '.join(missing)}.")
     if tie_weights:
         shared: dict[int, tuple[str, Any]] = {}
         for name, value in given.items():
@@ -50,9 +66,11 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], a
                 raise ValueError(f"{known[0]!r} and {name!r} are one parameter, and got two values. Give one of them, or pass "
                                  "tie_weights=False.")
         given = {name: shared[id(value)][1] for name, (_, _, value) in own.items() if id(value) in shared}
-    others = _Others([(*own[name], value) for name, value in given.items()])
-    with watching(others), others.in_place():
-        return module(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
+    if strict and (missing := [name for name in own if name not in given]):
+        raise ValueError(f"functional_call with strict=True takes all parameters and buffers; missing: {', '.join(missing)}.")
+    put = _Others([(*own[name], value) for name, value in given.items()])
+    with watching(put), put.in_place():
+        return module(*args, **kwargs)
 
 
 class _Others:
@@ -64,13 +82,19 @@ class _Others:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The module with the other tensors, inside the block."""
-        try:
-            for module, name, _, other in self.rows:
-                module.__dict__[name] = other
-            yield
-        finally:
-            for module, name, own, _ in self.rows:
-                module.__dict__[name] = own
+        with _alone:
+            outer = {(id(module), name): replaced.get((id(module), name), own) for module, name, own, _ in self.rows}
+            nested = {place for place in outer if place in replaced}
+            try:
+                for module, name, _, other in self.rows:
+                    replaced[id(module), name] = outer[id(module), name]
+                    module.__dict__[name] = other
+                yield
+            finally:
+                for module, name, own, _ in self.rows:
+                    module.__dict__[name] = own
+                    if (id(module), name) not in nested:
+                        replaced.pop((id(module), name), None)
 
     def forward(self, *_: Any) -> None: pass
     def backward(self, *_: Any) -> None: pass
