@@ -752,3 +752,32 @@ def test_a_layer_frozen_for_one_forward_pass_alone_gets_nothing_of_it():
             grad(y.sum(), list(judged.parameters()), retain_graph=True)
         y.sum().backward()
         assert all(p.grad is None for p in judged.parameters()) and all(p.grad is not None for p in made.parameters())
+
+
+def test_a_tensor_that_is_frozen_and_thawed_by_turns_is_a_constant_to_every_op_of_a_frozen_time():
+    torch = require("torch")
+    found = []
+    for x, w in ((Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)),
+                 (torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True))):
+        y = 0
+        for turn in range(7):
+            w.requires_grad_(turn % 2 == 0)
+            y = y + 2**turn * x * w
+        y.backward()
+        found.append([x.grad.item(), w.grad.item()])
+    assert found[0] == found[1] == [381, 170]
+
+
+def test_more_turns_than_are_known_are_said_and_take_no_more_memory():
+    x, w = Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)
+    old, new = x * w, []
+    for _ in range(200):
+        w.requires_grad_(False)
+        new = [x * w]
+        w.requires_grad_()
+        new.append(x * w)
+    sum(new).backward()
+    assert (x.grad.item(), w.grad.item()) == (6, 2)
+    assert sum(map(len, (turns for _, turns, _ in guard.frozen.values()))) <= 2 * guard.TURNS
+    with pytest.raises(ValueError, match="frozen and thawed more than 64 times since it was used"):
+        old.backward()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import weakref
 import zlib
+from bisect import bisect
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
@@ -29,6 +30,7 @@ from numpy import ndarray
 from .errors import INNER, describe, quoted
 
 LARGE = 1 << 17                   # bytes, from where the checksum is made of sums
+TURNS = 64                        # so many times that a tensor was frozen and thawed are known, the latest
 
 tick = count(1).__next__
 """The clock of the package: every recorded op and every known change takes the next number."""
@@ -48,7 +50,8 @@ class Watch:
 
 watched: dict[int, Watch] = {}     # by id of the array that owns the memory, or of the operand
 handed_out: dict[int, Any] = {}    # those of them that users can reach, each with the weak reference that takes it out
-frozen: dict[int, tuple[Any, int, int]] = {}     # by id of a tensor: its weak reference, and from when to when it last wanted no gradient
+# By id of a tensor: its weak reference, when it was frozen and thawed by turns, and until when that is no longer known.
+frozen: dict[int, tuple[Any, tuple[int, ...], int]] = {}
 latest = 0                        # tick of the latest known change of any memory, of its being handed out, or of a tensor's being thawed
 
 
@@ -218,8 +221,10 @@ def switched(t: Any, on: bool) -> bool:
     global latest
     if on is not t._tracked:
         now = tick()
-        ref, start, _ = frozen.get(id(t)) or (_forgotten_from(frozen, t), 0, 0)
-        frozen[id(t)] = ref, start if on else now, now
+        ref, times, unknown = frozen.get(id(t)) or (_forgotten_from(frozen, t), (0,) if on else (), 0)
+        if len(times) >= 2 * TURNS:
+            times, unknown = times[2:], times[1]
+        frozen[id(t)] = ref, (*times, now), unknown
         if on and now > latest:
             latest = now
     return on
@@ -227,8 +232,12 @@ def switched(t: Any, on: bool) -> bool:
 
 def _as_used(x: Any, at: int) -> Any:
     """This input of an op that was recorded at that tick: of a tensor that wanted no gradient then the plain array."""
-    _, start, end = frozen.get(id(x), (None, 0, 0))
-    return x._data if start < at < end else x
+    _, times, unknown = frozen.get(id(x), (None, (), 0))
+    if at < unknown:
+        raise ValueError(f"{describe(x)} was frozen and thawed more than {TURNS} times since it was used here, and whether it wanted a "
+                         "gradient then is no longer known. Call backward() sooner, or write x.detach() for a part that wants none.")
+    turn = bisect(times, at)
+    return x._data if turn % 2 and turn < len(times) else x
 
 
 def check(t: Any, g: Any) -> Any:
