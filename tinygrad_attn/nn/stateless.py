@@ -37,7 +37,7 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], a
     if not isinstance(module, Module):
         raise TypeError(f"functional_call takes the module first, got {describe(module)}.{unmade(module)}")
     several = isinstance(parameters_and_buffers, (tuple, list))
-    mappings = parameters_and_buffers if several else [parameters_and_buffers]
+    mappings: Any = parameters_and_buffers if several else [parameters_and_buffers]
     if not all(isinstance(mapping, Mapping) for mapping in mappings):
         raise TypeError("functional_call takes a mapping from dotted names to tensors, such as dict(model.named_parameters()), got "
                         f"{describe(parameters_and_buffers)}.")
