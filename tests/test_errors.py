@@ -1056,3 +1056,21 @@ def test_what_stands_for_adding_to_rows_is_its_equal(shape, rows):
     got = eval(text, {"ta": ta, "a": a, "t": added, "rows": rows})
     a[rows] += added.numpy()
     assert got.requires_grad and np.array_equal(got.numpy(), a)
+
+
+@pytest.mark.parametrize("kind", [np.array, np.float32, np.float64])
+def test_a_number_may_be_an_array_without_axes_as_in_pytorch(kind):
+    x, p = t(2, 3), ta.nn.Parameter(np.zeros((2, 2)))
+    np.testing.assert_allclose(F.layer_norm(x, 3, eps=kind(0.5)).numpy(), F.layer_norm(x, 3, eps=0.5).numpy())
+    np.testing.assert_allclose(F.rms_norm(x, 3, eps=kind(0.5)).numpy(), F.rms_norm(x, 3, eps=0.5).numpy())
+    q = x.reshape(1, 2, 3)
+    np.testing.assert_allclose(F.scaled_dot_product_attention(q, q, q, scale=kind(0.5)).numpy(),
+                               F.scaled_dot_product_attention(q, q, q, scale=0.5).numpy())
+    assert isinstance(ta.nn.LayerNorm(3, eps=kind(0.5)).eps, float) and isinstance(ta.nn.RMSNorm(3, eps=kind(0.5)).eps, float)
+    settings = {"label_smoothing": kind(0.5), "ignore_index": np.array(1)}
+    assert F.cross_entropy(x, np.array([0, 1]), **settings).item() == F.cross_entropy(x[:1], np.array([0]), label_smoothing=0.5).item()
+    assert (ta.nn.init.constant_(p, kind(0.5)).numpy() == 0.5).all()
+    assert ta.nn.init.calculate_gain("leaky_relu", kind(0.5)) == ta.nn.init.calculate_gain("leaky_relu", 0.5)
+    for wrong in (np.array([0.5]), np.array(True), "0.5"):
+        with pytest.raises(TypeError, match="eps is a number"):
+            F.layer_norm(x, 3, eps=wrong)

@@ -92,10 +92,18 @@ def check_probability(p: float, function: str, name: str = "p") -> None:
         raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p}.")
 
 
-def check_number(value: Any, function: str, name: str) -> None:
-    """A number; of a Tensor the op itself says that no derivative reaches it."""
+def single(value: Any) -> Any:
+    """The number in an array of no axes, of NumPy's or PyTorch's; anything else, also a Tensor, as it is."""
+    alone = not isinstance(value, Variable) and getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if alone else value
+
+
+def check_number(value: Any, function: str, name: str) -> Any:
+    """The number; of a Tensor the op itself says that no derivative reaches it."""
+    value = single(value)
     if not isinstance(value, (int, float, np.integer, np.floating, Variable)) or isinstance(value, bool):
         raise TypeError(f"{function}: {name} is a number, got {describe(value)}.")
+    return value
 
 
 def sizes_of(normalized_shape: Any) -> tuple[int, ...]:

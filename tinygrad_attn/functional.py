@@ -112,7 +112,7 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     Raises ValueError where they do not fit, TypeError for weights that are no arrays and an eps that is no number.  (Ba et al. 2016,
     arXiv:1607.06450)
     """
-    arguments.check_number(eps, "layer_norm", "eps")
+    eps = arguments.check_number(eps, "layer_norm", "eps")
     x = real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     norm = fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference
@@ -130,7 +130,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = float(np.finfo(np.result_type(x.dtype, np.float32)).eps) if eps is None else eps
-    arguments.check_number(eps, "rms_norm", "eps")
+    eps = arguments.check_number(eps, "rms_norm", "eps")
     norm = fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference
     return norm(x, weight, ndim=ndim, eps=eps)
 
@@ -236,6 +236,7 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
     x = real(x, "cross_entropy")
     if x.ndim == 0:
         raise ValueError("cross_entropy needs a score for each class, (C,) or (N, C, ...), got a single number.")
+    label_smoothing, ignore_index = arguments.single(label_smoothing), arguments.single(ignore_index)
     if not isinstance(label_smoothing, (int, float, np.number)) or not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(label_smoothing)}.")
     axis = min(1, x.ndim - 1)
@@ -319,7 +320,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
         mask = mask.astype(q.dtype)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1] or 1)
-    arguments.check_number(scale, "scaled_dot_product_attention", "scale")
+    scale = arguments.check_number(scale, "scaled_dot_product_attention", "scale")
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
     settings: dict[str, Any] = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
     attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import guard
+from ..arguments import single
 from ..errors import describe, missing_from, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
@@ -29,7 +30,7 @@ def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
         raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, such as "
                         "layer.weight, not p.data")
     for name, number in numbers.items():
-        if not isinstance(number, (int, float, np.number)):
+        if not isinstance(single(number), (int, float, np.number)):
             raise TypeError(f"{name} is a number, got {describe(number)}")
     return tensor
 
@@ -76,7 +77,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     unless given), 3/4 "selu". Raises ValueError for any other name. Source: `torch.nn.init.calculate_gain`.
     """
     if nonlinearity == "leaky_relu":
-        slope = 0.01 if param is None else param
+        slope = 0.01 if param is None else single(param)
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
             raise ValueError(f"the negative slope of leaky_relu must be a number, got {param!r}")
         return math.sqrt(2.0 / (1 + slope**2))

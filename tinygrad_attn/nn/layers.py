@@ -135,7 +135,7 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, *, dtype: Any = None) -> None:
-        check_number(eps, "LayerNorm", "eps")
+        eps = check_number(eps, "LayerNorm", "eps")
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None)
@@ -167,7 +167,7 @@ class RMSNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
                  elementwise_affine: bool = True, *, dtype: Any = None) -> None:
         if eps is not None:
-            check_number(eps, "RMSNorm", "eps")
+            eps = check_number(eps, "RMSNorm", "eps")
         self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
         weight = Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
         self.register_parameter("weight", weight)
