@@ -101,13 +101,14 @@ def _along(weights: Any, a: Any, axis: Any) -> Any:
     return weights.reshape([n if i in axes else 1 for i, n in enumerate(a.shape)])
 
 
-def _without_nan(function: Callable, neutral: float) -> Callable:
+def without_nan(function: Callable, neutral: float) -> Callable:
+    """The function of NumPy's that takes the elements which are NaN for neutral ones."""
     def reduction(a, axis=None, *args, **kwargs):
         return function(ops.where(np.isnan(plain(a)), neutral, a), axis, *args, **kwargs)
     return reduction
 
 
-FUNCTIONS |= {np.nansum: _without_nan(_sum, 0.0), np.nanprod: _without_nan(_prod, 1.0)}
+FUNCTIONS |= {np.nansum: without_nan(_sum, 0.0), np.nanprod: without_nan(_prod, 1.0)}
 
 
 @op

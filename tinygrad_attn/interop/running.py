@@ -11,6 +11,7 @@ import numpy as np
 from .. import ops
 from ..errors import describe
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor
+from .reductions import without_nan
 from .shapes import _concatenate, _moveaxis
 
 
@@ -28,14 +29,7 @@ def _cumprod(a, axis=None, dtype=None, out=None):
     return ops.cumprod(cast(a, dtype), axis=axis)
 
 
-@rule(np.nancumsum)
-def _nancumsum(a, axis=None, dtype=None, out=None):
-    return _cumsum(ops.where(np.isnan(plain(a)), 0, a), axis, dtype, out)
-
-
-@rule(np.nancumprod)
-def _nancumprod(a, axis=None, dtype=None, out=None):
-    return _cumprod(ops.where(np.isnan(plain(a)), 1, a), axis, dtype, out)
+FUNCTIONS |= {np.nancumsum: without_nan(_cumsum, 0.0), np.nancumprod: without_nan(_cumprod, 1.0)}
 
 
 def _cumulative(name: str, function: Any, first: int, x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None,
