@@ -57,11 +57,11 @@ def _extremes(ufunc: Any, x: Any, *, axis: int) -> Any:
     return ops.take_along_axis(x, indices=np.maximum.accumulate(np.where(reached, places, 0), axis), axis=axis)
 
 
-def _scan(rule: Any, x: Any, *, axis: int) -> Any:
-    """x_0, rule(x_0, x_1), rule(rule(x_0, x_1), x_2), ... for a rule that may be bracketed otherwise: in each round of twice as many."""
+def _scan(ufunc: Any, x: Any, *, axis: int) -> Any:
+    """x_0, f(x_0, x_1), f(f(x_0, x_1), x_2), ... for an f that may be bracketed otherwise: in each round of twice as many."""
     x, done = _moveaxis(x, axis, -1), 1
     while done < x.shape[-1]:
-        x = _concatenate([x[..., :done], rule(x[..., :-done], x[..., done:])], -1)
+        x = _concatenate([x[..., :done], ufunc(x[..., :-done], x[..., done:])], -1)
         done *= 2
     return _moveaxis(x, -1, axis)
 

@@ -184,7 +184,7 @@ def _append(arr, values, axis=None):
 
 
 def _numbered(parts: list[Any]) -> tuple[Any, list[np.ndarray]]:
-    """All elements of all arrays in a row, and each array with their places there, for a NumPy function to put together."""
+    """All elements of all arrays in a row, and each array with their places there, for a NumPy function: `ops.arranged` of several."""
     starts = np.cumsum([0, *(x.size for x in parts)]).tolist()
     places = [np.arange(start, start + x.size).reshape(x.shape) for start, x in zip(starts, parts)]
     return _concatenate([_ravel(x) for x in parts]), places

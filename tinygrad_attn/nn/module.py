@@ -163,7 +163,7 @@ class Module:
     def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
         """(name, value) of the attributes of this kind, in the order in which they were first assigned."""
         for name, value in self.__dict__.items():
-            if isinstance(replaced.get((id(self), name), value), kind):
+            if isinstance(replaced.get((id(self), name), value) if replaced else value, kind):
                 yield name, value
             elif value.__class__ in _HOLDERS:
                 self._refuse(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,8 @@ _alone = threading.RLock()
 """One call at a time: it changes the module, and puts back what it has found there."""
 
 
-def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], args: Any = (), kwargs: Mapping[str, Any] | None = None, *,
-                    tie_weights: bool = True, strict: bool = False) -> Any:
+def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any] | Sequence[Mapping[str, Any]], args: Any = (),
+                    kwargs: Mapping[str, Any] | None = None, *, tie_weights: bool = True, strict: bool = False) -> Any:
     """module(*args, **kwargs) with these tensors in place of its parameters and buffers of these dotted names.
 
         names, weights = zip(*model.named_parameters())
@@ -28,11 +28,12 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any], a
         loss(ta.functional_call(model, stepped, x)).backward()       # also through the step
 
     Those that are not named stay the module's own, and so does everything once the call has ended; gradients reach the tensors that
-    were given, also in several mappings.  `args` is a tuple, or the only argument, or None.  A parameter that the module has under
-    several names is replaced under all of them, unless `tie_weights=False`; with `strict` every parameter and buffer must be given.
-    Calls of several threads wait for each other; but module(x) elsewhere would meanwhile see the other tensors: give each thread a
-    copy.deepcopy(module).  Raises ValueError for a name the module does not have or that comes twice, a shape that is not the
-    parameter's, or two values for one shared parameter; TypeError for what is no module or no mapping.  As torch.func.functional_call.
+    were given.  These may stand in several mappings, in a tuple.  `args` is a tuple, or the only argument, or None.  A parameter that
+    the module has under several names is replaced under all of them, unless `tie_weights=False`; with `strict` every parameter and
+    buffer must be given.  Calls of several threads wait for each other; but module(x) elsewhere would meanwhile see the other tensors:
+    give each thread a copy.deepcopy(module).  Raises ValueError for a name the module does not have or that comes twice, a shape that
+    is not the parameter's, or two values for one shared parameter; TypeError for what is no module or no mapping.  As
+    torch.func.functional_call.
     """
     if not isinstance(module, Module):
         raise TypeError(f"functional_call takes the module first, got {describe(module)}.{unmade(module)}")
@@ -83,18 +84,17 @@ class _Others:
     def in_place(self) -> Iterator[None]:
         """The module with the other tensors, inside the block."""
         with _alone:
-            outer = {(id(module), name): replaced.get((id(module), name), own) for module, name, own, _ in self.rows}
-            nested = {place for place in outer if place in replaced}
+            outer = set(replaced)                    # by a call around this one, which restores them
             try:
-                for module, name, _, other in self.rows:
-                    replaced[id(module), name] = outer[id(module), name]
+                for module, name, own, other in self.rows:
+                    replaced.setdefault((id(module), name), own)
                     module.__dict__[name] = other
                 yield
             finally:
                 for module, name, own, _ in self.rows:
                     module.__dict__[name] = own
-                    if (id(module), name) not in nested:
-                        replaced.pop((id(module), name), None)
+                for place in set(replaced) - outer:
+                    del replaced[place]
 
     def forward(self, *_: Any) -> None: pass
     def backward(self, *_: Any) -> None: pass

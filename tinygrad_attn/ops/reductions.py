@@ -204,8 +204,7 @@ def cumprod(x, *, axis=None):
 def _cumprod_rule(g, y, x, *, axis):
     """dx_i = y_(i-1) s_i, where s_i = g_i + x_(i+1) s_(i+1): nothing is divided by."""
     if axis is None or x.ndim == 0:
-        flat = (-1,)
-        return _cumprod_rule(g.reshape(flat), y.reshape(flat), x.reshape(flat), axis=-1).reshape(x.shape)
+        return _cumprod_rule(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
     before = np.concatenate([np.ones_like(values(y)[..., :1]), y[..., :-1]], axis=-1)
     factors, terms = x[..., 1:], 1
