@@ -134,6 +134,8 @@ def test_a_picture_of_one_step_has_that_op_bold():
     assert "penwidth=4" in graph.dot and "penwidth=4" not in viz.graph(a * b).dot
     with pytest.raises(IndexError, match="there are 3 steps, 0 to 2"):
         steps.picture(3)
+    with pytest.raises(IndexError, match="there is one step, 0; got 1"):
+        ta.backward_steps(a * b).picture(1)
 
 
 EXTERNAL = re.compile(

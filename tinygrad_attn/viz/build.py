@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from ..engine import Variable
@@ -31,9 +32,9 @@ def build(
     roots = list({id(root): root for root in roots}.values())  # one that is listed twice is one output
     if not roots:
         raise ValueError("graph() got an empty list of tensors; there is nothing to draw.")
-    if depth is not None and (not isinstance(depth, int) or depth < 0):
+    if depth is not None and (not isinstance(depth, Integral) or depth < 0):
         raise ValueError(f"depth counts how many levels of modules are opened, 0 or more (None: 1), got {depth!r}.")
-    if limit is not None and (not isinstance(limit, (int, float)) or not limit >= 4):
+    if limit is not None and (not isinstance(limit, Real) or not limit >= 4):
         raise ValueError(f"limit= is the greatest number of boxes, 4 or more, or None for no limit; got {describe(limit)}.")
     if not isinstance(expand, Iterable):
         raise TypeError(f"expand names modules to open, such as ['layers.0.self_attn'], got {describe(expand)}.")

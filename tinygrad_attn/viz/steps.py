@@ -145,7 +145,8 @@ class Steps:
     def picture(self, k: int) -> Graph:
         """The graph at step k (from 0): that op bold, its shares as bold arrows, the gradients so far in the boxes."""
         if not hasattr(k, "__index__") or not -len(self.steps) <= k < len(self.steps):
-            raise IndexError(f"there are {len(self.steps)} steps, 0 to {len(self.steps) - 1}; got {describe(k)}.")
+            steps = f"are {len(self.steps)} steps, 0 to {len(self.steps) - 1}" if len(self.steps) > 1 else "is one step, 0"
+            raise IndexError(f"there {steps}; got {describe(k)}.")
         k %= len(self.steps)
         picture = copy.deepcopy(self.base)
         known = {self.root: self.steps[0].incoming}
