@@ -71,6 +71,15 @@ def test_a_crash_is_named(capfd, tmp_path):
     assert "softmax: ends Python, SIGSEGV" in said(capfd, "softmax", path, code=1)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the limit of a process's memory is not kept, or there is none")
+def test_no_file_takes_more_than_half_of_the_memory(capfd, tmp_path):
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    path = written(tmp_path, mine=function(f"np.zeros({whole * 6 // 10}, np.uint8)")) / "mine.py"
+    assert "softmax: raises MemoryError in line" in said(capfd, "softmax", path, code=1)
+    written(tmp_path, mine=f"import numpy as np\nnp.zeros({whole // 4}, np.uint8)\n{RIGHT}")
+    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
+
+
 def test_what_goes_on_behind_the_answer_keeps_nobody_waiting(capfd, tmp_path):
     """A thread that never ends, and a standard output that is closed."""
     loop = "import threading, time\nthreading.Thread(target=lambda: time.sleep(1000)).start()\n"

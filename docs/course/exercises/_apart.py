@@ -15,6 +15,11 @@ from pathlib import Path
 
 from _marking import Exercise, Line, Marks
 
+try:
+    import resource
+except ImportError:                                  # on Windows
+    resource = None  # type: ignore[assignment]
+
 HERE = Path(__file__).resolve().parent
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
@@ -80,6 +85,7 @@ def child(name: str, file: str, told: str) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")        # as in the command line
     sys.argv[:] = [file]
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    _leave_memory()
     chosen, marks = find(name), Marks(Path(file), tell)
     try:
         if marks.load():
@@ -91,6 +97,13 @@ def child(name: str, file: str, told: str) -> None:
         with contextlib.suppress(Exception):         # closed, or put in another's place
             stream.flush()
     os._exit(0)                                      # at once, whatever threads the file has left
+
+
+def _leave_memory() -> None:
+    """Half of the machine's memory is enough for any answer: a list that grows for ever ends in a MemoryError, not in a machine that stands."""
+    if resource is not None:
+        half, (_, most) = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (half if most < 0 else min(half, most), most))
 
 
 def _end_with(parent: int) -> None:
