@@ -315,6 +315,20 @@ def _(draw):
     return Sample([x], lambda x: ops.windows(x, sizes=tuple(sizes), axes=tuple(axes)), theirs)
 
 
+@entry("convolve")
+def _(draw):
+    a, v = (numbers(draw, (draw(st.integers(1, 6)),)) for _ in "av")
+    mode = draw(st.sampled_from(["full", "same", "valid"]))
+
+    def theirs(a, v):
+        long, short = (a, v) if len(a) >= len(v) else (v, a)
+        whole = torch.nn.functional.conv1d(long[None, None], short.flip(0)[None, None], padding=len(short) - 1)[0, 0]
+        start, size = {"full": (0, len(whole)), "same": ((len(short) - 1) // 2, len(long)),
+                       "valid": (len(short) - 1, len(long) - len(short) + 1)}[mode]
+        return whole[start:start + size]
+    return Sample([a, v], lambda a, v: ops.convolve(a, v, mode=mode), theirs)
+
+
 @entry("overlapped")
 def _(draw):
     full, size, axis = list(draw(shapes(min_dims=1))), draw(st.integers(1, 3)), draw(st.integers(-1, 0))

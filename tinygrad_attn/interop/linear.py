@@ -99,21 +99,15 @@ def _two_vectors(function: str, a: Any, v: Any, mode: str) -> Any:
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """y_n = sum over m of a_m v_(n - m)"""
     a, v = _two_vectors("convolve", a, v, mode)
-    if len(v) > len(a):
-        a, v = v, a
-    n, m = len(a), len(v)
-    windows = ops.pad(a, width=((m - 1, m - 1),), value=0)[np.arange(n + m - 1)[:, None] + np.arange(m)]
-    full = ops.matmul(windows, ops.flip(v))
-    start, stop = {"full": (0, n + m - 1), "same": ((m - 1) // 2, (m - 1) // 2 + n), "valid": (m - 1, n)}[mode]
-    return full[start:stop]
+    return ops.convolve(a, v, mode=mode)
 
 
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """y_k = sum over n of a_(n + k) v_n"""
     a, v = _two_vectors("correlate", a, v, mode)
     if len(v) > len(a):                              # as NumPy, since that decides what is the middle of an even length
-        return ops.flip(convolve(v, ops.flip(a), mode))
-    return convolve(a, ops.flip(v), mode)
+        return ops.flip(ops.convolve(v, ops.flip(a), mode=mode))
+    return ops.convolve(a, ops.flip(v), mode=mode)
 
 
 # ---- np.linalg
@@ -277,6 +271,15 @@ def cond(x: Any, p: Any = None) -> Any:
     return matrix_norm(x, ord=p) * matrix_norm(ops.inv(x), ord=p)
 
 
+def _times_itself(a: Any, n: int) -> Any:
+    """a^n, n > 0.  a^13 = (a^6)^2 a: as many products as n has binary digits, and once more for each 1 among them."""
+    if n == 1:
+        return a
+    half = _times_itself(a, n // 2)
+    square = ops.matmul(half, half)
+    return ops.matmul(square, a) if n % 2 else square
+
+
 def matrix_power(a: Any, n: int) -> Any:
     """a times itself n times; the inverse for negative n."""
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
@@ -285,8 +288,7 @@ def matrix_power(a: Any, n: int) -> Any:
         raise TypeError(f"np.linalg.matrix_power takes a whole number as the power, got {describe(n)}.")
     if n == 0:
         return ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)    # of a's shape, and its slope by a is 0
-    base = ops.inv(a) if n < 0 else a
-    return functools.reduce(ops.matmul, [base] * abs(n))
+    return _times_itself(ops.inv(a) if n < 0 else a, abs(n))
 
 
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:

@@ -23,4 +23,4 @@ from .shapes import (
     triu,
 )
 from .trigonometric import *  # noqa: F403
-from .windows import overlapped, windows
+from .windows import convolve, overlapped, windows

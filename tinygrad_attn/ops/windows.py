@@ -1,4 +1,4 @@
-"""Windows that slide over an array, of which convolutions and moving averages are made, and their adjoint."""
+"""Windows that slide over an array, of which convolutions and moving averages are made, their adjoint, and the convolution of vectors."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def overlapped(g, *, sizes, axes, shape):
 
 windows.vjp(lambda g, y, x, *, sizes, axes: overlapped(g, sizes=sizes, axes=axes, shape=x.shape))
 overlapped.vjp(lambda gg, y, g, *, sizes, axes, shape: windows(gg, sizes=sizes, axes=axes))
+
+
+@op(fresh=True)
+def convolve(a, v, *, mode):
+    """y_n = sum over m of a_m v_(n - m); `mode` says how much of it: "full", "same" (the middle) or "valid" (where they overlap wholly)."""
+    return np.convolve(a, v, mode)
+
+
+def _full(g, a, v, mode):
+    """A cotangent of the whole convolution, with zeros where `mode` left something out."""
+    shorter, length = min(a.size, v.size), a.size + v.size - 1
+    start = {"full": 0, "same": (shorter - 1) // 2, "valid": shorter - 1}[mode]
+    return np.pad(g, (start, length - start - g.size))
+
+
+convolve.vjp(lambda g, y, a, v, *, mode: np.convolve(_full(g, a, v, mode), v[::-1], "valid"),
+             lambda g, y, a, v, *, mode: np.convolve(_full(g, a, v, mode), a[::-1], "valid"))
