@@ -34,9 +34,10 @@ def _matmul_by_left(g, y, a, b):
 
 
 def _matmul_by_right(g, y, a, b):
-    if a.ndim == 1:                                   # a row vector
-        a = a.reshape(1, -1)
-        g = g.reshape(1) if b.ndim == 1 else g.reshape(*g.shape[:-1], 1, g.shape[-1])
+    if a.ndim == 1:
+        if b.ndim == 1:
+            return g * a
+        a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, g.shape[-1])        # a row vector
     if b.ndim == 1:
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
     if b.ndim == 2:                                   # one matrix for all rows: fold them, and the product sums over them
