@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, grad, nn, no_grad, op, ops
+from tinygrad_attn import Tensor, detect_anomaly, grad, nn, no_grad, op, ops
 from tinygrad_attn.check import gradcheck
 
 
@@ -369,6 +369,36 @@ def test_an_optimiser_step_leaves_the_graph_alone():
         (x * x).sum().backward()
         step.step()
     assert x.is_leaf and x.requires_grad
+
+
+@pytest.mark.parametrize("pick", [
+    lambda x, t: x[t], lambda x, t: x[-1 - t], lambda x, t: x[t:t + 3, 1:], lambda x, t: x[None, t, ..., ::2],
+    lambda x, t: x[np.arange(300) % (t + 2) == 0], lambda x, t: x[[t, 0, t]], lambda x, t: x[:, [0, t, 0]],
+    lambda x, t: x[[t, t, 0], [1, 1, 2]], lambda x, t: x[np.arange(600) % (17 * t + 100)], lambda x, t: x[np.zeros(0, int)],
+    lambda x, t: F.embedding(np.array([[t, 0, t]]), x), lambda x, t: F.embedding(np.arange(600) % (17 * t + 100), x)])
+def test_a_loop_that_picks_parts_asks_once_for_an_array_of_the_whole(monkeypatch, pick):
+    """x[0], x[1], ... of T rows would otherwise take T * T; each share is added where it belongs."""
+    r = np.random.default_rng(0)
+    x = Tensor(r.standard_normal((300, 64)), requires_grad=True)
+    alone = [pick(x, t) for t in range(5)]
+    weights = [r.standard_normal(y.shape) for y in alone]
+    expected = sum(grad((y * w).sum(), x)[0].numpy() for y, w in zip(alone, weights, strict=True))
+    calls = []
+
+    def counted(rule):
+        return lambda *arrays, **settings: calls.append(1) or rule(*arrays, **settings)
+
+    for picking in (ops.getitem, ops.embedding):
+        monkeypatch.setattr(picking, "partials", tuple(map(counted, picking.partials)))
+    loss = sum((pick(x, t) * w).sum() for t, w in enumerate(weights))
+    np.testing.assert_allclose(grad(loss, x, retain_graph=True)[0].numpy(), expected, rtol=1e-12, atol=1e-12)
+    assert len(calls) == 1
+    again, = grad(loss, x, create_graph=True)     # where the gradients are recorded, each is an op
+    np.testing.assert_allclose(again.numpy(), expected, rtol=1e-12, atol=1e-12)
+    assert len(calls) == 6
+    with detect_anomaly():
+        loss.backward()
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_scatter_is_the_adjoint_of_getitem():

@@ -190,12 +190,9 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
 
     for root, seed in zip(roots, seeds, strict=True):
         if wants is None or id(root) in wants:
-            if root in grads:                        # it was listed twice
-                grads[root] = grads[root] + seed
-                continue
-            grads[root] = seed
-            if root._record is not None and (goal is None or id(root) in leads):
+            if root._record is not None and root not in grads and (goal is None or id(root) in leads):
                 heappush(heap, (-root._record[0], root))
+            grads[root] = grads[root] + seed if root in grads else seed          # it may be listed twice
     while heap or hand is not None:
         if hand is not None and not (heap and -heap[0][0] > hand._record[0]):
             t, g = hand, hand_grad
@@ -219,8 +216,11 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
         if latest > record[0] or special and record[5] & WATCHED:
             record = guard.check(t, g)
         rules = op.partials
-        if special or not rules:
-            parts: Any = _parts(t, g, create_graph, wants)
+        if special and op.adds is not None and id(record[6]) in own and not (create_graph or observers):
+            op.adds(grads[record[6]], g, **record[2])            # a loop over x[0], x[1], ... adds no array of x's size for each
+            parts: Any = ()
+        elif special or not rules:
+            parts = _parts(t, g, create_graph, wants)
         elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b

@@ -111,8 +111,8 @@ class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
     # What each call reads is quicker found in slots; functools.update_wrapper needs the dictionary beside them.
-    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "reads", "defaults", "_special", "__dict__",
-                 "__weakref__")
+    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "reads", "adds", "defaults", "_special",
+                 "__dict__", "__weakref__")
     __name__: str
 
     def __init__(self, forward: Callable[..., Any], *, broadcasts: bool = False, saves: bool = False,
@@ -128,6 +128,8 @@ class Op:
         self.partials: tuple[Any, ...] = ()          # rules, None where there is none
         self.joint: Callable[..., Any] | None = None
         self._joint_asks_needs = False
+        # Adds the first input's gradient to an array that is ours, `(total, g, **static)`, where few of its elements are not 0.
+        self.adds: Callable[..., Any] | None = None
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         self.signature = inspect.Signature() if isinstance(forward, ufunc) else inspect.signature(forward)
         parameters = tuple(self.signature.parameters.values())
@@ -155,7 +157,7 @@ class Op:
                              "settings keyword-only (after a *).")
         for rule in partials:
             self._mind(rule, len(partials))
-        self.partials, self.joint = partials, None
+        self.partials, self.joint, self.adds = partials, None, None
         return self
 
     def _mind(self, rule: Any, inputs: int) -> None:
@@ -178,7 +180,7 @@ class Op:
 
         It is called as `rule(g, y, *inputs, **static)`, plus `saved=` if the op saves and `needs=` (a tuple of booleans) if it asks.
         """
-        self.partials, self.joint = (), rule
+        self.partials, self.joint, self.adds = (), rule, None
         self._joint_asks_needs = "needs" in inspect.signature(rule).parameters
         return rule
 

@@ -73,7 +73,7 @@ def _scatter_rows(g, axis, indices, shape, width):
     _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1:]), shape)
     out = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), g.dtype)
     rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
-    add_rows(out.reshape(-1, width), indices.reshape(-1), contiguous(rows).reshape(-1, width))
+    add_rows(out.reshape(-1, width), indices.reshape(-1), contiguous(rows).reshape(-1, width), zeros=True)
     return contiguous(np.moveaxis(out, 0, axis))
 
 
@@ -92,7 +92,18 @@ def _from_front(indices, size):
     return indices % size if low < 0 else indices    # -1 and size - 1 are one place
 
 
-getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
+def _add_at(total, g, *, index):
+    """total += scatter(g), in place: of a few elements no array of the whole size is made, which a loop over x[0], x[1], ... feels."""
+    single = _single(index)
+    if _is_basic(index):
+        total[index] += g
+    elif single is not None and single[0] == 0 and total.ndim > 1 and g.size and total.flags.c_contiguous:
+        add_rows(total.reshape(len(total), -1), single[1].reshape(-1), g.reshape(single[1].size, -1))
+    else:
+        total += scatter.forward(g, index=index, shape=total.shape)
+
+
+getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape)).adds = _add_at
 scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
 
 
@@ -106,12 +117,12 @@ def embedding(weight, *, indices):
 def embedding_backward(g, *, indices, rows):
     """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
     out = np.zeros((rows, g.shape[-1]), g.dtype)
-    add_rows(out, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]))
+    add_rows(out, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]), zeros=True)
     return out
 
 
-def add_rows(out, indices, g):
-    """out[i] += g row by row, for `out` (V, E) full of zeros, indices (N,) and g (N, E)."""
+def add_rows(out, indices, g, zeros=False):
+    """out[i] += g row by row, for `out` (V, E), indices (N,) and g (N, E); sooner done where `out` is known to be full of zeros."""
     if not indices.size:
         return
     rows, width = out.shape
@@ -130,16 +141,21 @@ def add_rows(out, indices, g):
     # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows are sooner worth a call of their own.
     most = max(1024 // width, 8)
     seldom = counts <= most
-    out[flat[starts[seldom]]] = g[order[starts[seldom]]]
+    first = starts[seldom]
+    out[flat[first]] = g[order[first]] if zeros else out[flat[first]] + g[order[first]]
     for use in range(1, min(int(counts.max()), most)):
         places = starts[seldom & (counts > use)] + use
         out[flat[places]] += g[order[places]]
     one = np.ones(int(counts.max()), g.dtype)        # what is used often: a product with ones is the fastest sum
     for start, count in zip(starts[~seldom].tolist(), counts[~seldom].tolist(), strict=True):
-        one[:count].dot(g[order[start:start + count]], out=out[flat[start]])
+        out[flat[start]] += one[:count].dot(g[order[start:start + count]])
 
 
-embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0]))
+def _add_to_table(total, g, *, indices):
+    add_rows(total, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]))
+
+
+embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0])).adds = _add_to_table
 embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
 
 
