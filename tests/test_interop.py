@@ -11,8 +11,9 @@ from numpytable import CASES, FLAT, P, R
 from support import require
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor
+from tinygrad_attn import Tensor, ops
 from tinygrad_attn.check import gradgradcheck
+from tinygrad_attn.check.byhand import newest_first
 from tinygrad_attn.interop import FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
 
 IDS = [f"{i}-{function.__name__}" for i, (_, function, _, _) in enumerate(CASES)]
@@ -666,3 +667,16 @@ def test_a_matrix_of_zeros_has_an_infinite_condition_and_an_empty_one_none():
     np.testing.assert_array_equal(np.linalg.cond(Tensor(both)).numpy(), np.linalg.cond(both))
     with pytest.raises(ValueError, match="empty matrix"):
         np.linalg.cond(Tensor(np.zeros((0, 0))), 1)
+
+
+def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
+    a, b, c, x = (Tensor(np.ones(shape), requires_grad=True) for shape in ((4, 9), (9, 9), (9, 7), (7,)))
+    y = np.linalg.multi_dot([a, b, c, x])
+    assert y._node.inputs[0] is a and [t.shape for t in newest_first([y])] == [(4,), (9,), (9,)]         # always a matrix and a vector
+    assert [t.shape for t in newest_first([np.linalg.multi_dot([x, np.ones((7, 4)), a])])] == [(9,), (4,)]
+
+
+@pytest.mark.parametrize("power, products", [(1, 0), (2, 1), (13, 5), (-64, 6), (1000, 14)])
+def test_a_power_of_a_matrix_takes_as_many_products_as_the_exponent_has_digits(power, products):
+    a = Tensor(np.eye(2), requires_grad=True)
+    assert sum(t._node.op is ops.matmul for t in newest_first([np.linalg.matrix_power(a, power)])) == products

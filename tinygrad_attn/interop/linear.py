@@ -292,9 +292,27 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
-    """The product of all, one after the other."""
+    """The product of all, bracketed so that the fewest numbers are multiplied; the first and the last may be vectors."""
     refuse("linalg.multi_dot", out=out)
-    return functools.reduce(dot, arrays)
+    arrays = list(arrays)
+    shapes = [np.shape(x) for x in arrays]
+    if len(arrays) < 2 or any(len(shape) not in ((1, 2) if i in (0, len(arrays) - 1) else (2,)) for i, shape in enumerate(shapes)):
+        raise ValueError("np.linalg.multi_dot takes two or more matrices, of which the first and the last may be vectors; got "
+                         f"{', '.join(map(describe, arrays)) or 'nothing'}.")
+    sizes = [*(shape[0] if i or len(shape) == 2 else 1 for i, shape in enumerate(shapes)), (*shapes[-1], 1)[1]]
+
+    @functools.cache
+    def cheapest(i: int, j: int) -> tuple[int, int]:
+        """How many multiplications the product of arrays i to j - 1 takes, and before which of them its last one is."""
+        if j - i == 1:
+            return 0, i
+        return min((cheapest(i, k)[0] + cheapest(k, j)[0] + sizes[i] * sizes[k] * sizes[j], k) for k in range(i + 1, j))
+
+    def product(i: int, j: int) -> Any:
+        k = cheapest(i, j)[1]
+        return arrays[i] if j - i == 1 else dot(product(i, k), product(k, j))
+
+    return product(0, len(arrays))
 
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
