@@ -375,7 +375,8 @@ def test_an_optimiser_step_leaves_the_graph_alone():
     lambda x, t: x[t], lambda x, t: x[-1 - t], lambda x, t: x[t:t + 3, 1:], lambda x, t: x[None, t, ..., ::2],
     lambda x, t: x[np.arange(300) % (t + 2) == 0], lambda x, t: x[[t, 0, t]], lambda x, t: x[:, [0, t, 0]],
     lambda x, t: x[[t, t, 0], [1, 1, 2]], lambda x, t: x[np.arange(600) % (17 * t + 100)], lambda x, t: x[np.zeros(0, int)],
-    lambda x, t: F.embedding(np.array([[t, 0, t]]), x), lambda x, t: F.embedding(np.arange(600) % (17 * t + 100), x)])
+    lambda x, t: F.embedding(np.array([[t, 0, t]]), x), lambda x, t: F.embedding(np.arange(600) % (17 * t + 100), x),
+    lambda x, t: np.take_along_axis(x, np.full((1, 64), t), 0), lambda x, t: np.take_along_axis(x, np.full((300, 1), t), 1)])
 def test_a_loop_that_picks_parts_asks_once_for_an_array_of_the_whole(monkeypatch, pick):
     """x[0], x[1], ... of T rows would otherwise take T * T; each share is added where it belongs."""
     r = np.random.default_rng(0)
@@ -388,7 +389,7 @@ def test_a_loop_that_picks_parts_asks_once_for_an_array_of_the_whole(monkeypatch
     def counted(rule):
         return lambda *arrays, **settings: calls.append(1) or rule(*arrays, **settings)
 
-    for picking in (ops.getitem, ops.embedding):
+    for picking in (ops.getitem, ops.embedding, ops.take_along_axis):
         monkeypatch.setattr(picking, "partials", tuple(map(counted, picking.partials)))
     loss = sum((pick(x, t) * w).sum() for t, w in enumerate(weights))
     np.testing.assert_allclose(grad(loss, x, retain_graph=True)[0].numpy(), expected, rtol=1e-12, atol=1e-12)
@@ -399,6 +400,10 @@ def test_a_loop_that_picks_parts_asks_once_for_an_array_of_the_whole(monkeypatch
     with detect_anomaly():
         loss.backward()
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-12, atol=1e-12)
+    columns = np.asfortranarray(r.standard_normal(x.shape))      # the gradient lies column by column when the shares come
+    loss = sum((pick(x, t) * w).sum() for t, w in enumerate(weights)) + (x * columns).sum() + (x * columns).sum()
+    np.testing.assert_allclose(grad(loss, x)[0].numpy(), expected + 2 * columns, rtol=1e-12, atol=1e-12)
+    assert len(calls) == 11                          # in the pass that is watched each rule is asked, in this one none
 
 
 def test_scatter_is_the_adjoint_of_getitem():

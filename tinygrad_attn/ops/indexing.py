@@ -50,31 +50,45 @@ def scatter(g, *, index, shape):
     `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's index_add do, as a result of its own.
     Raises IndexError for an index that `shape` does not have, ValueError for a g of another shape than these places.
     """
-    g, shape = np.asarray(g), (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    single = _single(index)
-    if single is not None and len(shape) > 1 and (width := math.prod(shape) // max(shape[single[0]], 1)):
-        return _scatter_rows(g, *single, shape, width)
-    parts = index if isinstance(index, tuple) else (index,)
+    g = np.asarray(g)
     out = np.zeros(shape, g.dtype)
-    if _is_basic(index):
+    add_at(out, g, index=index, zeros=True)
+    return out
+
+
+def add_at(out, g, *, index, zeros=False):
+    """out[index] += g, and where an index is repeated the shares add up; sooner done where `out` is known to be full of zeros.
+
+    A loop over x[0], x[1], ... so adds to the one gradient of x, where `scatter` would make an array of x's size for each.
+    """
+    single, parts, shape = _single(index), index if isinstance(index, tuple) else (index,), out.shape
+    if _is_basic(index) and zeros:
         out[index] = g
-    elif len(parts) == out.ndim and all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in parts):
+    elif _is_basic(index):
+        out[index] += g
+    elif single is not None and out.ndim > 1 and out.size:
+        _add_rows_along(out, g, *single, zeros)
+    elif len(parts) == out.ndim and out.flags.c_contiguous and all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts):
         # Single elements, by their places.
         places = parts[0] if out.ndim == 1 else np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
         _check_shape(g, places.shape, shape)
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
     else:
         np.add.at(out, index, g)
-    return out
 
 
-def _scatter_rows(g, axis, indices, shape, width):
-    """The same for indices along one axis, to each of which `width` numbers belong."""
+def _add_rows_along(out, g, axis, indices, zeros):
+    """The same for indices along one axis, to each of which a row of numbers belongs."""
+    shape = out.shape
     _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1:]), shape)
-    out = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), g.dtype)
-    rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
-    add_rows(out.reshape(-1, width), indices.reshape(-1), contiguous(rows).reshape(-1, width), zeros=True)
-    return contiguous(np.moveaxis(out, 0, axis))
+    width = out.size // shape[axis]
+    rows = contiguous(np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))).reshape(-1, width)
+    if axis == 0 and out.flags.c_contiguous:
+        add_rows(out.reshape(-1, width), indices.reshape(-1), rows, zeros)
+    else:
+        turned = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), out.dtype)
+        add_rows(turned.reshape(-1, width), indices.reshape(-1), rows, zeros=True)
+        out += np.moveaxis(turned, 0, axis)
 
 
 def _check_shape(g, places, shape):
@@ -92,18 +106,7 @@ def _from_front(indices, size):
     return indices % size if low < 0 else indices    # -1 and size - 1 are one place
 
 
-def _add_at(total, g, *, index):
-    """total += scatter(g), in place: of a few elements no array of the whole size is made, which a loop over x[0], x[1], ... feels."""
-    single = _single(index)
-    if _is_basic(index):
-        total[index] += g
-    elif single is not None and single[0] == 0 and total.ndim > 1 and g.size and total.flags.c_contiguous:
-        add_rows(total.reshape(len(total), -1), single[1].reshape(-1), g.reshape(single[1].size, -1))
-    else:
-        total += scatter.forward(g, index=index, shape=total.shape)
-
-
-getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape)).adds = _add_at
+getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape)).adds = add_at
 scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
 
 
@@ -151,11 +154,8 @@ def add_rows(out, indices, g, zeros=False):
         out[flat[start]] += one[:count].dot(g[order[start:start + count]])
 
 
-def _add_to_table(total, g, *, indices):
-    add_rows(total, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]))
-
-
-embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0])).adds = _add_to_table
+embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0]))
+embedding.adds = lambda total, g, *, indices: add_at(total, g, index=indices)
 embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
 
 
@@ -185,4 +185,15 @@ def _places(indices, axis, shape):
     return places
 
 
-take_along_axis.vjp(lambda g, y, x, *, indices, axis: scatter(g, index=_places(indices, axis, x.shape), shape=(x.size,)).reshape(x.shape))
+def _add_along_axis(total, g, *, indices, axis):
+    whole = contiguous(total)                        # nearly always total itself
+    add_at(whole.reshape(-1), g, index=_places(indices, axis, total.shape))
+    if whole is not total:
+        total[...] = whole
+
+
+def _along_axis(g, y, x, *, indices, axis):
+    return scatter(g, index=_places(indices, axis, x.shape), shape=(x.size,)).reshape(x.shape)
+
+
+take_along_axis.vjp(_along_axis).adds = _add_along_axis
