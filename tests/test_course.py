@@ -22,7 +22,8 @@ def marker():
         yield cli.load(EXERCISES / "mark.py")
     finally:
         sys.path.remove(str(EXERCISES))
-        for name in ("mark", "_apart", "_class", "_marking", "_marks_engine", "_marks_layers", "_marks_project", "_probe", "_zoo"):
+        for name in ("mark", "_apart", "_class", "_marking", "_marks_attention", "_marks_engine", "_marks_layers", "_marks_project",
+                     "_probe", "_zoo"):
             sys.modules.pop(name, None)
 
 
@@ -31,7 +32,7 @@ def mark(marker, name, path):
 
 
 def test_every_exercise_has_a_stub_a_solution_a_marker_and_a_chapter(marker):
-    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 20
+    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 21
     assert sorted(p.stem for p in EXERCISES.glob("*.py") if not p.stem.startswith("_") and p.stem != "mark") == NAMES
     chapters = [str(number) for number in range(len(NAMES) - 1)]
     assert [one.chapter for one in sorted(marker.exercises.values())] == [*chapters[:8], "7b", *chapters[8:]]
@@ -55,6 +56,17 @@ def test_the_solution_passes(marker, name):
     assert marks.ok and len(marks.lines) >= 2, str(marks)
     assert f"{len(marks.lines)} of {len(marks.lines)} checks pass." in str(marks)
 
+
+MERGED = """        before = maximum[rows], total[rows], result[rows]
+        maximum[rows], total[rows], result[rows] = merge(before, part(scores, v[keys]))
+"""
+RUNNING = """        new = np.maximum(maximum[rows], scores.max(axis=-1, keepdims=True))
+        old, e = np.exp(maximum[rows] - new), np.exp(scores - new)
+        total[rows] = old * total[rows] + e.sum(axis=-1, keepdims=True)
+        result[rows] = old * result[rows] + e @ v[keys]
+        maximum[rows] = new
+"""
+"""The loop of chapter 19's solution, and the same without the two functions before it."""
 
 MISTAKES = [
     ("slope", "(f(x + step) - f(x - step)) / (2 * eps)", "(f(x + step) - f(x)) / eps", "one-sided slope"),
@@ -219,11 +231,110 @@ MISTAKES = [
      "q, k = (turn(one, positions=np.arange(one.shape[2])) for one in (q, k))\n    allowed = np.tri(queries, keys, dtype=bool)",
      "Queries and mask are counted from 0"),
     ("rotary", "    allowed =", "    q = q.numpy() if isinstance(q, ta.Tensor) else q\n    allowed =", "its gradient"),
+    ("online", "    maximum = scores.max(axis=-1, keepdims=True)", "    maximum = np.full((len(scores), 1), scores.max())",
+     "One maximum for the whole block. Each query"),
+    ("online", "scores.max(axis=-1, keepdims=True)", "scores.max(axis=0, keepdims=True)", "The maximum of each key."),
+    ("online", "scores.max(axis=-1, keepdims=True)", "scores.max(axis=-1)", "one number a query: keepdims=True"),
+    ("online", "scores - finite(maximum)", "scores", "The maximum is not subtracted"),
+    ("online", "scores - finite(maximum)", "scores - maximum", "NaN where a query sees none of the keys"),
+    ("online", "return maximum, e.sum(axis=-1, keepdims=True), e @ v", "return finite(maximum), e.sum(axis=-1, keepdims=True), e @ v",
+     "A query that sees none of the keys has the maximum -inf"),
+    ("online", "e.sum(axis=-1, keepdims=True), e @ v", "e.sum(axis=-1, keepdims=True), e / e.sum(axis=-1, keepdims=True) @ v",
+     "an average of such averages is no softmax"),
+    ("online", "return maximum, e.sum(axis=-1, keepdims=True), e @ v", "return maximum, np.log(e.sum(axis=-1, keepdims=True)), e @ v",
+     "This is the log-sum-exp"),
+    ("online", "return maximum, e.sum(axis=-1, keepdims=True), e @ v", "return e.sum(axis=-1, keepdims=True), e @ v",
+     "part returns a tuple of 2; the task asks for 3 arrays"),
+    ("online", "a * one[1] + b * two[1], a * one[2] + b * two[2]", "one[1] + two[1], one[2] + two[2]", "Not rescaled. The sums belong"),
+    ("online", "a * one[2] + b * two[2]", "one[2] + two[2]", "merge: result: 9 of 12 off"),
+    ("online", "a * one[1] + b * two[1]", "one[1] + two[1]", "Not rescaled. The sums belong"),
+    ("online", "a * one[1] + b * two[1], a * one[2] + b * two[2]", "a * one[1] + two[1], a * one[2] + two[2]",
+     "Only the first part is rescaled"),
+    ("online", "a * one[1] + b * two[1], a * one[2] + b * two[2]", "one[1] + b * two[1], one[2] + b * two[2]",
+     "Only the second part is rescaled"),
+    ("online", "np.exp(one[0] - finite(maximum)), np.exp(two[0] - finite(maximum))",
+     "np.exp(finite(maximum) - one[0]), np.exp(finite(maximum) - two[0])", "Rescaled the wrong way round"),
+    ("online", "np.exp(one[0] - finite(maximum)), np.exp(two[0] - finite(maximum))", "np.exp(one[0] - maximum), np.exp(two[0] - maximum)",
+     "NaN where neither part has seen a key"),
+    ("online", "a * one[2] + b * two[2]", "(a * one[2] + b * two[2]) / (a * one[1] + b * two[1])", "already divided by the total"),
+    ("online", "a * one[2] + b * two[2]", "(one[2] / np.where(one[1] == 0, 1, one[1]) + two[2] / two[1]) / 2", "an average of averages"),
+    ("online", "return maximum, a *", "return one[0] + two[0], a *", "The maxima are added"),
+    ("online", MERGED, RUNNING.replace("old * result[rows]", "result[rows]"), "The running result is not rescaled"),
+    ("online", MERGED, RUNNING.replace("old * total[rows]", "total[rows]"), "The running sum is not rescaled"),
+    ("online", MERGED, RUNNING.replace("old *", "1 *"), "Neither the running sum nor the running result"),
+    ("online", MERGED, RUNNING.replace("np.exp(maximum[rows] - new)", "np.where(maximum[rows] == -np.inf, 0, np.exp(new - maximum[rows]))"),
+     "Rescaled with e^(new - old)"),
+    ("online", MERGED, RUNNING.replace("scores.max(axis=-1, keepdims=True)", "scores.max()"), "One maximum for the whole block"),
+    ("online", MERGED, RUNNING.replace("np.exp(maximum[rows] - new)", "np.exp(new - maximum[rows])"), "0 times that is NaN"),
+    ("online", MERGED, """        m, s, r = part(scores, v[keys])
+        result[rows] += r / s / -(-len(k) // block)
+        total[rows], maximum[rows] = 1, 0
+""", "each block is normalised by itself"),
+    ("online", "range(0, len(k), block):", "range(0, len(k) // block * block, block):", "The last block is left out"),
+    ("online", "k[keys].T / math.sqrt(q.shape[-1])", "k[keys].T", "The scores are not scaled"),
+    ("online", "k[keys].T / math.sqrt(q.shape[-1])", "k[keys].T / q.shape[-1]", "The scores are scaled twice"),
+    ("online", "lse = maximum + np.log(total)", "lse = maximum", "This is the maximum alone"),
+    ("online", "lse = maximum + np.log(total)", "lse = np.log(total)", "This is log(total)"),
+    ("online", "lse = maximum + np.log(total)", "lse = total", "This is the total"),
+    ("online", "lse[:, 0]\n", "lse\n", "y is (T, E), lse (T,)"),
+    ("online", "result / np.where(total == 0, 1, total), lse[:, 0]", "result / np.where(total == 0, 1, total)",
+     "attention returns a ndarray; the task asks for 2 arrays, y and lse"),
+    ("online", "result / np.where(total == 0, 1, total)", "result / total", "here it is 0 / 0"),
+    ("online", "        if causal:\n            scores =", "        if False:\n            scores =", "causal: y: "),
+    ("online", "    for keys, rows, scores in blocks(q, k, block, causal):\n        before",
+     "    for keys, rows, scores in blocks(q, k, block, False):\n        before", "Nothing is masked"),
+    ("online", "slice(start if causal else 0, None)", "slice(0, None)", "The mask begins anew in each block"),
+    ("online", " - delta[rows])", ")", "delta is forgotten"),
+    ("online", " - delta[rows])", " + delta[rows])", "delta is added"),
+    ("online", "(g * y).sum(axis=-1, keepdims=True)", "np.full((len(g), 1), (g * y).sum())", "delta is one number for all queries"),
+    ("online", "(g * y).sum(axis=-1, keepdims=True)", "(g * y).mean(axis=-1, keepdims=True)", "delta is a mean"),
+    ("online", "(g * y).sum(axis=-1, keepdims=True)", "(g * y).sum(axis=0, keepdims=True)", "delta has a number for each query"),
+    ("online", "(g * y).sum(axis=-1, keepdims=True)", "(g * y).sum(axis=-1)", "delta has a number for each query"),
+    ("online", "(g[rows] @ v[keys].T - delta[rows])", "(g[rows] @ v[keys].T - (p * (g[rows] @ v[keys].T)).sum(axis=-1, keepdims=True))",
+     "over the keys of the block only"),
+    ("online", "(g[rows] @ v[keys].T - delta[rows])", "(g[rows] @ v[keys].T - (p * (g[rows] @ v[keys].T)).sum(axis=0))",
+     "over the queries"),
+    ("online", "np.exp(scores - lse[rows, None])", "np.exp(scores - scores.max(axis=-1, keepdims=True))", "with the maximum of the block"),
+    ("online", "        p = np.exp(scores - lse[rows, None])", """        p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        p /= p.sum(axis=-1, keepdims=True)""", "the softmax of the block by itself"),
+    ("online", "np.exp(scores - lse[rows, None])", "np.exp(scores) / np.exp(lse[rows, None])", "scores of hundreds"),
+    ("online", "delta[rows]) / math.sqrt(q.shape[-1])", "delta[rows])", "The scale is forgotten in the gradient"),
+    ("online", "delta[rows]) / math.sqrt(q.shape[-1])", "delta[rows]) / q.shape[-1]", "The scale is applied twice"),
+    ("online", "dq[rows] += ds @ k[keys]", "dq[rows] = ds @ k[keys]", "dq is that of the last block of keys"),
+    ("online", """        dv[keys] = p.T @ g[rows]
+        ds = p * (g[rows] @ v[keys].T - delta[rows]) / math.sqrt(q.shape[-1])
+        dq[rows] += ds @ k[keys]
+        dk[keys] = ds.T @ q[rows]
+""", """        ds = p * (g[rows] @ v[keys].T - delta[rows]) / math.sqrt(q.shape[-1])
+        dq[rows] += ds @ k[keys]
+        for start in range(0, len(p), block):
+            some = slice(start, start + block)
+            dv[keys] = p[some].T @ g[rows][some]
+            dk[keys] = ds[some].T @ q[rows][some]
+""", "the share of the last block of queries"),
+    ("online", "    for keys, rows, scores in blocks(q, k, block, causal):\n        p =",
+     "    for keys, rows, scores in blocks(q, k[:len(k) // block * block], block, causal):\n        p =",
+     "The last block is left out"),
+    ("online", "    for keys, rows, scores in blocks(q, k, block, causal):\n        p =",
+     "    for keys, rows, scores in blocks(q, k, block, False):\n        p =", "Later keys are not masked here"),
+    ("online", "return dq, dk, dv", "return dq", "attention_vjp returns a ndarray; the task asks for 3 arrays"),
+    ("online", "        p = np.exp(", "        g -= 0.5\n        p = np.exp(", "attention_vjp changes an array it is given"),
+    ("online", "np.full((len(q), 1), -np.inf, q.dtype)", "np.full((len(q), 1), -np.inf)", "y is float64 where q, k and v are float32"),
+    ("online", "np.zeros_like(q), np.zeros_like(k)", "np.zeros(q.shape), np.zeros_like(k)", "dq is float64"),
+    ("online", "    maximum = np.full((len(q)", "    every = q @ k.T\n    maximum = np.full((len(q)",
+     "There is room for an array of T x S numbers"),
+    ("online", "    maximum = np.full((len(q)", "    seen = np.tri(len(q), len(k), dtype=bool)\n    maximum = np.full((len(q)",
+     "Something in it grows with T x S"),
+    ("online", MERGED, "        kept = scores, locals().get('kept')\n" + MERGED, "no list of what the blocks gave"),
+    ("online", "    delta = (g", "    p = np.cos(q @ k.T)\n    delta = (g", "There is room for an array of T x S numbers"),
+    ("online", "    delta = (g", """    for start in range(0, len(q), block):
+        p = np.cos(q[start:start + block] @ k.T)
+    delta = (g""", "no scores and no mask of all keys"),
 ]
 
 
 @pytest.mark.parametrize("name, right, wrong, said", MISTAKES)
-@pytest.mark.filterwarnings(r"ignore:step\(\) changed nothing", "ignore:invalid value encountered in sqrt")
+@pytest.mark.filterwarnings(r"ignore:step\(\) changed nothing", "ignore::RuntimeWarning")
 def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
     text = (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
     assert right in text
@@ -259,6 +370,29 @@ def test_other_right_ways_to_rotate_pass(marker, tmp_path, right, other):
     path = tmp_path / "rotary.py"
     path.write_text(text.replace(right, other, 1), "utf-8")
     marks = mark(marker, "rotary", path)
+    assert marks.ok, str(marks)
+
+
+@pytest.mark.parametrize("right, other", [
+    (MERGED, RUNNING),
+    ("for start in range(0, len(k), block):", "for start in range(0, len(k), block)[::-1]:"),                  # in any order
+    ("        dv[keys] = p.T @ g[rows]\n", """        for start in range(0, len(p), block):
+            some = slice(start, start + block)
+            dv[keys] += p[some].T @ g[rows][some]
+"""),
+    ("slice(start if causal else 0, None)\n", """slice(0, None)
+        mask = np.arange(start, min(start + block, len(k))) <= np.arange(len(q))[:, None]\n"""),                # nothing left out
+    ("    return maximum, a * one[1] + b * two[1], a * one[2] + b * two[2]", """    for part, factor in ((one, a), (two, b)):
+        part[1][:], part[2][:] = part[1] * factor, part[2] * factor                                         # in place
+    return [maximum, one[1] + two[1], one[2] + two[2]]"""),
+])
+def test_other_right_ways_through_the_keys_pass(marker, tmp_path, right, other):
+    text = (EXERCISES / "solutions" / "online.py").read_text("utf-8")
+    assert right in text
+    path = tmp_path / "online.py"
+    text = text.replace(right, other, 1)
+    path.write_text(text.replace("np.tri(*scores.shape, dtype=bool)", "mask") if "mask =" in text else text, "utf-8")
+    marks = mark(marker, "online", path)
     assert marks.ok, str(marks)
 
 

@@ -199,6 +199,35 @@ def rotary() -> None:
     save(figure, "rotary")
 
 
+def memory() -> None:
+    """Chapter 19: the blocks of a causal head, and the memory of attention against the length, as the chapter's own code measures it."""
+    chapter: dict[str, Any] = {}
+    text = (Path(__file__).resolve().parent / "19-linear-memory.md").read_text("utf-8")
+    for block in text.split("```python\n")[1:]:
+        exec(block.split("```")[0], chapter)
+    figure, (square, ax) = plt.subplots(1, 2, figsize=(8, 3), width_ratios=[1, 1.6])
+    size, count = 4, 6
+    for n in range(count):
+        start = size * n
+        for row in range(start, size * count):
+            seen = min(size, row - start + 1)
+            square.add_patch(plt.Rectangle((start, row), size, 1, facecolor="none", edgecolor="lightgrey", linewidth=0.5))
+            square.add_patch(plt.Rectangle((start, row), seen, 1, facecolor=BLUE, alpha=0.3 + 0.4 * (n % 2), linewidth=0))
+        square.text(start + size / 2, size * count + 0.4, str(n + 1), ha="center", va="top", fontsize=9)
+    square.text(size * count * 0.72, size * 1.4, "left out", ha="center", color="grey")
+    square.set(xlim=(0, size * count), ylim=(size * count, 0), xticks=[], yticks=[], aspect="equal", ylabel="queries")
+    square.set_xlabel("blocks of keys", labelpad=14)
+    lengths = chapter["lengths"]
+    for name, label, colour, marker in (("naive", "chapter 9", ORANGE, "s"), ("ours", "the package", GREEN, "^"),
+                                        ("blocks", "blocks of 128 keys", BLUE, "o")):
+        ax.loglog(lengths, [float(f"{megabytes:.2g}") for megabytes in chapter[name]], marker=marker, color=colour, label=label)
+    ax.set(xlabel="tokens", ylabel="MB at the peak", xticks=lengths, xticklabels=lengths, yticks=[1, 10, 100], yticklabels=[1, 10, 100])
+    ax.minorticks_off()
+    ax.legend(frameon=False)
+    figure.tight_layout()
+    save(figure, "memory")
+
+
 if __name__ == "__main__":
     v_curve()
     diamond()
@@ -209,3 +238,4 @@ if __name__ == "__main__":
     positions()
     learning()
     rotary()
+    memory()

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
-import _marks_engine  # noqa: F401  these enter their exercises
+import _marks_attention  # noqa: F401  these enter their exercises
+import _marks_engine  # noqa: F401
 import _marks_layers  # noqa: F401
 import _marks_project  # noqa: F401
 import _zoo
