@@ -74,6 +74,7 @@ INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "encoder": _encoder, "decoder": _decoder, "train": _encoder, "attention": _attention, "mlp": _mlp,
     "generate": _generate,
     "chain": lambda rng, n, size=8: {"x": rng.random(size), "a": 0.9 + 0.1 * rng.random(size), "b": 0.1 * rng.random(size)},
+    "recurrent": lambda rng, T, B, d: {"x": rng.standard_normal((T, B, d)), "w": rng.standard_normal((d, d)) / np.sqrt(d)},
     "scalars": lambda rng, inputs=4, hidden=8: {"x": rng.standard_normal(inputs), "w": rng.standard_normal((hidden, inputs)),
                                                 "b": rng.standard_normal(hidden), "v": rng.standard_normal(hidden)},
     "adamw": lambda rng, d, ff: {k: v for name, p in _layer(rng, d, ff).items()
@@ -106,6 +107,7 @@ WORKLOADS: list[Workload] = [
     Workload("MLP 64 x 256", "mlp", dict(batch=64, width=256), "small", 0.7, 1.0, rivals=("hips", "mygrad", "jax")),
     Workload("chain of 1,000 ops on (8,)", "chain", dict(n=1000), "small", 0.25, 0.5, rivals=("hips", "mygrad", "jax")),
     Workload("chain of 100,000 ops on (8,)", "chain", dict(n=100_000), "small", 0.25, 0.5),
+    Workload("recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), "small", rivals=("hips",)),
     Workload("scalar graph", "scalars", dict(), "small", rivals=("micrograd",)),
     Workload("AdamW tiny", "adamw", dict(d=32, ff=64), "optimiser", 0.06, 0.2),
     Workload("AdamW base", "adamw", dict(d=384, ff=1536), "optimiser", 0.6, 1.2),

@@ -44,6 +44,15 @@ class Library:
 
         return self._run(loss, arrays, "xab")
 
+    def recurrent(self, arrays, T, B, d):
+        def loss(p):
+            h = np.zeros((B, d), np.float32)
+            for t in range(T):
+                h = np.tanh(p["x"][t] + h @ p["w"])
+            return np.mean(h * h)
+
+        return self._run(loss, arrays, "xw")
+
 
 def attend(q, k, v):
     s = q @ np.swapaxes(k, -1, -2) * float(q.shape[-1]) ** -0.5

@@ -121,6 +121,18 @@ class Library:
 
         return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
 
+    def recurrent(self, arrays, T, B, d):
+        t = leaves(arrays)
+
+        def step():
+            forget(t.values())
+            h = np.zeros((B, d), np.float32)
+            for row in t["x"]:
+                h = ops.tanh(row + h @ t["w"])
+            (h * h).mean().backward()
+
+        return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
+
     def scalars(self, arrays):
         t = {k: [[Tensor(float(u), requires_grad=True) for u in row] for row in np.atleast_2d(v)] for k, v in arrays.items()}
         everything = [u for rows in t.values() for row in rows for u in row]

@@ -135,6 +135,18 @@ class Library:
 
         return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
 
+    def recurrent(self, arrays, T, B, d):
+        t = leaves(arrays)
+
+        def step():
+            forget(t.values())
+            h = torch.zeros((B, d))
+            for row in t["x"]:
+                h = torch.tanh(row + h @ t["w"])
+            (h * h).mean().backward()
+
+        return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
+
     def scalars(self, arrays):
         t = {k: [[torch.tensor(float(u), requires_grad=True) for u in row] for row in np.atleast_2d(v)] for k, v in arrays.items()}
         everything = [u for rows in t.values() for row in rows for u in row]
