@@ -72,8 +72,9 @@ class _Detector:
             raise FloatingPointError(f"the gradient that reaches op {node.op.__name__!r} already holds NaN or Inf at index "
                                      f"{_first(~np.isfinite(g))}, and no op made it: it came in as "
                                      f"the gradient given to backward(){_called(place)}.")
-        operands = [array_of(v) for v in node.inputs if _numeric(v)]
-        scope = scope_name(node.scope)
+        if np.isfinite(part).all() and np.isfinite(total).all():
+            return
+        operands, scope = [array_of(v) for v in node.inputs if _numeric(v)], scope_name(node.scope)
         if not np.isfinite(part).all():
             index = _first(~np.isfinite(part))
             what = (f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand "
@@ -85,12 +86,11 @@ class _Detector:
             elif reason.startswith(VAGUE):               # one rule for all operands
                 reason = complaint(lambda: list(contributions(t, g))) or reason
             raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, reason))
-        if not np.isfinite(total).all():
-            index = _first(~np.isfinite(total))
-            what = (f"in the backward pass, adding up the gradients of {describe(x)} gave {total[index]} at index {index}, "
-                    f"at the contribution of op {node.op.__name__!r}")
-            raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope, "overflow of a sum of gradients; "
-                                                                                                         "scale the loss down."))
+        index = _first(~np.isfinite(total))
+        what = (f"in the backward pass, adding up the gradients of {describe(x)} gave {total[index]} at index {index}, "
+                f"at the contribution of op {node.op.__name__!r}")
+        raise FloatingPointError(_text(what, node.inputs, operands, index, part.shape, place, scope,
+                                       "overflow of a sum of gradients; scale the loss down."))
 
 
 def _came_in(op: Any, inputs: tuple, place: Any) -> None:

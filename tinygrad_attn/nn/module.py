@@ -99,9 +99,10 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         if isinstance(own := getattr(type(self), name, None), property):
             return own.__get__(self)                 # its own AttributeError led here, and would not be seen
-        text = f"{type(self).__name__!r} object has no attribute {name!r}."
-        hint = f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else nearest(name, dir(self))
-        raise AttributeError(text if name.startswith("__") else text + hint, name=name, obj=self)
+        hint = ""
+        if not name.startswith("__"):                # copy and pickle ask for such, and would wait for a hint
+            hint = f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else nearest(name, dir(self))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self)
 
     def _place(self, name: str) -> tuple[type | None, bool]:
         """(Parameter, or Buffer, or None, does it persist?): what belongs under this name, even if nothing is there yet."""
