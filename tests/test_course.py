@@ -22,8 +22,8 @@ def marker():
         yield cli.load(EXERCISES / "mark.py")
     finally:
         sys.path.remove(str(EXERCISES))
-        for name in ("mark", "_apart", "_class", "_marking", "_marks_attention", "_marks_engine", "_marks_layers", "_marks_project",
-                     "_probe", "_zoo"):
+        for name in ("mark", "_apart", "_class", "_marking", "_marks_attention", "_marks_dual", "_marks_engine", "_marks_layers",
+                     "_marks_project", "_probe", "_zoo"):
             sys.modules.pop(name, None)
 
 
@@ -32,10 +32,10 @@ def mark(marker, name, path):
 
 
 def test_every_exercise_has_a_stub_a_solution_a_marker_and_a_chapter(marker):
-    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 21
+    assert sorted(marker.exercises) == NAMES and len(NAMES) >= 22
     assert sorted(p.stem for p in EXERCISES.glob("*.py") if not p.stem.startswith("_") and p.stem != "mark") == NAMES
-    chapters = [str(number) for number in range(len(NAMES) - 1)]
-    assert [one.chapter for one in sorted(marker.exercises.values())] == [*chapters[:8], "7b", *chapters[8:]]
+    chapters = [str(number) for number in range(len(NAMES) - 2)]
+    assert [one.chapter for one in sorted(marker.exercises.values())] == [*chapters[:4], "3b", *chapters[4:8], "7b", *chapters[8:]]
     for one in marker.exercises.values():
         assert marker.find(one.chapter) == marker.find(one.name) == one
         (chapter,) = (ROOT / "docs" / "course").glob(f"{one.number:02}{one.part}-*.md")
@@ -57,6 +57,8 @@ def test_the_solution_passes(marker, name):
     assert f"{len(marks.lines)} of {len(marks.lines)} checks pass." in str(marks)
 
 
+PRODUCT = "self.tangent * other.value + self.value * other.tangent)"
+QUOTIENT = "(self.tangent * other.value - self.value * other.tangent) / other.value ** 2)"
 MERGED = """        before = maximum[rows], total[rows], result[rows]
         maximum[rows], total[rows], result[rows] = merge(before, part(scores, v[keys]))
 """
@@ -116,6 +118,79 @@ MISTAKES = [
     ("vjp", "return g / (1 + np.exp(-x))", "return 1 / (1 + np.exp(-x))", "incoming gradient ignored"),
     ("vjp", "return g / (1 + np.exp(-x))", "return g / (1 + np.exp(x))", "mind the sign"),
     ("vjp", "np.cumsum(g[..., ::-1], axis=-1)[..., ::-1]", "np.cumsum(g, axis=-1)", "a running sum from the end"),
+    ("dual", "self.tangent + other.tangent)", "self.tangent)", "b's is missing"),
+    ("dual", "self.value + other.value, self.tangent + other.tangent", "self.value + other.value, other.tangent", "a's is missing"),
+    ("dual", "Dual(-self.value, -self.tangent)", "Dual(-self.value, self.tangent)", "changes its sign with the value"),
+    ("dual", "return self + -constant(other)", "return constant(other) - self", "and so on without end"),
+    ("dual", "return self + -constant(other)", "return constant(other) + -self", "This is b - a"),
+    ("dual", "return self + -constant(other)", "return Dual(self.value - constant(other).value, self.tangent + constant(other).tangent)",
+     "b's sign is wrong"),
+    ("dual", PRODUCT, "self.tangent * other.value)", "The second is missing: b moves as well"),
+    ("dual", PRODUCT, "self.value * other.tangent)", "The first is missing: a moves as well"),
+    ("dual", PRODUCT, "self.tangent * other.tangent)", "Its place is at eps^2, which is 0"),
+    ("dual", PRODUCT, "self.tangent * self.value + other.value * other.tangent)", "multiplied by the value of the other"),
+    ("dual", "self.value / other.value, (self", "other.value / self.value, (self", "This is b / a"),
+    ("dual", "(self.tangent * other.value - self.value * other.tangent) /", "(self.tangent * other.value + self.value * other.tangent) /",
+     "The quotient rule has a minus"),
+    ("dual", "(self.tangent * other.value - self.value * other.tangent) /", "(self.value * other.tangent - self.tangent * other.value) /",
+     "and not the other way round"),
+    ("dual", "/ other.value ** 2", "/ other.value", "its square is missing"),
+    ("dual", "/ other.value ** 2", "/ self.value ** 2", "not a^2"),
+    ("dual", QUOTIENT, "self.tangent / other.value)", "Only a' / b"),
+    ("dual", QUOTIENT, "self.tangent / other.tangent)", "This is a' / b'"),
+    ("dual", "self.value ** (n - 1)", "self.value ** n", "the power is not taken down by one"),
+    ("dual", "n * self.value ** (n - 1)", "self.value ** (n - 1)", "its factor n is missing"),
+    ("dual", "(n - 1) * self.tangent", "(n - 1)", "By the chain rule it is multiplied by a's tangent"),
+    ("dual", "n * self.value ** (n - 1)", "2 * self.value", "This is the tangent of a^2"),
+    ("dual", "y * self.tangent", "y", "By the chain rule"),
+    ("dual", "y * self.tangent", "self.value * self.tangent", "e^a, the result, not a"),
+    ("dual", "y * self.tangent", "np.exp(self.tangent)", "e to the tangent"),
+    ("dual", "self.tangent / self.value)", "1 / self.value)", "By the chain rule"),
+    ("dual", "self.tangent / self.value)", "self.tangent / np.log(self.value))", "this is 1 / log(a)"),
+    ("dual", "np.cos(self.value) * self.tangent", "np.cos(self.value)", "By the chain rule"),
+    ("dual", "np.cos(self.value) * self.tangent", "-np.cos(self.value) * self.tangent", "with a plus"),
+    ("dual", "np.cos(self.value) * self.tangent", "np.sin(self.tangent)", "the sine of the tangent"),
+    ("dual", "np.cos(self.value) * self.tangent", "np.cos(self.tangent)", "that of the value, times the tangent"),
+    ("dual", "np.cos(self.value) * self.tangent", "np.sin(self.value) * self.tangent", "The slope of sin is cos."),
+    ("dual", "self.tangent.sum()", "self.value.sum()", "added up like the values"),
+    ("dual", "self.tangent.sum()", "self.tangent", "a tangent of shape (2, 3)"),
+    ("dual", "        other = constant(other)\n        return Dual(self.value + other.value, self.tangent + other.tangent)",
+     "        self.value = self.value + other.value\n        self.tangent = self.tangent + other.tangent\n        return self",
+     "a + b changes an operand"),
+    ("dual", "return Dual(self.value + other.value, self", "return Dual(np.add(self.value, other.value, out=self.value), self",
+     "a + b changes an operand"),
+    ("dual", "return Dual(-self.value, -self.tangent)", "return -self.value", "-a is a ndarray; it should be a Dual"),
+    ("dual", "return Dual(np.sin(self.value), np", "return Dual(np.sin(self), np", "and so on without end"),
+    ("dual", "return Dual(y, y * self.tangent)", "return Dual(self, y * self.tangent)", "a Dual inside a Dual"),
+    ("dual", "class Dual:", "class Duals:", "defines no class Dual"),
+    ("dual", "else Dual(x, np.zeros(np.shape(x)))", "else Dual(x, np.ones(np.shape(x)))", "A constant has a tangent of 1 here"),
+    ("dual", "else Dual(x, np.zeros(np.shape(x)))", "else Dual(x, 0.0)", "an array that is constant has an array of zeros"),
+    ("dual", "x if isinstance(x, Dual) else Dual(x, np.zeros(np.shape(x)))", "x", "Make a Dual of an operand that is none"),
+    ("dual", "    def __rmul__(self, other):\n        return constant(other) * self\n\n", "", "so Python asks for __rmul__"),
+    ("dual", "    def __rsub__(self, other):\n        return constant(other) - self\n\n", "", "so Python asks for __rsub__"),
+    ("dual", "return constant(other) - self", "return self - constant(other)", "The operands have changed places"),
+    ("dual", "return constant(other) / self", "return self / constant(other)", "The operands have changed places"),
+    ("dual", "    __array_priority__ = 1 ", "    unused = 1 ", "`__array_priority__ = 1` in the class"),
+    ("dual", "    __array_priority__ = 1 ", "    __array_ufunc__ = None ", "only where the class does not set __array_ufunc__"),
+    ("dual", "    return y.value, y.tangent", "    return y.tangent", "jvp returns a ndarray; the task asks for two arrays"),
+    ("dual", "    return y.value, y.tangent", "    return y", "jvp returns a Dual; the task asks for two arrays"),
+    ("dual", "    return y.value, y.tangent", "    return y, y.tangent", "jvp returns a Dual; the task asks for two arrays"),
+    ("dual", "    return y.value, y.tangent", "    return y.tangent, y.value", "This is J v: f(x) comes first"),
+    ("dual", "np.asarray(v, float)", "np.ones(np.shape(x))", "J times ones"),
+    ("dual", "np.asarray(v, float)", "np.zeros(np.shape(x))", "Nothing moves"),
+    ("dual", "np.asarray(v, float)", "1.0", "what jvp gives to f has a value of shape (4,) and a tangent of shape ()"),
+    ("dual", "np.asarray(x, float), np.asarray(v, float)", "x, v", "make floats of x and v first"),
+    ("dual", "self.value, self.tangent = value, tangent", "self.value, self.slope = value, tangent", "has no .value or no .tangent"),
+    ("dual", "        other = constant(other)\n        return Dual(self.value + ",
+     "        if not isinstance(other, Dual):\n            return NotImplemented\n        return Dual(self.value + ",
+     "'Dual' and 'float'. Make a Dual of an operand that is none"),
+    ("dual", "    found = np.zeros(x.shape)\n", "    return f(Dual(x, np.ones(x.shape)))\n", "gradient returns a Dual"),
+    ("dual", "found = np.zeros(x.shape)", "found = np.zeros_like(x)", "lost what comes after the point"),
+    ("dual", "        v = np.zeros(x.shape)\n        v[i] = 1", "        v = np.ones(x.shape)", "This is the sum of all slopes"),
+    ("dual", "    found = np.zeros(x.shape)\n", "    return jvp(f, x, np.ones(x.shape))[1]\n", "This is the sum of all slopes"),
+    ("dual", "    for i in np.ndindex(x.shape):\n        v = np.zeros(x.shape)",
+     "    v = np.zeros(x.shape)\n    for i in np.ndindex(x.shape):", "v still has their ones"),
+    ("dual", "np.ndindex(x.shape)", "range(len(x))", "np.ndindex(x.shape)"),
     ("unbroadcast", "keepdims=True", "keepdims=False", "shape (3,), expected (3, 1)"),
     ("unbroadcast", "return g.sum(", "return g.mean(", "This is a mean"),
     ("matmul", "return g @ b.swapaxes(-1, -2)", "return g @ b", "transposed"),
@@ -393,6 +468,34 @@ def test_other_right_ways_through_the_keys_pass(marker, tmp_path, right, other):
     text = text.replace(right, other, 1)
     path.write_text(text.replace("np.tri(*scores.shape, dtype=bool)", "mask") if "mask =" in text else text, "utf-8")
     marks = mark(marker, "online", path)
+    assert marks.ok, str(marks)
+
+
+@pytest.mark.parametrize("right, other", [
+    ("self.value, self.tangent = value, tangent", "self.value = np.asarray(value, float)\n"
+     "        self.tangent = np.broadcast_to(np.asarray(tangent, float), self.value.shape)"),
+    ("else Dual(x, np.zeros(np.shape(x)))", "else Dual(np.asarray(x), np.zeros_like(x))"),
+    ("return constant(other) - self", "return -self + other"),
+    ("    def __radd__(self, other):\n        return constant(other) + self\n", "    __radd__ = __add__\n"),
+    (QUOTIENT, "(self.tangent - self.value / other.value * other.tangent) / other.value)"),
+    ("n * self.value ** (n - 1) * self.tangent", "self.value ** n * n * self.tangent / self.value"),
+    ("    __array_priority__ = 1 ", """    def __array_ufunc__(self, ufunc, method, *inputs, **settings):
+        if len(inputs) == 1:
+            return getattr(self, ufunc.__name__)()
+        return {"add": self.__radd__, "subtract": self.__rsub__, "multiply": self.__rmul__, "divide": self.__rtruediv__}[ufunc.__name__](
+            inputs[0])
+
+    """),
+    ("    found = np.zeros(x.shape)\n", """    columns = np.eye(x.size).reshape(x.size, *x.shape)
+    return np.array([jvp(f, x, v)[1] for v in columns]).reshape(x.shape)
+"""),
+])
+def test_other_right_dual_numbers_pass(marker, tmp_path, right, other):
+    text = (EXERCISES / "solutions" / "dual.py").read_text("utf-8")
+    assert right in text
+    path = tmp_path / "dual.py"
+    path.write_text(text.replace(right, other, 1), "utf-8")
+    marks = mark(marker, "dual", path)
     assert marks.ok, str(marks)
 
 

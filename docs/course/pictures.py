@@ -54,6 +54,23 @@ def diamond() -> None:
     ta.viz.graph(loss).save(IMAGES / "course_diamond.svg")
 
 
+def complex_step() -> None:
+    """Chapter 3b: the error against the step, for e^x sin(x) at 1, of central differences, the complex step and a dual number."""
+    Dual = runpy.run_path(str(Path(__file__).resolve().parent / "exercises" / "solutions" / "dual.py"))["Dual"]
+    f: Any = lambda x: np.exp(x) * np.sin(x)
+    slope = np.e * (np.sin(1) + np.cos(1))
+    h = np.logspace(-14, -0.5, 55)
+    figure, ax = plt.subplots(figsize=(6, 3.4))
+    error = lambda found: np.maximum(np.abs(found - slope), 1e-16)          # 0 has no logarithm
+    for name, found, colour, marker, size in (("central difference", (f(1 + h) - f(1 - h)) / (2 * h), BLUE, "o", 6),    # it shows below
+                                              ("complex step", f(1 + 1j * h).imag / h, ORANGE, "s", 3)):
+        ax.loglog(h, error(found), marker=marker, markersize=size, linewidth=1, color=colour, label=name)
+    ax.axhline(error(f(Dual(1.0, 1.0)).tangent), color=GREEN, linestyle="--", linewidth=1.5, label="dual number, without a step")
+    ax.set(xlabel="h", ylabel=r"error of the slope of $e^x\,\sin\,x$ at 1")
+    ax.legend(frameon=False, fontsize=9, loc="upper center")
+    save(figure, "complex-step")
+
+
 def softmax_jacobian() -> None:
     """Chapter 6: every result depends on every score."""
     x = np.array([2.0, 1.0, 0.0, -1.0])
@@ -231,6 +248,7 @@ def memory() -> None:
 if __name__ == "__main__":
     v_curve()
     diamond()
+    complex_step()
     softmax_jacobian()
     spiral()
     optimizers()

@@ -20,6 +20,7 @@ from glob import glob
 from pathlib import Path
 
 import _marks_attention  # noqa: F401  these enter their exercises
+import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
 import _marks_layers  # noqa: F401
 import _marks_project  # noqa: F401
