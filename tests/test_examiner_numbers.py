@@ -1,5 +1,7 @@
 """Numbers at the edge: infinite cotangents, large logits, integer tensors, constants in recorded rules."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -242,6 +244,33 @@ def test_take_along_axis_of_many(axis, dtype):
                 np.take_along_axis(x, indices, axis)
         with pytest.raises(ValueError, match="same number of dimensions"):
             np.take_along_axis(x, indices[None], axis)
+
+
+@pytest.mark.parametrize("dtype", ["f", "d", "e"])
+@pytest.mark.parametrize("shape", [(700, 3), (3, 700), (5, 300, 2), (60, 5, 9), (1, 60, 70), (40, 60, 1), (4, 7, 9, 5, 2), (2, 3, 70, 20)])
+def test_reductions_over_any_axes_of_large_arrays_are_numpys(shape, dtype):
+    """Which go run by run of adjacent axes, rows by a product or a maximum's place, columns by a product or compared with each other."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-9, 9, shape).astype(dtype)                    # with ties
+    hollow = x.copy()
+    hollow[rng.random(shape) < 0.01], hollow[rng.random(shape) < 0.01], hollow[rng.random(shape) < 0.002] = np.inf, -np.inf, np.nan
+    axes = [a for n in range(1, len(shape) + 1) for a in itertools.combinations(range(len(shape)), n)]
+    for axis in [*axes, *(a[::-1] for a in axes), *(tuple(i - len(shape) for i in a) for a in axes), *range(-len(shape), len(shape)), None]:
+        for name, array in itertools.product(("sum", "mean", "max", "min", "var", "std"), (x, hollow, x.T)):
+            if array.ndim > 3 and array is not x:
+                continue
+            wide = array.astype("d")
+            for keepdims in (False, True):
+                with np.errstate(invalid="ignore"):
+                    expected = getattr(wide, name)(axis=axis, keepdims=keepdims)
+                    found = getattr(Tensor(array), name)(axis=axis, keepdims=keepdims)
+                if np.isfinite(expected).all() or dtype != "e":     # float16 is added up in float32 and rounded
+                    assert found.shape == expected.shape and found.dtype == getattr(array, name)(axis=axis).dtype
+                    np.testing.assert_allclose(found.numpy(), expected, rtol={"e": 2e-3, "f": 2e-5}.get(dtype, 1e-12), atol=1e-4)
+    for axis in (len(shape), -len(shape) - 1, (0, 0), (0, -len(shape)), (0, len(shape))):
+        for name in ("sum", "mean", "max", "var"):
+            with pytest.raises((IndexError, ValueError)):
+                getattr(Tensor(x), name)(axis=axis)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 16, 17, 64, 128, 129])

@@ -9,6 +9,8 @@ that it first writes each r as often as its row is long into a buffer.  A buffer
 and the product takes half the time, or a third; below 160 numbers a row NumPy's way is faster.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,7 @@ WORTH = 1 << 13                 # and the elements from where that is worth two 
 LONG = 1024                     # numbers in a row, from where `max` is quicker than `argmax` and a look-up
 SHORT = 128                     # up to which its sum as a product is as exact as NumPy's own
 NARROW = 16                     # up to which it is better turned to find its maximum
+WIDE = 64                       # numbers in a row, up to which some matrices' few rows are compared one after the other
 FEW = 1 << 11                   # elements in all rows, below which that gains nothing
 
 
@@ -80,14 +83,58 @@ def row_max(x: ndarray) -> ndarray:
 
 
 def row_sums(x: ndarray) -> ndarray:
-    """The sum of each row of x (rows, n), n at most SHORT: as a product with ones, since `sum` begins anew for each row."""
+    """The sum of each row of x (rows, n): of up to SHORT numbers as a product with ones, since `sum` begins anew for each row."""
     rows, n = x.shape
+    if n > SHORT:
+        return x.sum(-1)
+    if x.size <= ALONE:
+        return x.dot(ones(n, x.dtype))
     total, one = np.empty(rows, x.dtype), ones(n, x.dtype)
     by_rows(lambda s: np.dot(x[s], one, out=total[s]), rows, n)
     return total
 
 
-def has_short_rows(x: ndarray, axis: Any) -> bool:
-    """Is the axis the last one, of a contiguous array of floats, and so short that `row_max` and `row_sums` are worth the detour?"""
-    return (axis.__class__ is int and axis in (-1, x.ndim - 1) and x.size >= FEW and 0 < x.shape[-1] <= SHORT and x.flags.c_contiguous
-            and x.dtype in FAST)
+def column_sums(x: ndarray) -> ndarray:
+    """The sum of each column of the matrices x (many, n, width), as (many, width): a product with ones, since `sum` adds row to row."""
+    return np.matmul(ones(x.shape[1], x.dtype), x)
+
+
+def column_max(x: ndarray) -> ndarray:
+    """The largest number of each column of the matrices x (many, n, width), as (many, width).
+
+    `max` goes from row to row, and that is slow where these are short.  A few rows are compared with each other, all matrices at once;
+    very narrow matrices are turned.
+    """
+    many, n, width = x.shape
+    if n <= NARROW and width <= WIDE:
+        return functools.reduce(np.maximum, x.swapaxes(0, 1))
+    return x.max(1) if width > NARROW // 2 else row_max(np.ascontiguousarray(x.swapaxes(1, 2)).reshape(-1, n)).reshape(many, width)
+
+
+def runs(x: ndarray, axis: Any) -> list[tuple[int, int]]:
+    """Runs of adjacent axes, (first, stop), to reduce x over with `reduced`, the last first.
+
+    None where NumPy does it as soon, or has to say what is wrong with the axes.
+    """
+    ndim = x.ndim
+    if x.size < FEW or x.dtype not in FAST or not x.flags.c_contiguous or ndim < 2:
+        return []
+    if axis.__class__ is int:
+        return [(axis % ndim, axis % ndim + 1)] if -ndim <= axis < ndim else []
+    if axis.__class__ is not tuple or not all(a.__class__ is int and -ndim <= a < ndim for a in axis):
+        return []
+    found: list[tuple[int, int]] = []
+    for a in sorted({a % ndim for a in axis}, reverse=True):
+        found[-1:] = [(a, found[-1][1])] if found and found[-1][0] == a + 1 else [*found[-1:], (a, a + 1)]
+    return found if sum(stop - first for first, stop in found) == len(axis) < ndim else []
+
+
+def reduced(x: ndarray, axes: list[tuple[int, int]], keepdims: bool, rows: Callable[[ndarray], ndarray],
+            columns: Callable[[ndarray], ndarray]) -> ndarray:
+    """x reduced over these runs of axes: by `rows` what lies in rows (many, n), by `columns` matrices (many, n, width)."""
+    shape = x.shape
+    for first, stop in axes:                         # what is behind it is not touched by those that follow
+        n, width = math.prod(shape[first:stop]), math.prod(shape[stop:])
+        x = rows(x.reshape(-1, n)) if width == 1 else columns(x.reshape(-1, n, width))
+        shape = (*shape[:first], *((1,) * (stop - first) if keepdims else ()), *shape[stop:])
+    return x.reshape(shape)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ..engine import Variable, op
-from ..kernels.rows import has_short_rows, row_max, row_sums
+from ..kernels.rows import column_max, column_sums, reduced, row_max, row_sums, runs
 from .shapes import broadcast_to, flip, inverse
 
 
@@ -61,11 +63,6 @@ def divisor(x):
     return np.where(zero, np.inf, x) if np.any(zero) else x
 
 
-def _of_short_rows(kernel, x, keepdims):
-    """What a kernel makes of each row (`row_sums`, `row_max`), along the last axis of x."""
-    return kernel(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
-
-
 def _reduced_in_single(x, name, **settings):
     """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at 2,048, since 2,048 + 1 is 2,048 there."""
     if x.dtype != np.float16:
@@ -77,7 +74,8 @@ def _total(x, axis, keepdims):
     """x.sum(axis, keepdims=keepdims)"""
     if x.dtype.char == "e":
         return _reduced_in_single(x, "sum", axis=axis, keepdims=keepdims)
-    return _of_short_rows(row_sums, x, keepdims) if has_short_rows(x, axis) else x.sum(axis=axis, keepdims=keepdims)
+    axes = runs(x, axis)
+    return reduced(x, axes, keepdims, row_sums, column_sums) if axes else x.sum(axis=axis, keepdims=keepdims)
 
 
 @op
@@ -104,11 +102,14 @@ mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / _divisor
 @op
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
+    if not runs(x, axis) or ddof >= count(x, axis):
+        return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
+    d = _centred(x, axis)
+    return _total(np.multiply(d, d, out=d), axis, keepdims) / (count(x, axis) - ddof)
 
 
 def _centred(x, axis):
-    return x - x.mean(axis=axis, keepdims=True)
+    return x - (x.mean if isinstance(x, Variable) else functools.partial(mean.forward, x))(axis=axis, keepdims=True)
 
 
 var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
@@ -118,7 +119,9 @@ var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
 @op
 def std(x, *, axis=None, ddof=0, keepdims=False):
     """y = sqrt(var(x)); where all elements are equal the gradient is zero, as PyTorch."""
-    return _reduced_in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
+    if not runs(x, axis):
+        return _reduced_in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
+    return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
 
 
 std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
@@ -139,13 +142,15 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
 @op
 def max(x, *, axis=None, keepdims=False):
     """y = the largest element; ties share the gradient evenly, as torch.amax."""
-    return _of_short_rows(row_max, x, keepdims) if has_short_rows(x, axis) else x.max(axis=axis, keepdims=keepdims)
+    axes = runs(x, axis)
+    return reduced(x, axes, keepdims, row_max, column_max) if axes else x.max(axis=axis, keepdims=keepdims)
 
 
 @op
 def min(x, *, axis=None, keepdims=False):
     """y = the smallest element; ties share the gradient evenly, as torch.amin."""
-    return -_of_short_rows(row_max, -x, keepdims) if has_short_rows(x, axis) else x.min(axis=axis, keepdims=keepdims)
+    axes = runs(x, axis)
+    return -reduced(-x, axes, keepdims, row_max, column_max) if axes else x.min(axis=axis, keepdims=keepdims)
 
 
 max.vjp(to_the_extremes)
