@@ -236,7 +236,7 @@ def share_of_sum(g, y, a, b, power=np.exp):
 logaddexp.vjp(share_of_sum, lambda g, y, a, b: share_of_sum(g, y, b, a))
 
 
-@op
+@op(reads=False)
 def negative(x):
     """y = -x"""
     return -x

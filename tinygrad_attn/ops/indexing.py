@@ -33,7 +33,7 @@ def _single(index):
     return found
 
 
-@op(fresh=True)
+@op(fresh=True, reads=False)
 def getitem(x, *, index):
     """y = x[index], basic or advanced."""
     single = _single(index) if index.__class__ is tuple else None
@@ -43,7 +43,7 @@ def getitem(x, *, index):
     return x.take(indices.astype(np.intp, copy=False), axis)
 
 
-@op
+@op(reads=False)
 def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem.
 
@@ -110,13 +110,13 @@ getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape)).ad
 scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
 
 
-@op(fresh=True)
+@op(fresh=True, reads=False)
 def embedding(weight, *, indices):
     """y = weight[indices]: a row of the table for each index.  (V, E), (...) -> (..., E)"""
     return weight[indices]
 
 
-@op
+@op(reads=False)
 def embedding_backward(g, *, indices, rows):
     """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
     out = np.zeros((rows, g.shape[-1]), g.dtype)
@@ -159,7 +159,7 @@ embedding.adds = lambda total, g, *, indices: add_at(total, g, index=indices)
 embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
 
 
-@op(fresh=True)
+@op(fresh=True, reads=False)
 def take_along_axis(x, *, indices, axis=-1):
     """y = np.take_along_axis(x, indices, axis)"""
     if indices.size < MANY or axis is None or indices.ndim != x.ndim or indices.dtype.kind not in "iu":

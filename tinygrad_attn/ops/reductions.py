@@ -78,7 +78,7 @@ def _total(x, axis, keepdims):
     return reduced(x, axes, keepdims, row_sums, column_sums) if axes else x.sum(axis=axis, keepdims=keepdims)
 
 
-@op
+@op(reads=False)
 def sum(x, *, axis=None, keepdims=False):
     """y = sum of x over the axes."""
     return _total(x, axis, keepdims)
@@ -87,7 +87,7 @@ def sum(x, *, axis=None, keepdims=False):
 sum.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis), x))
 
 
-@op
+@op(reads=False)
 def mean(x, *, axis=None, keepdims=False):
     """y = (1/n) sum of x over the axes."""
     if not (x.ndim and x.size) or x.dtype.itemsize < 4 or x.dtype.kind != "f":
@@ -184,7 +184,7 @@ def _prod_rule(g, y, x, *, axis, keepdims):
 prod.vjp(_prod_rule)
 
 
-@op
+@op(reads=False)
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
     return _reduced_in_single(x, "cumsum", axis=axis)

@@ -11,7 +11,7 @@ import numpy as np
 from ..engine import op, sum_to
 
 
-@op
+@op(reads=False)
 def reshape(x, *, shape):
     """The same elements, in the same order, in another shape."""
     return x.reshape(shape)
@@ -20,7 +20,7 @@ def reshape(x, *, shape):
 reshape.vjp(lambda g, y, x, *, shape: g.reshape(x.shape))
 
 
-@op
+@op(reads=False)
 def transpose(x, *, axes=None):
     """Axes in another order; all reversed without `axes`."""
     return x.transpose(axes)
@@ -34,7 +34,7 @@ def inverse(axes):
 transpose.vjp(lambda g, y, x, *, axes: transpose(g, axes=inverse(axes)))
 
 
-@op
+@op(reads=False)
 def swapaxes(x, *, a, b):
     """Two axes exchanged."""
     return x.swapaxes(a, b)
@@ -43,7 +43,7 @@ def swapaxes(x, *, a, b):
 swapaxes.vjp(lambda g, y, x, *, a, b: g.swapaxes(a, b))
 
 
-@op
+@op(reads=False)
 def broadcast_to(x, *, shape):
     """x repeated along new or size-1 axes, without copying."""
     if x.ndim or not isinstance(shape, tuple):
@@ -56,7 +56,7 @@ def broadcast_to(x, *, shape):
 broadcast_to.vjp(lambda g, y, x, *, shape: sum_to(g, x.shape))
 
 
-@op
+@op(reads=False)
 def astype(x, *, dtype):
     """The same numbers in another dtype; the gradient comes back in the first."""
     return x.astype(dtype)
@@ -65,7 +65,7 @@ def astype(x, *, dtype):
 astype.vjp(lambda g, y, x, *, dtype: g)               # the engine casts it back
 
 
-@op
+@op(reads=False)
 def flip(x, *, axis=None):
     """Elements in reverse order along the axes."""
     return np.flip(x, axis)
@@ -74,7 +74,7 @@ def flip(x, *, axis=None):
 flip.vjp(lambda g, y, x, *, axis: flip(g, axis=axis))
 
 
-@op
+@op(reads=False)
 def roll(x, *, shift, axis=None):
     """Elements shifted round along the axes."""
     return np.roll(x, shift, axis)
@@ -83,7 +83,7 @@ def roll(x, *, shift, axis=None):
 roll.vjp(lambda g, y, x, *, shift, axis: roll(g, shift=tuple(-s for s in shift) if isinstance(shift, tuple) else -shift, axis=axis))
 
 
-@op
+@op(reads=False)
 def concatenate(*parts, axis=0):
     """The parts one after the other along an axis, or flattened for axis None."""
     return np.concatenate(parts, axis)
@@ -101,7 +101,7 @@ def _split_back(g, y, *parts, axis, needs):
     return gradients
 
 
-@op
+@op(reads=False)
 def stack(*parts, axis=0):
     """The parts side by side along a new axis."""
     return np.stack(parts, axis)
@@ -113,13 +113,13 @@ def _unstack(g, y, *parts, axis, needs):
     return [g[(slice(None),) * along + (i,)] if needed else None for i, needed in enumerate(needs)]
 
 
-@op(broadcasts=True)
+@op(broadcasts=True, reads=False)
 def tril(x, *, k=0):
     """The lower triangle of the last two axes, zeros above the k-th diagonal; NumPy repeats a vector as rows first."""
     return np.tril(x, k)
 
 
-@op(broadcasts=True)
+@op(broadcasts=True, reads=False)
 def triu(x, *, k=0):
     """The upper triangle of the last two axes, zeros below the k-th diagonal; NumPy repeats a vector as rows first."""
     return np.triu(x, k)

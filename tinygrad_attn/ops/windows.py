@@ -8,13 +8,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ..engine import op
 
 
-@op
+@op(reads=False)
 def windows(x, *, sizes, axes):
     """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each axis, then the places within it."""
     return sliding_window_view(x, sizes, axes)
 
 
-@op
+@op(reads=False)
 def overlapped(g, *, sizes, axes, shape):
     """Zeros of `shape` with each number added at the place that its window took it from.  The adjoint of windows."""
     out = np.zeros(shape, g.dtype)
