@@ -116,6 +116,26 @@ def test_softmax(op, shape, axis, dtype, normal):
     same(op, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis)
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 1), ((3, 7, 5), (0, -1)), ((3, 7), (0, 1)), ((30, 7, 12), 1)])
+def test_logsumexp(shape, axis, keepdims, dtype, normal):
+    same(fused.logsumexp, normal(*shape), dtype=dtype, axis=axis, keepdims=keepdims)
+    same(fused.logsumexp, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis, keepdims=keepdims)
+
+
+def test_logsumexp_of_extreme_rows(dtype):
+    torch = require("torch")
+    x = np.array([[0, -np.inf, 0], [1e30, 0, 1e30], [-np.inf] * 3, [np.nan, 0, 0], [np.inf, 0, 0], [-1e30, -2e30, -1e30]], dtype)
+    ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y = F.logsumexp(ours, 1)
+    np.testing.assert_array_equal(y.numpy(), torch.logsumexp(theirs, 1).detach().numpy())
+    torch.logsumexp(theirs, 1).sum().backward()
+    y.sum().backward()
+    rounded = [1, 5]                                 # there e^(x - y) is off, in PyTorch 1 in place of a half
+    np.testing.assert_allclose(np.delete(ours.grad.numpy(), rounded, 0), np.delete(theirs.grad.numpy(), rounded, 0), rtol=1e-6)
+    np.testing.assert_allclose(ours.grad.numpy()[rounded], [[0.5, 0, 0.5]] * 2)
+
+
 @pytest.mark.parametrize("axis, inner", [(0, 3), (0, 200), (1, 200), (-1, 200)])
 def test_softmax_of_extreme_rows(axis, inner, dtype):
     x = np.array([[0, -np.inf, -np.inf], [1e30, 0, -1e30], [-np.inf, 0, 0], [np.nan, 0, 0]], dtype)       # each line a row
@@ -250,6 +270,7 @@ def test_gradients_are_fresh():
 
     for op, inputs, static in (
             *((op, [new(3, 4)], {}) for op in (fused.gelu, fused.silu, fused.softmax, fused.log_softmax)),
+            (fused.logsumexp, [new(3, 4)], {"axis": 0}),
             (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}), (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),
             (fused.dropout, [new(3, 4)], {"keep": rng.random((3, 4)) > 0.5, "p": 0.5}),
             (fused.layer_norm, [new(3, 4), new(4), new(4)], {}), (fused.rms_norm, [new(3, 4), new(4)], {}),
@@ -273,6 +294,7 @@ def cases():
     yield "gelu", lambda x: F.gelu(x), x
     yield "softmax", lambda x: F.softmax(x, 0), x
     yield "log_softmax", lambda x: F.log_softmax(x), x
+    yield "logsumexp", lambda x: F.logsumexp(x, 1), x
     yield "layer_norm", lambda x: F.layer_norm(x, 6, b.astype(x.dtype)), x
     yield "rms_norm", lambda x: F.rms_norm(x, 6), x
     yield "linear", lambda x: F.linear(x, w.astype(x.dtype)), x
@@ -346,7 +368,7 @@ def test_long_attention_keeps_weights_only_for_a_backward_pass(monkeypatch, atte
 
 
 def test_the_composites_are_the_specification_and_have_no_rules():
-    for name in ("gelu", "softmax", "log_softmax", "cross_entropy", "layer_norm", "rms_norm", "linear", "attention", "attention_weights",
-                 "packed_attention"):
+    for name in ("gelu", "softmax", "log_softmax", "logsumexp", "cross_entropy", "layer_norm", "rms_norm", "linear", "attention",
+                 "attention_weights", "packed_attention"):
         op = getattr(fused, name)
         assert op.twin.__module__ == reference.__name__

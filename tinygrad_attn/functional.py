@@ -98,7 +98,7 @@ def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> An
     """
     x = real(x, "logsumexp")
     arguments.check_axis(x, axis, "logsumexp", several=True)
-    return reference.logsumexp_reference(x, axis=axis, keepdims=keepdims)
+    return (fused.logsumexp if x.ndim and fused.fits(x) else reference.logsumexp_reference)(x, axis=axis, keepdims=keepdims)
 
 
 # ---- normalisation

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from . import reference
+from . import ops, reference
 from .engine import Variable, local, op
 from .kernels import attention as attention_kernel
 from .kernels import dropout as dropout_kernel
@@ -129,6 +129,24 @@ def _log_softmax(g, y, x, *, axis):
     if not _side_by_side(x, axis):
         return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
     return (g - np.exp(y) * g.sum(axis, keepdims=True),)
+
+
+@op(saves=True, fresh=True, twin=reference.logsumexp_reference)
+def logsumexp(x, *, axis, keepdims=False):
+    """logsumexp(x) = log sum_j e^x_j over the axis or axes"""
+    top = reference.finite_largest(x, axis)
+    e = np.exp(x - top)
+    total = ops.sum(e, axis=axis, keepdims=True)
+    with np.errstate(divide="ignore"):
+        y = np.log(total) + top
+    return y if keepdims else y.squeeze(axis), (e, total)
+
+
+@logsumexp.vjp_all
+def _logsumexp(g, y, x, *, axis, keepdims, saved):
+    e, total = saved
+    with np.errstate(divide="ignore", invalid="ignore"):         # 0 / 0 in a row of nothing but -inf
+        return (e * ((g if keepdims else np.expand_dims(g, axis)) / total),)
 
 
 # ---- cross-entropy

@@ -46,6 +46,12 @@ def _largest(x: Any, axis: Axis | None) -> Any:
     return ops.max(array, axis=axis, keepdims=True) if array.size else array.max(axis=axis, keepdims=True, initial=-math.inf)
 
 
+def finite_largest(x: Any, axis: Axis | None) -> Any:
+    """The same where it is finite, else 0: inf - inf would be NaN."""
+    top = _largest(x, axis)
+    return np.where(np.isfinite(top), top, 0)
+
+
 def _as_row(function: Any, x: Any) -> Any:
     """A single number counts as a row of one, as in PyTorch."""
     return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0), shape=())
@@ -74,8 +80,7 @@ def logsumexp_reference(x: Any, *, axis: Axis | None = None, keepdims: bool = Fa
     """logsumexp(x) = log sum_j e^x_j; -inf for nothing or for nothing but -inf."""
     if x.ndim == 0:
         return _as_row(logsumexp_reference, x)
-    top = _largest(x, axis)
-    top = np.where(np.isfinite(top), top, 0)         # inf - inf would be NaN
+    top = finite_largest(x, axis)
     with np.errstate(divide="ignore"):
         y = ops.log(ops.exp(x - top).sum(axis=axis, keepdims=True)) + top
     return y if keepdims else ops.reshape(y, shape=plain(x).sum(axis=axis).shape)
