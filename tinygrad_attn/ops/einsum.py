@@ -37,6 +37,32 @@ def _size(result, labels, operands):
     return math.prod(lengths.get(label, 1) for label in result)
 
 
+def _is_product(operands, labels, result):
+    """Whether two operands share the labels that are summed, and no others: that is one product of two matrices."""
+    if len(operands) != 2 or set(labels[0]) ^ set(labels[1]) != set(result):
+        return False
+    a, b = (dict(zip(names, np.shape(x), strict=True)) for names, x in zip(labels, operands, strict=True))
+    shared = a.keys() & b.keys()
+    twice = len(a) + len(b) < len(labels[0] + labels[1])
+    return bool(shared) and not twice and all(a[k] == b[k] for k in shared)
+
+
+def _product(operands, labels, result):
+    """(kept labels, summed labels) @ (summed labels, kept labels).
+
+    What does not lie in memory like that is copied, as are the windows of a convolution, and a copy is fast if its last axis
+    is long and steps from one number to its neighbour: the width of a picture, not that of a window. The side on which the
+    larger operand stands decides which of its axes is the last.
+    """
+    (small, s), (large, l) = sorted(zip(operands, labels, strict=True), key=lambda pair: np.size(pair[0]))
+    _, _, last = min((abs(step), -n, k) for k, n, step in zip(l, large.shape, large.strides, strict=True))
+    (a, p), (b, q) = ((large, l), (small, s)) if last in s else ((small, s), (large, l))
+    summed = [k for k in l if k in s]
+    y = np.tensordot(a, b, ([p.index(k) for k in summed], [q.index(k) for k in summed]))
+    kept = [k for k in p + q if k not in summed]
+    return y.transpose([kept.index(k) for k in result])
+
+
 @op(broadcasts=True)
 def einsum(*operands, labels, result):
     """y[result] = sum of the product of the operands: `labels` has one string of letters for each operand, such as
@@ -44,6 +70,8 @@ def einsum(*operands, labels, result):
     """
     big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
     half = np.result_type(*operands) == np.float16   # NumPy adds those up in float16, where 2,048 + 1 is 2,048
+    if big and not half and _is_product(operands, labels, result):
+        return _product(operands, labels, result)
     order = ("greedy", max(_BETWEEN, _size(result, labels, operands), *map(np.size, operands))) if big else False
     y = np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=order, **({"dtype": np.float32} if half else {}))
     return y.astype(np.float16) if half else y
