@@ -372,8 +372,7 @@ def _relu_partial(g, y, x):
 relu.vjp(_relu_partial)
 
 
-def _large(x):
-    """Is x an array on which a second thread is worth its start?"""
+def _large(x):                                       # an array on which a second thread is worth its start
     return x.__class__ is np.ndarray and x.size >= BIG and x.dtype.char in "fd"
 
 
@@ -384,8 +383,9 @@ def sigmoid(x):
         return logistic.sigmoid(x)
     if getattr(x, "dtype", None) == np.float16:      # in which e^12 is infinite, but 1 / e^12 is not 0
         return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
+    y = 0.0 - x                                      # -x would wrap round in unsigned integers
     with np.errstate(over="ignore"):                 # where e^-x overflows, 1 / inf = 0 is right
-        return 1 / (1 + np.exp(0.0 - x))             # -x would wrap round in unsigned integers
+        return logistic.falling(y) if y.__class__ is np.ndarray else 1 / (1 + np.exp(y))
 
 
 sigmoid.vjp(lambda g, y, x: logistic.sigmoid_backward(g, y) if _large(g) else g * y * (1 - y))
