@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tracemalloc
+import types
 import warnings
 from fractions import Fraction
 
@@ -21,7 +22,8 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, op, optim
-from tinygrad_attn.errors import ELSEWHERE as hints
+from tinygrad_attn.elsewhere import ELSEWHERE as hints
+from tinygrad_attn.errors import Elsewhere
 
 V, T, I, A, R = ValueError, TypeError, IndexError, AttributeError, RuntimeError
 
@@ -286,7 +288,19 @@ CALLS = [
     (lambda: ta.gradcheck(nn.Linear, [t(2, 2)]), T, r"the class Linear: make an object of it first"),
     (lambda: t(3).zero_(), A, r"w\.zero_grad\(\) for w\.grad\.zero_\(\)"),
     (lambda: t(3).sub_(1), A, r"Write t\.data -= other\.data\.$"),
-    (lambda: F.one_hot([1, 2], 3), A, r"Write np\.eye\(classes\)\[np\.asarray\(labels\)\]"),
+    (lambda: F.one_hot([1, 2], 3), A, r"Write np\.eye\(classes, dtype=np\.int64\)\[np\.asarray\(labels\)\], or dtype=np\.float32"),
+    (lambda: t(3).flip(0), A, r"Write np\.flip\(t, axis\)\.$"),
+    (lambda: t(3).roll(1), A, r"Write np\.roll\(t, shift, axis\)\.$"),
+    (lambda: t(3).quantile(0.5), A, r"Write np\.quantile\(t, q, axis\)\.$"),
+    (lambda: t(3).outer(t(3)), A, r"Write np\.outer\(t, other\)\.$"),
+    (lambda: t(3).isnan(), A, r"Write np\.isnan\(t\)\.$"),
+    (lambda: t(3).seterr(), A, r"has no attribute 'seterr'$"),
+    (lambda: t(3, 4).max(1).values, A, r"Write nothing: t\.max\(axis\), np\.sort\(t, axis\) and the like return the values alone\.$"),
+    (lambda: F.ctc_loss(t(3)), A, r"has no 'ctc_loss'\. It is not here; its sum over alignments is a loop of np\.logaddexp"),
+    (lambda: nn.utils.spectral_norm(nn.Linear(2, 2)), A, r"Write optim\.clip_grad_norm_ or .* for parameters_to_vector; spectral"),
+    (lambda: optim.Adagrad([t(3)]), A, r"has no 'Adagrad'\. It is not here; optim\.Adam"),
+    (lambda: t(3).grad_fn, A, r"Write ta\.viz\.graph\(t\), which draws how t was made"),
+    (lambda: ta.utils.data, A, r"Write for rows in np\.array_split\(.*, for utils\.data; ta\.checkpoint is utils\.checkpoint's"),
     (lambda: (t(3) * 2).backward(), V, r"Reduce it first.*\.sum\(\) or \.mean\(\).*gradient= of shape \(3,\)"),
     (backward_twice, R, r"Pass retain_graph=True"),
     (lambda: (t(3, rg=False) * 2).sum().backward(), V, r"requires_grad=True.*no_grad\(\), detach\(\)"),
@@ -495,6 +509,10 @@ def test_what_a_tensor_says_of_numpys_names_is_true():
             getattr(x, name)
         except AttributeError as error:
             said[name] = str(error)
+    assert "test" not in hints and "Write" not in said["seterr"]       # it takes no array
+    assert "np.polymul(t.numpy(), other): it has" in said["polymul"] and "Write np.compress(condition, t)." in said["compress"]
+    assert "Write np.hstack([t, other])." in said["hstack"] and "Write np.atleast_2d(t)." in said["atleast_2d"]
+    assert "Write np.inner(t, other)." in said["inner"] and "Write np.empty_like(t)." in said["empty_like"]
     assert "Write np.pow(t, other)." in said["pow"] and "Write np.degrees(t)." in said["degrees"] and "Write np.acos(t)." in said["acos"]
     assert "Write t.astype(np.half)." in said["half"] and "np.roots(t.numpy()): it has no derivative here" in said["roots"]
     assert "Write" not in said["pi"] + said["linalg"] + said["ndarray"]
@@ -559,12 +577,15 @@ def test_what_stands_for_a_function_of_pytorchs_is_its_equal(name):
 def test_what_stands_for_a_function_of_positive_numbers_is_its_equal(name):
     torch = require("torch")
     x = np.random.default_rng(0).random((2, 6, 3))
-    call = {"max": lambda t: t.max(1).values, "min": lambda t: t.min(1).values,
+    call = {"max": lambda t: t.max(1).values, "min": lambda t: t.min(1).values, "std": lambda t: t.std(1), "var": lambda t: t.var(1),
             "GroupNorm": torch.nn.GroupNorm(2, 6, affine=False)}
     theirs, ours = torch.tensor(x, requires_grad=True), Tensor(x, requires_grad=True)
     wanted = call.get(name, getattr(torch, name, None))(theirs)
     got = eval(re.split(", as |, the |, for |, or |, before ", hints[name])[0], dict(np=np, F=F, t=ours, axis=1, groups=2))
     np.testing.assert_allclose(got.numpy(), wanted.detach().numpy(), rtol=1e-9)
+    if name == "median":
+        along = eval(re.search(r", or (.*) along an axis", hints[name])[1], dict(np=np, t=ours, axis=1))
+        np.testing.assert_array_equal(along.numpy(), theirs.detach().median(1).values.numpy())
     got.backward(g := np.random.default_rng(1).random(got.shape))
     wanted.backward(torch.tensor(g))
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6, atol=1e-9)
@@ -579,6 +600,220 @@ def test_what_stands_for_a_method_of_pytorchs_is_its_equal():
         names = dict(np=np, Tensor=Tensor, t=Tensor(x), array=x, axis=1, other=other if name != "view_as" else other[0])
         got = eval(hints[name].partition(" for ")[0], names)
         np.testing.assert_array_equal(np.stack(got) if name == "unbind" else got, wanted(torch.tensor(x)).numpy(), strict=True)
+
+
+def recipe(name):
+    """The code of a hint, without the words around it."""
+    text = hints[name].rpartition("running statistics, or ")[2]
+    return re.split(r", (?:an|as|before|for|in|of|or|the|when|where|which|with) |; ", text)[0]
+
+
+def agree(got, wanted, ours, theirs):
+    """Value, dtype and, where PyTorch has one, gradient."""
+    assert got.dtype == wanted.detach().numpy().dtype and got.shape == wanted.shape
+    np.testing.assert_allclose(np.asarray(getattr(got, "data", got)), wanted.detach().numpy(), rtol=2e-5, atol=1e-6)
+    if wanted.requires_grad:
+        weights = np.random.default_rng(1).standard_normal(got.shape).astype(got.dtype)
+        got.backward(weights)
+        wanted.backward(type(wanted)(weights))
+        np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+GIVEN = {"roll": (1, 0), "rot90": (1, (0, 1)), "diff": (1, 0), "quantile": (0.3, 1), "nanquantile": (0.3, 1), "tile": ((2, 3),),
+         "broadcast_to": ((2, 3, 3),), "moveaxis": (0, 1), "diag": (1,), "diagflat": (1,), "tril": (-1,), "triu": (1,),
+         "nan_to_num": (0.0,),
+         **dict.fromkeys(("hsplit", "vsplit"), (3,)),
+         **dict.fromkeys(("amax", "amin", "count_nonzero", "cross", "flip", "nanmean", "nansum"), (1,))}
+"""What PyTorch's methods are given after the tensor itself, in the order of the words in the hint."""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_what_is_said_of_numpys_functions_does_what_pytorchs_methods_of_that_name_do():
+    """Followed to the letter, with PyTorch's arguments in PyTorch's order."""
+    torch, rng, compared = require("torch"), np.random.default_rng(0), set()
+    others = {"bincount", "dsplit", "histogram", "imag", "real", "resize", *hints}    # of other operands, or refused there; or tested below
+    for name in sorted({name for name in dir(torch.Tensor) if name in vars(np) and isinstance(vars(Tensor).get(name), Elsewhere)} - others):
+        with pytest.raises(AttributeError) as error:
+            getattr(Tensor, name)
+        text, none = re.search(r"Write (.*?)(: it has no derivative here)?\.$", str(error.value)).groups()
+        whole, axes = name.startswith("bitwise") or name in ("gcd", "lcm"), 1 if name in ("outer", "vdot") else 2
+        a, b = (rng.integers(1, 6, (3,) * axes) if whole else rng.uniform(0.1, 0.9, (3,) * axes).astype(np.float32) for _ in range(2))
+        if name in ("acosh", "arccosh"):
+            a = a + np.float32(1)
+        theirs, ours = torch.tensor(a, requires_grad=not whole), Tensor(a, requires_grad=not whole)
+        words = [] if "astype" in text else [word.rpartition("=")[0] or word for word in text[text.index("(") + 1:-1].split(", ")[1:]]
+        given = (b,) * ("other" in words) + GIVEN.get(name, ())
+        got = eval(text, dict(zip(words, given, strict=True), np=np, t=ours))
+        wanted = getattr(theirs, name)(*(torch.tensor(x) if x is b else x for x in given))
+        try:
+            if isinstance(wanted, (tuple, list)):
+                assert len(wanted) == len(got)
+                got, wanted = got[0], wanted[0]
+            if isinstance(wanted, bool):
+                assert got == wanted
+            else:
+                agree(got, wanted.detach() if none or name in ("floor_divide", "heaviside") else wanted, ours, theirs)
+        except Exception as wrong:
+            wrong.add_note(text)
+            raise
+        compared.add(name)
+    assert len(compared) > 100 and set(GIVEN) <= compared
+
+
+SIGNS = np.array([1, -1, 1], np.float32)
+
+
+@pytest.mark.parametrize("name, theirs, shape, named", [
+    ("sort", "t.sort(1).values", (3, 4), {}), ("transpose", "t.transpose(1, 2)", (2, 3, 4), {}), ("nanmedian", "t.nanmedian()", (2, 4), {}),
+    ("pad", "nn.pad(t, (1, 2))", (2, 3, 4), {}), ("row_stack", "torch.row_stack([t, other])", (3, 4), {"other": (2, 4)}),
+    ("einsum", "torch.einsum(equation, t, other)", (2, 3), {"other": (3, 4)}), ("ldexp", "t.ldexp(other)", (3,), {"other": (3,)}),
+    ("sub", "t.sub(other)", (3,), {"other": (3,)}), ("mul", "t.mul(other)", (3,), {"other": (3,)}),
+    ("div", "t.div(other)", (3,), {"other": (3,)}), ("neg", "t.neg()", (3,), {}), ("mv", "t.mv(other)", (2, 3), {"other": (3,)}),
+    ("det", "t.det()", (3, 3), {}), ("logdet", "(t + eye).logdet()", (3, 3), {}), ("inverse", "t.inverse()", (3, 3), {}),
+    ("pinverse", "t.pinverse()", (3, 2), {}), ("cholesky_solve", "t.cholesky_solve(L)", (3, 2), {"L": np.tri(3, dtype=np.float32)}),
+    ("cholesky", "torch.linalg.cholesky(t @ t.mT + eye)", (3, 3), {}), ("cdist", "torch.cdist(t, other)", (2, 2, 4), {"other": (2, 3, 4)}),
+    ("logcumsumexp", "t.logcumsumexp(1)", (3, 4), {}), ("logit", "t.logit()", (3, 4), {}), ("erf", "t.erf()", (3, 4), {}),
+    ("erfc", "t.erfc()", (3, 4), {}), ("lgamma", "t.lgamma()", (3, 4), {}), ("digamma", "t.digamma()", (3, 4), {}),
+    ("narrow", "t.narrow(1, 1, 2)", (3, 4), {}), ("movedim", "t.movedim(0, 2)", (2, 3, 4), {}),
+    ("unflatten", "t.unflatten(1, (2, 3))", (2, 6, 5), {}),
+    ("scatter_reduce", "t.scatter_reduce(0, indices[:, None].expand(3, 4), other, 'sum')", (5, 4), {"other": (3, 4)}),
+    ("BatchNorm1d", "nn.batch_norm(t, None, None, training=True)", (3, 4), {}),
+    ("BatchNorm2d", "nn.batch_norm(t, None, None, training=True)", (2, 3, 4, 5), {}),
+    ("InstanceNorm2d", "nn.instance_norm(t)", (2, 3, 4, 5), {}), ("group_norm", "nn.group_norm(t, 2)", (2, 6, 3), {}),
+    ("pairwise_distance", "nn.pairwise_distance(t, other)", (3, 4), {"other": (3, 4)}),
+    ("cosine_embedding_loss", "nn.cosine_embedding_loss(t, other, target, 0.2)", (3, 4), {"other": (3, 4), "target": SIGNS}),
+    ("triplet_margin_loss", "nn.triplet_margin_loss(t, positive, negative, 0.2)", (3, 4), {"positive": (3, 4), "negative": (3, 4)}),
+    ("margin_ranking_loss", "nn.margin_ranking_loss(t, other, target, 0.2)", (3,), {"other": (3,), "target": SIGNS}),
+    ("gaussian_nll_loss", "nn.gaussian_nll_loss(t, target, var)", (3, 4), {"target": (3, 4), "var": (3, 4)}),
+    ("poisson_nll_loss", "nn.poisson_nll_loss(t, target)", (3, 4), {"target": (3, 4)}),
+    ("prelu", "nn.prelu(t, weight)", (3, 4), {"weight": (4,)}), ("interpolate", "nn.interpolate(t, scale_factor=2)", (2, 3, 4, 5), {}),
+    ("adaptive_avg_pool2d", "nn.adaptive_avg_pool2d(t, 1)", (2, 3, 4, 5), {}),
+    ("conv_transpose2d", "nn.conv_transpose2d(t, weight, stride=2)", (2, 3, 4, 6), {"weight": (3, 5, 2, 2)}),
+    ("fold", "nn.fold(t, (4, 6), 2, stride=2)", (2, 12, 6), {}), ("Unfold", "nn.unfold(t, 2)", (2, 3, 4, 6), {})])
+def test_what_stands_for_a_function_of_pytorchs_has_its_value_dtype_and_gradient(name, theirs, shape, named):
+    torch, rng = require("torch"), np.random.default_rng(0)
+    x = rng.uniform(0.1, 0.9, shape).astype(np.float32) - np.float32(name == "prelu") / 2
+    if name == "nanmedian":
+        x[0, :3] = np.nan
+    arrays = {key: rng.uniform(0.1, 0.9, y).astype(np.float32) if isinstance(y, tuple) else y for key, y in named.items()}
+    arrays |= {"indices": np.array([2, 0, 2]), "eye": np.eye(3, dtype=np.float32)}
+    there = dict(torch=torch, nn=torch.nn.functional, t=torch.tensor(x, requires_grad=True), equation="ij,jk->ik",
+                 **{key: torch.tensor(y) for key, y in arrays.items()})
+    here = dict(np=np, F=F, ta=ta, t=Tensor(x, requires_grad=True), equation="ij,jk->ik", axis=1, axis1=1, axis2=2, source=0, destination=2,
+                left=1, right=2, margin=0.2, start=1, length=2, sizes=(2, 3), groups=2, k=2, rows=4, columns=6, **arrays)
+    ours = here["t"]
+    if name in ("logdet", "cholesky"):
+        here["t"] = ours + arrays["eye"] if name == "logdet" else ours @ ours.mT + arrays["eye"]
+    if name == "cosine_embedding_loss":
+        here["c"] = eval(hints[name].partition("with c = ")[2], here)
+    if name in ("lgamma", "digamma"):
+        pytest.importorskip("scipy.special")
+        exec("import scipy.special; " + hints[name].partition(": ")[2], here)
+    agree(eval(recipe(name), here), eval(theirs, there), ours, there["t"])
+
+
+def test_what_stands_for_a_function_without_a_gradient_is_its_equal():
+    torch = require("torch")
+    x, other = np.array([[1, 3, 0], [2, 3, 1]], np.float32), np.array([[1, 2, 0], [3, 3, 1]], np.float32)
+    names = dict(np=np, ta=ta, Tensor=Tensor, t=Tensor(x), x=Tensor(x), p=t(1), other=other, labels=[2, 0], classes=3, rows=3, columns=4,
+                 offset=1, start=0, end=3, step=2, steps=4, shape=(2, 3), value=7.0, n=3, data=[1, 2])
+    there = dict(torch=torch, t=torch.tensor(x), other=torch.tensor(other))
+    for name, wanted in {
+            "one_hot": "torch.nn.functional.one_hot(torch.tensor([2, 0]), 3)", "nonzero": "t.nonzero()", "byte": "t.byte()",
+            "tril_indices": "torch.tril_indices(3, 4, 1)", "triu_indices": "torch.triu_indices(3, 4, 1)",
+            "arange": "torch.arange(0, 3, 2)", "asarray": "torch.asarray([1., 2.])", "zeros": "torch.zeros((2, 3))",
+            "ones": "torch.ones((2, 3))", "full": "torch.full((2, 3), 7.0)", "eye": "torch.eye(3)", "linspace": "torch.linspace(0, 3, 4)",
+            "new_zeros": "t.new_zeros((2, 3))", "new_ones": "t.new_ones((2, 3))", "new_full": "t.new_full((2, 3), 7.0)",
+            "new_tensor": "t.new_tensor([1, 2])", **{name: f"t.{name}(other)" for name in ("eq", "ne", "lt", "le", "gt", "ge")}}.items():
+        got = eval(recipe(name), names)
+        np.testing.assert_array_equal(np.asarray(got), eval(wanted, there).numpy(), strict=True, err_msg=name)
+    assert eval(recipe("equal"), names) is torch.equal(there["t"], there["other"]) is False
+    assert eval(recipe("is_tensor"), names) and eval(recipe("is_grad_enabled"), names)
+    with ta.no_grad():
+        assert not eval(recipe("is_grad_enabled"), names)
+    assert eval(recipe("empty"), names).shape == (2, 3)
+    for ours, theirs in zip(eval(recipe("meshgrid"), dict(np=np, t=Tensor(x[0]), other=x[1, :2])),
+                            torch.meshgrid(there["t"][0], there["t"][1, :2], indexing="ij"), strict=True):
+        assert np.array_equal(ours, theirs.numpy())
+    sign, log = eval(recipe("slogdet"), dict(np=np, t=Tensor([[0.0, 2.0], [1.0, 0.0]])))
+    assert sign.item() == -1 and log.item() == pytest.approx(math.log(2))
+    exec(recipe("div_"), names | {"other": Tensor(other + 1)})
+    assert np.array_equal(names["t"].numpy(), x / (other + 1))
+    exec(recipe("put"), names | {"index": [1, 5], "source": [8, 9]})
+    assert names["t"].numpy().ravel()[[1, 5]].tolist() == [8, 9]
+
+
+def test_what_stands_for_a_draw_of_pytorchs_has_its_distribution():
+    torch = require("torch")
+    ta.manual_seed(0)
+    p = Tensor(np.tile(np.array([0, 0.25, 1], np.float32), (4000, 1)))
+    draws = eval(recipe("bernoulli"), dict(np=np, ta=ta, t=p))
+    assert draws.dtype == np.float32 and np.allclose(draws.mean(0), [0, 0.25, 1], atol=0.03)
+    draws = eval(recipe("normal"), dict(ta=ta, mean=3, std=2, shape=(4000,)))
+    assert abs(draws.mean().item() - 3) < 0.1 and abs(draws.std().item() - 2) < 0.1
+    logits = np.log(np.array([0.2, 0.3, 0.5], np.float32))
+    many = Tensor(np.tile(logits, (4000, 1)))
+    first = eval(recipe("gumbel_softmax"), dict(np=np, ta=ta, F=F, t=many, tau=0.5)).argmax(-1)
+    assert np.allclose(np.bincount(np.asarray(first)) / 4000, np.exp(logits), atol=0.03)
+    ta.manual_seed(0)
+    torch.manual_seed(0)                             # the same numbers, of which PyTorch's own function would draw others
+    ours, theirs = Tensor(logits, requires_grad=True), torch.tensor(logits, requires_grad=True)
+    noise = -torch.log(-torch.log(torch.rand(3)))
+    agree(eval(recipe("gumbel_softmax"), dict(np=np, ta=ta, F=F, t=ours, tau=0.5)), ((theirs + noise) / 0.5).softmax(-1), ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_what_stands_for_a_cell_of_pytorchs_is_its_equal(name):
+    torch = require("torch")
+    rng, cell = np.random.default_rng(0), getattr(torch.nn, name)(3, 4)
+    w, v, b, d = (p.detach().numpy() for p in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh))
+    x, h, c = (rng.standard_normal((2, size)).astype(np.float32) for size in (3, 4, 4))
+    layers = types.SimpleNamespace(linear=lambda y: F.linear(y, np.concatenate([w, v], 1), b + d),
+                                   of_x=lambda y: F.linear(y, w, b), of_h=lambda y: F.linear(y, v, d))
+    ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    exec(hints[name].partition(", in a Module")[0], names := dict(np=np, F=F, self=layers, x=ours, h=h, c=c))
+    state = (torch.tensor(h), torch.tensor(c)) if name == "LSTMCell" else torch.tensor(h)
+    wanted = cell(theirs, state)
+    if name == "LSTMCell":
+        np.testing.assert_allclose(names["c"].numpy(), wanted[1].detach().numpy(), rtol=1e-5, atol=1e-6)
+        wanted = wanted[0]
+    agree(names["h"], wanted, ours, theirs)
+
+
+def test_what_stands_for_lbfgs_batches_a_plateau_and_a_vector_of_parameters():
+    optimize = pytest.importorskip("scipy.optimize")
+    loss = lambda x: np.sum((x - [1.0, 2.0])**2)
+    found = eval(recipe("LBFGS"), dict(scipy=types.SimpleNamespace(optimize=optimize), ta=ta, loss=loss, x=np.zeros(2)))
+    assert np.allclose(found.x, [1, 2])
+    loop = hints["DataLoader"].partition(": and take ")
+    seen = []
+    exec(f"{loop[0]}:\n    seen.append(({loop[2].partition(' in it')[0]}))",
+         dict(np=np, x=np.arange(7), y=-np.arange(7), batches=3, seen=seen))
+    assert len(seen) == 3 and sorted(np.concatenate([x for x, _ in seen])) == list(range(7)) and all((x == -y).all() for x, y in seen)
+    optimizer = optim.SGD([t(1)], 0.5)
+    exec(recipe("ReduceLROnPlateau"), dict(optimizer=optimizer, factor=0.1))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert eval(recipe("OneCycleLR"), dict(optim=optim, optimizer=optimizer, warmup_steps=2, total_steps=9)).lr < 0.05
+    model = nn.Linear(2, 3)
+    with pytest.raises(AttributeError) as error:
+        nn.utils.parameters_to_vector(model.parameters())
+    vector = eval(re.search(r"or (np\.concatenate.*) for parameters", str(error.value))[1], dict(np=np, model=model))
+    assert vector.shape == (9,) and vector.requires_grad
+
+
+@pytest.mark.parametrize("module, names", [
+    (nn, "LSTMCell GRUCell Upsample ConvTranspose2d AdaptiveAvgPool2d Unflatten Fold CTCLoss TripletMarginLoss PReLU PairwiseDistance"),
+    (F, "gumbel_softmax ctc_loss batch_norm instance_norm group_norm cosine_embedding_loss interpolate fold pairwise_distance prelu "
+        "triplet_margin_loss gaussian_nll_loss poisson_nll_loss erf"),
+    (optim, "Adagrad LBFGS OneCycleLR ReduceLROnPlateau"),
+    (ta, "normal is_grad_enabled scatter_reduce logcumsumexp cdist cholesky_solve bernoulli distributions utils erf lgamma digamma special "
+         "cholesky"),
+    (t(3), "values grad_fn new_zeros narrow det inverse logit slogdet cholesky erf lgamma digamma scatter_reduce")],
+    ids=["nn", "F", "optim", "ta", "Tensor"])
+def test_what_pytorchs_users_look_for_is_known(module, names):
+    for name in names.split():
+        with pytest.raises(AttributeError, match=r"\. (Write .*[^.]|It is not here; .*[^.])\.$"):
+            getattr(module, name)
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -597,12 +832,15 @@ def test_what_stands_for_writing_into_a_tensor_writes_there(name):
 
 
 @pytest.mark.parametrize("name, make", [("StepLR", lambda o, lr: lr.StepLR(o, 2, 0.5)),
-                                        ("ExponentialLR", lambda o, lr: lr.ExponentialLR(o, 0.5))])
+                                        ("ExponentialLR", lambda o, lr: lr.ExponentialLR(o, 0.5)),
+                                        ("MultiStepLR", lambda o, lr: lr.MultiStepLR(o, [1, 3], 0.5)),
+                                        ("LinearLR", lambda o, lr: lr.LinearLR(o, 0.25, 0.75, 3))])
 def test_what_stands_for_a_schedule_of_pytorchs_is_its_equal(name, make):
     torch = require("torch")
     theirs, ours = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.3), optim.SGD([t(1)], 0.3)
     wanted = make(theirs, torch.optim.lr_scheduler)
-    schedule = eval(hints[name], dict(optim=optim, optimizer=ours, gamma=0.5, step_size=2))
+    schedule = eval(hints[name], dict(optim=optim, optimizer=ours, gamma=0.5, step_size=2, milestones=[1, 3], start=0.25, end=0.75,
+                                         total=3))
     with pytest.raises(AttributeError) as caught:
         schedule.get_last_lr()
     first, every = re.search(r"Write (.*), or (.*)\.$", str(caught.value)).groups()
@@ -732,7 +970,7 @@ def test_a_name_is_suggested_only_if_it_is_a_name_of_the_module(module, name, me
     (lambda t: t * np.ma.masked_array([1.0, 2.0], [True, False]), "masked array.*filled"),
     (lambda t: t.astype(complex), "holds real numbers or booleans, not complex128"), (lambda t: t.astype(object), "not object"),
     (lambda t: np.where(np.array([True, False]), t, None), "where|None"), (lambda t: t.roots(), r"np.roots\(t.numpy\(\)\)"),
-    (lambda t: t.put(0, 1), r"np.put\(t.numpy\(\)\)"), (lambda t: t.var(1, 0), "one axis, or several as a tuple"),
+    (lambda t: t.put(0, 1), r"np.put\(t.data, index, source\)"), (lambda t: t.var(1, 0), "one axis, or several as a tuple"),
     (lambda t: t.argmin(dim=0), "axis= for dim="),
     (lambda t: np.broadcast_to(t, (3,)), r"broadcast_to of Tensor \(2,\).*requested shape \(3,\)\.$")], ids=range(12))
 def test_what_was_once_answered_wrongly_or_not_at_all(call, told):

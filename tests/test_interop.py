@@ -166,7 +166,7 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     (lambda: np.frompyfunc(math.gamma, 1, 1)(T), r"^gamma \(vectorized\) has no derivative rule"),       # no np.gamma
     (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
     (lambda: np.linalg.eig(T), r"np.linalg.eig has no derivative rule.*Did you mean 'eigh'"),
-    (lambda: np.nanmedian(T), r"np.nanmedian has no derivative rule.*Did you mean 'median'"),
+    (lambda: np.nanmedian(T), r"np.nanmedian has no derivative rule.*Write np.sort"),
     (lambda: np.trim_zeros(T), "np.trim_zeros has no derivative rule for Tensors. Leave"),       # and no word of zeros_like
     (lambda: np.cov(T, fweights=[1.5, 2, 1]), r"fweights must be integer"),
     (lambda: np.linalg.qr(Tensor(R(3, 2), requires_grad=True), "complete"), "mode='complete'"),

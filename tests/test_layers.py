@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE_LINES, MODULE_LINES = 280, 400
 
 LAYERS = [
+    "elsewhere",
     "errors",
     "guard",
     "graph",

@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from .elsewhere import AFTER, ELSEWHERE
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 # How the files begin whose lines are not the user's. contextlib calls what a context manager decorates, as in `no_grad()(f)`.
 INNER = (*(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, np.__file__)), contextlib.__file__)
@@ -55,11 +57,16 @@ def quoted(file: str, line: int) -> str:
     return f"{file}:{line}" + (f" `{text}`" if text else "")
 
 
+def told(hint: str) -> str:
+    """` Write x.`, or ` It is not here; y.`"""
+    return f" {hint}." if hint.startswith("It is not here") else f" Write {hint}."
+
+
 def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeError:
     """The error for a name that a module of the package does not have, whose names are `known`; much of PyTorch's is NumPy's here."""
     public = known.get("__all__") or [k for k, value in known.items() if getattr(value, "__module__", None) == module]
     hint = ELSEWHERE.get(name) or (f"np.{name}, NumPy's own" if hasattr(np, name) else "")
-    return AttributeError(f"{module} has no {name!r}." + (f" Write {hint}." if hint else nearest(name, public)))
+    return AttributeError(f"{module} has no {name!r}." + (told(hint) if hint else nearest(name, public)))
 
 
 def warn(text: str) -> None:
@@ -95,88 +102,6 @@ def own_names(function: Function) -> Function:
     return cast(Function, call)
 
 
-ELSEWHERE = {
-    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]", "permute": "t.transpose(1, 0, 2)", "expand": "np.broadcast_to(t, shape)",
-    "split": "np.split(t, range(size, t.shape[axis], size), axis), which takes the places to cut; a single number is how many parts",
-    "where": "np.where(mask, t, other)", "select": "np.take(t, index, axis)", "indices": "t.argmax(axis) or t.argmin(axis)",
-    "cat": "np.concatenate([...], axis)", "chunk": "np.split(t, parts, axis)", "t": "t.T", "dim": "t.ndim", "numel": "t.size",
-    "type": "t.dtype, or t.astype(dtype) for t.type(dtype)", "norm": "np.linalg.norm(t)",
-    "contiguous": "nothing: memory order does not matter here", "clamp_min": "t.clip(min)", "clamp_max": "t.clip(None, max)",
-    "cpu": "nothing: everything is on the CPU", "cuda": "nothing: there is only the CPU", "to": "t.astype(dtype)",
-    "float": "t.astype(np.float32)", "double": "t.astype(np.float64)", "long": "t.astype(np.int64)",
-    "mm": "t @ other", "matmul": "t @ other", "bmm": "t @ other", "masked_fill": "np.where(mask, value, t)", "masked_select": "t[mask]",
-    "index_select": "np.take(t, indices, axis)", "index_add": "t + ta.ops.scatter(other, index=indices, shape=t.shape)",
-    "scatter_add": "t + ta.ops.scatter(other, index=(indices[:, None], np.arange(t.shape[1])), shape=t.shape), which adds to rows of t",
-    "gather": "np.take_along_axis(t, indices, axis)", "repeat_interleave": "np.repeat(t, repeats, axis)",
-    "one_hot": "np.eye(classes)[np.asarray(labels)]", "clamp": "t.clip(min, max)",
-    "topk": "np.take_along_axis(t, indices, -1) with indices = np.argsort(-t.numpy())[..., :k], or, in no order but ten times as fast, "
-            "np.argpartition(-t.numpy(), k - 1)[..., :k]", "append": "np.concatenate([t, other])",
-    "relu": "F.relu(t)", "sigmoid": "F.sigmoid(t)", "gelu": "F.gelu(t)", "softmax": "F.softmax(t, axis=-1)",
-    "log_softmax": "F.log_softmax(t, axis=-1)", "logsumexp": "F.logsumexp(t, axis)", "softplus": "np.logaddexp(t, 0)",
-    "logsigmoid": "-np.logaddexp(-t, 0)", "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
-    "glu": "np.split(t, 2, axis=-1)[0] * F.sigmoid(np.split(t, 2, axis=-1)[1])",
-    "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
-    "selu": "1.0507009873554805 * np.where(t > 0, t, 1.6732632423543772 * np.expm1(t.clip(None, 0)))",
-    "relu6": "F.relu(t).clip(None, 6)", "hardtanh": "t.clip(-1, 1)", "hardsigmoid": "(t / 6 + 0.5).clip(0, 1)",
-    "hardswish": "t * (t / 6 + 0.5).clip(0, 1)", "mish": "t * np.tanh(np.logaddexp(t, 0))", "softsign": "t / (1 + np.abs(t))",
-    "tanhshrink": "t - np.tanh(t)", "softmin": "F.softmax(-t, axis=-1)", "lerp_": "t.data += weight * (other.data - t.data)",
-    "cosine_similarity": "np.sum(t * other, axis=-1) / np.linalg.norm(t, axis=-1) / np.linalg.norm(other, axis=-1)",
-    "max_pool2d": "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).max((-3, -1)), which takes blocks of 2 x 2",
-    "avg_pool2d": "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).mean((-3, -1)), which takes blocks of 2 x 2",
-    "conv1d": "np.einsum('nclk,ock->nol', np.lib.stride_tricks.sliding_window_view(t, k, -1), weight), for a window of k",
-    "conv2d": "np.einsum('nchwij,ocij->nohw', np.lib.stride_tricks.sliding_window_view(t, (k, k), (-2, -1)), weight), for k x k windows",
-    "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
-    "l1_loss": "np.mean(np.abs(t - target))", "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
-    "smooth_l1_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
-    "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t)), or np.sum(...) / len(t) for reduction='batchmean'",
-    "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30))), "
-                            "which holds logarithms at -69 where PyTorch does at -100",
-    "std": "np.std(t, ddof=1), as PyTorch's, which divides by n - 1", "var": "np.var(t, ddof=1), as PyTorch's, which divides by n - 1",
-    "median": "np.sort(t, axis=None)[(t.size - 1) // 2], the lower of two as PyTorch's; np.median is their mean",
-    "max": "np.max(t, axis), or np.maximum(t, other) of two", "min": "np.min(t, axis), or np.minimum(t, other) of two",
-    "GroupNorm": "F.layer_norm(t.reshape(len(t), groups, -1), t.size // len(t) // groups).reshape(t.shape), before weight and bias",
-    "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
-    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()", "copy_": "t.data[...] = other.data", "add_": "t.data += other.data",
-    "fill_": "t.data[...] = value", "clamp_": "t.data[...] = t.data.clip(min, max)", "detach_": "t = t.detach()",
-    "inference_mode": "ta.no_grad", "LambdaLR": "optim.Schedule(optimizer, factor)", "lerp": "t + weight * (other - t)",
-    "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
-    "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
-    "sub_": "t.data -= other.data", "mul_": "t.data *= other.data", "backwards": "t.backward()",
-    "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
-    "apply": "an op: @ta.op on the function, .vjp under it", "Function": "an op: @ta.op on the function, .vjp under it",
-    "detect_anomaly": "ta.detect_anomaly()", "set_detect_anomaly": "with ta.detect_anomaly():",
-    "func": "ta.functional_call, ta.vjp, ta.jvp, ta.jacobian, ta.hessian or ta.hvp", "vmap": "leading axes, over which ops run at once",
-    "functional": "ta.vjp, ta.jvp, ta.jacobian, ta.hessian or ta.hvp", "set_rng_state": "ta.random.set_rng_state(state)",
-    "randint": "ta.random.randint(low, high, size)", "randperm": "ta.random.randperm(n)", "rand_like": "ta.rand(*t.shape, dtype=t.dtype)",
-    "randn_like": "ta.randn(*t.shape, dtype=t.dtype)", "get_rng_state": "ta.random.get_rng_state()",
-    "Flatten": "t.reshape(len(t), -1) in forward", "flatten": "t.reshape(len(t), -1) for start_dim=1", "rsqrt": "1 / np.sqrt(t)",
-    "from_numpy": "Tensor(array)", "device": "nothing: everything is on the CPU", "unbind": "list(np.moveaxis(t, axis, 0))",
-    "expand_as": "np.broadcast_to(t, other.shape)", "view_as": "t.reshape(other.shape)", "type_as": "t.astype(other.dtype)",
-    "set_grad_enabled": "with ta.enable_grad() if mode else ta.no_grad():", "masked_fill_": "t.data[mask] = value",
-    "normal_": "nn.init.normal_(t, mean, std)", "uniform_": "nn.init.uniform_(t, low, high)", "int": "t.astype(np.int32)",
-    "RMSprop": "optim.Adam(params, lr, betas=(0, 0.99)), which is RMSprop but for larger numbers under the root in its first steps",
-    "StepLR": "optim.Schedule(optimizer, lambda t: gamma ** (t // step_size))",
-    "ExponentialLR": "optim.Schedule(optimizer, lambda t: gamma ** t)",
-    "multinomial": "np.argmax(t.numpy() / rng.exponential(size=t.shape), -1), which draws one of each row, rng = np.random.default_rng()",
-    "eye_": "p.data[...] = np.eye(*p.shape)", "unfold": "np.lib.stride_tricks.sliding_window_view(t, size, axis)",
-    "orthogonal_": "p.data[...] = np.linalg.qr(ta.randn(*p.shape).numpy())[0], if it has no more columns than rows",
-    "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
-    "ParameterDict": "self.register_parameter(name, p) for each parameter",
-}
-ELSEWHERE |= {name: ELSEWHERE[function] for name, function in {
-    "Softplus": "softplus", "LogSigmoid": "logsigmoid", "LeakyReLU": "leaky_relu", "ELU": "elu", "celu": "elu", "CELU": "elu",
-    "SELU": "selu", "ReLU6": "relu6", "Hardtanh": "hardtanh", "Hardsigmoid": "hardsigmoid", "Hardswish": "hardswish", "Mish": "mish",
-    "Softsign": "softsign", "Tanhshrink": "tanhshrink", "Softmin": "softmin", "GLU": "glu", "L1Loss": "l1_loss",
-    "SmoothL1Loss": "smooth_l1_loss", "huber_loss": "smooth_l1_loss", "HuberLoss": "smooth_l1_loss", "NLLLoss": "nll_loss",
-    "KLDivLoss": "kl_div", "BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
-    "CosineSimilarity": "cosine_similarity", "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d", "Conv1d": "conv1d",
-    "Conv2d": "conv2d", "index_add_": "index_add", "scatter_add_": "scatter_add"}.items()}
-ELSEWHERE |= dict.fromkeys(("RNN", "LSTM", "GRU"), "a Module whose forward calls a Linear layer for one step after the other")
-ELSEWHERE |= dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "InstanceNorm2d"),
-                           "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + 1e-5)")
-"""What PyTorch's users look for, and what it is called here."""
-
-
 def only_renamed(t: Any) -> TypeError:
     """The error for `p -= step` where p is trained: a new Tensor would get the name p, and what was trained would never change."""
     return TypeError(f"p += x, p -= x and the like would leave {describe(t)} as it is, for they make a new Tensor. Write p.data -= x.data "
@@ -190,30 +115,43 @@ class Elsewhere:
     of a small op.  Names that nobody has are left to Python, which asks "Did you mean ...?" itself.
     """
 
-    def __init__(self, name: str, hint: str) -> None:
+    def __init__(self, name: str, hint: str | Callable[[], str]) -> None:
         self.name, self.hint = name, hint
 
     def __get__(self, t: Any, owner: type) -> Any:
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Write {self.hint}.", name=self.name, obj=t)
+        hint = self.hint if isinstance(self.hint, str) else self.hint()
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}.{told(hint)}", name=self.name, obj=t)
 
     @classmethod
     def fill(cls, owner: type, rules: Iterable[Any]) -> None:
-        """Put one in place of each such name that the class does not have; `rules`, NumPy's functions that are differentiated."""
-        known, hints = set(rules), dict(ELSEWHERE)
+        """Put one in place of each such name that the class does not have; `rules`, NumPy's functions that take a Tensor."""
+        known, hints = set(rules), dict[str, Any](ELSEWHERE)
         numbers = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "fiub"}
         for name, value in vars(np).items():
-            if not callable(value) or name.startswith("_") or isinstance(value, type) and value not in numbers:
-                continue
-            if value in numbers:
-                hint = f"t.astype(np.{name})"
-            elif value in known:
-                hint = f"np.{name}(t, other)" if getattr(value, "nin", 1) == 2 else f"np.{name}(t)"
-            else:
-                hint = f"np.{name}(t.numpy()): it has no derivative here"
-            hints.setdefault(name, hint)
+            if isinstance(value, type) and value in numbers:
+                hints.setdefault(name, f"t.astype(np.{name})")
+            elif isinstance(value, np.ufunc) or hasattr(value, "_implementation"):       # it asks its operands, so it takes arrays
+                hints.setdefault(name, functools.partial(numpys, name, value in known))
         for name, hint in hints.items():
             if not hasattr(owner, name):
                 setattr(owner, name, cls(name, hint))
+
+
+def numpys(name: str, known: bool) -> str:
+    """How NumPy's function of this name is called on t, with all that it must be given: `np.convolve(t, other)`."""
+    function, t = getattr(np, name), "t" if known else "t.numpy()"
+    if isinstance(function, np.ufunc):
+        given = [t, "other"][:function.nin]
+    elif name in AFTER:
+        given = [t, AFTER[name]]
+    else:
+        written = inspect.isfunction(function._implementation)               # in Python: those in C have no signature in older NumPys
+        parameters = inspect.signature(function).parameters.values() if written else []
+        needed = [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD] or [t]
+        at = next((needed.index(array) for array in ("a", "arr") if array in needed), 0)
+        words = dict.fromkeys(("arrays", "tup"), f"[{t}, other]") | dict.fromkeys(("b", "v", "a2", "ar2"), "other")
+        given = [words.get(parameter, t if i == at else parameter) for i, parameter in enumerate(needed)]
+    return f"np.{name}({', '.join(given)})" + ("" if known else ": it has no derivative here")
 
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {

@@ -13,7 +13,7 @@ from .convert import as_array, as_data, as_dtype, as_flag, as_gradient, as_index
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, describe, in_terms_of, only_renamed, own_names
 from .graph import RETAINED
-from .interop import CALLS, FUNCTIONS, UFUNCS
+from .interop import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -397,4 +397,4 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
-Elsewhere.fill(Tensor, (*FUNCTIONS, *UFUNCS))
+Elsewhere.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))

@@ -48,7 +48,8 @@ __all__ = [
 if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
     def __getattr__(name: str) -> Any:
         """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
-        elsewhere = {"functional": "import tinygrad_attn.functional as F", "utils": "optim.clip_grad_norm_ and the like"}
+        elsewhere = {"functional": "import tinygrad_attn.functional as F", "utils": "optim.clip_grad_norm_ or optim.clip_grad_value_, or "
+                     "np.concatenate([p.ravel() for p in model.parameters()]) for parameters_to_vector; spectral_norm is not here"}
         if name in elsewhere:
             raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {elsewhere[name]}.")
         raise missing_from("tinygrad_attn.nn", name, globals())
