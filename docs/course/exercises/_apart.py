@@ -100,7 +100,7 @@ def child(name: str, file: str, told: str) -> None:
 
 
 def _leave_memory() -> None:
-    """Half of the machine's memory is enough for any answer: a list that grows for ever ends in a MemoryError, not in a machine that stands."""
+    """Half of the memory is enough for any answer: a list that grows for ever ends in a MemoryError, and not the machine with it."""
     if resource is not None:
         half, (_, most) = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (half if most < 0 else min(half, most), most))
