@@ -592,3 +592,13 @@ def test_a_convolution_by_windows_copies_them_along_the_width_of_the_picture(mon
     torch.nn.functional.conv2d(*inputs).backward(torch.tensor(random_like(y.shape, 1, np.float32)))
     for mine, theirs in zip((pictures, weight), inputs, strict=True):
         np.testing.assert_allclose(mine.grad.numpy(), theirs.grad.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u4", "u8", "i1", "i2", "i4", "i8"])
+def test_labels_and_indices_are_whole_numbers_of_any_kind(dtype):
+    x, labels = leaf(random_like((4, 3), 0)), np.array([2, 0, 1, 2])
+    for f in (lambda labels: F.cross_entropy(x, labels), lambda labels: F.embedding(labels, x).sum() + x[labels].prod(),
+              lambda labels: np.take_along_axis(x, labels[:, None], 1).prod(),
+              lambda labels: ops.scatter(x, index=labels, shape=(5, 3)).prod(0).sum()):
+        expected, found = (grad(y, x)[0].numpy() for y in (f(labels), f(labels.astype(dtype))))
+        np.testing.assert_array_equal(found, expected)

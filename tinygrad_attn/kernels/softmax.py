@@ -101,6 +101,11 @@ def usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]
     return (target, None) if np.count_nonzero(seen) == seen.size else (np.where(seen, target, 0), seen)
 
 
+def _places(target: ndarray, classes: int) -> ndarray:
+    """Where each row's target lies in all rows one after the other: with one index NumPy takes a quarter of the time of two."""
+    return target.astype(np.intp, copy=False) + np.arange(0, len(target) * classes, classes)
+
+
 def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *, seen: ndarray | None = None,
                   smoothing: float = 0.0) -> tuple[ndarray, ndarray]:
     """(loss of each row, sums) for logits x (rows, classes) and class indices target (rows,).
@@ -118,7 +123,7 @@ def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *,
         top, total = sums[:, s] = _exponentials(block, np.empty_like(block))
         t = target[s]
         lse = np.log(total)                             # of the row minus its maximum
-        part = lse - (block[np.arange(len(t)), t] - top)
+        part = lse - (block.reshape(-1).take(_places(t, classes)) - top)
         if weight is not None:
             part *= weight[t]
         if smoothing:
@@ -154,7 +159,7 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarra
         block *= (total[s] / sums[1, s])[:, None]
         if smoothing:
             block -= g[s, None] * spread
-        block[np.arange(len(t)), t] -= hit[s]
+        block.reshape(-1)[_places(t, classes)] -= hit[s]
         if seen is not None:
             block[~seen[s]] = 0                         # also where an ignored row's logits are not finite
 
