@@ -160,7 +160,8 @@ MISTAKES = [
     ("dual", "return Dual(self.value + other.value, self", "return Dual(np.add(self.value, other.value, out=self.value), self",
      "a + b changes an operand"),
     ("dual", "return Dual(-self.value, -self.tangent)", "return -self.value", "-a is a ndarray; it should be a Dual"),
-    ("dual", "return Dual(np.sin(self.value), np", "return Dual(np.sin(self), np", "and so on without end"),
+    *[("dual", "return Dual(np.sin(self.value), np", "return Dual(np.sin(self), np", "and so on without end")] * (
+        sys.version_info < (3, 12)),                 # later ones end Python itself so far down; the marker's own process names that
     ("dual", "return Dual(y, y * self.tangent)", "return Dual(self, y * self.tangent)", "a Dual inside a Dual"),
     ("dual", "class Dual:", "class Duals:", "defines no class Dual"),
     ("dual", "else Dual(x, np.zeros(np.shape(x)))", "else Dual(x, np.ones(np.shape(x)))", "A constant has a tangent of 1 here"),

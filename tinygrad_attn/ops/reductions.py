@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from ..engine import Variable, op
@@ -109,7 +107,7 @@ def var(x, *, axis=None, ddof=0, keepdims=False):
 
 
 def _centred(x, axis):
-    return x - (x.mean if isinstance(x, Variable) else functools.partial(mean.forward, x))(axis=axis, keepdims=True)
+    return x - mean(x, axis=axis, keepdims=True)
 
 
 var.vjp(lambda g, y, x, *, axis, ddof, keepdims:

@@ -53,8 +53,8 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
     if running and in_time:
         code = process.returncode
         how = f"exit code {code}" if code >= 0 or -code not in set(signal.Signals) else signal.Signals(-code).name
-        marks.failed(running, f"ends Python, {how}", f"Python itself ended in this check ({how}): os._exit, or a crash. No check after it "
-                     "was made.")
+        marks.failed(running, f"ends Python, {how}", f"Python itself ended in this check ({how}): os._exit, a crash, or a function of "
+                     "NumPy's and one of yours that call each other without end. No check after it was made.")
     elif running:
         marks.failed(running, f"no end in {limit:g} s", f"This check did not come to an end within {limit:g} s: an endless loop? No check "
                      "after it was made.\n--time-limit SECONDS gives each check longer.")
