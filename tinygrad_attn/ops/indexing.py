@@ -61,12 +61,14 @@ def add_at(out, g, *, index, zeros=False):
 
     A loop over x[0], x[1], ... so adds to the one gradient of x, where `scatter` would make an array of x's size for each.
     """
+    if _is_basic(index):
+        if zeros:
+            out[index] = g
+        else:
+            out[index] += g
+        return
     single, parts, shape = _single(index), index if isinstance(index, tuple) else (index,), out.shape
-    if _is_basic(index) and zeros:
-        out[index] = g
-    elif _is_basic(index):
-        out[index] += g
-    elif single is not None and out.ndim > 1 and out.size:
+    if single is not None and out.ndim > 1 and out.size:
         _add_rows_along(out, g, *single, zeros)
     elif len(parts) == out.ndim and out.flags.c_contiguous and all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts):
         # Single elements, by their places.
@@ -106,7 +108,8 @@ def _from_front(indices, size):
     return indices % size if low < 0 else indices    # -1 and size - 1 are one place
 
 
-getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape)).adds = add_at
+getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
+getitem.adds = add_at
 scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
 
 
@@ -192,8 +195,5 @@ def _add_along_axis(total, g, *, indices, axis):
         total[...] = whole
 
 
-def _along_axis(g, y, x, *, indices, axis):
-    return scatter(g, index=_places(indices, axis, x.shape), shape=(x.size,)).reshape(x.shape)
-
-
-take_along_axis.vjp(_along_axis).adds = _add_along_axis
+take_along_axis.vjp(lambda g, y, x, *, indices, axis: scatter(g, index=_places(indices, axis, x.shape), shape=(x.size,)).reshape(x.shape))
+take_along_axis.adds = _add_along_axis
