@@ -513,6 +513,7 @@ def test_the_table_of_an_embedding_sums_all_uses_however_often_a_row_is_used(ind
     ((4, 3), (np.array([0, 0]), 1)), ((4, 3), (slice(None), np.array([2, 2, -1]))), ((4, 3), (np.array([3, 3]), None)),
     ((4, 3), (np.array([True, False, True, True]), np.array([0, 2, 0]))), ((4, 3), np.array([1, -3, 1])),
     ((4, 3), [True, False, False, True]), ((4, 40), np.array([1, -3, 1])),
+    ((4, 40), (slice(None), np.array([2, -38, 2]))), ((3, 50, 4), (slice(None), np.array([[7, -1], [7, 0]]))),
     ((4, 5, 8), np.array([[3, 0, -1], [3, 3, 3]])), ((4, 40), (np.array([2, 2]),)),
     ((300, 20), np.arange(-300, 300)), ((4, 5, 8), (np.array([0, 0]), np.array([4, -1]))),
     ((300,), np.array([255, 0, 255], np.uint8)), ((300, 20), np.array([255, 0, 255], np.uint8)),

@@ -87,10 +87,14 @@ def _add_rows_along(out, g, axis, indices, zeros):
     rows = contiguous(np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))).reshape(-1, width)
     if axis == 0 and out.flags.c_contiguous:
         add_rows(out.reshape(-1, width), indices.reshape(-1), rows, zeros)
-    else:
-        turned = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1:]), out.dtype)
-        add_rows(turned.reshape(-1, width), indices.reshape(-1), rows, zeros=True)
-        out += np.moveaxis(turned, 0, axis)
+        return
+    size, taken, places = shape[axis], slice(None), indices.reshape(-1)
+    if 2 * places.size < size:                       # of few places, these alone are gone through
+        taken, places = np.unique(_from_front(places, size), return_inverse=True)
+        size = taken.size
+    turned = np.zeros((size, *shape[:axis], *shape[axis + 1:]), out.dtype)
+    add_rows(turned.reshape(-1, width), places, rows, zeros=True)
+    out[(slice(None),) * axis + (taken,)] += np.moveaxis(turned, 0, axis)
 
 
 def _check_shape(g, places, shape):
