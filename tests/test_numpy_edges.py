@@ -183,6 +183,15 @@ def test_a_mean_in_half_precision_does_not_overflow_on_the_way():
     assert np.average(t[:8], axis=0, returned=True)[1].tolist() == [8, 8]
 
 
+def test_what_is_not_nan_is_counted_in_more_than_half_precision():
+    x = np.float16([0.5, 1.5, np.nan] * 40_000)      # 80,000 numbers, more than a float16 holds
+    t = Tensor(x, requires_grad=True)
+    for f, expected in ((np.nanmean, 1), (np.nanvar, 0.25), (np.nanstd, 0.5)):
+        assert f(t).item() == expected and f(t).dtype == np.float16
+    np.nanmean(t).backward()
+    np.testing.assert_allclose(t.grad.numpy()[:3], [1 / 80_000, 1 / 80_000, 0], rtol=2e-2)
+
+
 @pytest.mark.parametrize("weights", [np.float16, np.float32, np.int64, bool])
 @pytest.mark.parametrize("dtype", [np.int8, np.float32, np.float64])
 def test_the_weights_of_an_average_are_added_up_in_the_dtype_of_the_result(dtype, weights):

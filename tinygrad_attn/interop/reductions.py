@@ -12,6 +12,7 @@ import numpy as np
 from .. import ops
 from ..engine import Variable, op
 from ..errors import describe
+from ..ops.shapes import in_single
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, refuse_whole, rule, tensor, together
 from .shapes import _concatenate, _moveaxis
 
@@ -25,13 +26,6 @@ def _sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where
     return ops.sum(a) if axis is None and not keepdims else ops.sum(a, axis=axis, keepdims=keepdims)
 
 
-@rule(np.mean)
-def _mean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
-    refuse("mean", out=out, where=where)
-    refuse_whole("mean", dtype, a)
-    return ops.mean(cast(a, dtype), axis=axis, keepdims=keepdims)
-
-
 @rule(np.prod)
 def _prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
     refuse("prod", out=out, initial=initial, where=where)
@@ -39,30 +33,37 @@ def _prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, wher
     return ops.prod(cast(a, dtype), axis=axis, keepdims=keepdims)
 
 
-@rule(np.max, np.amax)
-def _max(a, axis=None, out=None, keepdims=False, initial=None, where=None):
-    refuse("max", out=out, initial=initial, where=where)
-    return ops.max(a, axis=axis, keepdims=keepdims)
+def _mean_rule(name: str, function: Callable) -> Callable:
+    """The rule of a mean."""
+    def reduction(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
+        refuse(name, out=out, where=where)
+        refuse_whole(name, dtype, a)
+        return function(cast(a, dtype), axis=axis, keepdims=keepdims)
+    return reduction
 
 
-@rule(np.min, np.amin)
-def _min(a, axis=None, out=None, keepdims=False, initial=None, where=None):
-    refuse("min", out=out, initial=initial, where=where)
-    return ops.min(a, axis=axis, keepdims=keepdims)
+def _extreme_rule(name: str, function: Callable) -> Callable:
+    """The rule of a maximum or minimum, which has no dtype of its own."""
+    def reduction(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+        refuse(name, out=out, initial=initial, where=where)
+        return function(a, axis=axis, keepdims=keepdims)
+    return reduction
 
 
-@rule(np.var)
-def _var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
-    refuse("var", out=out, where=where, mean=mean)
-    refuse_whole("var", dtype, a)
-    return ops.var(cast(a, dtype), axis=axis, ddof=ddof if correction is None else correction, keepdims=keepdims)
+def _spread_rule(name: str, function: Callable) -> Callable:
+    """The rule of a variance or standard deviation."""
+    def reduction(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
+        refuse(name, out=out, where=where, mean=mean)
+        refuse_whole(name, dtype, a)
+        return function(cast(a, dtype), axis=axis, ddof=ddof if correction is None else correction, keepdims=keepdims)
+    return reduction
 
 
-@rule(np.std)
-def _std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
-    refuse("std", out=out, where=where, mean=mean)
-    refuse_whole("std", dtype, a)
-    return ops.std(cast(a, dtype), axis=axis, ddof=ddof if correction is None else correction, keepdims=keepdims)
+_max, _min = _extreme_rule("max", ops.max), _extreme_rule("min", ops.min)
+FUNCTIONS |= {
+    np.max: _max, np.amax: _max, np.min: _min, np.amin: _min,
+    np.mean: _mean_rule("mean", ops.mean), np.var: _spread_rule("var", ops.var), np.std: _spread_rule("std", ops.std),
+}
 
 
 @rule(np.ptp)
@@ -73,7 +74,7 @@ def _ptp(a, axis=None, out=None, keepdims=False):
 @rule(np.average)
 def _average(a, axis=None, weights=None, returned=False, *, keepdims=False):
     if weights is None:                              # not as weights of 1: in float16 their sum, or that of a, may be infinite
-        average = _mean(a, axis, keepdims=keepdims)
+        average = ops.mean(a, axis=axis, keepdims=keepdims)
         return (average, np.full(average.shape, ops.reductions.count(a, axis), average.dtype)) if returned else average
     a, weights = together([a, weights])
     dtype = np.result_type(a.dtype, weights.dtype, *["f8"] * (a.dtype.kind in "iub"))
@@ -127,42 +128,32 @@ nanmax.vjp(ops.reductions.to_the_extremes)
 nanmin.vjp(ops.reductions.to_the_extremes)
 
 
-@rule(np.nanmax)
-def _nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=None):
-    refuse("nanmax", out=out, initial=initial, where=where)
-    return nanmax(a, axis=axis, keepdims=keepdims)
+@in_single                                           # in float16 the number of elements may be infinite
+def _nanmean(a, *, axis, keepdims):
+    missing = np.isnan(plain(a))
+    total = ops.sum(ops.where(missing, 0, a), axis=axis, keepdims=keepdims)
+    return total / np.asarray(np.count_nonzero(~missing, axis=axis, keepdims=keepdims), a.dtype)
 
 
-@rule(np.nanmin)
-def _nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=None):
-    refuse("nanmin", out=out, initial=initial, where=where)
-    return nanmin(a, axis=axis, keepdims=keepdims)
-
-
-@rule(np.nanmean)
-def _nanmean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=None):
-    refuse("nanmean", out=out, where=where)
-    refuse_whole("nanmean", dtype, a)
-    seen = np.count_nonzero(~np.isnan(plain(a)), axis=axis, keepdims=keepdims)
-    total = FUNCTIONS[np.nansum](cast(a, dtype), axis, keepdims=keepdims)
-    return total / np.asarray(seen, total.dtype)
-
-
-@rule(np.nanvar)
-def _nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
-    refuse("nanvar", out=out, where=where, mean=mean)
-    refuse_whole("nanvar", dtype, a)
-    a, missing = cast(a, dtype), np.isnan(plain(a))
-    apart = ops.where(missing, 0, a - _nanmean(a, axis, keepdims=True))
-    seen = np.count_nonzero(~missing, axis=axis, keepdims=keepdims) - (ddof if correction is None else correction)
+@in_single
+def _nanvar(a, *, axis, ddof, keepdims):
+    missing = np.isnan(plain(a))
+    apart = ops.where(missing, 0, a - _nanmean(a, axis=axis, keepdims=True))
+    seen = np.count_nonzero(~missing, axis=axis, keepdims=keepdims) - ddof
     return ops.sum(apart * apart, axis=axis, keepdims=keepdims) / np.where(seen > 0, seen, np.nan).astype(a.dtype)
 
 
-@rule(np.nanstd)
-def _nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=None, mean=None, correction=None):
-    variance = _nanvar(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
+@in_single
+def _nanstd(a, **settings):
+    variance = _nanvar(a, **settings)
     equal = plain(variance) == 0                     # their slope is 0, as np.std's
     return ops.where(equal, 0, ops.sqrt(ops.where(equal, 1, variance)))
+
+
+FUNCTIONS |= {
+    np.nanmax: _extreme_rule("nanmax", nanmax), np.nanmin: _extreme_rule("nanmin", nanmin), np.nanmean: _mean_rule("nanmean", _nanmean),
+    np.nanvar: _spread_rule("nanvar", _nanvar), np.nanstd: _spread_rule("nanstd", _nanstd),
+}
 
 
 @rule(np.cov)
@@ -237,5 +228,5 @@ FUNCTIONS |= {np.quantile: functools.partial(_quantiles, "quantile", 1), np.perc
 @rule(np.median)
 def _median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     if not a.size:
-        return _mean(a, axis, None, out, keepdims)   # NaN, with NumPy's warning
+        return FUNCTIONS[np.mean](a, axis, None, out, keepdims)      # NaN, with NumPy's warning
     return _quantiles("median", 1, a, 0.5, axis, out, keepdims=keepdims)

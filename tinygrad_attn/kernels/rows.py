@@ -114,7 +114,7 @@ def column_max(x: ndarray) -> ndarray:
 def runs(x: ndarray, axis: Any) -> list[tuple[int, int]]:
     """Runs of adjacent axes, (first, stop), to reduce x over with `reduced`, the last first.
 
-    None where NumPy does it as soon, or has to say what is wrong with the axes.
+    There are none where NumPy does it as soon, or has to say what is wrong with the axes.
     """
     ndim = x.ndim
     if x.size < FEW or x.dtype not in FAST or not x.flags.c_contiguous or ndim < 2:

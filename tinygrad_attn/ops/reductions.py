@@ -116,7 +116,7 @@ var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
 
 @op
 def std(x, *, axis=None, ddof=0, keepdims=False):
-    """y = sqrt(var(x)); where all elements are equal the gradient is zero, as PyTorch."""
+    """y = sqrt(var(x)); where y is 0 so is the gradient, as PyTorch."""
     if x.dtype == np.float16:
         return _reduced_in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
