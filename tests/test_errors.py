@@ -1011,6 +1011,8 @@ def test_a_tensor_of_torchs_becomes_one_of_ours():
     torch = require("torch")
     t = Tensor(torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True))
     assert t.tolist() == [1, 2] and t.dtype == np.float64 and not t.requires_grad
+    narrow = Tensor(torch.tensor([1.5, 2.0], dtype=torch.bfloat16))
+    assert narrow.tolist() == [1.5, 2.0] and narrow.dtype == np.float32
 
 
 def test_a_tensor_where_python_wants_a_number():

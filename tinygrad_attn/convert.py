@@ -48,6 +48,14 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
     return found
 
 
+def _from_torch(x: Any) -> Any:
+    """The array of a tensor of PyTorch's, in float32 for bfloat16, which NumPy lacks; anything else as it is."""
+    if not (hasattr(x, "detach") and hasattr(x, "cpu")):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
 def as_array(data: Any, dtype: Any) -> np.ndarray:
     """A fresh array from whatever the constructor was given."""
     found = None                                     # what NumPy makes of it when no dtype is asked for
@@ -66,8 +74,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
             dtype = _default_dtype if found.dtype.kind in "fiu" and not holds("__array__", data) else found.dtype
     elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)) and dtype is None:
         dtype = _default_dtype
-    elif hasattr(data, "detach") and hasattr(data, "cpu"):
-        data = data.detach().cpu().numpy()
+    data = _from_torch(data)
     refuse_mask("Tensor", data)
     as_dtype(dtype)                                  # only asked: of a class such as np.dtypes.Float32DType it makes object
     try:
@@ -128,12 +135,9 @@ def as_value(name: str, value: Any) -> np.ndarray:
     """A state dict's value as a plain array; TypeError where it is none."""
     if isinstance(value, Variable):
         return value._data
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     refuse_mask(f"load_state_dict: {name!r}", value)
     try:
-        array = np.asarray(value)
+        array = np.asarray(_from_torch(value))
     except (TypeError, ValueError):
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
