@@ -177,7 +177,7 @@ def compared(sign: str, a: Any, b: Any) -> Any:
 def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:
     """NumPy's own complaint about a call of one of its functions, with the operands; ours as they are."""
     text = str(error)
-    ours = "Tensor" in text or "array " in text and "(" in text            # it describes an operand
+    ours = "Tensor" in text or text.startswith("np.") or "array " in text and "(" in text      # it names the function or an operand
     if ours or not any(hasattr(x, "_data") for x in args):
         return error
     if isinstance(error, TypeError) and "interpreted as an integer" not in text:
