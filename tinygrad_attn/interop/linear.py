@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 
@@ -178,34 +179,15 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return found.reshape(*(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else found
 
 
-class SlogdetResult(NamedTuple):
-    """What np.linalg.slogdet returns, with NumPy's names."""
-    sign: Any
-    logabsdet: Any
+# What NumPy returns, with its names.
+EighResult = namedtuple("EighResult", "eigenvalues eigenvectors")
+SVDResult = namedtuple("SVDResult", "U S Vh")
+QRResult = namedtuple("QRResult", "Q R")
 
 
-class EighResult(NamedTuple):
-    """What np.linalg.eigh returns, with NumPy's names."""
-    eigenvalues: Any
-    eigenvectors: Any
-
-
-class SVDResult(NamedTuple):
-    """What np.linalg.svd returns, with NumPy's names."""
-    U: Any
-    S: Any
-    Vh: Any
-
-
-class QRResult(NamedTuple):
-    """What np.linalg.qr returns, with NumPy's names."""
-    Q: Any
-    R: Any
-
-
-def slogdet(a: Any) -> SlogdetResult:
+def slogdet(a: Any) -> Any:
     """Sign (a plain array) and logarithm of |det a|."""
-    return SlogdetResult(np.linalg.slogdet(plain(a))[0], ops.logabsdet(a))
+    return np.linalg.slogdet(plain(a))._replace(logabsdet=ops.logabsdet(a))
 
 
 def eigh(a: Any, UPLO: str = "L") -> EighResult:

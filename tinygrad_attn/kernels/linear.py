@@ -56,9 +56,7 @@ def product(a: ndarray, b: ndarray) -> ndarray:
         return a @ b
     if a.shape[-1] == b.shape[-2] == 1:             # columns by rows: `@` takes four to eight times as long here
         return _dot(a, b) if a.ndim == b.ndim == 2 else a * b
-    if a.size < SHORT:
-        return a @ b
-    if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:
+    if a.size < SHORT or a.dtype != b.dtype or a.dtype.kind != "f" or a.shape[-1] != b.shape[-2]:
         return a @ b
     if b.ndim > 2:
         return _stacks(a, b)
