@@ -5,9 +5,8 @@ from .decompositions import cholesky, det, eigh, eigvalsh, inv, logabsdet, pinv,
 from .einsum import einsum
 from .elementwise import *  # noqa: F403
 from .indexing import embedding, embedding_backward, getitem, scatter, take_along_axis
-from .norms import l2_norm
 from .products import matmul
-from .reductions import cumprod, cumsum, max, mean, min, prod, std, sum, var
+from .reductions import cumprod, cumsum, l2_norm, max, mean, min, prod, std, sum, var
 from .rounding import ceil, copysign, floor, round, sign, trunc
 from .shapes import (
     astype,

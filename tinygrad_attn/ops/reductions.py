@@ -6,7 +6,7 @@ import numpy as np
 
 from ..engine import Variable, op
 from ..kernels.rows import column_max, column_sums, reduced, row_max, row_sums, runs
-from .shapes import broadcast_to, flip, inverse
+from .shapes import broadcast_to, flip, in_single, inverse
 
 
 def axes_of(x, axis):
@@ -124,6 +124,16 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
 
 std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
         kept(g, x, axis) / _divisor_of(g, count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis))))
+
+
+@op
+@in_single                                           # in float16 300^2 is infinite, and (1e-4)^2 is 0
+def l2_norm(x, *, axis=None, keepdims=False):
+    """y = sqrt(sum of x^2), with slope 0 at the zero vector, as torch.linalg.vector_norm."""
+    return np.sqrt(_total(x * x, axis, keepdims))
+
+
+l2_norm.vjp(lambda g, y, x, *, axis, keepdims: kept(g, x, axis) * (x / divisor(kept(y, x, axis))))
 
 
 def to_the_extremes(g, y, x, *, axis, keepdims):
