@@ -190,15 +190,28 @@ def test_dropout_on_the_result_is_torchs(batch_first, need_weights, settings):
 
 
 @pytest.mark.parametrize("kind", ["Encoder", "Decoder"])
-def test_dropout_of_a_layer_whose_attention_does_not_train_is_torchs(kind):
+@pytest.mark.parametrize("change", ["attention does not train", "one dropout is on", "one dropout is off"])
+def test_dropout_of_a_layer_changed_afterwards_is_torchs(kind, change):
     torch = require("torch")
-    theirs, ours = (getattr(module, f"Transformer{kind}Layer")(8, 2, 16, dropout=0.5, batch_first=True) for module in (torch.nn, nn))
+    p = 0.0 if change == "one dropout is on" else 0.5
+    theirs, ours = (getattr(module, f"Transformer{kind}Layer")(8, 2, 16, dropout=p, batch_first=True) for module in (torch.nn, nn))
     ours.load_state_dict(theirs.state_dict())
-    theirs.self_attn.eval(), ours.self_attn.eval()
+    for layer in (theirs, ours):
+        if change == "attention does not train":
+            layer.self_attn.eval()
+        else:
+            (layer.dropout if p else layer.dropout1).p = 0.5 - p
     inputs = [numbers(3, 5, 8).astype(np.float32)] * (1 if kind == "Encoder" else 2)
     torch.manual_seed(1)
     ta_random.manual_seed(1)
     np.testing.assert_allclose(ours(*inputs).numpy(), theirs(*map(torch.tensor, inputs)).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_layer_tells_its_attention_holds_for_one_call():
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), Tensor(numbers(3, 5, 8).astype(np.float32))
+    before = layer.self_attn(x, x, x)[0].data.strides
+    layer.eval()(x)
+    assert layer.train().self_attn(x, x, x)[0].data.strides == before != layer.eval().self_attn(x, x, x)[0].data.strides
 
 
 def test_dropout_on_the_weights_is_torchs():

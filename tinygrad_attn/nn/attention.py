@@ -68,10 +68,6 @@ class MultiheadAttention(Module):
     `out_proj` takes back to embed_dim.
     """
 
-    # A dropout draws in the order of memory, and in PyTorch this result always lies (T, B, E) there.  A Transformer layer, which knows
-    # whether one follows, may spare the copy.  None: while training.
-    dropout_follows: bool | None = None
-
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False, *,
@@ -125,7 +121,7 @@ class MultiheadAttention(Module):
 
     def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
                 attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False, *,
-                cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor | None]:
+                cache: KeyValueCache | None = None, dropout_follows: bool | None = None) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
         With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after
@@ -136,8 +132,9 @@ class MultiheadAttention(Module):
         float, added to the scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is
         blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
         through it.  With a `cache` self-attention takes the same object three times, and the memory of cross-attention
-        stays the same; see KeyValueCache.  Integer input is promoted.  Raises ValueError and TypeError for shapes and
-        masks that do not fit.
+        stays the same; see KeyValueCache.  A dropout draws in the order of memory, and in PyTorch the output always lies
+        (T, B, E) there: here it is copied so where `dropout_follows`, as a Transformer layer knows; None: while training.
+        Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
         """
         own = key is query and value is query        # self-attention: one input, one projection
         one_memory = value is key
@@ -172,7 +169,7 @@ class MultiheadAttention(Module):
             weights = weights.mean(axis=1)
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
-        if self.training if self.dropout_follows is None else self.dropout_follows:
+        if self.training if dropout_follows is None else dropout_follows:
             out = out.swapaxes(0, 1).clone()                                            # (T, B, E)
             return out.swapaxes(0, 1) if self.batch_first else out, weights
         return out if self.batch_first else out.swapaxes(0, 1), weights

@@ -71,11 +71,12 @@ class _Layer(Module):
         """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
-    def _attention(self, attention: MultiheadAttention, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
+    def _attention(self, attention: MultiheadAttention, dropout: Dropout, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
                    is_causal: bool, cache: KeyValueCache | None) -> Any:
-        """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E)."""
-        attention.dropout_follows = self.training and getattr(self.dropout, "p", 1) > 0
-        more = {} if cache is None else {"cache": cache}          # an attention of your own need not take one
+        """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E), which then goes through this dropout."""
+        more: dict[str, Any] = {} if cache is None else {"cache": cache}           # an attention of your own need not take one
+        if type(attention) is MultiheadAttention:
+            more["dropout_follows"] = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
         return attention(x, memory, memory, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=mask, is_causal=is_causal,
                          **more)[0]
 
@@ -115,7 +116,7 @@ class TransformerEncoderLayer(_Layer):
         blocked. `is_causal` hides later positions; with a `cache`, src is only what is new.
         """
         def attention(x: Any) -> Any:
-            return self._attention(self.self_attn, x, x, src_key_padding_mask, src_mask, is_causal, cache)
+            return self._attention(self.self_attn, self.dropout1, x, x, src_key_padding_mask, src_mask, is_causal, cache)
 
         x = floating(src, self)
         x = self._residual(x, self.norm1, self.dropout1, attention)
@@ -156,10 +157,10 @@ class TransformerDecoderLayer(_Layer):
         projected once.
         """
         def attention(x: Any) -> Any:
-            return self._attention(self.self_attn, x, x, tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache)
+            return self._attention(self.self_attn, self.dropout1, x, x, tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache)
 
         def look_at_memory(x: Any) -> Any:
-            return self._attention(self.multihead_attn, x, memory, memory_key_padding_mask, memory_mask,
+            return self._attention(self.multihead_attn, self.dropout2, x, memory, memory_key_padding_mask, memory_mask,
                                    memory_is_causal, cache)
 
         x = floating(tgt, self)
