@@ -72,6 +72,13 @@ def test_integers_are_promoted_and_floats_keep_their_dtype(layer):
     assert layer(Tensor(numbers.astype(np.float64))).dtype == np.float64
 
 
+def test_integers_become_a_transformers_own_dtype():
+    model = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, norm_first=True, dtype=np.float64)
+    numbers = np.arange(12).reshape(3, 1, 4) ** 2
+    whole, floating = (model(x, x).numpy() for x in (numbers, numbers.astype(np.float64)))
+    np.testing.assert_array_equal(whole, floating)
+
+
 def test_a_number_may_be_numpys():
     for number in (np.float32(2), np.float64(2), np.int64(2)):
         ours, expected = nn.Tanh()(number), F.tanh(number)

@@ -270,7 +270,7 @@ class Transformer(Module):
         padding masks (B, S), (B, T), (B, S); True = blocked, floats are added.  A hint `..._is_causal` None means:
         look at the mask. Raises ValueError for widths other than d_model and batches that differ.
         """
-        src, tgt = floating(src), floating(tgt)
+        src, tgt = floating(src, self), floating(tgt, self)
         axis = 0 if self.batch_first else 1
         if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
             raise ValueError(f"src and tgt must be both unbatched or batches of one size, on axis {axis} since "
