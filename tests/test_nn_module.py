@@ -251,6 +251,9 @@ def test_settings_reach_every_module():
     assert all(p.grad is not None for p in net.parameters())
     net.astype(np.float64)
     assert all(p.dtype == p.grad.dtype == np.float64 for p in net.parameters())
+    kept = [p.grad for p in net.parameters()]
+    net.zero_grad(set_to_none=False)
+    assert all(p.grad is g and not g.data.any() for p, g in zip(net.parameters(), kept, strict=True))
     net.zero_grad()
     assert all(p.grad is None for p in net.parameters())
     net.requires_grad_(False)

@@ -22,6 +22,7 @@ from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .errors import Elsewhere, missing_from, warn
 from .kernels.memory import Scratch, contiguous
+from .nn.parameter import zero_gradients
 from .schedules import Schedule, noam, warmup_cosine
 from .tensor import Tensor
 
@@ -126,14 +127,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (or fill them with zeros). Call it before each backward pass."""
-        for p in (p for group in self.param_groups for p in group["params"]):
-            if set_to_none:
-                p.grad = None
-            elif p.grad is not None:
-                if p.grad.requires_grad:
-                    p.grad = p.grad.detach()  # zeros have no history; it would grow with every step
-                p.grad._array()[...] = 0
-                guard.changed(p.grad._array())
+        zero_gradients((p for group in self.param_groups for p in group["params"]), set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient.

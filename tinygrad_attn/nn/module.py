@@ -18,7 +18,7 @@ from ..engine import local
 from ..errors import describe, nearest
 from ..record import Scope, dotted_name
 from ..tensor import Tensor
-from .parameter import Buffer, Parameter, StateValue
+from .parameter import Buffer, Parameter, StateValue, zero_gradients
 
 
 class IncompatibleKeys(NamedTuple):
@@ -282,8 +282,7 @@ class Module:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters (or, with False, fill them with zeros)."""
-        for p in self.parameters():
-            p._grad = None if set_to_none or p._grad is None else np.zeros_like(p._data)
+        zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:
         """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards.

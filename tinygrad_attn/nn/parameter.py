@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from .. import guard
 from ..allocator import keep_freed
 from ..convert import floating_dtype
 from ..errors import only_renamed
@@ -37,6 +39,18 @@ class Parameter(Tensor):
         raise only_renamed(self)
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
+
+
+def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
+    """Forget the gradients, or fill them with zeros where they are."""
+    for p in parameters:
+        if set_to_none:
+            p._grad = None
+        elif p.grad is not None:
+            if p.grad.requires_grad:
+                p.grad = p.grad.detach()             # zeros have no history; it would grow with every step
+            p.grad._array()[...] = 0
+            guard.changed(p.grad._array())
 
 
 class Buffer(Tensor):
