@@ -89,7 +89,7 @@ def check_choice(value: str, known: Sequence[str], name: str, function: str) -> 
 def check_probability(p: float, function: str, name: str = "p") -> None:
     """A number from 0 to 1."""
     if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
-        raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p}.")
+        raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p!r}.")
 
 
 def single(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..arguments import check_number, padding_row, sizes_of
+from ..arguments import check_number, check_probability, padding_row, sizes_of
 from ..errors import describe, numbers_of
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -194,8 +194,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
-            raise ValueError(f"dropout needs a probability between 0 and 1, got p={p!r}.")
+        check_probability(p, "Dropout")
         self.p = p
 
     def forward(self, input: Any) -> Any:
