@@ -119,6 +119,9 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | Non
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if 0 in _checked(tensor).shape:
+        warn("initialising a tensor without elements does nothing")
+        return 0.0
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"mode is 'fan_in' or 'fan_out', got {mode!r}")
     fan_in, fan_out = _fans(tensor)
@@ -134,9 +137,6 @@ def kaiming_uniform_(
     `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5), which is b =
     1 / sqrt(fan_in). Raises ValueError for fewer than 2 axes, another mode or an unknown nonlinearity.
     """
-    if 0 in _checked(tensor).shape:
-        warn("initialising a tensor without elements does nothing")
-        return tensor
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
@@ -146,9 +146,6 @@ def kaiming_normal_(
     generator: Generator | None = None,
 ) -> Tensor:
     """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises ValueError as `kaiming_uniform_`."""
-    if 0 in _checked(tensor).shape:
-        warn("initialising a tensor without elements does nothing")
-        return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
