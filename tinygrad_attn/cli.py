@@ -22,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from . import __version__
@@ -294,19 +295,15 @@ def shape_of(text: str) -> tuple[int, ...]:
 
 def load(path: Path) -> Any:
     """A Python file as a module; its folder can be imported from, as when the file is run."""
-    import importlib.util
-
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r} (looked in {os.getcwd()!r})")
     if str(path.resolve().parent) not in sys.path:
         sys.path.insert(0, str(path.resolve().parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{str(path)!r} is no Python file; its name should end in .py")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(path.stem)
+    module.__file__ = os.path.abspath(path)
     sys.modules[path.stem] = module                  # dataclasses and pickles of the file look for themselves there
     # From its text: what Python keeps compiled is as old as a second ago, and a notebook writes and checks within one.
-    exec(compile(path.read_bytes(), os.path.abspath(path), "exec", dont_inherit=True), vars(module))
+    exec(compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True), vars(module))
     return module
 
 
