@@ -80,7 +80,7 @@ class Schedule:
 
     def _go_to(self, step_number: int, rates: Iterable[float] | None = None) -> None:
         """Set the rates of this step, with these as the initial ones if given; nothing at all where the factor is refused."""
-        before, self.step_number = vars(self).get("step_number", step_number), step_number       # where the factor may look
+        before, self.step_number = self.step_number, step_number       # where the factor may look
         try:
             factor = float(_number(self.factor(step_number), f"factor({step_number})"))
         except BaseException:

@@ -60,7 +60,7 @@ def _() -> Patches:
         h = (x - x.mean(axis=axes, keepdims=True)) / std
         dx = (g - g.mean(axis=axes, keepdims=True) - h * (g * h).mean(axis=axes, keepdims=True)) / std
         return dx if weight is None else dx * weight, *right[1:]
-    return joint(fused.layer_norm, lambda *a, **k: change(*a, **k))
+    return joint(fused.layer_norm, change)
 
 
 @keep("rms-norm-weight", "the weight is multiplied outside the mean of the rule", "Tricycle (layers.py, RMSNorm.back_fn)",

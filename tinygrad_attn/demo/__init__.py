@@ -55,8 +55,8 @@ def run_demo(out: str | Path = "demo-report", *, seed: int = 0, epochs: int = 20
     """Everything, told in plain lines; returns 0, or 1 if a gradient is wrong.
 
     Trains on random splits with seeds `seed`, `seed` + 1, ...: `runs` of them, or up to three while the time lasts, and then on the ordered
-    split. Checkpoints and report.html go into the folder `out`. Raises ImportError without scikit-learn or matplotlib,
-    Interrupted on Ctrl-C.
+    split. Checkpoints and report.html go into the folder `out`. Raises ImportError without scikit-learn, matplotlib
+    or safetensors, Interrupted on Ctrl-C.
     """
     require_extras()
     if epochs < 1 or runs is not None and runs < 1:
