@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import describe
+from ..reference import attention_weights_reference
 from .attention import as_array, tokens, with_heads
 from .render import Page, page
 from .stepper import as_json
@@ -75,7 +76,7 @@ def attention_html(
         if not np.isfinite(score * scale).all():
             raise ValueError(f"the scores q k^T * scale are too large for float64, or scale={scale} is not finite.")
     added = None if mask is None else _added(mask, score.shape)
-    weight = _softmax(score * scale + (0.0 if added is None else added))
+    weight = attention_weights_reference(q, k, added, scale=scale)  # zeros in a row whose every key is blocked
     data = {
         "q": _numbers(q),
         "k": _numbers(k),
@@ -111,14 +112,6 @@ def _added(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
         raise ValueError(
             f"mask= of shape {array.shape} does not broadcast to the scores' (H, T, S) = {shape}."
         ) from None
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    """A row whose every key is blocked gives zeros."""
-    top = scores.max(axis=-1, keepdims=True)
-    powers = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-    total = powers.sum(axis=-1, keepdims=True)
-    return powers / np.where(total == 0.0, 1.0, total)
 
 
 def _body(data: dict[str, Any], width: int, masked: bool) -> str:
