@@ -133,7 +133,7 @@ class Optimizer:
         """One update of every parameter that has a gradient.
 
         A `closure`, a function that computes the gradients and returns the loss, is called before, and its loss returned.
-        Ctrl-C in the middle may leave some parameters updated and others not.
+        Ctrl-C in the middle may leave some parameters, or only their state, updated and others not: go on from a checkpoint.
         """
         loss = None
         if closure is not None:

@@ -185,7 +185,6 @@ def forward_reason(name: str, at: list[float | None], operands: list[np.ndarray]
             return f"{name} {edge:g}. Clip the argument away from it, or compute with log_softmax instead of log(softmax)."
         if a < edge:
             return f"{name} of the negative number {a:.6g}." if edge == 0 else f"{name} of {a:.6g}, below {edge:g}."
-        return "overflow."
     if name == "sqrt" and a is not None and a < 0:
         return f"sqrt of the negative number {a:.6g}, which rounding makes of a small variance, say; np.maximum(x, 0) first."
     if name == "power":
