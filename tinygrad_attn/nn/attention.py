@@ -133,7 +133,8 @@ class MultiheadAttention(Module):
         blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
         through it.  With a `cache` self-attention takes the same object three times, and the memory of cross-attention
         stays the same; see KeyValueCache.  A dropout draws in the order of memory, and in PyTorch the output always lies
-        (T, B, E) there: here it is copied so where `dropout_follows`, as a Transformer layer knows; None: while training.
+        (T, B, E) there: here it is copied into that order if `dropout_follows`, which a Transformer layer knows; None:
+        while training.
         Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
         """
         own = key is query and value is query        # self-attention: one input, one projection
