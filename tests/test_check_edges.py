@@ -128,6 +128,22 @@ def test_near_the_edge_a_smaller_step_is_found(f, values):
     assert "precision" not in check(f, np.array(values), eps=1e-6).diagnosis
 
 
+@pytest.mark.parametrize("f, distance", [(lambda x: np.maximum(x, 1), -1e-8), (lambda x: np.clip(x, -1, 1), 1e-8),
+                                         (lambda x: 10 + np.maximum(x - 1, 0), -1e-7)])
+def test_on_the_flat_side_of_a_near_kink_a_smaller_step_is_found(f, distance):
+    """The rule of `maximum` once was told that its function never moves: a result of 1 left no step quiet enough."""
+    assert check(f, np.array([1 + distance, 0.5]))
+    zeros = op(f)
+    zeros.vjp(lambda g, y, x: 0 * g)
+    assert not check(zeros, np.array([1 + distance, 0.5, 2.0, -0.5]) + 1e-3)
+
+
+def test_the_step_that_is_advised_lies_among_those_that_agree():
+    report = check(lambda x: np.maximum(x, 0) ** 2, np.array([0, 1e-8, -1.0]))
+    text = str(report.diagnosis)
+    assert "agrees from eps=3e-12 to 3e-12; write eps=3e-12" in text, report
+
+
 @pytest.mark.parametrize("f", [np.sign, lambda x: np.heaviside(x, 0.5), np.floor, np.ceil, lambda x: np.sign(x) * 3 + x * x])
 def test_a_jump_is_a_kink_and_no_rule_of_zeros(f):
     report = check(f, np.array([0.0, 1.5]))

@@ -195,8 +195,9 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
             larger = [max(abs(n), abs(a)) for n, a in pairs]
             fine.append(all(abs(n - a) <= 1e-3 * own + 1e-5 * max(larger) for (n, a), own in zip(pairs, larger)))
         else:                                        # slopes must vanish as h does, and not only because nothing moves any more
-            vanished = 1e-5 * max(abs(entry.numeric.flat[i]) for i in flats)
-            fine.append(all(max(abs(n), problem.noise_of(which, i, eps) * eps / h) <= vanished for (n, _), i in zip(pairs, flats)))
+            numeric = max(abs(entry.numeric.flat[i]) for i in flats)
+            fine.append(all(abs(n) <= 1e-5 * numeric and problem.noise_of(which, i, eps) * eps / h <= 1e-3 * numeric
+                            for (n, _), i in zip(pairs, flats)))
     runs = [h for h, here, after in zip(steps, fine, fine[1:]) if here and after]
     if not runs:
         largest = float(np.abs(problem.inputs[which]._data.flat[flats]).max())
@@ -204,7 +205,7 @@ def badly_chosen_eps(problem: Problem, which: int, entry: Entry, curve: list[tup
             return None
         return Diagnosis("eps", f"eps={eps:g} is too small: values as large as {largest:.0e} hardly move by it, or not at all. Check at "
                                 f"smaller ones, or write eps={1e-6 * largest:.0e}."), [1e-6 * largest]
-    best = min(curve, key=lambda pair: pair[1])[0]
+    best = min(((error, h) for h, error in curve if runs[-1] <= h <= runs[0]), default=(0, runs[0]))[1]
     scale_of_x = max(1.0, float(np.abs(problem.inputs[which]._data).mean()))
     size = "too large: the function bends within one step" if eps > best else "too small: rounding drowns the difference"
     if best >= 1e-3 * scale_of_x and eps < best:
