@@ -220,3 +220,15 @@ def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_pa
     elif how == "SIGINT":
         assert errors.endswith("\nStopped.\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py", "b.py", "begun", "c.py"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process does not hear of its parent's end there")
+def test_a_marker_that_is_killed_while_the_files_process_starts_leaves_no_process(tmp_path):
+    slow = "import sys, time\nif '-c' in sys.orig_argv:\n    open('begun', 'w').close()\n    time.sleep(1)\n"
+    written(tmp_path, b="import time\ntime.sleep(60)\n", sitecustomize=slow)
+    marking = subprocess.Popen([sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", "b.py"], cwd=tmp_path,
+                               env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))}, stdout=subprocess.PIPE)
+    while not (tmp_path / "begun").exists() and marking.poll() is None:
+        time.sleep(0.02)
+    marking.kill()
+    marking.communicate(timeout=40)                    # as above

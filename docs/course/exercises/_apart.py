@@ -24,8 +24,8 @@ HERE = Path(__file__).resolve().parent
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
 # Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own.
-CODE = ("import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[4:]; "
-        "import _apart; _apart.child(*sys.argv[1:4])")
+CODE = ("import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[5:]; "
+        "import _apart; _apart.child(*sys.argv[1:5])")
 
 
 def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
@@ -34,7 +34,7 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         told = Path(folder, "told")
         told.touch()
-        command = [sys.executable, "-P", "-c", CODE, chosen.name, str(path), str(told), str(HERE), *map(str, sys.path)]
+        command = [sys.executable, "-P", "-c", CODE, chosen.name, str(path), str(told), str(os.getpid()), str(HERE), *map(str, sys.path)]
         if sys.stdout is not None:
             sys.stdout.flush()                       # what was printed before stands before what the file prints
         nowhere = subprocess.DEVNULL if quiet else None
@@ -72,7 +72,7 @@ def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
     return process.poll() is not None
 
 
-def child(name: str, file: str, told: str) -> None:
+def child(name: str, file: str, told: str, parent: str) -> None:
     """What the process does: mark the file, and write what is known so far into the file `told` whenever a check begins."""
     from mark import find
 
@@ -84,7 +84,8 @@ def child(name: str, file: str, told: str) -> None:
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")        # as in the command line
     sys.argv[:] = [file]
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    if os.name != "nt":                              # where the parent stays the same, come what may
+        threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _leave_memory()
     chosen, marks = find(name), Marks(Path(file), tell)
     try:
