@@ -232,3 +232,11 @@ def test_a_marker_that_is_killed_while_the_files_process_starts_leaves_no_proces
         time.sleep(0.02)
     marking.kill()
     marking.communicate(timeout=40)                    # as above
+
+
+def test_a_file_is_marked_where_no_thread_can_be_started(tmp_path):
+    refuse = "import threading\ndef start(self):\n    raise RuntimeError(\"can't start new thread\")\nthreading.Thread.start = start\n"
+    written(tmp_path, a=RIGHT, sitecustomize=refuse)
+    done = subprocess.run([sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", "a.py"], cwd=tmp_path, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))})
+    assert done.returncode == 0 and b"9 of 9" in done.stdout, done.stderr

@@ -85,7 +85,8 @@ def child(name: str, file: str, told: str, parent: str) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")        # as in the command line
     sys.argv[:] = [file]
     if os.name != "nt":                              # where the parent stays the same, come what may
-        threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+        with contextlib.suppress(RuntimeError):      # a sandbox may grant no thread
+            threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _leave_memory()
     chosen, marks = find(name), Marks(Path(file), tell)
     try:
