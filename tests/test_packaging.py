@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from support import IN_CI, require
 
+import tinygrad_attn as ta
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tinygrad_attn"
 
@@ -83,6 +85,15 @@ def test_a_star_import_brings_in_this_packages_names_only():
         homes = {getattr(got[public], "__module__", None) or got[public].__name__ for public in got if public != "__builtins__"}
         assert all(home.startswith("tinygrad_attn") for home in homes), (module, homes)
         assert module.__all__ and len({*module.__all__}) == len(module.__all__)
+
+
+@pytest.mark.parametrize("library, call, words", [
+    ("torch", lambda: ta.compare_with_torch(ta.nn.Linear(2, 2), None), r'needs torch.*"tinygrad_attn\[torch\]".*ta\.gradcheck'),
+    ("matplotlib.pyplot", lambda: ta.viz.attention([[[1.0]]]), r'matplotlib.*"tinygrad_attn\[viz\]".*ta\.viz\.attention_html')])
+def test_without_a_library_one_reads_what_to_install_and_what_works_all_the_same(library, call, words, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=words):
+        call()
 
 
 def test_import_changes_nothing_about_the_process():

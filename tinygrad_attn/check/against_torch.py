@@ -93,10 +93,14 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
     are arrays, Tensors, torch tensors or plain values; both sides get them.  Of a module that returns a tuple, list or dict every tensor
     is compared.  The comparison runs on float64 copies, the gradient from a random cotangent for each result.  Prints a table by dotted
     name unless `verbose=False`, and returns a TorchComparison, true if all agree: `.rows`, `.first` (the first module to differ, in
-    calling order), `.explanation` (the difference that would account for it, found by trying).  Needs torch; raises TypeError for
-    anything but a Module and a torch.nn.Module.
+    calling order), `.explanation` (the difference that would account for it, found by trying).  Raises ImportError without
+    torch, TypeError for anything but a Module and a torch.nn.Module.
     """
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise ImportError('compare_with_torch needs torch, which is not installed: pip install "tinygrad_attn[torch]". '
+                          "ta.gradcheck checks a module without it.") from None
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
         raise TypeError("compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here.")
     if not isinstance(torch_module, torch.nn.Module) or not is_module(module):

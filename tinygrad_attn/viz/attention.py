@@ -132,7 +132,8 @@ def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
         import matplotlib.pyplot as plt  # lazy: an optional package
     except ImportError:
         raise ImportError(
-            'heat maps are drawn with matplotlib, which is not installed: pip install "tinygrad_attn[viz]".'
+            'heat maps are drawn with matplotlib, which is not installed: pip install "tinygrad_attn[viz]". '
+            "The page that ta.viz.attention_html makes needs nothing."
         ) from None
     across = min(count, 4)
     down = -(-count // across)
