@@ -1,4 +1,4 @@
-"""The marker of chapter 19: attention in linear memory."""
+"""Markers of chapters 18 and 19: rotary positions with grouped queries, and attention in linear memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,102 @@ from numpy import ndarray
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
+
+
+@exercise(18, "rotary", "rotary positions with their rule, and attention with grouped queries")
+def _(marks: Marks) -> None:
+    rotate, rule, attention = map(marks.function, ("rotate", "rotate_vjp", "rotary_attention"))
+    x, t = random(1, 2, 5, 6), np.arange(5)
+
+    def turned(x: Any, t: Any, speed: Any = None, halves: bool = False, apart: bool = False) -> Any:
+        """Pairs are complex numbers, and rotating them is multiplying.  `speed`: the angles at position 1."""
+        x, pairs = np.asarray(x), x.shape[-1] // 2
+        speed = 10000.0 ** (-np.arange(pairs) / pairs) if speed is None else speed
+        a, b = (x[..., :pairs], x[..., pairs:]) if halves else (x[..., 0::2], x[..., 1::2])
+        z = (a + 1j * b) * np.exp(1j * np.asarray(t)[:, None] * speed)
+        return np.concatenate([z.real, z.imag], axis=-1) if halves or apart else np.stack([z.real, z.imag], axis=-1).reshape(x.shape)
+
+    def combined(first: Callable, second: Callable) -> Any:
+        """What other combinations of a, b, cosines and sines give."""
+        angles = t[:, None] * 10000.0 ** (-np.arange(3) / 3)
+        given = x[..., 0::2], x[..., 1::2], np.cos(angles), np.sin(angles)
+        one = first(*given)
+        return np.stack([one, second(one, *given)], axis=-1).reshape(x.shape)
+
+    marks.compare("rotate, positions 0 to 4", lambda: rotate(x, positions=t), turned(x, t), mistakes={
+        "Rotated the other way: (a, b) becomes (a cos - b sin, a sin + b cos).": turned(x, -t),
+        "The pairs are halves, (x[i], x[i + D / 2]), as in some libraries; here they are neighbours, (x[2i], x[2i + 1]).":
+            turned(x, t, halves=True),
+        "The pairs are right, but the results stand as two halves: first numbers, then second ones. Put them side by side.":
+            turned(x, t, apart=True),
+        "The angles do not depend on the position: multiply by t.": turned(x, np.ones(5)),
+        "Nothing is rotated.": x,
+        "Counted from 1. The scores would be the same, for they depend on distances; but rotate is given the positions: take them as\n"
+        "they are.": turned(x, t + 1),
+        "The exponent is -2i / D for the i-th pair.": turned(x, t, 10000.0 ** (-np.arange(3) / 6)),
+        "The exponent is negative: later pairs turn slower.": turned(x, t, 10000.0 ** (np.arange(3) / 3)),
+        "All pairs turn equally fast; each has an angle of its own.": turned(x, t, 1.0),
+        "The second number of a pair is made with the new first one; it needs the old one.":
+            combined(lambda a, b, c, s: a * c - b * s, lambda new, a, b, c, s: new * s + b * c),
+        "Sine and cosine have changed places.": combined(lambda a, b, c, s: a * s - b * c, lambda _, a, b, c, s: a * c + b * s),
+        "The minus is missing: (a, b) becomes (a cos - b sin, a sin + b cos).":
+            combined(lambda a, b, c, s: a * c + b * s, lambda _, a, b, c, s: a * s + b * c)})
+    some = np.array([7, 8, 20, 21, 3])
+    marks.compare("rotate, positions 7, 8, 20, 21, 3", lambda: rotate(x, positions=some), turned(x, some), mistakes={
+        "Counted from 0: the positions that are given are ignored. With a cache the new queries and keys do not begin at 0.": turned(x, t),
+        "Counted on from the first position; take each as it is given.": turned(x, 7 + t)})
+    marks.gradient("rule of rotate", marks.op("rotate", "rotate_vjp"), random(2, 3, 5, 6), positions=some, mistakes={
+        "g is rotated by the same angle as x. The rule is the transposed matrix, the rotation by the opposite angle.":
+            lambda g, y, x, positions: turned(g, positions),
+        "g goes through as it came. It must be rotated as well, by the opposite angle.": lambda g, y, x, positions: g,
+        "The rule pairs halves, where rotate pairs neighbours.": lambda g, y, x, positions: turned(g, -positions, halves=True),
+        "The rule counts from 0; it needs the positions that rotate was given.": lambda g, y, x, positions: turned(g, -t)})
+
+    def single() -> bool:
+        y, g = x.astype(np.float32), random(*x.shape, seed=1).astype(np.float32)
+        for name, found in (("rotate", rotate(y, positions=some)), ("rotate_vjp", rule(g, y, y, positions=some))):
+            if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
+                raise Wrong(f"{name} makes {dtype} of float32. The cosines and sines are {dtype}, and a product takes the wider type: give "
+                            "them x.dtype first (astype).")
+        return True
+
+    marks.that("float32 stays float32", single, "")
+
+    def attended(q: Any, k: Any, v: Any, at: Any = None, turn_k: bool = True, late: int | None = None, share: Any = np.repeat) -> Any:
+        """`at`: the positions of the queries; `late`: the last key that the first query may look at."""
+        past = k.shape[2] - q.shape[2]
+        at = past + np.arange(q.shape[2]) if at is None else at
+        q, k = turned(q, at), turned(k, np.arange(k.shape[2])) if turn_k else k
+        k, v = (share(one, q.shape[1] // one.shape[1], axis=1) for one in (k, v))
+        allowed = np.tri(q.shape[2], k.shape[2], past if late is None else late, dtype=bool)
+        return F.softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)) @ v
+
+    def tile(x: np.ndarray, times: int, axis: int) -> np.ndarray:
+        return np.concatenate([x] * times, axis=axis)
+
+    q, k, v = random(1, 4, 5, 6), random(1, 4, 5, 6, seed=1), random(1, 4, 5, 6, seed=2)
+    still = np.zeros(5)
+    marks.compare("rotary_attention, 4 heads each", lambda: attention(q, k, v), attended(q, k, v), mistakes={
+        "The values are rotated, too. Positions belong into the scores; the values are mixed as they are.": attended(q, k, turned(v, t)),
+        "Nothing is rotated.": attended(q, k, v, at=still, turn_k=False),
+        "Only the queries are rotated: a score then depends on where the query stands, not on the distance.":
+            attended(q, k, v, turn_k=False),
+        "Only the keys are rotated: a score then depends on where the key stands, not on the distance.": attended(q, k, v, at=still),
+        "Nothing is masked: a query sees later positions.": attended(q, k, v, late=5)})
+    fewer = q, k[:, :2], v[:, :2]
+    marks.compare("4 query heads, 2 of keys", lambda: attention(*fewer), attended(*fewer), mistakes={
+        "The heads take turns, 0 1 0 1. The first H / G query heads share the first head of the keys: 0 0 1 1, as np.repeat gives it.":
+            attended(*fewer, share=tile)},
+                  hint="k and v have G heads, q has H. enable_gqa shares them, or np.repeat along the axis of the heads.")
+    last = q[:, :, 3:], *fewer[1:]
+    marks.compare("the last 2 queries, 5 keys", lambda: attention(*last), attended(*last), mistakes={
+        "The queries are counted from 0; they are the last T of S positions, and begin at S - T.": attended(*last, at=np.arange(2)),
+        "The mask begins at the wrong key: the first query stands at S - T and may look at all keys up to there. np.tri(T, S, S - T).":
+            attended(*last, late=0),
+        "Queries and mask are counted from 0; the queries are the last T of S positions, and begin at S - T.":
+            attended(*last, at=np.arange(2), late=0)}, hint="There may be more keys than queries: S keys, and the queries of the last T.")
+    marks.gradient("its gradient", lambda q, k, v: attention(q, k, v), *(one[..., :4] for one in last))
+
 
 TRIPLE = "maximum", "total", "result"
 COLUMN = "maximum and total are (T, 1), one number a query: keepdims=True."

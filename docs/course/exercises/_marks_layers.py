@@ -1,4 +1,4 @@
-"""Markers of chapters 8 to 18: training, attention, layers, and what is built of them."""
+"""Markers of chapters 8 to 17: training, attention, layers, and what is built of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _(marks: Marks) -> None:
         for t, g in enumerate(gradients[:steps], 1):
             m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g ** 2
             a, b = (m, v) if variant == "uncorrected" else (m / (1 - beta1 ** t), v / (1 - beta2 ** t))
-            p = p - lr * a / (np.sqrt(b + eps) if variant == "eps" else np.sqrt(b) + eps)
+            p = p - lr * a / (np.sqrt(b + eps) if variant == "eps" else (b if variant == "no root" else np.sqrt(b)) + eps)
         return {"p": p, "m": m, "v": v}
 
     def mine(steps: int) -> dict[str, np.ndarray]:
@@ -41,13 +41,17 @@ def _(marks: Marks) -> None:
             p, m, v = found
         return {"p": p, "m": m, "v": v}
 
+    first = {"m": {"The corrected m: it is for p alone. The next step goes on from m as it was.": gradients[0]},
+             "v": {"The gradient is not squared.": (1 - beta2) * gradients[0],
+                   "The corrected v: it is for p alone. The next step goes on from v as it was.": gradients[0] ** 2}, "p": {}}
     for steps in (1, 5):
         for name in "mvp":
             marks.compare(f"{name} after {steps} step{'s' * (steps > 1)}", lambda s=steps, n=name: mine(s)[n], right(steps)[name],
                           atol=1e-9, mistakes={f"This is the new {other}: return p, m and v, in this order.": right(steps)[other]
-                                               for other in "pmv" if other != name} | ({} if name != "p" else {
+                                               for other in "pmv" if other != name} | (first[name] if name != "p" else {
                 "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(steps, "uncorrected")["p"],
                 "eps stands under the root; it is added to the root.": right(steps, "eps")["p"],
+                "The root of v is missing.": right(steps, "no root")["p"],
                 "The step goes uphill: subtract it.": 2 * start - right(1)["p"]}))
     parameter = Tensor(start.copy(), requires_grad=True)
     optimizer = optim.Adam([parameter], lr=lr, betas=(beta1, beta2), eps=eps)
@@ -144,13 +148,21 @@ def _(marks: Marks) -> None:
     mine = lambda norm_first: lambda: encoder_layer(Tensor(x), *pieces, norm_first=norm_first)
     t = Tensor(x)
     no_residual = two(feed_forward(one(attend(t))))
-    half = t + attend(one(t))
+    half, after = t + attend(one(t)), one(t + attend(t))
+    inside = t + one(attend(t))
+    normed = one(t) + attend(one(t))
+    twice = "Both norms are norm1; the second sublayer's is norm2."
     marks.compare("post-norm", mine(False), right(False), mistakes={
         "This is the pre-norm form: here the norm comes after the sum.": right(True),
-        "The residual connections are missing: x + attend(x).": no_residual})
+        "The residual connections are missing: x + attend(x).": no_residual,
+        "The second sublayer has no residual connection.": two(feed_forward(after)),
+        "The norm is taken of the sublayer's result alone; it is that of the sum.": inside + two(feed_forward(inside)),
+        twice: one(after + feed_forward(after))})
     marks.compare("pre-norm", mine(True), right(True), mistakes={
         "This is the post-norm form: here the norm comes before the sublayer, and the sum is left alone.": right(False),
-        "The residual of the feed-forward net is its normed input; it is what came before the norm.": two(half) + feed_forward(two(half))})
+        "The residual of the feed-forward net is its normed input; it is what came before the norm.": two(half) + feed_forward(two(half)),
+        "The residual of the attention is its normed input; it is what came before the norm.": normed + feed_forward(two(normed)),
+        twice: half + feed_forward(one(half))})
     for norm_first in (False, True):
         marks.gradient(f"gradient, {'pre' if norm_first else 'post'}-norm",
                        lambda x, first=norm_first: encoder_layer(x, *pieces, norm_first=first), x[:1])
@@ -165,12 +177,19 @@ def _(marks: Marks) -> None:
         return np.arange(length)[:, None] / 10000 ** (np.arange(0, size, 2) / size)
 
     a = angles(7, 6)
-    slow = np.arange(7)[:, None] / 10000 ** (np.arange(3) / 6)
-    paired = lambda a: np.stack([np.sin(a), np.cos(a)], axis=-1).reshape(len(a), -1)
+    own = np.arange(7)[:, None] / 10000 ** (np.arange(6) / 6)
+
+    def paired(power: np.ndarray) -> np.ndarray:
+        a = np.arange(7)[:, None] / 10000.0 ** power
+        return np.stack([np.sin(a), np.cos(a)], axis=-1).reshape(7, 6)
+
     marks.compare("7 positions, 6 numbers", lambda: positions(7, 6), right(7, 6), atol=1e-5, mistakes={
         "All sines stand before all cosines; they take turns: sin, cos, sin, cos.": np.concatenate([np.sin(a), np.cos(a)], axis=1),
         "Sine and cosine have changed places.": np.stack([np.cos(a), np.sin(a)], axis=-1).reshape(7, 6),
-        "The exponent is 2i / d_model for the i-th pair.": paired(slow),
+        "The exponent is 2i / d_model for the i-th pair.": paired(np.arange(3) / 6),
+        "The exponent is doubled twice: 2i is the number of the column already.": paired(np.arange(3) * 4 / 6),
+        "t is multiplied by 10000^(2i / d_model); it is divided by it, and later pairs turn slower.": paired(-np.arange(3) * 2 / 6),
+        "Sine and cosine of a pair have the same angle, that of the sine.": np.where(np.arange(6) % 2, np.cos(own), np.sin(own)),
         "Counting begins at 0.": np.roll(right(8, 6), -1, axis=0)[:7]})
     marks.compare("50 positions, 16 numbers", lambda: positions(50, 16), right(50, 16), atol=1e-5)
     marks.compare("each pair has length 1", lambda: np.square(np.asarray(positions(9, 4))).reshape(9, 2, 2).sum(axis=-1), np.ones((9, 2)),
@@ -241,8 +260,9 @@ def _(marks: Marks) -> None:
     def score(source: np.ndarray, written: np.ndarray) -> Tensor:
         """A decoder that writes the running sum of its source modulo 10; START (10) counts as 0. (B, S), (B, T) -> (B, T, 10)"""
         written = np.asarray(written)
-        if written.ndim != 2 or not 1 <= written.shape[1] <= source.shape[1]:
-            raise ValueError(f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START; got {written.shape}")
+        if written.ndim != 2 or not 1 <= written.shape[1] <= source.shape[1] or np.any(written[:, 0] != 10):
+            raise ValueError(f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START, here 10; got the shape "
+                             f"{written.shape} and {written.tolist()}")
         return Tensor(np.eye(10)[(written + source[:, :written.shape[1]]) % 10])
 
     right = np.cumsum(source, axis=1) % 10
@@ -258,15 +278,20 @@ def _(marks: Marks) -> None:
     probabilities = marks.function("probabilities")
     scores = np.array([[2.0, 0.0, 1.0, -1.0], [0.5, 3.0, -2.0, 0.0]])
     soft = lambda s: np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
-    marks.compare("temperature 1", lambda: probabilities(scores, 1.0, 4), soft(scores))
+    marks.compare("temperature 1", lambda: probabilities(scores, 1.0, 4), soft(scores), mistakes={
+        "The k-th best score is left out: keep what is equal to it, too, with >=.":
+            soft(np.where(scores > scores.min(axis=-1, keepdims=True), scores, -np.inf)),
+        "Divided by one sum of the whole array; each row has its own: axis=-1, keepdims=True.": soft(scores.ravel()).reshape(2, 4)})
     marks.compare("temperature 0.5", lambda: probabilities(scores, 0.5, 4), soft(scores * 2), mistakes={
+        "The temperature is not used: divide the scores by it.": soft(scores),
         "Multiplied by the temperature: a low temperature sharpens, so divide the scores by it.": soft(scores / 2),
         "The probabilities are divided, which only scales them; divide the scores.": soft(scores) / 0.5})
     best = np.array([[True, False, True, False], [True, True, False, False]])
     marks.compare("the 2 best", lambda: probabilities(scores, 1.0, 2), soft(np.where(best, scores, -np.inf)), mistakes={
         "The rows no longer sum to 1: set the other scores to -Inf before the softmax.": soft(scores) * best,
         "A score of 0 still has a probability, e^0; the others must become -Inf.": soft(np.where(best, scores, 0))})
-    marks.compare("the best alone", lambda: probabilities(scores, 0.7, 1), [[1, 0, 0, 0], [0, 1, 0, 0]])
+    marks.compare("the best alone, temperature 0.001", lambda: probabilities(scores, 0.001, 1), [[1, 0, 0, 0], [0, 1, 0, 0]], mistakes={
+        "e^2000 is infinite: subtract each row's largest score first, as in chapter 6.": [[np.nan, 0, 0, 0], [0, np.nan, 0, 0]]})
 
 
 @exercise(16, "pooling", "one vector of length 1 for each sentence")
@@ -278,6 +303,8 @@ def _(marks: Marks) -> None:
     marks.compare("pooled", lambda: pool(tokens, there), unit(mean), mistakes={
         "The padding is counted as well: multiply it away before you sum.": unit(tokens.mean(axis=1)),
         "The means are right, but not yet of length 1.": mean,
+        "Divided by the square of the length: its root is missing.": mean / (mean * mean).sum(axis=-1, keepdims=True),
+        "One length for all sentences; each has its own: axis=-1, keepdims=True.": mean / np.linalg.norm(mean),
         "The mask is upside down: it is True where there is a token.": unit((tokens * ~there[..., None]).sum(axis=1) / 4)})
     changed = np.where(there[..., None], tokens, 1e3)
     marks.compare("whatever the padding holds", lambda: pool(changed, there), unit(mean))
@@ -291,105 +318,11 @@ def _(marks: Marks) -> None:
     cubes = lambda x: np.sum(x ** 3)
     marks.compare("sum of cubes", lambda: product(cubes, x, v), 6 * x * v, mistakes={
         "This is the gradient times v, a first derivative.": 3 * x ** 2 * v, "This is the Hessian's diagonal; v is missing.": 6 * x,
-        "This is the gradient.": 3 * x ** 2},
-        hint="A gradient is constant to the engine unless it was recorded: ta.grad(..., create_graph=True).")
+        "This is the gradient.": 3 * x ** 2, "ta.grad returns a tuple, a gradient for each input: take its first.": (6 * x * v)[None]})
     matrix = random(4, 4)
     mixed = lambda x: np.sum(np.tanh(matrix @ x) ** 2)
-    marks.compare("coupled", lambda: product(mixed, x, v), ta.hessian(mixed, x).numpy() @ v)
+    hessian = ta.hessian(mixed, x).numpy()
+    marks.compare("coupled", lambda: product(mixed, x, v), hessian @ v, mistakes={
+        "v is multiplied last. It belongs inside, before the second gradient is taken: that of sum(gradient * v).": hessian.sum(axis=0) * v})
     marks.compare("a matrix", lambda: product(lambda x: np.sum(np.exp(x)), random(2, 3), random(2, 3, seed=1)),
                   np.exp(random(2, 3)) * random(2, 3, seed=1))
-
-
-@exercise(18, "rotary", "rotary positions with their rule, and attention with grouped queries")
-def _(marks: Marks) -> None:
-    rotate, rule, attention = map(marks.function, ("rotate", "rotate_vjp", "rotary_attention"))
-    x, t = random(1, 2, 5, 6), np.arange(5)
-
-    def turned(x: Any, t: Any, speed: Any = None, halves: bool = False, apart: bool = False) -> Any:
-        """Pairs are complex numbers, and rotating them is multiplying.  `speed`: the angles at position 1."""
-        x, pairs = np.asarray(x), x.shape[-1] // 2
-        speed = 10000.0 ** (-np.arange(pairs) / pairs) if speed is None else speed
-        a, b = (x[..., :pairs], x[..., pairs:]) if halves else (x[..., 0::2], x[..., 1::2])
-        z = (a + 1j * b) * np.exp(1j * np.asarray(t)[:, None] * speed)
-        return np.concatenate([z.real, z.imag], axis=-1) if halves or apart else np.stack([z.real, z.imag], axis=-1).reshape(x.shape)
-
-    def combined(first: Callable, second: Callable) -> Any:
-        """What other combinations of a, b, cosines and sines give."""
-        angles = t[:, None] * 10000.0 ** (-np.arange(3) / 3)
-        given = x[..., 0::2], x[..., 1::2], np.cos(angles), np.sin(angles)
-        one = first(*given)
-        return np.stack([one, second(one, *given)], axis=-1).reshape(x.shape)
-
-    marks.compare("rotate, positions 0 to 4", lambda: rotate(x, positions=t), turned(x, t), mistakes={
-        "Rotated the other way: (a, b) becomes (a cos - b sin, a sin + b cos).": turned(x, -t),
-        "The pairs are halves, (x[i], x[i + D / 2]), as in some libraries; here they are neighbours, (x[2i], x[2i + 1]).":
-            turned(x, t, halves=True),
-        "The pairs are right, but the results stand as two halves: first numbers, then second ones. Put them side by side.":
-            turned(x, t, apart=True),
-        "The angles do not depend on the position: multiply by t.": turned(x, np.ones(5)),
-        "Nothing is rotated.": x,
-        "Counted from 1. The scores would be the same, for they depend on distances; but rotate is given the positions: take them as\n"
-        "they are.": turned(x, t + 1),
-        "The exponent is -2i / D for the i-th pair.": turned(x, t, 10000.0 ** (-np.arange(3) / 6)),
-        "The exponent is negative: later pairs turn slower.": turned(x, t, 10000.0 ** (np.arange(3) / 3)),
-        "All pairs turn equally fast; each has an angle of its own.": turned(x, t, 1.0),
-        "The second number of a pair is made with the new first one; it needs the old one.":
-            combined(lambda a, b, c, s: a * c - b * s, lambda new, a, b, c, s: new * s + b * c),
-        "Sine and cosine have changed places.": combined(lambda a, b, c, s: a * s - b * c, lambda _, a, b, c, s: a * c + b * s),
-        "The minus is missing: (a, b) becomes (a cos - b sin, a sin + b cos).":
-            combined(lambda a, b, c, s: a * c + b * s, lambda _, a, b, c, s: a * s + b * c)})
-    some = np.array([7, 8, 20, 21, 3])
-    marks.compare("rotate, positions 7, 8, 20, 21, 3", lambda: rotate(x, positions=some), turned(x, some), mistakes={
-        "Counted from 0: the positions that are given are ignored. With a cache the new queries and keys do not begin at 0.": turned(x, t),
-        "Counted on from the first position; take each as it is given.": turned(x, 7 + t)})
-    marks.gradient("rule of rotate", marks.op("rotate", "rotate_vjp"), random(2, 3, 5, 6), positions=some, mistakes={
-        "g is rotated by the same angle as x. The rule is the transposed matrix, the rotation by the opposite angle.":
-            lambda g, y, x, positions: turned(g, positions),
-        "g goes through as it came. It must be rotated as well, by the opposite angle.": lambda g, y, x, positions: g,
-        "The rule pairs halves, where rotate pairs neighbours.": lambda g, y, x, positions: turned(g, -positions, halves=True),
-        "The rule counts from 0; it needs the positions that rotate was given.": lambda g, y, x, positions: turned(g, -t)})
-
-    def single() -> bool:
-        y, g = x.astype(np.float32), random(*x.shape, seed=1).astype(np.float32)
-        for name, found in (("rotate", rotate(y, positions=some)), ("rotate_vjp", rule(g, y, y, positions=some))):
-            if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
-                raise Wrong(f"{name} makes {dtype} of float32. The cosines and sines are {dtype}, and a product takes the wider type: give "
-                            "them x.dtype first (astype).")
-        return True
-
-    marks.that("float32 stays float32", single, "")
-
-    def attended(q: Any, k: Any, v: Any, at: Any = None, turn_k: bool = True, late: int | None = None, share: Any = np.repeat) -> Any:
-        """`at`: the positions of the queries; `late`: the last key that the first query may look at."""
-        past = k.shape[2] - q.shape[2]
-        at = past + np.arange(q.shape[2]) if at is None else at
-        q, k = turned(q, at), turned(k, np.arange(k.shape[2])) if turn_k else k
-        k, v = (share(one, q.shape[1] // one.shape[1], axis=1) for one in (k, v))
-        allowed = np.tri(q.shape[2], k.shape[2], past if late is None else late, dtype=bool)
-        return F.softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)) @ v
-
-    def tile(x: np.ndarray, times: int, axis: int) -> np.ndarray:
-        return np.concatenate([x] * times, axis=axis)
-
-    q, k, v = random(1, 4, 5, 6), random(1, 4, 5, 6, seed=1), random(1, 4, 5, 6, seed=2)
-    still = np.zeros(5)
-    marks.compare("rotary_attention, 4 heads each", lambda: attention(q, k, v), attended(q, k, v), mistakes={
-        "The values are rotated, too. Positions belong into the scores; the values are mixed as they are.": attended(q, k, turned(v, t)),
-        "Nothing is rotated.": attended(q, k, v, at=still, turn_k=False),
-        "Only the queries are rotated: a score then depends on where the query stands, not on the distance.":
-            attended(q, k, v, turn_k=False),
-        "Only the keys are rotated: a score then depends on where the key stands, not on the distance.": attended(q, k, v, at=still),
-        "Nothing is masked: a query sees later positions.": attended(q, k, v, late=5)})
-    fewer = q, k[:, :2], v[:, :2]
-    marks.compare("4 query heads, 2 of keys", lambda: attention(*fewer), attended(*fewer), mistakes={
-        "The heads take turns, 0 1 0 1. The first H / G query heads share the first head of the keys: 0 0 1 1, as np.repeat gives it.":
-            attended(*fewer, share=tile)},
-                  hint="k and v have G heads, q has H. enable_gqa shares them, or np.repeat along the axis of the heads.")
-    last = q[:, :, 3:], *fewer[1:]
-    marks.compare("the last 2 queries, 5 keys", lambda: attention(*last), attended(*last), mistakes={
-        "The queries are counted from 0; they are the last T of S positions, and begin at S - T.": attended(*last, at=np.arange(2)),
-        "The mask begins at the wrong key: the first query stands at S - T and may look at all keys up to there. np.tri(T, S, S - T).":
-            attended(*last, late=0),
-        "Queries and mask are counted from 0; the queries are the last T of S positions, and begin at S - T.":
-            attended(*last, at=np.arange(2), late=0)}, hint="There may be more keys than queries: S keys, and the queries of the last T.")
-    marks.gradient("its gradient", lambda q, k, v: attention(q, k, v), *(one[..., :4] for one in last))

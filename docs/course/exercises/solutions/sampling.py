@@ -4,7 +4,7 @@ The likeliest character every time makes dull text that runs in circles. So the 
 
     softmax(scores / temperature), among the k best scores only
 
-A temperature below 1 sharpens, above 1 flattens. Write `probabilities`.
+A temperature below 1 sharpens, above 1 flattens. Write `probabilities`, such that a temperature of 0.001 is no trouble: chapter 6.
 
 Hint: np.sort(scores, axis=-1)[:, -k] is each row's k-th best score; set what is below it to -np.inf.
 """
