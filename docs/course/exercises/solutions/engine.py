@@ -1,4 +1,4 @@
-"""Chapters 1 to 7: an engine of your own.
+"""Chapters 1 to 6: an engine of your own.
 
 A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), for each of them a rule (`rules`), and `grad`, None
 until backward() has come by, an array of the shape of `data` afterwards. A rule is a function of one argument: it takes g, the
