@@ -1314,3 +1314,42 @@ def test_a_number_may_be_an_array_without_axes_as_in_pytorch(kind):
     for wrong in (np.array([0.5]), np.array(True), "0.5"):
         with pytest.raises(TypeError, match="eps is a number"):
             F.layer_norm(x, 3, eps=wrong)
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda m: optim.Adam(m.parameters(), fused=True), T, r"Adam\(\) has no fused=: leave it out"),
+    (lambda m: optim.SGD(m.parameters(), 0.1, True), V, "SGD: momentum must be 0 or more, got True"),
+    (lambda m: optim.SGD(m.parameters(), math.nan), V, "got nan$"),
+    (lambda m: optim.clip_grad_norm_(m.parameters(), 1.0, foreach=True), T, "has no foreach=: leave it out"),
+    (lambda m: nn.Parameter(t(2), device="cpu"), T, r"^Parameter\(\) has no device=: leave it out"),
+    (lambda m: m.sum(), A, r"'Linear' object has no attribute 'sum'\. A Tensor has it: module\(x\)\.sum, if that is meant"),
+    (lambda m: nn.init.normal_(t(2), generator=0), T, r"generator is a ta\.random\.Generator, got 0; write ta\.random\.Generator\(seed\)"),
+    (lambda m: nn.init.trunc_normal_(t(2), generator=np.random.default_rng()), T, r"got Generator\(PCG64\).*write ta\.random\.Generator"),
+    (lambda m: setattr(m, "requires_grad", False), A, r"Write module.requires_grad_\(False\)"),
+    (lambda m: nn.Linear(3, 4, device="cpu"), T, r"Linear\(\) has no device=: leave it out"),
+    (lambda m: nn.Linear(3, 4, "relu"), T, "Linear: bias is True or False, got 'relu'"),
+    (lambda m: nn.MultiheadAttention(8, 2, True), V, "dropout is the probability"),
+    (lambda m: nn.Dropout(True), V, r"lies in \[0, 1\], got True"),
+    (lambda m: F.scaled_dot_product_attention(t(2, 3), t(2, 3), t(2, 3), None, True), V, "dropout_p is the probability"),
+    (lambda m: nn.ReLU(t(2, 3)), T, r"write nn.ReLU\(\)\(x\), .* got Tensor \(2, 3\) float32 as inplace"),
+    (lambda m: nn.MSELoss(t(2, 3), t(2, 3)), T, r"write nn.MSELoss\(\)\(x\)"),
+    (lambda m: F.mse_loss(t(3), t(3), size_average=False), T, "write reduction='mean', 'sum' or 'none'"),
+    (lambda m: F.gelu(t(3), inplace=True), T, "has no inplace=: leave it out"),
+    (lambda m: Tensor([1.0], device="cpu"), T, r"Tensor\(\) has no device=: leave it out"),
+    (lambda m: divmod(t(3), 2), T, "Write t // n and t % n"),
+    (lambda m: 1 << t(3), T, r"t \* 2\*\*n for t << n"),
+    (lambda m: t(3) ^ 1, T, r"\^ works on masks"),
+    (lambda m: 1 & t(3), T, "& works on masks"),
+])
+def test_what_pytorchs_users_write_is_not_taken_for_something_else(call, error, text):
+    with pytest.raises(error, match=text):
+        call(nn.Linear(3, 4))
+
+
+def test_where_numbers_are_asked_an_array_without_axes_is_one():
+    p = nn.Parameter(np.zeros(2))
+    p.grad = np.array([3.0, 4.0])
+    optim.clip_grad_norm_([p], np.array(1.0))
+    assert abs(np.linalg.norm(p.grad.numpy()) - 1) < 1e-6 and nn.Dropout(np.array(0.5)).p == 0.5
+    mask = Tensor(np.array([True, False]))
+    assert (True ^ mask).tolist() == [False, True] and (True & mask).tolist() == [True, False]

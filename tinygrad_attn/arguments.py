@@ -88,7 +88,7 @@ def check_choice(value: str, known: Sequence[str], name: str, function: str) -> 
 
 def check_probability(p: float, function: str, name: str = "p") -> None:
     """A number from 0 to 1."""
-    if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+    if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:         # True is meant for the next argument
         raise ValueError(f"{function}: {name} is the probability to drop an element and lies in [0, 1], got {p!r}.")
 
 
@@ -249,11 +249,11 @@ def check_grouped(q: Any, x: Any, name: str) -> None:
 
 def check_setting(value: Any, name: str, optimizer: str) -> None:
     """A number, 0 or more."""
-    if not isinstance(value, (int, float, np.number)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         hint = f"; write {name}=float(...)" if hasattr(value, "dtype") else ""
         raise ValueError(f"{optimizer}: {name} must be 0 or more, got {describe(value)}{hint}")
     if not value >= 0:
-        hint = "; to climb instead of descend write maximize=True" if name == "lr" else ""
+        hint = "; to climb instead of descend write maximize=True" if name == "lr" and value < 0 else ""
         raise ValueError(f"{optimizer}: {name} must be 0 or more, got {value!r}{hint}")
 
 

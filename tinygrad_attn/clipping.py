@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import guard
-from .errors import describe, warn
+from .arguments import single
+from .errors import describe, own_names, warn
 from .tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -39,6 +40,7 @@ def _gradients(parameters: Any) -> list[Array]:
 
 
 def _bound(bound: Any, name: str, what: str) -> float:
+    bound = single(bound)
     if not isinstance(bound, (int, float, np.number)) or not bound >= 0:
         raise ValueError(f"{name} is the largest {what} allowed, a number such as 1.0; got {bound!r}")
     return float(bound)
@@ -52,6 +54,7 @@ def _norm(x: Array, norm_type: float) -> float:
     return float(np.linalg.norm(x.astype(np.float32) if x.dtype == np.float16 else x, norm_type))
 
 
+@own_names
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
@@ -81,6 +84,7 @@ def clip_grad_norm_(
     return total
 
 
+@own_names
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     """g = min(max(g, -clip_value), clip_value), element by element. As `torch.nn.utils.clip_grad_value_`.
 

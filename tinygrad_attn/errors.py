@@ -81,24 +81,48 @@ _DDOF = ("speaks NumPy here: write ddof=1 for unbiased=True or correction=1, whi
          "unbiased=False or correction=0, as it is here")
 TORCH_ONLY = dict.fromkeys(("dim", "keepdim"), "speaks NumPy here: write axis= for dim=, and keepdims= for keepdim=") | {
     "unbiased": _DDOF, "correction": _DDOF, "dtype": "has no dtype= here: write .astype(dtype) on what goes in or comes out",
-    "device": "has no device=: leave it out, everything is on the CPU", "only_inputs": "has no only_inputs=: leave it out",
-    "map_location": "has no map_location=: leave it out", "weights_only": "has no weights_only=: leave it out",
+    "device": "has no device=: leave it out, everything is on the CPU",
+    "inplace": "has no inplace=: leave it out, the result is a new Tensor", "out": "has no out=: leave it out, and use what is returned",
+    "generator": "has no generator=: leave it out, ta.manual_seed(n) sets what is drawn from",
+    **dict.fromkeys(("reduce", "size_average"), "has neither reduce= nor size_average=: write reduction='mean', 'sum' or 'none'"),
     "start_dim": "has no start_dim=: write t.reshape(len(t), -1) for start_dim=1"}
+TORCH_ONLY |= {name: f"has no {name}=: leave it out" for name in (
+    "only_inputs", "map_location", "weights_only", "fused", "foreach", "capturable", "differentiable", "pin_memory", "sparse", "layout",
+    "scale_grad_by_freq", "last_epoch", "verbose", "mmap")}
 
 
 def own_names(function: Function) -> Function:
     """A function that says what to write when it is called with a keyword of PyTorch's that it does not have."""
     names = inspect.signature(function).parameters
     foreign, one_axis = TORCH_ONLY.keys() - names, "axis" in names
+    title = function.__qualname__.removesuffix(".__init__") if function.__name__ == "__init__" else function.__name__
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs and not foreign.isdisjoint(kwargs):
-            raise TypeError(f"{function.__name__}() {next(TORCH_ONLY[name] for name in TORCH_ONLY if name in foreign & {*kwargs})}.")
+            raise TypeError(f"{title}() {next(TORCH_ONLY[name] for name in TORCH_ONLY if name in foreign & {*kwargs})}.")
         if one_axis and len(args) > 2 and args[-1].__class__ is int:
-            raise TypeError(f"{function.__name__}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
+            raise TypeError(f"{title}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
                             "by name.")
         return function(*args, **kwargs)
+    return cast(Function, call)
+
+
+def as_layer(init: Function) -> Function:
+    """A layer's __init__ that says what is meant where it is given the layer's input, or a flag that is neither True nor False."""
+    parameters, named = inspect.signature(init).parameters, own_names(init)
+
+    @functools.wraps(init)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name, value in (*zip([*parameters][1:], args), *kwargs.items()):
+            made = init.__qualname__.partition(".")[0]
+            if hasattr(value, "_record") and value.ndim and name != "weight":
+                raise TypeError(f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), or layer(x) for one that is "
+                                f"made; got {describe(value)} as {name}.")
+            flag = name in parameters and parameters[name].annotation == "bool"
+            if flag and not (isinstance(value, (bool, np.bool_, int, type(None))) and value in (None, 0, 1)):
+                raise TypeError(f"{made}: {name} is True or False, got {describe(value)}.")
+        named(self, *args, **kwargs)
     return cast(Function, call)
 
 
@@ -156,7 +180,7 @@ def numpys(name: str, known: bool) -> str:
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-    "&": operator.and_, "|": operator.or_, "~": lambda a, _: ~a}
+    "&": operator.and_, "|": operator.or_, "^": operator.xor, "~": lambda a, _: ~a}
 
 
 def compared(sign: str, a: Any, b: Any) -> Any:
@@ -164,7 +188,7 @@ def compared(sign: str, a: Any, b: Any) -> Any:
     try:
         return SIGNS[sign](a._data, b._data if hasattr(b, "_record") else b)       # masked arrays too have a _data, without their mask
     except (ValueError, TypeError) as error:
-        if sign in "&|~":
+        if sign in "&|^~":
             example = "~(t > 0)" if sign == "~" else f"(t > 0) {sign} (t < 1), with brackets"
             raise TypeError(f"{sign} works on masks, which are boolean, not on {describe(a)}. Write {example}, or np.where(mask, a, b) to "
                             "choose by a mask; a sign is changed with -t.") from None
@@ -172,6 +196,17 @@ def compared(sign: str, a: Any, b: Any) -> Any:
         if isinstance(error, ValueError):
             raise ValueError(f"{text} {_broadcast_hint([np.shape(getattr(x, '_data', x)) for x in (a, b)])}") from None
         raise TypeError(f"{text} Compare with numbers, arrays or Tensors.") from None
+
+
+def comparison(sign: str) -> Callable[[Any, Any], Any]:
+    """Such an operator as a method."""
+    return lambda a, b: compared(sign, a, b)
+
+
+def no_operator(t: Any, other: Any) -> Any:
+    """In place of divmod, << and >>, which have no derivative and no meaning for real numbers."""
+    raise TypeError(f"{describe(t)} has neither divmod nor << nor >>. Write t // n and t % n for divmod(t, n), t * 2**n for t << n and "
+                    "t // 2**n for t >> n.")
 
 
 def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:

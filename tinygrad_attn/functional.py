@@ -54,6 +54,7 @@ def silu(x: Any, inplace: bool = False) -> Any:
     return (fused.silu if x.size >= MANY and fused.fits(x) else reference.silu_reference)(x)
 
 
+@own_names
 def gelu(x: Any, approximate: str = "none") -> Any:
     """gelu(x) = x (1 + erf(x / sqrt 2)) / 2
 
@@ -207,6 +208,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 # ---- losses
 
 
+@own_names
 def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Any:
     """(x - y)^2, reduced by "mean", "sum" or "none".  x and y of one shape.
 
@@ -221,6 +223,7 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Any:
     return reference.mse_loss_reference(x, y, reduction=reduction)
 
 
+@own_names
 def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
                   label_smoothing: float = 0.0) -> Any:
     """-log softmax(x)_target, weighed by class and reduced; classes on axis 1.
@@ -360,6 +363,7 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
     return Tensor(table, dtype=get_default_dtype() if dtype is None else floating_dtype(dtype, "a table of positions"))
 
 
+@own_names
 def causal_mask(length: int) -> np.ndarray:
     """mask[t, s] = s > t, a boolean array (length, length) for `nn`: True where a query must not look, at later positions.
 

@@ -20,7 +20,7 @@ from . import guard, threads
 from .arguments import check_betas, check_closure, check_decay, check_setting, check_state, keys_of, parameter_groups, parameters_of_group
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import Elsewhere, missing_from, warn
+from .errors import Elsewhere, missing_from, own_names, warn
 from .kernels.memory import Scratch, contiguous
 from .nn.parameter import zero_gradients
 from .schedules import Schedule, noam, warmup_cosine
@@ -290,6 +290,7 @@ class SGD(Optimizer):
     Nesterov's form steps along d + momentum b instead of b. As `torch.optim.SGD`. Raises ValueError, TypeError.
     """
 
+    @own_names
     def __init__(self, params: Any, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
@@ -333,6 +334,7 @@ class Adam(Optimizer):
 
     decoupled = False
 
+    @own_names
     def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False) -> None:
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize))
@@ -384,6 +386,7 @@ class AdamW(Adam):
 
     decoupled = True
 
+    @own_names
     def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -312,6 +312,7 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
     return Tensor(default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad)
 
 
+@own_names
 def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
     """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`, as `torch.randint`. int64.
 
@@ -330,6 +331,7 @@ def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
     return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
 
 
+@own_names
 def randperm(n: int) -> Tensor:
     """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`. Raises TypeError unless n is whole, ValueError below 0."""
     try:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .errors import Elsewhere, describe
+from .errors import Elsewhere, describe, own_names
 
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
@@ -46,6 +46,7 @@ class Schedule:
 
     get_last_lr = Elsewhere("get_last_lr", "schedule.lr, or [group['lr'] for group in optimizer.param_groups]")
 
+    @own_names
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
         _groups(optimizer)
         if not callable(factor):
@@ -91,6 +92,7 @@ class Schedule:
             group["initial_lr"], group["lr"] = rate, rate * factor
 
 
+@own_names
 def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
     """From lr / warmup_steps up to lr in `warmup_steps` updates, then half a cosine down to `min_lr` at `total_steps`.
 
@@ -117,6 +119,7 @@ def warmup_cosine(optimizer: Any, warmup_steps: int, total_steps: int, min_lr: f
     return Schedule(optimizer, factor)
 
 
+@own_names
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1; make the optimiser with lr=1.
 

@@ -11,7 +11,7 @@ import numpy as np
 from . import autograd, guard, interop, ops
 from .convert import as_array, as_data, as_dtype, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import Elsewhere, compared, describe, in_terms_of, only_renamed, own_names
+from .errors import Elsewhere, compared, comparison, describe, in_terms_of, no_operator, only_renamed, own_names
 from .graph import RETAINED
 from .interop import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
 
@@ -33,6 +33,7 @@ class Tensor(Variable):
     __slots__ = ()
     __array_priority__ = 1000
 
+    @own_names
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
@@ -281,13 +282,11 @@ class Tensor(Variable):
 
     def __eq__(self, other: Any) -> Any: return compared("==", self, other)
     def __ne__(self, other: Any) -> Any: return compared("!=", self, other)
-    def __lt__(self, other: Any) -> Any: return compared("<", self, other)
-    def __le__(self, other: Any) -> Any: return compared("<=", self, other)
-    def __gt__(self, other: Any) -> Any: return compared(">", self, other)
-    def __ge__(self, other: Any) -> Any: return compared(">=", self, other)
+    __lt__, __le__ = comparison("<"), comparison("<=")
+    __gt__, __ge__ = comparison(">"), comparison(">=")
     def __invert__(self) -> Any: return compared("~", self, self)
-    def __and__(self, other: Any) -> Any: return compared("&", self, other)
-    def __or__(self, other: Any) -> Any: return compared("|", self, other)
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__ = tuple(map(comparison, "&|^"))
+    __divmod__ = __rdivmod__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = no_operator
 
     def __getitem__(self, index: Any) -> Tensor:
         return ops.getitem(self, index=as_index(index))

@@ -42,16 +42,22 @@ def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
     return tensor
 
 
+def _stream(generator: Generator | None) -> Generator:
+    if not isinstance(generator, Generator | None):
+        raise TypeError(f"a generator is a ta.random.Generator, got {describe(generator)}; write ta.random.Generator(seed).")
+    return generator or default_generator()
+
+
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """u from the uniform distribution on [a, b). Raises ValueError for a > b."""
     _checked(tensor, a=a, b=b)
-    return _fill(tensor, (generator or default_generator()).uniform(tensor.shape, a, b, tensor.dtype))
+    return _fill(tensor, _stream(generator).uniform(tensor.shape, a, b, tensor.dtype))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
     """n from the normal distribution with this mean and standard deviation. Raises ValueError for std < 0."""
     _checked(tensor, mean=mean, std=std)
-    return _fill(tensor, (generator or default_generator()).normal(tensor.shape, mean, std, tensor.dtype))
+    return _fill(tensor, _stream(generator).normal(tensor.shape, mean, std, tensor.dtype))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
@@ -159,7 +165,7 @@ def trunc_normal_(
     holds little (a far tail), uniform candidates x on [a, b) are accepted with probability pdf(x) / pdf(mode). PyTorch
     2.13's method and draws. Raises ValueError unless std > 0 and a < b.
     """
-    draw, dtype = generator or default_generator(), _checked(tensor, mean=mean, std=std, a=a, b=b).dtype
+    draw, dtype = _stream(generator), _checked(tensor, mean=mean, std=std, a=a, b=b).dtype
     if not (std > 0 and a < b):
         raise ValueError(f"trunc_normal_ needs std > 0 and a < b, got std={std}, a={a} and b={b}")
     if mean < a - 2 * std or mean > b + 2 * std:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..arguments import check_number, check_probability, padding_row, sizes_of
+from ..arguments import check_number, check_probability, padding_row, single, sizes_of
 from ..errors import describe, numbers_of
 from ..tensor import Tensor, get_default_dtype
 from . import init
@@ -194,6 +194,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        p = single(p)
         check_probability(p, "Dropout")
         self.p = p
 

@@ -15,7 +15,7 @@ import numpy as np
 from .. import guard
 from ..convert import as_value, floating_dtype
 from ..engine import local
-from ..errors import describe, nearest
+from ..errors import as_layer, describe, nearest
 from ..record import Scope, dotted_name
 from ..tensor import Tensor
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
@@ -75,6 +75,11 @@ class Module:
 
     training: bool = True
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith(__package__ + ".") and "__init__" in vars(cls):           # our own layers know PyTorch's keywords
+            cls.__init__ = as_layer(vars(cls)["__init__"])       # type: ignore[method-assign]
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass defines it."""
         raise TypeError(f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; "
@@ -101,7 +106,8 @@ class Module:
             return own.__get__(self)                 # its own AttributeError led here, and would not be seen
         hint = ""
         if not name.startswith("__"):                # copy and pickle ask for such, and would wait for a hint
-            hint = f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else nearest(name, dir(self))
+            hint = (f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else
+                    f" A Tensor has it: module(x).{name}, if that is meant." if hasattr(Tensor, name) else nearest(name, dir(self)))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self)
 
     def _place(self, name: str) -> tuple[type | None, bool]:
@@ -122,6 +128,9 @@ class Module:
         object.__setattr__(self, name, None)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "requires_grad":
+            raise AttributeError("a module has no requires_grad, and setting it would change nothing. Write "
+                                 f"module.requires_grad_({value!r}), which sets it for every parameter.")
         kind, persistent = self._place(name)
         if kind is not None and value is None:
             self._leave_empty(name, kind, persistent)

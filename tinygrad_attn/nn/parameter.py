@@ -10,7 +10,7 @@ import numpy as np
 from .. import guard
 from ..allocator import keep_freed
 from ..convert import floating_dtype
-from ..errors import only_renamed
+from ..errors import only_renamed, own_names
 from ..tensor import Tensor, get_default_dtype
 
 
@@ -19,6 +19,7 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
+    @own_names
     def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
         super().__init__(data, requires_grad, dtype)
         keep_freed()
@@ -62,6 +63,7 @@ class Buffer(Tensor):
 
     __slots__ = ("persistent",)
 
+    @own_names
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(data)
         self.persistent = persistent
