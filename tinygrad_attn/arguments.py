@@ -150,7 +150,9 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1:]
     if labels.shape != expected:
         hint = ""
-        if labels.shape == x.shape:
+        if labels.shape == x.shape and x.ndim == 1 and sorted(labels) != [0] * (classes - 1) + [1]:
+            hint = " Scores of several samples have a number for each class, (N, C): give it those from before argmax."
+        elif labels.shape == x.shape:
             hint = " One-hot targets are probabilities: write target.astype(x.dtype)."
         elif labels.shape == x.shape[:-1]:
             hint = f" With the classes on the last axis write np.moveaxis(x, -1, {axis})."

@@ -9,6 +9,7 @@ import inspect
 import linecache
 import operator
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set, ValuesView
@@ -35,8 +36,9 @@ def describe(x: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing."""
-    close = difflib.get_close_matches(name, list(known), 1)
+    """` Did you mean 'x'?`, or nothing: a name that is the same but for capitals, or one that is spelled nearly so."""
+    public = [x for x in known if name.startswith("_") or not x.startswith("_")]
+    close = [x for x in public if x.lower() == name.lower()] or difflib.get_close_matches(name, public, 1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -66,6 +68,7 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
     """The error for a name that a module of the package does not have, whose names are `known`; much of PyTorch's is NumPy's here."""
     public = known.get("__all__") or [k for k, value in known.items() if getattr(value, "__module__", None) == module]
     hint = ELSEWHERE.get(name) or (f"np.{name}, NumPy's own" if hasattr(np, name) else "")
+    hint = re.sub(r"^t\.astype\((np\.\w+)\)", r"\1", hint)       # of the package it is the dtype that is asked for
     return AttributeError(f"{module} has no {name!r}." + (told(hint) if hint else nearest(name, public)))
 
 

@@ -30,13 +30,15 @@ class IncompatibleKeys(NamedTuple):
 
 ELSEWHERE = {
     "to": "module.astype(np.float64) for another dtype; everything is on the CPU", "cuda": "nothing: there is only the CPU",
-    "cpu": "nothing: everything is on the CPU", "float": "module.astype(np.float32)", "double": "module.astype(np.float64)",
+    "cpu": "nothing: everything is on the CPU", "device": "nothing: everything is on the CPU",
+    "float": "module.astype(np.float32)", "double": "module.astype(np.float64)",
     "half": "module.astype(np.float32): half precision is not trained in", "backward": "loss.backward() on the result",
     "register_forward_hook": "a Module of your own around this one, whose forward looks at what comes in and goes out",
     "register_full_backward_hook": "t.retain_grad() on the tensor in question, and look at t.grad after backward()",
     "register_forward_pre_hook": "a Module of your own around this one, whose forward changes what comes in",
     "get_submodule": "dict(module.named_modules())[name]", "get_parameter": "dict(module.named_parameters())[name]",
     "get_buffer": "dict(module.named_buffers())[name]", "compile": "nothing: modules run as they are",
+    "register_module": "module.add_module(name, child)", "save": "ta.save(module.state_dict(), path)",
     "weights": "module.state_dict(), or dict(module.named_parameters())", "fit": "a loop: loss.backward(), optimizer.step()",
 }
 """What PyTorch's users look for on a module, and what it is called here."""
