@@ -113,17 +113,16 @@ def own_names(function: Function) -> Function:
 
 def as_layer(init: Function) -> Function:
     """A layer's __init__ that says what is meant where it is given the layer's input, or a flag that is neither True nor False."""
-    parameters, named = inspect.signature(init).parameters, own_names(init)
+    parameters, named, made = inspect.signature(init).parameters, own_names(init), init.__qualname__.removesuffix(".__init__")
+    flags = {name for name, p in parameters.items() if p.annotation == "bool"}
 
     @functools.wraps(init)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         for name, value in (*zip([*parameters][1:], args), *kwargs.items()):
-            made = init.__qualname__.partition(".")[0]
-            if hasattr(value, "_record") and value.ndim and name != "weight":
+            if hasattr(type(value), "_record") and value.ndim and name != "weight":      # asked itself, a module would look for a hint
                 raise TypeError(f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), or layer(x) for one that is "
                                 f"made; got {describe(value)} as {name}.")
-            flag = name in parameters and parameters[name].annotation == "bool"
-            if flag and not (isinstance(value, (bool, np.bool_, int, type(None))) and value in (None, 0, 1)):
+            if name in flags and not (isinstance(value, (bool, np.bool_, int, type(None))) and value in (None, 0, 1)):
                 raise TypeError(f"{made}: {name} is True or False, got {describe(value)}.")
         named(self, *args, **kwargs)
     return cast(Function, call)
