@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad_attn import Tensor, detect_anomaly, op
+from tinygrad_attn import functional as F
 from tinygrad_attn.check import gradcheck
 
 
@@ -81,6 +82,26 @@ def test_results_that_are_small_beside_others_are_looked_at_alone():
 def test_slopes_that_are_smaller_than_rounding_are_noted():
     assert "says little" in str(check(lambda x: (1e-9 * x).sum() + 1, np.ones(3)))
     assert "says little" not in str(check(lambda x: (1e-9 * x).sum(), np.ones(3)))
+
+
+@pytest.mark.parametrize("f, at, order", [(lambda x: x.sigmoid(), 30.0, 2), (np.tanh, -9.55, 2), (F.gelu, -7.33, 1), (F.gelu, -6.96, 1),
+                                          (lambda x: F.gelu(x, "tanh"), -6.96, 2)])
+def test_a_rule_is_not_accused_far_out_where_rounding_hides_the_slope(f, at, order):
+    """1 - y is a few units of rounding there, which a step of 1e-6 does not move; the gradient was called wrong, and gelu's rule too."""
+    report = check(f, np.array([at]), order=order)
+    assert report and "with larger steps it agrees" in str(report), report
+    report = check(F.softmax, np.array([-32.86, -20.0, 0.3]), order=2)
+    assert report, report
+
+
+@pytest.mark.parametrize("factor", [2.0, 1.5, -1.0])
+@pytest.mark.parametrize("f, rule, at", [
+    (lambda x: 1e-12 * np.sin(x), lambda g, y, x: 1e-12 * g * np.cos(x), 0.3),
+    (lambda x: 1 - 1 / (1 + np.exp(-x)), lambda g, y, x: -g / (np.exp(x) + 2 + np.exp(-x)), 25.0)])
+def test_and_a_wrong_one_is_accused_there_all_the_same(f, rule, at, factor):
+    x = np.array([at])
+    assert check(made(f, rule), x)
+    assert not check(made(f, lambda g, y, x: factor * rule(g, y, x)), x)
 
 
 def test_a_negative_factor_says_that_the_sign_is_wrong_too():

@@ -184,8 +184,9 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         explain(report, problem, trace, outputs, how.eps, how.rng)
         if report.better_steps and how.eps == EPS:
             return _with_another_step(call, checked, names, how, report)
-    elif (found := _through_infinity(problem) or not_linear(problem, gradients, outputs) or one_at_a_time(problem, gradients, outputs)
-          or small_results(problem, how, report) or wrong_elsewhere(problem, how, report)) is not None:
+    if report and (found := _through_infinity(problem) or not_linear(problem, gradients, outputs)
+                   or one_at_a_time(problem, gradients, outputs) or small_results(problem, how, report)
+                   or wrong_elsewhere(problem, how, report)) is not None:
         report.diagnosis = found
     return report
 
