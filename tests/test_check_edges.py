@@ -194,6 +194,40 @@ def test_a_rule_that_is_not_linear_in_the_incoming_gradient_is_found(rule):
     assert check(square, INSIDE, seed=0).diagnosis.kind == "incoming gradient"
 
 
+def picked(rule):
+    new = op(lambda x: x.reshape(-1)[[1, 5, 5]])
+    new.vjp(rule)
+    return new
+
+
+def added_up(out, g):
+    np.add.at(out.reshape(-1), [1, 5, 5], g)
+    return out
+
+
+def test_a_rule_that_minds_how_its_operands_lie_in_memory_is_found():
+    """Right for arrays that lie row by row, which is what all checks had; what reshape(-1) copies is written to in vain."""
+    right = picked(lambda g, y, x: added_up(np.zeros(x.shape), g))
+    lost = picked(lambda g, y, x: added_up(np.zeros_like(x), g))
+    fails = op(lambda x: x * x)
+    fails.vjp(lambda g, y, x: 2 * g * np.frombuffer(x).reshape(x.shape))
+    turns = op(lambda x: x * INSIDE)
+    turns.vjp(lambda g, y, x: (g.ravel("K") * INSIDE.ravel()).reshape(x.shape))
+    assert check(right, INSIDE)
+    for wrong in (lost, fails, turns):
+        report = check(lambda x, wrong=wrong: 2 * wrong(x + 1), INSIDE)
+        assert report.diagnosis.kind == "memory layout" and report.op == "<lambda>", report
+    assert "the backward pass fails, ValueError: ndarray is not C-contiguous" in check(fails, INSIDE).diagnosis
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: 1e8 * x.sum(0) - (1e8 * x)[::-1].sum(0), lambda x: np.max(np.round(x, 1), -1) * x.sum(), np.sort, lambda x: x @ x.T,
+    lambda x: np.einsum("ij,kj->ik", x, x), lambda x: (x.T.reshape(-1) * np.arange(12.0)).reshape(4, 3), lambda x: np.var(x, 0)])
+def test_rounding_and_ties_are_not_taken_for_it(f):
+    report = check(f, INSIDE)
+    assert report.diagnosis.kind != "memory layout", report
+
+
 def test_a_joint_rule_that_is_wrong_for_one_input_alone_is_found():
     times, over = op(lambda a, b: a * b), op(lambda a, b: a / b)
 

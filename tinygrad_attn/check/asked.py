@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..autograd import enable_grad, grad
-from .locate import explain_elsewhere, explain_hidden
+from ..engine import Variable
+from .locate import explain_elsewhere, explain_hidden, name_op
 from .problem import How, Problem, scaled, values_put_back
 from .report import Diagnosis, Report
+from .trace import Step
 
 
 def not_linear(problem: Problem, gradients: Sequence[np.ndarray | None], outputs: list[Any]) -> Diagnosis | None:
@@ -83,6 +85,75 @@ def wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | N
             if (name := _wrong_here(problem, how)) is not None:
                 return explain_elsewhere(report, problem, name, how.rng)
     return None
+
+
+def laid_otherwise(problem: Problem, gradients: Sequence[np.ndarray | None], how: How, report: Report) -> Diagnosis | None:
+    """The same numbers in another order in memory, as x.T or x[:, ::2] has them: an answer that depends on that is wrong."""
+    with values_put_back(problem.inputs):
+        for x in problem.inputs:                     # what a change in the last digit makes of the gradient, rounding may do as well
+            x._data = scaled(x._data, 1 + how.rng.choice([-1.0, 1.0], x.shape) * np.finfo(np.float64).eps)
+        try:
+            nearly = problem.gradients()
+        except Exception:                            # f does not accept these values
+            return None
+    with values_put_back(problem.inputs):
+        for x in problem.inputs:
+            x._data = _turned(x._data)
+        try:
+            outputs, trace = problem.traced()
+        except Exception:                            # f wants them row by row, and says so to who gives them otherwise
+            return None
+        try:
+            answers, failure = problem.gradients(outputs, [_turned(c) for c in problem.cotangents]), ""
+        except Exception as error:
+            answers, failure = [], f", {type(error).__name__}: {error}"
+        off = [name for name, *three in zip(problem.names, gradients, answers, nearly) if _apart(*three)]
+        if not (off or failure):
+            return None
+        step = next((step for step in trace.steps if step.result._tracked and _minds_memory(step, how)), None)
+    if step is not None:
+        name_op(report, step)
+    what = f"the backward pass fails{failure}" if failure else f"{' and '.join(off)}: the gradient is another one"
+    return Diagnosis("memory layout", f"{what}, where the same numbers lie in another order in memory, as those of x.T or x[:, ::2] do. Of "
+                                      "such an array reshape(-1) and ravel() are copies, so what is written into them is lost; "
+                                      "np.zeros_like(x) lies as x does, np.zeros(x.shape) row by row. Look, too, for strides, view() and "
+                                      "memory that is read as it lies.")
+
+
+def _turned(x: np.ndarray) -> np.ndarray:
+    """An equal array that lies column by column, with gaps."""
+    spacious = np.zeros((*x.shape[::-1], 2))[..., 0].T
+    spacious[...] = x
+    return spacious
+
+
+def _apart(a: np.ndarray | None, b: np.ndarray | None, nearly: np.ndarray | None) -> bool:
+    """Do two answers differ by more than rounding makes?"""
+    if a is None or b is None or nearly is None:
+        return (a is None) is not (b is None)
+    with np.errstate(all="ignore"):
+        limit = 1e-6 * np.abs(a).max(initial=0) + 1e3 * np.abs(a - nearly).max(initial=0)
+        return bool((np.abs(a - b) > limit).any())
+
+
+def _minds_memory(step: Step, how: How) -> bool:
+    """Does this op's gradient depend on how its operands lie?"""
+    g = how.rng.standard_normal(step.result.shape)
+
+    def answer(lie: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
+        operands = [Variable._kind._of(lie(x._data), x._tracked) if isinstance(x, Variable) else x for x in step.inputs]
+        with enable_grad(), np.errstate(all="ignore"):
+            found = grad([step.op(*operands, **step.static)], [x for x in operands if isinstance(x, Variable) and x._tracked], [lie(g)])
+        return [part._data for part in found]
+
+    try:
+        rows = answer(np.ascontiguousarray)
+    except Exception:
+        return False
+    try:
+        return any(_apart(a, b, a) for a, b in zip(rows, answer(_turned)))
+    except Exception:
+        return True
 
 
 def _wrong_here(problem: Problem, how: How) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
-from .asked import not_linear, one_at_a_time, small_results, wrong_elsewhere
+from .asked import laid_otherwise, not_linear, one_at_a_time, small_results, wrong_elsewhere
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op
 from .problem import How, Problem, leaves, private_values, scaled, values_put_back
@@ -50,7 +50,7 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     rules return new arrays.  An error that f raises a step away counts as the edge of its domain.  Results that stay infinite when the
     inputs move, such as blocked scores, have no slope: they are left out, and noted, and no gradient may pass through them.
     A gradient that agrees is asked for once more: for other incoming gradients, which it must follow, of each input alone, of results
-    much smaller than the others alone, and at values a little way off.
+    much smaller than the others alone, at values a little way off, and at the same values in another order in memory.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %, and ValueError for a negative tolerance, step or seed.
     As torch.autograd.gradcheck.
@@ -186,7 +186,7 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
             return _with_another_step(call, checked, names, how, report)
     if report and (found := _through_infinity(problem) or not_linear(problem, gradients, outputs)
                    or one_at_a_time(problem, gradients, outputs) or small_results(problem, how, report)
-                   or wrong_elsewhere(problem, how, report)) is not None:
+                   or wrong_elsewhere(problem, how, report) or laid_otherwise(problem, gradients, how, report)) is not None:
         report.diagnosis = found
     return report
 
