@@ -104,6 +104,17 @@ def test_and_a_wrong_one_is_accused_there_all_the_same(f, rule, at, factor):
     assert not check(made(f, lambda g, y, x: factor * rule(g, y, x)), x)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gradient_that_is_nothing_but_rounding_is_not_called_wrong(seed):
+    """Layer norm of equal numbers is constant: its gradient is 1e-11 where the slope is 0, which was called wrong."""
+    a, b = np.random.default_rng(seed).standard_normal((2, 1))
+    report = check(lambda a, b: F.layer_norm(np.repeat(1e3 * (a / (b * b + 1)), 2), [2]), a, b)
+    assert report, report
+    a, b = 10 * np.random.default_rng(seed).standard_normal((2, 2))
+    report = check(lambda a, b: F.layer_norm((a - b) ** 2, [2]), a, b)
+    assert report, report
+
+
 def test_a_negative_factor_says_that_the_sign_is_wrong_too():
     report = check(made(np.cos, lambda g, y, x: 2 * g * np.sin(x)), normal())
     assert "is -2 times" in report.diagnosis and "x2: counted twice" in report.diagnosis and "the sign is wrong" in report.diagnosis

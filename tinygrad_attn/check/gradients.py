@@ -171,8 +171,9 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
         return report
     if problem.infinite:
         report.notes.append("results that are infinite and stay so, such as the scores of a mask, have no slope and were left out.")
-    noise = problem.noise(how.eps)
-    report.entries += [_measure(problem, which, gradient, how, noise) for which, gradient in enumerate(gradients)]
+    noise, rounding = problem.noise(how.eps), problem.shaken(gradients)
+    report.entries += [_measure(problem, which, gradient, how, max(noise, min(20 * rounding[which], 1e-8)))
+                       for which, gradient in enumerate(gradients)]
     if all(e.ok and not e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here, so this says little; choose inputs at which the function has a slope.")
     report.notes += [f"{e.name}: its gradient is smaller than what rounding may make of differences between results this large, so this "
@@ -186,7 +187,7 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
             return _with_another_step(call, checked, names, how, report)
     if report and (found := _through_infinity(problem) or not_linear(problem, gradients, outputs)
                    or one_at_a_time(problem, gradients, outputs) or small_results(problem, how, report)
-                   or wrong_elsewhere(problem, how, report) or laid_otherwise(problem, gradients, how, report)) is not None:
+                   or wrong_elsewhere(problem, how, report) or laid_otherwise(problem, gradients, rounding, how, report)) is not None:
         report.diagnosis = found
     return report
 

@@ -94,6 +94,20 @@ class Problem:
             self.spoiled = any(not np.array_equal(c, before) for _, c, before in pairs)
         return [None if g is None else np.array(g._data) for g in found]
 
+    def shaken(self, gradients: Sequence[np.ndarray | None]) -> list[float]:
+        """How much each gradient changes where inputs and cotangents change in their last digits: so much of it is rounding."""
+        rng, most = np.random.default_rng(6), [0.0] * len(gradients)
+        last_digits = lambda x: scaled(x, 1 + rng.choice([-4.0, 4.0], x.shape) * np.finfo(np.float64).eps)
+        for _ in range(3):
+            with suppress(Exception), values_put_back(self.inputs):      # f may mind its domain
+                for x in self.inputs:
+                    x._data = last_digits(x._data)
+                now = self.gradients(cotangents=[last_digits(c) for c in self.cotangents])
+                with np.errstate(all="ignore"):
+                    pairs = zip(most, gradients, now)
+                    most = [m if a is None or b is None else max(m, np.abs(a - b).max(initial=0)) for m, a, b in pairs]
+        return most
+
     # ---- by moving the inputs
 
     def moved(self, which: int, step: np.ndarray) -> list[np.ndarray]:
