@@ -228,6 +228,16 @@ def test_rounding_and_ties_are_not_taken_for_it(f):
     assert report.diagnosis.kind != "memory layout", report
 
 
+def test_an_op_that_makes_float64_of_float32_is_noted():
+    """A check in float64 does not see it; everything after it runs at half the speed."""
+    scale, right = op(lambda x: x * np.sqrt(x.shape[-1])), op(lambda x: x * float(np.sqrt(x.shape[-1])))
+    for new in (scale, right):
+        new.vjp(lambda g, y, x: g * float(np.sqrt(x.shape[-1])))
+    report = check(lambda x: np.tanh(scale(x)), INSIDE)
+    assert report and "given float32, op '<lambda>'" in str(report) and "gives float64" in str(report)
+    assert "float64" not in str(check(lambda x: np.tanh(right(x)) * np.arange(4.0) + x.astype(np.float64), INSIDE))
+
+
 def test_a_joint_rule_that_is_wrong_for_one_input_alone_is_found():
     times, over = op(lambda a, b: a * b), op(lambda a, b: a / b)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..engine import Variable
 from .locate import explain_elsewhere, explain_hidden, name_op
 from .problem import How, Problem, scaled, values_put_back
 from .report import Diagnosis, Report
-from .trace import Step
+from .trace import Step, array_of
 
 
 def not_linear(problem: Problem, gradients: Sequence[np.ndarray | None], outputs: list[Any]) -> Diagnosis | None:
@@ -112,6 +113,20 @@ def laid_otherwise(problem: Problem, gradients: Sequence[np.ndarray | None], rou
                                       "such an array reshape(-1) and ravel() are copies, so what is written into them is lost; "
                                       "np.zeros_like(x) lies as x does, np.zeros(x.shape) row by row. Look, too, for strides, view() and "
                                       "memory that is read as it lies.")
+
+
+def promotion(problem: Problem) -> str | None:
+    """A note on the first op that makes float64 of float32 by itself, which a check in float64 does not see."""
+    with values_put_back(problem.inputs), suppress(Exception), np.errstate(all="ignore"):      # f may insist on float64
+        for x in problem.inputs:
+            x._data = x._data.astype(np.float32)
+        for step in problem.traced()[1].steps:
+            wide = [array_of(x).dtype == np.float64 for x in step.inputs if isinstance(x, (Variable, np.ndarray))]
+            if step.result._data.dtype == np.float64 and wide and not any(wide) and step.op.__name__ != "astype":
+                return (f"given float32, op {step.op.__name__!r} ({step.place}) gives float64, and so does all that follows: a number of "
+                        "NumPy's such as np.sqrt(d) is float64 and wins over float32 arrays, float(...) of it does not; and so do "
+                        "np.zeros(shape) and np.arange without a dtype.")
+    return None
 
 
 def _turned(x: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from ..autograd import enable_grad, grad
 from ..engine import Variable
 from ..errors import describe
-from .asked import laid_otherwise, not_linear, one_at_a_time, small_results, wrong_elsewhere
+from .asked import laid_otherwise, not_linear, one_at_a_time, promotion, small_results, wrong_elsewhere
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op
 from .problem import How, Problem, leaves, private_values, scaled, values_put_back
@@ -189,6 +189,8 @@ def _check(call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str]
                    or one_at_a_time(problem, gradients, outputs) or small_results(problem, how, report)
                    or wrong_elsewhere(problem, how, report) or laid_otherwise(problem, gradients, rounding, how, report)) is not None:
         report.diagnosis = found
+    if report and order == 1 and (note := promotion(problem)) is not None:
+        report.notes.append(note)
     return report
 
 
