@@ -50,7 +50,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     rules return new arrays.  An error that f raises a step away counts as the edge of its domain.  Results that stay infinite when the
     inputs move, such as blocked scores, have no slope: they are left out, and noted, and no gradient may pass through them.
     A gradient that agrees is asked for once more: for other incoming gradients, which it must follow, of each input alone, of results
-    much smaller than the others alone, at values a little way off, and at the same values in another order in memory.
+    much smaller than the others alone, at values a little way off, and at the same values in another order in memory.  An op that
+    makes float64 of float32 by itself is noted.
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it is false and `raise_exception`.
     Raises TypeError for float32, whose rounding hides errors below about 1 %, and ValueError for a negative tolerance, step or seed.
     As torch.autograd.gradcheck.
