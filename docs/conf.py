@@ -30,6 +30,11 @@ autodoc_docstring_signature = False                  # silu's first line, an equ
 autodoc_member_order = "bysource"
 
 
+def escaped(text):
+    """No character is markup, but for *emphasis*."""
+    return re.sub(r"(?<!\w)\*\w+\*(?!\w)|[*|\\_]", lambda found: found[0] if len(found[0]) > 1 else "\\" + found[0], text)
+
+
 def plain_text(app, what, name, obj, options, lines):
     """Docstrings are written to be read in an editor: plain text, with indented blocks as code and names in `backticks`."""
     found, inside = [], False
@@ -42,7 +47,7 @@ def plain_text(app, what, name, obj, options, lines):
         inside = indented or inside and not line.strip()
         parts = line.split("`")
         found.append(line if inside else "".join(
-            f"``{part}``" if i % 2 and part.strip() else re.sub(r"([*|\\_])", r"\\\1", part) for i, part in enumerate(parts)))
+            f"``{part}``" if i % 2 and part.strip() else escaped(part) for i, part in enumerate(parts)))
     lines[:] = found
 
 

@@ -8,6 +8,7 @@ before a block changes that:
     <!-- raises: ValueError: text --> must raise it with this text in its message
 """
 
+import ast
 import doctest
 import re
 import sys
@@ -121,7 +122,7 @@ def test_every_block_runs(page):
 
 def test_the_list_of_names_has_every_public_name():
     import tinygrad_attn as ta
-    listed = set()
+    listed, whole = set(), set()
     for kind, name, options in re.findall(r"auto(\w+):: (\S+)\n((?:   :.*\n)*)", (ROOT / "docs" / "api.md").read_text("utf-8")):
         where, _, last = name.rpartition(".")
         found = import_module(name) if kind == "module" else getattr(import_module(where), last)
@@ -129,11 +130,24 @@ def test_the_list_of_names_has_every_public_name():
         if kind == "module":
             chosen = re.search(r":members: (\S.*)", options)
             left_out = re.findall(r"\w+", "".join(re.findall(r":exclude-members:(.*)", options)))
-            listed |= {thing for key, thing in vars(found).items() if callable(thing) and key not in left_out
-                       and (key in re.findall(r"\w+", chosen[1]) if chosen else thing.__module__ == name)}
+            shown = {thing for key, thing in vars(found).items() if callable(thing) and key not in left_out and not key.startswith("_")
+                     and (key in re.findall(r"\w+", chosen[1]) if chosen else thing.__module__ == name)}
+            listed |= shown
+            whole |= set() if chosen or hasattr(found, "__all__") else shown
     for module in (ta, ta.functional, ta.nn, ta.nn.init, ta.optim, ta.check, ta.viz):
         things = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
         assert not [name for name, thing in things.items() if not isinstance(thing, ModuleType) and thing not in listed]
+        whole -= {thing for thing in things.values() if isinstance(thing, type)}
+    assert not whole, "a helper of ours is no name for users"
+
+
+def test_a_docstring_that_ends_in_code_has_a_line_of_text_after_it():
+    """Sphinx takes the least indented line after the first for the margin, and of code alone that is the code's own."""
+    for path in (ROOT / "tinygrad_attn").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node, clean=False)):
+                margins = [len(line) - len(line.lstrip()) for line in text.splitlines()[1:] if line.strip()]
+                assert min(margins, default=0) <= getattr(node, "col_offset", -4) + 4, f"{path.name}: {text[:60]}"
 
 
 def page(tmp_path: Path, text: str) -> Path:

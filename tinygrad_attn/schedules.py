@@ -5,6 +5,8 @@
         ...
         optimizer.step()
         schedule.step()
+
+Any optimiser will do that has `param_groups`, a subclass of your own too.
 """
 
 from __future__ import annotations
