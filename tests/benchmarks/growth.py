@@ -103,8 +103,8 @@ def main(path: Path) -> None:
     panels = [("attention: time, s", "T", lengths, [p[0] for p in pairs], 2), ("attention: peak memory, MB", "T", lengths,
               [p[1] / 2 ** 20 for p in pairs], 1), ("forward and backward, s", "nodes", counts, [chain(n) for n in counts], 1),
               ("AdamW step, s", "parameters", numbers, [adamw(n) for n in numbers], 1)]
-    figure, grid = plt.subplots(1, 4, figsize=(14, 3.4))
-    for axes, (title, label, x, y, expected) in zip(grid, panels, strict=True):
+    figure, grid = plt.subplots(2, 2, figsize=(7, 6.8))
+    for axes, (title, label, x, y, expected) in zip(grid.flat, panels, strict=True):
         slope, height = np.polyfit(np.log(x[-3:]), np.log(y[-3:]), 1)
         axes.loglog(x, y, "o-", color="#0072B2")
         axes.loglog(x, np.exp(height) * np.array(x, float) ** slope, ":", color="#E69F00")
