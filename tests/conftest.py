@@ -1,12 +1,14 @@
 """Settings for every test: one BLAS thread, no windows, and a known seed before each test."""
 
 import os
+import signal
 import sys
 
 # Before NumPy is imported, for BLAS reads these once: two test processes share two cores better than two pools do.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+signal.signal(signal.SIGINT, signal.default_int_handler)         # what a script starts with & ignores Ctrl-C, as would our processes
 
 import pytest
 from hypothesis import settings

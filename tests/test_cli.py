@@ -302,6 +302,28 @@ def test_ctrl_c_ends_with_130_and_one_line(capsys, monkeypatch):
     assert said(capsys, "doctor", code=130) == "\nStopped.\n"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT to send")
+def test_ctrl_c_while_a_script_of_the_seeds_runs(source):
+    (source / "examples" / "seed_000_good.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(60)\n")
+    code = "from pathlib import Path; from tinygrad_attn import cli; cli.ROOT = Path(cli.sys.argv[1]); cli.sys.exit(cli.main(['seeds']))"
+    running = subprocess.Popen([sys.executable, "-c", code, str(source)], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert running.stdout.readline() == "==== seed_000_good\n" and running.stdout.readline() == "begun\n"
+    os.killpg(running.pid, signal.SIGINT)            # as a terminal does: to the command and to what it has begun
+    _, errors = running.communicate(timeout=30)      # which waits for the script, too, since it holds the pipe
+    assert (running.returncode, errors) == (130, "\nStopped.\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows deletes no folder that somebody is in")
+@pytest.mark.parametrize("arguments", [["gradcheck", "mine.py:right"], ["graph", "mine:energy"], ["exercise"], ["demo"]])
+def test_a_folder_that_was_deleted_meanwhile(capsys, tmp_path, monkeypatch, arguments):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert said(capsys, *arguments, code=2) == (f"tinygrad-attn {arguments[0]}: the folder this runs in has been deleted; go to another "
+                                                "one with cd, or into the new one of its name.\n")
+
+
 def process(*arguments, **settings):
     """A command in a process of its own, whose output is text in another encoding than UTF-8."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "PYTHONIOENCODING": "cp1252"}

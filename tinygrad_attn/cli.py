@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             write_out()
     try:
+        require_folder()
         code = arguments.run(arguments)
         write_out()
         return code
@@ -69,6 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "" if isinstance(error, UsageError) else f"\n(`tinygrad-attn --traceback {arguments.command} ...` shows where)"
         print(f"tinygrad-attn {arguments.command}: {users_line(error)}{error}{where}", file=sys.stderr)
         return 2
+
+
+def require_folder() -> None:
+    """Whoever asks where he is, in a folder that was deleted, hears of no more than a file that is not there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the folder this runs in has been deleted; go to another one with cd, or into the new one of its name.") from error
 
 
 def write_out() -> None:
@@ -191,7 +200,8 @@ def run_seeds(arguments: Any) -> int:
     failed = []
     for script in scripts:
         print(f"==== {script.stem}", flush=True)
-        if subprocess.run([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": path}).returncode:
+        # A session of its own: Ctrl-C is ours, and run() then ends the script, which would show a traceback.
+        if subprocess.run([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": path}, start_new_session=True).returncode:
             failed.append(script.stem)
         print(flush=True)
     print(f"{len(scripts) - len(failed)} of {len(scripts)} reproduced" + (f"; not {', '.join(failed)}" if failed else ""))

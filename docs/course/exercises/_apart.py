@@ -23,7 +23,8 @@ except ImportError:                                  # on Windows
 HERE = Path(__file__).resolve().parent
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
-# Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own.
+# Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own. A session of its own keeps the
+# terminal's Ctrl-C away while Python starts, too; the line below does where there are no sessions.
 CODE = ("import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[5:]; "
         "import _apart; _apart.child(*sys.argv[1:5])")
 
@@ -39,7 +40,7 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             sys.stdout.flush()                       # what was printed before stands before what the file prints
         nowhere = subprocess.DEVNULL if quiet else None
         environment = {**os.environ, "MPLBACKEND": "Agg"} if quiet else None
-        with subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment) as process:
+        with subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment, start_new_session=True) as process:
             try:
                 in_time = _ends(process, told, limit)
             finally:
