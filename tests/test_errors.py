@@ -1344,10 +1344,65 @@ def test_a_number_may_be_an_array_without_axes_as_in_pytorch(kind):
     (lambda m: 1 << t(3), T, r"t \* 2\*\*n for t << n"),
     (lambda m: t(3) ^ 1, T, r"\^ works on masks"),
     (lambda m: 1 & t(3), T, "& works on masks"),
+    (lambda m: F.softmax(t(3), axes=0), T, r"keyword argument 'axes'\. Did you mean 'axis'\? It is softmax\(x, axis=-1\)\.$"),
+    (lambda m: F.dropout(t(3), 0.5, train=False), T, r"'train'\. Did you mean 'training'\? It is dropout\(x, p=0\.5, training=True"),
+    (lambda m: F.embedding([1], t(3, 2), max_norm=1), T, r"'max_norm'\. It is embedding\(indices, weight, padding_idx=None\)"),
+    (lambda m: F.silu(input=t(3)), T, r"'input'\. It is silu\(x, inplace=False\)"),
+    (lambda m: F.layer_norm(t(3), 3, epsilon=1), T, r"'epsilon'\. Did you mean 'eps'\?"),
+    (lambda m: F.rms_norm(t(3), 3, bias=1), T, r"'bias'.* It is rms_norm\(x, normalized_shape, weight=None, eps=None\)"),
+    (lambda m: F.cross_entropy(input=t(1, 3), target=[0]), T, r"'input'\. It is cross_entropy\(x, target, weight=None"),
+    (lambda m: F.scaled_dot_product_attention(t(2, 3), t(2, 3), t(2, 3), is_casual=True), T, r"Did you mean 'is_causal'\?"),
+    (lambda m: t(3).sum().backward(inputs=[t(3)]), T, r"backward\(\) has no inputs=: write ta\.grad\(loss, inputs\)"),
+    (lambda m: t(3).sum().backward(True), T, r"real numbers as gradient=, got True\. Write retain_graph=True"),
+    (lambda m: ta.gradcheck(np.exp, t(3), tol=1), T, r"'tol'.* It is gradcheck\(f, inputs=\(\), \*, eps=1e-06"),
+    (lambda m: nn.init.constant_(Tensor(np.array([1, 2])), 0.5), T, r"Tensor \(2,\) int64 has no place for fractions, got 0\.5"),
+    (lambda m: nn.init.constant_(Tensor(np.array([1, 2])), math.nan), T, "no place for fractions, got nan"),
+    (lambda m: nn.init.constant_(t(2), True), T, "val is a number, got True"),
+    (lambda m: nn.init.xavier_uniform_(t(2, 2), True), T, "gain is a number, got True"),
+    (lambda m: F.cross_entropy(t(1, 3), [0], label_smoothing=True), V, r"label_smoothing lies in \[0, 1\], got True"),
+    (lambda m: F.cross_entropy(t(1, 3), [0], ignore_index=True), T, "ignore_index is one class number, got True"),
+    (lambda m: F.causal_mask(True), V, "takes the length of the sequence, .* got True"),
+    (lambda m: F.split_heads(t(2, 3), True), V, "cannot be cut into True equal heads"),
 ])
 def test_what_pytorchs_users_write_is_not_taken_for_something_else(call, error, text):
     with pytest.raises(error, match=text):
         call(nn.Linear(3, 4))
+
+
+@pytest.mark.parametrize("wrong", ["no", 0.5, 3, np.zeros(1)])
+@pytest.mark.parametrize("name, call", [
+    ("training", lambda wrong: F.dropout(t(3), 0.5, wrong)), ("keepdims", lambda wrong: F.logsumexp(t(3), 0, keepdims=wrong)),
+    ("is_causal", lambda wrong: F.scaled_dot_product_attention(t(2, 3), t(2, 3), t(2, 3), None, 0.0, wrong)),
+    ("enable_gqa", lambda wrong: F.scaled_dot_product_attention(t(1, 2, 3), t(1, 2, 3), t(1, 2, 3), enable_gqa=wrong)),
+    ("need_weights", lambda wrong: F.scaled_dot_product_attention(t(2, 3), t(2, 3), t(2, 3), need_weights=wrong)),
+    ("need_weights", lambda wrong: nn.MultiheadAttention(4, 2)(t(3, 4), t(3, 4), t(3, 4), None, wrong)),
+    ("average_attn_weights", lambda wrong: nn.MultiheadAttention(4, 2)(t(3, 4), t(3, 4), t(3, 4), average_attn_weights=wrong)),
+    ("is_causal", lambda wrong: nn.TransformerEncoderLayer(4, 2)(t(3, 4), is_causal=wrong)),
+    ("retain_graph", lambda wrong: (t(3) * 2).sum().backward(None, wrong)),
+    ("create_graph", lambda wrong: (t(3) * 2).sum().backward(create_graph=wrong)),
+    ("allow_unused", lambda wrong: grad((x := t(3)).sum(), x, allow_unused=wrong)),
+    ("set_to_none", lambda wrong: nn.Linear(2, 2).zero_grad(wrong)),
+    ("strict", lambda wrong: nn.Linear(2, 2).load_state_dict(nn.Linear(2, 2).state_dict(), wrong)),
+    ("raise_exception", lambda wrong: ta.gradcheck(np.exp, t(3, dtype=np.float64), raise_exception=wrong)),
+    ("fast_mode", lambda wrong: ta.gradcheck(np.exp, t(3, dtype=np.float64), fast_mode=wrong)),
+    ("nesterov", lambda wrong: optim.SGD([t(3)], momentum=0.9, nesterov=wrong)),
+    ("maximize", lambda wrong: optim.Adam([t(3)], maximize=wrong)), ("amsgrad", lambda wrong: optim.Adam([t(3)], amsgrad=wrong)),
+    ("error_if_nonfinite", lambda wrong: optim.clip_grad_norm_([t(3)], 1.0, 2.0, wrong))])
+def test_a_flag_is_true_or_false_and_no_text_that_would_count_as_true(name, call, wrong):
+    with pytest.raises(T, match=f"^\\w+: {name} is True or False, got "):
+        call(wrong)
+    call(False)
+    call(np.bool_(False))
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda: nn.Linear(2, 2)(t(3, 2), mask=None), r"it is called as module\(input\)"),
+    (lambda: nn.MultiheadAttention(4, 2)(t(3, 4)), r"it is called as module\(query, key, value, key_padding_mask=None, need_weights=True"),
+    (lambda: nn.Sequential(nn.ReLU())(t(3), t(3)), r"it is called as module\(input\)")])
+def test_a_module_that_is_called_with_other_arguments_than_it_has_says_how_it_is_called(call, text):
+    with pytest.raises(T) as caught:
+        call()
+    assert any(re.search(text, note) for note in caught.value.__notes__)
 
 
 def test_where_numbers_are_asked_an_array_without_axes_is_one():

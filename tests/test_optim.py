@@ -874,11 +874,31 @@ def exhausted():
     (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 20, min_lr="0"), TypeError, "min_lr is a number, got '0'"),
     (lambda: optim.noam(optim.SGD([leaf()]), "8"), TypeError, "d_model is a number, got '8'"),
     (lambda: optim.noam(optim.SGD([leaf()]), 8, None), TypeError, "warmup_steps is a number, got None"),
+    (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, True), TypeError, "min_lr is a number, got True"),
+    (lambda: optim.clip_grad_norm_([leaf()], True), ValueError, "max_norm is the largest norm allowed, a number .* got True"),
+    (lambda: optim.clip_grad_norm_([leaf()], 1.0, True), ValueError, "norm_type is a number such as 2.0 or math.inf; got True"),
+    (lambda: optim.clip_grad_value_([leaf()], True), ValueError, "clip_value is the largest value allowed, a number .* got True"),
     (lambda: optim.Schedule(optim.SGD([leaf()]), [math.exp]), TypeError, r"one function of the step.*; got \[<built-in"),
 ])
 def test_wrong_calls_are_explained(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("wrong", [None, "0.1", True, np.ones(2)])
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
+def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
+    """None would make every parameter NaN."""
+    p = leaf()
+    optimizer = kind([p], lr=0.5)
+    p.grad = np.ones(2)
+    optimizer.param_groups[0]["lr"] = wrong
+    with pytest.raises(TypeError, match=f"{kind.__name__}: lr is a number, got "):
+        optimizer.step()
+    assert p.tolist() == [1, 2] and not optimizer.state_dict()["state"]
+    optimizer.param_groups[0]["lr"] = np.array(0.5)
+    optimizer.step()
+    assert p.tolist() != [1, 2]
 
 
 def test_a_parameter_given_twice():

@@ -144,7 +144,7 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None) -> None:
     """Class indices of the shape of the scores without the class axis, each a class or `ignore_index`."""
-    if ignore_index is not None and not isinstance(ignore_index, (int, np.integer)):
+    if isinstance(ignore_index, bool) or ignore_index is not None and not isinstance(ignore_index, (int, np.integer)):
         raise TypeError(f"cross_entropy: ignore_index is one class number, got {describe(ignore_index)}. It says which label does not "
                         "count; several need a mask: x[keep], target[keep].")
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1:]

@@ -14,7 +14,7 @@ from . import guard
 from .allocator import keep_freed
 from .engine import Variable, clone, constant, local, sweep
 from .errors import Function as _Function  # under its own name it would be taken for torch.autograd.Function
-from .errors import describe, missing_from, numbers_of, own_names, refuse_mask
+from .errors import check_flags, describe, missing_from, numbers_of, own_names, refuse_mask
 
 
 class _Recording(ContextDecorator):
@@ -156,8 +156,9 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
     elif not isinstance(gradient, Variable):
         refuse_mask(caller, gradient)
         given, gradient = gradient, np.asarray(gradient)
-        if gradient.dtype.kind not in "fiub":
-            raise TypeError(f"{caller} takes real numbers as {keyword}=, got {describe(given)}.{numbers_of(given)}")
+        if gradient.dtype.kind not in "fiub" or isinstance(given, bool):
+            hint = " Write retain_graph=True to keep the graph for another pass." if given is True else numbers_of(given)
+            raise TypeError(f"{caller} takes real numbers as {keyword}=, got {describe(given)}.{hint}")
     if gradient.shape != shape:
         raise ValueError(f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must be the same.")
     if gradient.dtype != dtype:
@@ -177,6 +178,7 @@ def _unshared(g: Any, fresh: bool) -> Any:
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
     """Add the gradients of the outputs to the `.grad` of every leaf they depend on; see `Tensor.backward`."""
+    check_flags("backward", retain_graph=retain_graph, create_graph=create_graph)
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
     keep_freed()
     here = local.context
@@ -210,6 +212,7 @@ def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_g
     a released part that may lead to one is a RuntimeError.  Only the partial derivatives on the way to these inputs are
     computed.  As torch.autograd.grad.
     """
+    check_flags("grad", retain_graph=retain_graph, create_graph=create_graph, allow_unused=allow_unused)
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, np.ndarray)) else [inputs]
     if grad_outputs is None:

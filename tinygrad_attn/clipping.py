@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import guard
 from .arguments import single
-from .errors import describe, own_names, warn
+from .errors import check_flags, describe, own_names, warn
 from .tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -41,7 +41,7 @@ def _gradients(parameters: Any) -> list[Array]:
 
 def _bound(bound: Any, name: str, what: str) -> float:
     bound = single(bound)
-    if not isinstance(bound, (int, float, np.number)) or not bound >= 0:
+    if isinstance(bound, bool) or not isinstance(bound, (int, float, np.number)) or not bound >= 0:
         raise ValueError(f"{name} is the largest {what} allowed, a number such as 1.0; got {bound!r}")
     return float(bound)
 
@@ -64,9 +64,10 @@ def clip_grad_norm_(
     `max_norm` that is no number >= 0, a `norm_type` that is none, and if `error_if_nonfinite` and the norm is NaN or infinite. As
     `torch.nn.utils.clip_grad_norm_`.
     """
+    check_flags("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
     max_norm = _bound(max_norm, "max_norm", "norm")
     try:
-        power = float(norm_type)
+        power = math.nan if isinstance(norm_type, bool) else float(norm_type)
     except (TypeError, ValueError):
         power = math.nan
     if math.isnan(power):

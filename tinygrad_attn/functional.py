@@ -22,7 +22,7 @@ from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
 from .convert import floating_dtype
 from .engine import Variable
-from .errors import describe, missing_from, own_names, refuse_mask
+from .errors import check_flags, describe, missing_from, own_names, refuse_mask
 from .kernels.sigmoid import MANY
 from .tensor import Tensor, get_default_dtype
 
@@ -48,6 +48,7 @@ def tanh(x: Any) -> Any:
     return ops.tanh(real(x, "tanh"))
 
 
+@own_names
 def silu(x: Any, inplace: bool = False) -> Any:
     """silu(x) = x sigmoid(x).  Any shape.  `inplace` is accepted, as in relu.  (Elfwing et al. 2017, arXiv:1702.03118)"""
     x = real(x, "silu")
@@ -99,14 +100,15 @@ def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> An
     """
     x = real(x, "logsumexp")
     arguments.check_axis(x, axis, "logsumexp", several=True)
+    check_flags("logsumexp", keepdims=keepdims)
     return (fused.logsumexp if x.ndim and fused.fits(x) else reference.logsumexp_reference)(x, axis=axis, keepdims=keepdims)
 
 
 # ---- normalisation
 
 
-def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None,
-               eps: float = 1e-5) -> Any:
+@own_names
+def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
     The variance divides by n.  x (..., *normalized_shape), weight and bias normalized_shape; result as x.
@@ -120,6 +122,7 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     return norm(x, weight, bias, ndim=ndim, eps=eps)
 
 
+@own_names
 def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
 
@@ -130,8 +133,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     """
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
-    eps = float(np.finfo(np.result_type(x.dtype, np.float32)).eps) if eps is None else eps
-    eps = arguments.check_number(eps, "rms_norm", "eps")
+    eps = arguments.check_number(float(np.finfo(np.result_type(x.dtype, np.float32)).eps) if eps is None else eps, "rms_norm", "eps")
     norm = fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference
     return norm(x, weight, ndim=ndim, eps=eps)
 
@@ -157,6 +159,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return (fused.linear if fused.fits_linear(x, weight, bias) else reference.linear_reference)(x, weight, bias)
 
 
+@own_names
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     """y = weight[indices]: a row of the table for each index.  indices (...) integers, weight (V, E) -> (..., E)
 
@@ -188,14 +191,15 @@ def draw_keep(x: Any, p: float) -> np.ndarray:
     return generator.bernoulli([array.shape[i] for i in order], 1 - p).transpose(np.argsort(order))
 
 
+@own_names
 def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """y = x keep / (1 - p), keep drawn anew from Bernoulli(1 - p); x itself where not training or p = 0.
 
     Any shape.  p = 1 gives zeros.  `inplace` is accepted, as in relu, and changes nothing.
-    Raises ValueError for p outside [0, 1].  After `ta.manual_seed` the masks are
-    PyTorch's.  (Srivastava et al. 2014)
+    Raises ValueError for p outside [0, 1].  After `ta.manual_seed` the masks are PyTorch's.  (Srivastava et al. 2014)
     """
     arguments.check_probability(p, "dropout")
+    check_flags("dropout", training=training)
     if not training or p == 0:
         return x
     x = real(x, "dropout")
@@ -240,7 +244,7 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
     if x.ndim == 0:
         raise ValueError("cross_entropy needs a score for each class, (C,) or (N, C, ...), got a single number.")
     label_smoothing, ignore_index = arguments.single(label_smoothing), arguments.single(ignore_index)
-    if not isinstance(label_smoothing, (int, float, np.number)) or not 0 <= label_smoothing <= 1:
+    if isinstance(label_smoothing, bool) or not isinstance(label_smoothing, (int, float, np.number)) or not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(label_smoothing)}.")
     axis = min(1, x.ndim - 1)
     if weight is not None:
@@ -256,8 +260,7 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
         target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
     if target.dtype.kind == "f":
         arguments.check_probabilities(x, target, axis, ignore_index)
-        return reference.soft_cross_entropy_reference(x, target, weight, reduction=reduction,
-                                                      label_smoothing=label_smoothing)
+        return reference.soft_cross_entropy_reference(x, target, weight, reduction=reduction, label_smoothing=label_smoothing)
     labels = integers(target, "cross_entropy", "target")
     arguments.check_labels(x, labels, axis, ignore_index)
     trained = isinstance(weight, Variable) and weight._tracked       # for the fused op class weights are constants
@@ -274,7 +277,7 @@ def split_heads(x: Any, num_heads: int) -> Any:
     Raises ValueError where E does not divide by the number of heads, TypeError for an x that is no array.
     """
     arguments.check_array(x, "split_heads", "x")
-    if x.ndim < 2 or not isinstance(num_heads, (int, np.integer)) or num_heads < 1 or x.shape[-1] % num_heads:
+    if x.ndim < 2 or num_heads is True or not isinstance(num_heads, (int, np.integer)) or num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} equal heads.")
     *lead, t, e = x.shape
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
@@ -298,6 +301,7 @@ def draw_kept_weights(shape: tuple[int, ...], p: float) -> tuple[np.ndarray | No
     return random.default_generator().bernoulli(shape, 1 - p), 1 / (1 - p)
 
 
+@own_names
 def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
                                  need_weights: bool = False) -> Any:
@@ -312,6 +316,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
     """
     q, k, v = (real(x, "scaled_dot_product_attention") for x in (q, k, v))
     arguments.check_probability(dropout_p, "scaled_dot_product_attention", "dropout_p")
+    check_flags("scaled_dot_product_attention", is_causal=is_causal, enable_gqa=enable_gqa, need_weights=need_weights)
     if enable_gqa:
         k, v = _share_heads(q, k, "k"), _share_heads(q, v, "v")
     mask: Any = attn_mask
@@ -321,9 +326,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, 
     scores = arguments.check_attention(q, k, v, mask)
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
         mask = mask.astype(q.dtype)
-    if scale is None:
-        scale = 1 / math.sqrt(q.shape[-1] or 1)
-    scale = arguments.check_number(scale, "scaled_dot_product_attention", "scale")
+    scale = 1 / math.sqrt(q.shape[-1] or 1) if scale is None else arguments.check_number(scale, "scaled_dot_product_attention", "scale")
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
     settings: dict[str, Any] = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
     attention = fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
@@ -369,7 +372,7 @@ def causal_mask(length: int) -> np.ndarray:
 
     Raises ValueError for a length that is no whole number >= 0.
     """
-    if not isinstance(length, (int, np.integer)) or length < 0:
+    if length is True or not isinstance(length, (int, np.integer)) or length < 0:
         raise ValueError(f"causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got {describe(length)}.")
     return ~np.tri(length, dtype=bool)
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import guard, threads
-from .arguments import check_betas, check_closure, check_decay, check_setting, check_state, keys_of, parameter_groups, parameters_of_group
+from . import arguments, guard, threads
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import Elsewhere, missing_from, own_names, warn
+from .errors import Elsewhere, check_flags, missing_from, own_names, warn
 from .kernels.memory import Scratch, contiguous
 from .nn.parameter import zero_gradients
 from .schedules import Schedule, noam, warmup_cosine
@@ -111,17 +110,17 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         self._buckets: list[list[_Bucket]] | None = None  # made at the first step, so that model.astype may come before
         self._walked: list[list[int]] = []  # the ids of the parameters they were made for
-        for group in parameter_groups(params):
+        for group in arguments.parameter_groups(params):
             self.add_param_group(group)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Train more parameters, with settings of their own. Raises as the constructor does."""
-        unknown = keys_of(group) - set(self.defaults) - {"params", "initial_lr"}
+        unknown = arguments.keys_of(group) - set(self.defaults) - {"params", "initial_lr"}
         if unknown or "params" not in group:
             raise ValueError(f"a parameter group has 'params' and any of {sorted(self.defaults)}; got {sorted(group)}. "
                              "Write optimizer.param_groups[i][key] = value afterwards for a key of your own")
         seen = {id(p) for full in self.param_groups for p in full["params"]}
-        full = {**self.defaults, **group, "params": parameters_of_group(group["params"], seen)}
+        full = {**self.defaults, **group, "params": arguments.parameters_of_group(group["params"], seen)}
         self._check(full)
         self.param_groups.append(full)
 
@@ -138,11 +137,12 @@ class Optimizer:
         loss = None
         if closure is not None:
             with enable_grad():
-                loss = check_closure(closure)()
+                loss = arguments.check_closure(closure)()
         params = [p for group in self.param_groups for p in group["params"]]
         guard.take_back(params)
         work, back, touched, apart = [], [], [], guard.lie_apart(params)
         for group, buckets in zip(self.param_groups, self._made_buckets()):
+            arguments.check_number(group.get("lr", 0.0), type(self).__name__, "lr")      # it may have been set by hand
             counts = self._counts(group)
             for bucket in buckets:
                 for members, values, grads, state, copies in bucket.pieces(bucket.kept(self._state_names(group)), apart):
@@ -168,7 +168,8 @@ class Optimizer:
 
     def _check(self, group: Mapping[str, Any]) -> None:
         for name in filter(group.__contains__, ("lr", "weight_decay", "momentum", "dampening", "eps")):
-            check_setting(group[name], name, type(self).__name__)
+            arguments.check_setting(group[name], name, type(self).__name__)
+        check_flags(type(self).__name__, **{name: group[name] for name in ("nesterov", "amsgrad", "maximize") if name in group})
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter."""
@@ -225,7 +226,7 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. Raises ValueError if groups, indices, names, shapes or the kind differ."""
-        check_state(state_dict)
+        arguments.check_state(state_dict)
         groups = state_dict["param_groups"]
         ours, theirs = ([len(g["params"]) for g in some] for some in (self.param_groups, groups))
         if ours != theirs:
@@ -238,7 +239,7 @@ class Optimizer:
         renewed = []
         for group, saved in zip(self.param_groups, groups):
             settings = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items() if k in {*self.defaults, "initial_lr"}}
-            check_decay(saved, getattr(self, "decoupled", True))
+            arguments.check_decay(saved, getattr(self, "decoupled", True))
             renewed.append({**group, **settings})
             self._check(renewed[-1])
         before, settle = (self._buckets, self._walked), map(dict.update, self.param_groups, renewed)
@@ -341,7 +342,7 @@ class Adam(Optimizer):
 
     def _check(self, group: Mapping[str, Any]) -> None:
         super()._check(group)
-        check_betas(group["betas"])
+        arguments.check_betas(group["betas"])
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))

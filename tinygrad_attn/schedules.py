@@ -28,7 +28,7 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
 
 def _number(value: Any, name: str) -> Any:
     """The value, unless it is nothing, a text or several numbers, such as a function that forgets to return or a command line give."""
-    if isinstance(value, str) or not hasattr(value, "__float__") or getattr(value, "shape", ()) != ():
+    if isinstance(value, (str, bool)) or not hasattr(value, "__float__") or getattr(value, "shape", ()) != ():
         raise TypeError(f"{name} is a number, got {describe(value)}")
     return value
 

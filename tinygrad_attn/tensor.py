@@ -171,6 +171,7 @@ class Tensor(Variable):
 
     # ---- the graph
 
+    @own_names
     def backward(self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..autograd import enable_grad, grad
 from ..engine import Variable
-from ..errors import describe
+from ..errors import check_flags, describe, own_names
 from .asked import laid_otherwise, not_linear, one_at_a_time, promotion, small_results, wrong_elsewhere
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op
@@ -35,6 +35,7 @@ class GradcheckError(AssertionError):
         self.report = report
 
 
+@own_names
 def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol: float = 1e-5, rtol: float = 1e-3,
               raise_exception: bool = True, order: int = 1, fast_mode: bool = False, params: Any = None, seed: int = 0) -> Report:
     """Compare d(sum of v * f)/dx by the rules with (f(x + eps) - f(x - eps)) / (2 eps), for a random weight v of every result.
@@ -56,6 +57,7 @@ def gradcheck(f: Callable[..., Any], inputs: Any = (), *, eps: float = EPS, atol
     Raises TypeError for float32, whose rounding hides errors below about 1 %, and ValueError for a negative tolerance, step or seed.
     As torch.autograd.gradcheck.
     """
+    check_flags("gradcheck", raise_exception=raise_exception, fast_mode=fast_mode)
     _check_settings(eps, atol, rtol, order, seed)
     arguments, checked, names = _collect(f, inputs, params)
     # The seed alone may well have made the inputs.

@@ -13,7 +13,7 @@ import numpy as np
 from .. import functional as F
 from .. import fused, record, reference
 from ..arguments import check_probability
-from ..errors import describe, unmade
+from ..errors import check_flags, describe, unmade
 from ..tensor import Tensor
 from . import init, masks
 from .cache import KeyValueCache
@@ -137,6 +137,7 @@ class MultiheadAttention(Module):
         while training.
         Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
         """
+        check_flags("MultiheadAttention", need_weights=need_weights, average_attn_weights=average_attn_weights, is_causal=is_causal)
         own = key is query and value is query        # self-attention: one input, one projection
         one_memory = value is key
         query = floating(query, self)

@@ -30,13 +30,14 @@ def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
         raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, such as "
                         "layer.weight, not p.data")
     for name, number in numbers.items():
-        if not isinstance(single(number), (int, float, np.number)):
+        if isinstance(single(number), bool) or not isinstance(single(number), (int, float, np.number)):
             raise TypeError(f"{name} is a number, got {describe(number)}")
     return tensor
 
 
 def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
-    _checked(tensor)
+    if _checked(tensor).dtype.kind != "f" and values % 1 != 0:
+        raise TypeError(f"{describe(tensor)} has no place for fractions, got {values}; write tensor.astype(np.float32) first.")
     tensor._array()[...] = values
     guard.changed(tensor._data)
     return tensor

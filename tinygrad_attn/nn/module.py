@@ -15,7 +15,7 @@ import numpy as np
 from .. import guard
 from ..convert import as_value, floating_dtype
 from ..engine import local
-from ..errors import as_layer, describe, nearest
+from ..errors import as_layer, called_as, check_flags, describe, nearest
 from ..record import Scope, dotted_name
 from ..tensor import Tensor
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
@@ -95,6 +95,8 @@ class Module:
             return self.forward(*args, **kwargs)
         except Exception as error:
             # The innermost module says it, even if an op or the caller's own code has left a note already.
+            if error.__class__ is TypeError and str(error).startswith(f"{type(self).forward.__qualname__}() "):
+                error.add_note(f"it is called as {called_as(self.forward, 'module')}")
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
             raise
@@ -341,6 +343,7 @@ class Module:
         and mis-shaped key, and then changes nothing.  With `strict=False` only shapes must agree; the keys passed
         over are returned.
         """
+        check_flags("load_state_dict", strict=strict)
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}.")
         own = dict(self._state())

@@ -10,7 +10,7 @@ import numpy as np
 from .. import guard
 from ..allocator import keep_freed
 from ..convert import floating_dtype
-from ..errors import only_renamed, own_names
+from ..errors import check_flags, only_renamed, own_names
 from ..tensor import Tensor, get_default_dtype
 
 
@@ -44,6 +44,7 @@ class Parameter(Tensor):
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Forget the gradients, or fill them with zeros where they are."""
+    check_flags("zero_grad", set_to_none=set_to_none)
     for p in parameters:
         if set_to_none:
             p._grad = None
