@@ -602,6 +602,39 @@ def test_what_stands_for_a_method_of_pytorchs_is_its_equal():
         np.testing.assert_array_equal(np.stack(got) if name == "unbind" else got, wanted(torch.tensor(x)).numpy(), strict=True)
 
 
+@pytest.mark.parametrize("name", ["abs", "ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "log2", "log10", "reciprocal", "round",
+                                  "sign", "sin", "sqrt", "square", "tan", "tanh", "trunc", "neg", "relu", "sigmoid"])
+def test_what_stands_for_changing_a_tensor_itself_is_its_equal(name):
+    torch = require("torch")
+    x = np.random.default_rng(0).uniform(0.1, 3, (2, 3)).astype(np.float32)
+    wanted = getattr(torch.tensor(x), f"{name}_")().numpy()
+    apart, itself = re.match(r"(t = .*), or (t\.data\[\.\.\.\] = .*) to change t itself$", hints[f"{name}_"]).groups()
+    for way in (apart, itself):
+        names = dict(np=np, F=F, t=(before := Tensor(x)))
+        exec(way, names)
+        np.testing.assert_allclose(names["t"].numpy(), wanted, rtol=1e-6)
+        assert (names["t"] is before) == (way == itself) and names["t"].dtype == np.float32
+
+
+def test_what_stands_for_layers_of_nearly_the_same_name_is_their_equal():
+    torch, generator = require("torch"), np.random.default_rng(0)
+    x, y = (generator.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 4, 5), (2, 3)))
+    for name, layer in {"Dropout1d": torch.nn.Dropout1d(0.5), "Dropout2d": torch.nn.Dropout2d(0.5)}.items():
+        t = Tensor(x[..., 0] if name == "Dropout1d" else x)
+        torch.manual_seed(3)
+        wanted = layer(torch.tensor(t.numpy()))
+        ta.manual_seed(3)
+        np.testing.assert_array_equal(eval(recipe(name), dict(np=np, F=F, t=t, p=0.5, training=True)).numpy(), wanted.numpy())
+    theirs = torch.nn.Bilinear(3, 3, 6)
+    weight, bias = (p.detach().numpy() for p in theirs.parameters())
+    wanted = theirs(torch.tensor(y), torch.tensor(2 * y)).detach().numpy()
+    got = eval(recipe("Bilinear"), dict(np=np, t=Tensor(y), other=Tensor(2 * y), weight=weight, bias=bias))
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-5, atol=1e-6)
+    bag, indices = torch.nn.EmbeddingBag(5, 4), np.array([[0, 2, 2], [4, 1, 0]])
+    got = eval(recipe("EmbeddingBag"), dict(F=F, t=Tensor(indices), weight=bag.weight.detach().numpy()))
+    np.testing.assert_allclose(got, bag(torch.tensor(indices)).detach().numpy(), rtol=1e-6)
+
+
 def recipe(name):
     """The code of a hint, without the words around it."""
     text = hints[name].rpartition("running statistics, or ")[2]
@@ -802,14 +835,18 @@ def test_what_stands_for_lbfgs_batches_a_plateau_and_a_vector_of_parameters():
 
 
 @pytest.mark.parametrize("module, names", [
-    (nn, "LSTMCell GRUCell Upsample ConvTranspose2d AdaptiveAvgPool2d Unflatten Fold CTCLoss TripletMarginLoss PReLU PairwiseDistance"),
-    (F, "gumbel_softmax ctc_loss batch_norm instance_norm group_norm cosine_embedding_loss interpolate fold pairwise_distance prelu "
+    (nn, "Dropout2d Bilinear EmbeddingBag Dense PositionalEncoding "
+         "LSTMCell GRUCell Upsample ConvTranspose2d AdaptiveAvgPool2d Unflatten Fold CTCLoss TripletMarginLoss PReLU PairwiseDistance"),
+    (F, "dropout2d bilinear embedding_bag log_sigmoid relu_ "
+        "gumbel_softmax ctc_loss batch_norm instance_norm group_norm cosine_embedding_loss interpolate fold pairwise_distance prelu "
         "triplet_margin_loss gaussian_nll_loss poisson_nll_loss erf"),
-    (optim, "Adagrad LBFGS OneCycleLR ReduceLROnPlateau"),
+    (optim, "Adagrad LBFGS OneCycleLR ReduceLROnPlateau NAdam RAdam Adamax Adadelta Rprop ASGD CyclicLR SequentialLR"),
+    (ta.viz, "make_dot draw_dot heatmap"), (ta.random, "normal uniform seed choice shuffle"),
     (ta, "normal is_grad_enabled scatter_reduce logcumsumexp cdist cholesky_solve bernoulli distributions utils erf lgamma digamma special "
          "cholesky"),
-    (t(3), "values grad_fn new_zeros narrow det inverse logit slogdet cholesky erf lgamma digamma scatter_reduce")],
-    ids=["nn", "F", "optim", "ta", "Tensor"])
+    (t(3), "exp_ relu_ neg_ sqrt_ clip_ pow_ unsqueeze_ H mH is_cuda strides "
+           "values grad_fn new_zeros narrow det inverse logit slogdet cholesky erf lgamma digamma scatter_reduce")],
+    ids=["nn", "F", "optim", "viz", "random", "ta", "Tensor"])
 def test_what_pytorchs_users_look_for_is_known(module, names):
     for name in names.split():
         with pytest.raises(AttributeError, match=r"\. (Write .*[^.]|It is not here; .*[^.])\.$"):
@@ -834,13 +871,17 @@ def test_what_stands_for_writing_into_a_tensor_writes_there(name):
 @pytest.mark.parametrize("name, make", [("StepLR", lambda o, lr: lr.StepLR(o, 2, 0.5)),
                                         ("ExponentialLR", lambda o, lr: lr.ExponentialLR(o, 0.5)),
                                         ("MultiStepLR", lambda o, lr: lr.MultiStepLR(o, [1, 3], 0.5)),
-                                        ("LinearLR", lambda o, lr: lr.LinearLR(o, 0.25, 0.75, 3))])
+                                        ("LinearLR", lambda o, lr: lr.LinearLR(o, 0.25, 0.75, 3)),
+                                        ("ConstantLR", lambda o, lr: lr.ConstantLR(o, 0.25, 3)),
+                                        ("PolynomialLR", lambda o, lr: lr.PolynomialLR(o, 3, 2.0)),
+                                        ("CosineAnnealingWarmRestarts", lambda o, lr: lr.CosineAnnealingWarmRestarts(o, 3)),
+                                        ("CyclicLR", lambda o, lr: lr.CyclicLR(o, 0.1, 0.3, 2, cycle_momentum=False))])
 def test_what_stands_for_a_schedule_of_pytorchs_is_its_equal(name, make):
     torch = require("torch")
     theirs, ours = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.3), optim.SGD([t(1)], 0.3)
     wanted = make(theirs, torch.optim.lr_scheduler)
-    schedule = eval(hints[name], dict(optim=optim, optimizer=ours, gamma=0.5, step_size=2, milestones=[1, 3], start=0.25, end=0.75,
-                                         total=3))
+    schedule = eval(recipe(name), dict(optim=optim, optimizer=ours, gamma=0.5, step_size=2, milestones=[1, 3], start=0.25, end=0.75,
+                                       total=3, factor=0.25, power=2.0, period=3, low=0.1 / 0.3, size_up=2, np=np))
     with pytest.raises(AttributeError) as caught:
         schedule.get_last_lr()
     first, every = re.search(r"Write (.*), or (.*)\.$", str(caught.value)).groups()
@@ -956,7 +997,12 @@ def test_python_itself_suggests_the_nearest_name_of_a_tensor():
 
 
 @pytest.mark.parametrize("module, name, meant", [(F, "atention", ""), (F, "sofmax", " Did you mean 'softmax'?"), (nn, "Anny", ""),
-                                                 (optim, "Adm", " Did you mean 'Adam'?"), (optim, "Tenso", "")])
+                                                 (optim, "Adm", " Did you mean 'Adam'?"), (optim, "Tenso", ""),
+                                                 (nn, "SGD", " Write optim.SGD."), (ta, "Linear", " Write nn.Linear."),
+                                                 (F, "Softmax", " Did you mean 'softmax'?"), (optim, "dropout", " Write F.dropout."),
+                                                 (ta.viz, "grap", " Did you mean 'graph'?"),
+                                                 (ta.random, "randin", " Did you mean 'randint'?"),
+                                                 (ta.check, "gradchek", " Did you mean 'gradcheck'?")])
 def test_a_name_is_suggested_only_if_it_is_a_name_of_the_module(module, name, meant):
     """It once was 'annotations', of the first line of every module."""
     with pytest.raises(AttributeError) as caught:
@@ -1344,6 +1390,9 @@ def test_a_number_may_be_an_array_without_axes_as_in_pytorch(kind):
     (lambda m: 1 << t(3), T, r"t \* 2\*\*n for t << n"),
     (lambda m: t(3) ^ 1, T, r"\^ works on masks"),
     (lambda m: 1 & t(3), T, "& works on masks"),
+    (lambda m: t(3).__delitem__(0), A, r"Write np\.delete\(t, index, axis\), which gives a new one"),
+    (lambda m: require("safetensors") and ta.load(3), T, r"a path is text such as 'model\.safetensors', or a pathlib\.Path; got 3"),
+    (lambda m: require("safetensors") and ta.save({}, None), T, "a path is text .*; got None"),
     (lambda m: F.softmax(t(3), axes=0), T, r"keyword argument 'axes'\. Did you mean 'axis'\? It is softmax\(x, axis=-1\)\.$"),
     (lambda m: F.dropout(t(3), 0.5, train=False), T, r"'train'\. Did you mean 'training'\? It is dropout\(x, p=0\.5, training=True"),
     (lambda m: F.embedding([1], t(3, 2), max_norm=1), T, r"'max_norm'\. It is embedding\(indices, weight, padding_idx=None\)"),

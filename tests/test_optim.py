@@ -856,6 +856,10 @@ def exhausted():
     (without_update, TypeError, "subclass Optimizer and give _state_names and _update"),
     (lambda: optim.SGD([leaf()]).state, AttributeError, r"'SGD' object has no attribute 'state'. Write .*state_dict\(\)\['state'\].*"
      r"self.state = defaultdict\(dict\)"),
+    (lambda: optim.Adam([leaf()]).lr, AttributeError, r"'Adam' object has no attribute 'lr'. Write optimizer.param_groups\[0\]\['lr'\]\.$"),
+    (lambda: setattr(optim.SGD([leaf()]), "lr", 0.5), AttributeError, r"an attribute would change nothing. Write "
+     r"optimizer.param_groups\[0\]\['lr'\] = 0\.5\.$"),
+    (lambda: setattr(optim.AdamW([leaf()]), "betas", (0, 0)), AttributeError, r"AdamW has its betas in its groups"),
     (lambda: optim.SGD([leaf()]).step(leaf().sum()), TypeError, r"step\(\) takes nothing, or a function .* got Tensor"),
     (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
     (lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict({"step_number": 1, "initial_lr": [1, 2]}), ValueError, "2 groups.* has 1"),
@@ -899,6 +903,19 @@ def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
     optimizer.param_groups[0]["lr"] = np.array(0.5)
     optimizer.step()
     assert p.tolist() != [1, 2]
+
+
+@pytest.mark.parametrize("base", [optim.Optimizer, optim.SGD])
+def test_an_optimiser_of_ones_own_may_keep_its_settings_as_it_likes(base):
+    class Own(base):
+        def __init__(self, params, lr):
+            self.lr = lr
+            optim.Optimizer.__init__(self, params, {"lr": lr, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
+            self.momentum = 0.5
+
+    own = Own([leaf()], 0.1)
+    own.lr *= 2
+    assert (own.lr, own.momentum, copy.deepcopy(own).lr) == (0.2, 0.5, 0.2)
 
 
 def test_a_parameter_given_twice():

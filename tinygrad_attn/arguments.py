@@ -249,6 +249,22 @@ def check_grouped(q: Any, x: Any, name: str) -> None:
 
 # ---- what an optimiser is told, and what may be trained
 
+class Grouped:
+    """An optimiser, whose settings stand in its groups: as attributes, which no step would see, ours have none."""
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f" Write optimizer.param_groups[0][{name!r}]." if name in vars(self).get("defaults", ()) else ""
+        if name == "state":
+            hint = " Write optimizer.state_dict()['state'] to read it; one of your own begins by self.state = defaultdict(dict)."
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self).get("defaults", ()) and type(self).__module__.startswith(__package__ + "."):
+            raise AttributeError(f"{type(self).__name__} has its {name} in its groups, and an attribute would change nothing. Write "
+                                 f"optimizer.param_groups[0][{name!r}] = {describe(value)}.")
+        object.__setattr__(self, name, value)
+
+
 def check_setting(value: Any, name: str, optimizer: str) -> None:
     """A number, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):

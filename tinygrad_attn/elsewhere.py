@@ -174,6 +174,45 @@ ELSEWHERE |= {
     "ReduceLROnPlateau": "for group in optimizer.param_groups: group['lr'] *= factor, when the loss has not fallen for some epochs",
     "MultiStepLR": "optim.Schedule(optimizer, lambda t: gamma ** sum(t >= step for step in milestones))",
     "LinearLR": "optim.Schedule(optimizer, lambda t: start + (end - start) * min(t / total, 1))",
+    "ConstantLR": "optim.Schedule(optimizer, lambda t: factor if t < total else 1)",
+    "PolynomialLR": "optim.Schedule(optimizer, lambda t: (1 - min(t / total, 1)) ** power)",
+    "CosineAnnealingWarmRestarts": "optim.Schedule(optimizer, lambda t: (1 + np.cos(np.pi * (t % period) / period)) / 2), for T_mult=1",
+    "CyclicLR": "optim.Schedule(optimizer, lambda t: low + (1 - low) * (1 - abs(t / size_up % 2 - 1))), with max_lr as the optimiser's lr, "
+                "low = base_lr / max_lr, and momentum as it is",
+    **dict.fromkeys(("SequentialLR", "ChainedScheduler", "MultiplicativeLR"),
+                    "optim.Schedule(optimizer, factor), with one function of the step for all of it"),
+    **dict.fromkeys(("NAdam", "RAdam", "Adamax", "Adadelta", "SparseAdam"), "It is not here; optim.Adam is nearest to it"),
+    "Rprop": "It is not here; optim.Adam(params, lr, betas=(0, 0)), which steps by the sign of the gradient alone, is nearest to it",
+    "ASGD": "It is not here; optim.SGD makes its steps, without the average over them",
+}
+# What changes a tensor itself in PyTorch, whether there is room for it in the graph or not.
+ELSEWHERE |= {f"{name}_": f"t = {function}(t), or t.data[...] = {function}(t.data) to change t itself" for name, function in {
+    **{name: f"np.{name}" for name in ("abs", "ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "log2", "log10", "reciprocal",
+                                       "round", "sign", "sin", "sqrt", "square", "tan", "tanh", "trunc")},
+    "neg": "np.negative", "relu": "F.relu", "sigmoid": "F.sigmoid", "silu": "F.silu"}.items()}
+ELSEWHERE |= {
+    "clip_": ELSEWHERE["clamp_"], "pow_": "t.data **= other.data", "unsqueeze_": "t = np.expand_dims(t, axis)",
+    "squeeze_": "t = t.squeeze(axis)", "transpose_": "t = np.swapaxes(t, axis1, axis2)", "t_": "t = t.T",
+    "addcmul_": "t.data += value * a.data * b.data", "addcdiv_": "t.data += value * a.data / b.data", "addmm": "t + a @ b",
+}
+# Layers that would be taken for others of nearly the same name, and names that other packages, or other parts of this one, have.
+ELSEWHERE |= dict.fromkeys(("Bilinear", "bilinear"), "np.einsum('...i,oij,...j->...o', t, weight, other) + bias")
+ELSEWHERE |= dict.fromkeys(("EmbeddingBag", "embedding_bag"), "F.embedding(t, weight).mean(-2), or .sum(-2) for mode='sum'")
+ELSEWHERE |= {name: f"t * F.dropout(np.ones((*t.shape[:2]{', 1' * axes}), t.dtype), p, training), which drops whole channels"
+              for axes in (1, 2, 3) for name in (f"Dropout{axes}d", f"dropout{axes}d")}
+ELSEWHERE |= {
+    "__delitem__": "np.delete(t, index, axis), which gives a new one", "H": "t.T", "mH": "t.mT", "nelement": "t.size",
+    "is_floating_point": "t.dtype.kind == 'f'", "stride": "t.data.strides, which counts bytes",
+    "is_contiguous": "t.data.flags.c_contiguous", "is_cuda": "nothing: everything is on the CPU", "element_size": "t.data.itemsize",
+    **{name: f"t.data.{name}" for name in ("base", "flags", "flat", "itemsize", "nbytes", "strides")},
+    "Variable": "Tensor(data, requires_grad=True)", "FloatTensor": "Tensor(data)", "DoubleTensor": "Tensor(data, dtype=np.float64)",
+    "LongTensor": "Tensor(data, dtype=np.int64)", "BoolTensor": "Tensor(data, dtype=bool)", "Dense": "nn.Linear(inputs, outputs)",
+    "PositionalEncoding": "nn.SinusoidalPositionalEncoding(d_model), or nn.LearnedPositionalEncoding(max_len, d_model)",
+    **dict.fromkeys(("draw", "draw_dot", "draw_graph", "make_dot"), "ta.viz.graph(t)"), "log_sigmoid": ELSEWHERE["logsigmoid"],
+    **dict.fromkeys(("heatmap", "imshow", "attention_map"), "ta.viz.attention(weights, queries, keys)"), "version": "ta.__version__",
+    "seed": "ta.manual_seed(n)", "uniform": "low + (high - low) * ta.rand(*shape), or nn.init.uniform_(t, low, high) in place",
+    **dict.fromkeys(("permutation", "shuffle"), "x[ta.random.randperm(len(x))]"),
+    "choice": "x[ta.random.randint(len(x), (n,))], which may take one twice, or x[ta.random.randperm(len(x))[:n]]",
 }
 
 AFTER = {

@@ -64,10 +64,16 @@ def told(hint: str) -> str:
     return f" {hint}." if hint.startswith("It is not here") else f" Write {hint}."
 
 
+_PARTS = {"": "ta", ".nn": "nn", ".optim": "optim", ".functional": "F"}
+
+
 def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeError:
     """The error for a name that a module of the package does not have, whose names are `known`; much of PyTorch's is NumPy's here."""
     public = known.get("__all__") or [k for k, value in known.items() if getattr(value, "__module__", None) == module]
-    hint = ELSEWHERE.get(name) or (f"np.{name}, NumPy's own" if hasattr(np, name) else "")
+    others = {place: sys.modules.get(f"{__package__}{part}") for part, place in _PARTS.items()}
+    home = next((place for place, other in others.items() if name in getattr(other, "__all__", ())), None)
+    hint = (ELSEWHERE.get(name) or (f"{home}.{name}" if home and name.lower() not in map(str.lower, public) else "")
+            or (f"np.{name}, NumPy's own" if hasattr(np, name) else ""))
     hint = re.sub(r"^t\.astype\((np\.\w+)\)", r"\1", hint)       # of the package it is the dtype that is asked for
     return AttributeError(f"{module} has no {name!r}." + (told(hint) if hint else nearest(name, public)))
 

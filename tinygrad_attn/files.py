@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import own_names
+from .errors import describe, own_names
 from .tensor import Tensor
 
 __all__ = ["load", "load_metadata", "load_with_metadata", "save"]
@@ -63,7 +63,14 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"metadata is text to text, got {key!r}: {text!r}; write str(...) or json.dumps(...)")
     arrays = {_name(name): _array(name, value) for name, value in mapping.items()}
-    _write_atomically(library.numpy.save(arrays, dict(metadata) if metadata else None), os.fsdecode(path))
+    _write_atomically(library.numpy.save(arrays, dict(metadata) if metadata else None), _text(path))
+
+
+def _text(path: Any) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"a path is text such as 'model.safetensors', or a pathlib.Path; got {describe(path)}") from None
 
 
 def _name(name: Any) -> str:
@@ -183,7 +190,7 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
     Raises as `load` does.
     """
     library = _safetensors()
-    path = os.fsdecode(path)
+    path = _text(path)
     _check_header(path)
     with open(path, "rb") as file:
         data = file.read()
@@ -199,7 +206,7 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
 def load_metadata(path: Path) -> dict[str, str]:
     """The text that was saved beside the arrays; empty if there was none. Raises as `load` does."""
     library = _safetensors()
-    path = os.fsdecode(path)
+    path = _text(path)
     _check_header(path)
     try:
         with library.safe_open(path, framework="np") as file:

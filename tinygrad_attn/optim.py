@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from . import arguments, guard, threads
 from .autograd import enable_grad
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import Elsewhere, check_flags, missing_from, own_names, warn
+from .errors import check_flags, missing_from, own_names, warn
 from .kernels.memory import Scratch, contiguous
 from .nn.parameter import zero_gradients
 from .schedules import Schedule, noam, warmup_cosine
@@ -96,14 +96,12 @@ class _Bucket:
                        [] if data.flags.c_contiguous else [(data, values.reshape(data.shape))])
 
 
-class Optimizer:
+class Optimizer(arguments.Grouped):
     """What SGD, Adam and AdamW share: parameter groups, the walk through them, saving and loading.
 
     `params` is a list of parameters (`model.parameters()`), or of dicts such as {"params": [...], "lr": 1e-4}, whose
     settings replace the common ones. A parameter whose `.grad` is None is left alone, its step count too.
     """
-
-    state: Any = Elsewhere("state", "optimizer.state_dict()['state'] to read it; one of your own begins by self.state = defaultdict(dict)")
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults

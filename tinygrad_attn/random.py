@@ -29,13 +29,13 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .convert import floating_dtype
-from .errors import own_names
+from .errors import missing_from, own_names
 from .tensor import Tensor, get_default_dtype
 
 __all__ = [
@@ -339,3 +339,8 @@ def randperm(n: int) -> Tensor:
     except TypeError:
         raise TypeError(f"randperm takes a whole number, got {n!r}; write randperm(len(x))") from None
     return Tensor(default_generator().permutation(count))
+
+
+if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+    def __getattr__(name: str) -> Any:
+        raise missing_from("tinygrad_attn.random", name, globals())
