@@ -1393,6 +1393,14 @@ def test_a_number_may_be_an_array_without_axes_as_in_pytorch(kind):
     (lambda m: t(3).__delitem__(0), A, r"Write np\.delete\(t, index, axis\), which gives a new one"),
     (lambda m: require("safetensors") and ta.load(3), T, r"a path is text such as 'model\.safetensors', or a pathlib\.Path; got 3"),
     (lambda m: require("safetensors") and ta.save({}, None), T, "a path is text .*; got None"),
+    (lambda m: exec("with ta.no_grad: pass"), T, r"Write `with no_grad\(\):`, with brackets"),
+    (lambda m: t(2, 3, rg=False).__setitem__(0, [1, 2]), V, r"setitem of Tensor \(2, 3\) .*, array \(2,\) .* shape \(3,\)\.$"),
+    (lambda m: t(2, 3, rg=False).__setitem__(5, 1), I, r"setitem of Tensor \(2, 3\).* lies in \[-n, n\)"),
+    (lambda m: m.load_state_dict("model.safetensors"), T, r"got 'model\.safetensors'\. Write ta\.load\(path\) for a file"),
+    (lambda m: m.load_state_dict(m), T, r"got a Linear\. .*other\.state_dict\(\) for a module"),
+    (lambda m: F.cross_entropy(t(2, 3), np.array([[0], [1]])), V, r"\(2,\), got \(2, 1\)\. Drop .*: write target\[\.\.\., 0\]"),
+    (lambda m: F.cross_entropy(np.array([0, 1]), t(2, 3)), V, r"The scores come first: cross_entropy\(scores, target\)"),
+    (lambda m: ta.viz.graph(m), T, r"Write ta\.viz\.graph\(module\(x\), model=module\)"),
     (lambda m: F.softmax(t(3), axes=0), T, r"keyword argument 'axes'\. Did you mean 'axis'\? It is softmax\(x, axis=-1\)\.$"),
     (lambda m: F.dropout(t(3), 0.5, train=False), T, r"'train'\. Did you mean 'training'\? It is dropout\(x, p=0\.5, training=True"),
     (lambda m: F.embedding([1], t(3, 2), max_norm=1), T, r"'max_norm'\. It is embedding\(indices, weight, padding_idx=None\)"),
@@ -1442,6 +1450,23 @@ def test_a_flag_is_true_or_false_and_no_text_that_would_count_as_true(name, call
         call(wrong)
     call(False)
     call(np.bool_(False))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Tensor])
+@pytest.mark.parametrize("name, call", [
+    ("attn_mask", lambda q, mask: F.scaled_dot_product_attention(q, q, q, mask)),
+    ("attn_mask", lambda q, mask: nn.MultiheadAttention(4, 2, batch_first=True)(q, q, q, attn_mask=mask)),
+    ("key_padding_mask", lambda q, mask: nn.MultiheadAttention(4, 2, batch_first=True)(q, q, q, key_padding_mask=mask[:2]))])
+def test_zeros_and_ones_that_are_added_to_the_scores_are_most_likely_a_mask(name, call, kind):
+    q, ones = t(2, 3, 4), np.tri(3, dtype=np.float32)
+    with pytest.warns(UserWarning, match=f"this {name} holds zeros and ones of dtype float32, .* Write mask.astype\\(bool\\)"):
+        call(q, kind(ones))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mask in (np.zeros((3, 3)), np.ones((3, 3)), ones - 1, 0.5 * ones, np.where(ones, 0, -np.inf)):
+            call(q, kind(mask))
+        if name == "attn_mask":
+            call(q, Tensor(ones, requires_grad=True))        # a bias that is learned
 
 
 @pytest.mark.parametrize("call, text", [

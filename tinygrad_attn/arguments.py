@@ -154,6 +154,8 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None
             hint = " Scores of several samples have a number for each class, (N, C): give it those from before argmax."
         elif labels.shape == x.shape:
             hint = " One-hot targets are probabilities: write target.astype(x.dtype)."
+        elif labels.shape == (*expected, 1):
+            hint = " Drop the last axis: write target[..., 0]."
         elif labels.shape == x.shape[:-1]:
             hint = f" With the classes on the last axis write np.moveaxis(x, -1, {axis})."
         raise ValueError(f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
@@ -180,7 +182,7 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None
             f"got {describe(target)}.")
     if target.shape == x.shape[:axis] + x.shape[axis + 1:]:
         raise TypeError(f"{text} Class labels are integers: write target.astype(np.int64).")
-    raise ValueError(text)
+    raise ValueError(text + (" The scores come first: cross_entropy(scores, target)." if target.ndim > x.ndim else ""))
 
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
@@ -193,6 +195,7 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     if mask is None:
         return scores
     _check_mask(mask, scores)
+    warn_if_counted(mask, "attn_mask")
     if mask.dtype == bool:
         warn_if_upside_down(mask, blocked=False)
     return np.broadcast_shapes(scores, mask.shape)
@@ -238,6 +241,16 @@ def warn_if_upside_down(mask: Any, blocked: bool) -> None:
             and np.array_equal(mask, np.tri(len(mask), dtype=bool) == blocked)):
         warn("this attn_mask blocks every earlier position, so each query sees only later ones. In nn True means blocked, in "
              "F.scaled_dot_product_attention True means may look: write ~mask, or is_causal=True.")
+
+
+def warn_if_counted(mask: Any, name: str) -> None:
+    """Zeros and ones say which keys are blocked, or open; in a float mask they would be added to the scores, and block nothing."""
+    if isinstance(mask, Variable) and mask._tracked:         # learned, and at one or zero by chance
+        return
+    mask = plain(mask)
+    if mask.dtype.kind == "f" and mask.size and mask.min() == 0 and mask.max() == 1 and np.isin(mask, (0, 1)).all():
+        warn(f"this {name} holds zeros and ones of dtype {mask.dtype}, which are added to the scores and block nothing. Write "
+             "mask.astype(bool) where 1 stands for True, mask == 0 where it stands for False.")
 
 
 def check_grouped(q: Any, x: Any, name: str) -> None:

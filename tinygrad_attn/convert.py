@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Variable
-from .errors import describe, numbers_of, refuse_mask, several_results
+from .errors import describe, explain, numbers_of, refuse_mask, several_results
 
 _default_dtype = np.dtype(np.float32)
 _BASIC = {int, slice, type(None), type(Ellipsis)}
@@ -170,6 +170,14 @@ def as_index(index: Any) -> Any:
         return index
     array = np.asarray(index).copy()                 # some lend their memory where np.array asks for a copy
     return array if array.dtype.kind in "iub" else index         # NumPy knows what else is an index, and says what is none
+
+
+def put(t: Any, index: Any, array: np.ndarray) -> None:
+    """t[index] = array"""
+    try:
+        t._array()[index] = array
+    except (ValueError, IndexError) as error:
+        raise explain("setitem", [t, array], error) from None
 
 
 def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:

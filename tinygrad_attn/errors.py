@@ -294,7 +294,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         hint = f"transpose takes each axis of the tensor once, a permutation of {tuple(range(len(shapes[0])))}; swapaxes exchanges two."
     elif "integer" in text and "interpreted" in text:
         hint = "Axes and sizes are integers: write int(...), or divide with // instead of /; several of them are a tuple, not a list."
-    elif "broadcast" in text:
+    elif "broadcast" in text and op != "setitem":
         hint = _broadcast_hint(shapes)
     elif "reshape" in text:
         hint = "The number of elements must stay the same; write -1 for one size that follows from the others."

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
-from .convert import as_array, as_data, as_dtype, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, set_default_dtype
+from .convert import as_array, as_data, as_dtype, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, put, set_default_dtype
 from .engine import Variable, clone, local
 from .errors import Elsewhere, compared, comparison, describe, in_terms_of, no_operator, only_renamed, own_names
 from .graph import RETAINED
@@ -299,7 +299,7 @@ class Tensor(Variable):
         array = value._data if isinstance(value, Variable) else as_data(value, self._data.dtype, objects=True)
         if array.dtype.kind not in "fiub":           # of complex numbers NumPy would keep the real part
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
-        self._array()[as_index(index)] = array
+        put(self, as_index(index), array)
         guard.changed(self._data)
 
     # ---- shape

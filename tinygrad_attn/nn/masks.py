@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import functional as F
-from ..arguments import warn_if_upside_down
+from ..arguments import warn_if_counted, warn_if_upside_down
 from ..errors import describe, refuse_mask
 from ..tensor import Tensor
 
@@ -35,6 +35,7 @@ def plain_mask(mask: Any, name: str) -> Any:
     if mask.dtype.kind not in "bf":
         raise TypeError(f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. "
                         "Where 1 means blocked write mask.astype(bool), where 1 means may look write mask == 0.")
+    warn_if_counted(mask, name)
     return mask._data if isinstance(mask, Tensor) and mask.dtype == bool else mask
 
 

@@ -345,7 +345,8 @@ class Module:
         """
         check_flags("load_state_dict", strict=strict)
         if not isinstance(state_dict, Mapping):
-            raise TypeError(f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}.")
+            raise TypeError(f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}. Write ta.load(path) for a "
+                            "file, other.state_dict() for a module.")
         own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..engine import Variable
-from ..errors import describe
+from ..errors import describe, is_module
 from . import boxes, fold, labels
 from .fold import Unit
 from .model import Arrow, Box, Group, Picture
@@ -28,7 +28,8 @@ def build(
     roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
     for root in roots:
         if not isinstance(root, Variable):
-            raise TypeError(f"graph() draws what lies behind a Tensor, got {describe(root)}.")
+            raise TypeError(f"graph() draws what lies behind a Tensor, got {describe(root)}."
+                            + (" Write ta.viz.graph(module(x), model=module)." if is_module(root) else ""))
     roots = list({id(root): root for root in roots}.values())  # one that is listed twice is one output
     if not roots:
         raise ValueError("graph() got an empty list of tensors; there is nothing to draw.")
