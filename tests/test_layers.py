@@ -19,6 +19,7 @@ ENGINE_LINES, MODULE_LINES = 280, 400
 LAYERS = [
     "elsewhere",
     "errors",
+    "calls",
     "guard",
     "graph",
     "engine",

@@ -12,22 +12,13 @@ import numpy as np
 
 from . import guard
 from .allocator import keep_freed
+from .calls import Function as _Function  # under its own name it would be taken for torch.autograd.Function
+from .calls import NeedsBrackets, check_flags, own_names
 from .engine import Variable, clone, constant, local, sweep
-from .errors import Function as _Function  # under its own name it would be taken for torch.autograd.Function
-from .errors import check_flags, describe, missing_from, numbers_of, own_names, refuse_mask
+from .errors import describe, missing_from, numbers_of, refuse_mask
 
 
-class _NeedsBrackets(type):
-    """What `with no_grad:` finds is the class, which opens no block."""
-
-    def __enter__(cls) -> None:
-        raise TypeError(f"{cls.__name__} is a class, and a block takes an object. Write `with {cls.__name__}():`, with brackets.")
-
-    def __exit__(cls, *_: object) -> None:           # asked for before the other is called
-        ...
-
-
-class _Recording(ContextDecorator, metaclass=_NeedsBrackets):
+class _Recording(ContextDecorator, metaclass=NeedsBrackets):
     """Sets whether ops are recorded, in this thread, inside a `with` block or a decorated function."""
 
     _value: bool

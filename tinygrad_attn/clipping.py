@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from . import guard
 from .arguments import single
-from .errors import check_flags, describe, own_names, warn
+from .calls import check_flags, own_names
+from .errors import describe, warn
 from .tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]

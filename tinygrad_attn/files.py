@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import describe, own_names
+from .calls import own_names
+from .errors import describe
 from .tensor import Tensor
 
 __all__ = ["load", "load_metadata", "load_with_metadata", "save"]

@@ -20,9 +20,10 @@ import numpy as np
 
 from . import arguments, fused, ops, random, reference
 from .arguments import REDUCTIONS, integers, plain, real
+from .calls import check_flags, own_names
 from .convert import floating_dtype
 from .engine import Variable
-from .errors import check_flags, describe, missing_from, own_names, refuse_mask
+from .errors import describe, missing_from, refuse_mask
 from .kernels.sigmoid import MANY
 from .tensor import Tensor, get_default_dtype
 
@@ -222,8 +223,7 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Any:
     x, y = real(x, "mse_loss"), real(y, "mse_loss")
     if x.shape != y.shape:
         raise ValueError(f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would compare each "
-                         "element with several. Write y.reshape(x.shape), x[:, 0] or np.broadcast_to(y, x.shape), "
-                         "whichever is meant.")
+                         "element with several. Write y.reshape(x.shape), x[:, 0] or np.broadcast_to(y, x.shape), whichever is meant.")
     return reference.mse_loss_reference(x, y, reduction=reduction)
 
 
@@ -250,8 +250,7 @@ def cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -
     if weight is not None:
         weight = real(weight, "cross_entropy")
         if weight.shape != (x.shape[axis],):
-            raise ValueError(f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
-                             f"got {describe(weight)}.")
+            raise ValueError(f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, got {describe(weight)}.")
     if not isinstance(target, (Variable, np.ndarray)):
         target = np.asarray(target)
         if target.dtype.kind not in "fiub":

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, overload
 from numpy import asarray, dtype, generic, ndarray, ufunc
 
 from . import guard
-from .errors import Function, as_operand, describe, explain, listed, nearest, no_setting
+from .calls import Function
+from .errors import as_operand, describe, explain, listed, nearest, no_setting
 from .guard import handed_out, tick
 
 

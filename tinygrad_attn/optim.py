@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from . import arguments, guard, threads
 from .autograd import enable_grad
+from .calls import check_flags, own_names
 from .clipping import clip_grad_norm_, clip_grad_value_
-from .errors import check_flags, missing_from, own_names, warn
+from .errors import missing_from, warn
 from .kernels.memory import Scratch, contiguous
 from .nn.parameter import zero_gradients
 from .schedules import Schedule, noam, warmup_cosine

@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .calls import own_names
 from .convert import floating_dtype
-from .errors import missing_from, own_names
+from .errors import missing_from
 from .tensor import Tensor, get_default_dtype
 
 __all__ = [

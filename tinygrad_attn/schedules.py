@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .errors import Elsewhere, describe, own_names
+from .calls import own_names
+from .errors import Elsewhere, describe
 
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 

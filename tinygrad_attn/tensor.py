@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from . import autograd, guard, interop, ops
+from .calls import own_names
 from .convert import as_array, as_data, as_dtype, as_flag, as_gradient, as_index, as_sizes, get_default_dtype, put, set_default_dtype
 from .engine import Variable, clone, local
-from .errors import Elsewhere, compared, comparison, describe, in_terms_of, no_operator, only_renamed, own_names
+from .errors import Elsewhere, compared, comparison, describe, in_terms_of, no_operator, only_renamed
 from .graph import RETAINED
 from .interop import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
 
@@ -215,7 +216,6 @@ class Tensor(Variable):
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
         return clone(self)
-
     clone = copy
 
     def __copy__(self) -> Tensor: return self

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import enable_grad, grad
+from ..calls import check_flags, own_names
 from ..engine import Variable
-from ..errors import check_flags, describe, own_names
+from ..errors import describe
 from .asked import laid_otherwise, not_linear, one_at_a_time, promotion, small_results, wrong_elsewhere
 from .byhand import second_opinion
 from .locate import blame_a_failing_rule, blame_a_rule_that_leaves, explain, first_difference, name_op

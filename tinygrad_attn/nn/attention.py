@@ -13,7 +13,8 @@ import numpy as np
 from .. import functional as F
 from .. import fused, record, reference
 from ..arguments import check_probability
-from ..errors import check_flags, describe, unmade
+from ..calls import check_flags
+from ..errors import describe, unmade
 from ..tensor import Tensor
 from . import init, masks
 from .cache import KeyValueCache

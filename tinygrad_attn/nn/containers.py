@@ -131,8 +131,7 @@ class ModuleList(_Numbered):
     def forward(self, *_: Any) -> Any:
         """A list of modules is not called as one: TypeError."""
         raise TypeError("a ModuleList does not know in which way to call its modules: loop over it (for layer in self.layers: x = "
-                        "layer(x)), or use "
-                        "nn.Sequential, which calls one after the other.")
+                        "layer(x)), or use nn.Sequential, which calls one after the other.")
 
 
 class Sequential(_Numbered):

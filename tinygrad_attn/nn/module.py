@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import guard
+from ..calls import as_layer, called_as, check_flags
 from ..convert import as_value, floating_dtype
 from ..engine import local
-from ..errors import as_layer, called_as, check_flags, describe, nearest
+from ..errors import describe, nearest
 from ..record import Scope, dotted_name
 from ..tensor import Tensor
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
@@ -84,8 +85,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass defines it."""
-        raise TypeError(f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; "
-                        "module(x) calls it.")
+        raise TypeError(f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; module(x) calls it.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = local.context

@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import guard
 from ..allocator import keep_freed
+from ..calls import check_flags, own_names
 from ..convert import floating_dtype
-from ..errors import check_flags, only_renamed, own_names
+from ..errors import only_renamed
 from ..tensor import Tensor, get_default_dtype
 
 
