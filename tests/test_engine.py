@@ -927,3 +927,49 @@ def test_an_assigned_gradient_that_only_the_default_dtype_cannot_hold_is_no_over
         assert w.grad.tolist() == [1e300, 1e-300]
         with pytest.raises(FloatingPointError, match="overflow"):
             Tensor([1.0, 1.0], requires_grad=True).grad = [1e300, 1.0]
+
+
+EXACT = {name: o for name, o in vars(ops).items() if isinstance(o, ta.engine.Op) and o.exact is not None}
+
+
+@pytest.mark.parametrize("name", sorted(EXACT))
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (1,), (0, 2)])
+def test_the_rules_that_nobody_looks_at_return_the_shape_and_dtype_of_their_operands(name, dtype, shape):
+    rng, of = np.random.default_rng(0), EXACT[name]
+    inputs = [rng.uniform(0.1, 0.9, shape).astype(dtype) for _ in of.positional]
+    with np.errstate(all="ignore"):
+        y = of(*inputs)
+        parts = [rule(np.ones_like(y), y, *inputs) for rule in of.partials if rule is not None]
+    assert all(part.__class__ is np.ndarray and part.shape == shape and part.dtype == dtype for part in (y, *parts))
+
+
+def test_most_elementwise_ops_are_among_those():
+    assert {"add", "subtract", "multiply", "divide", "power", "maximum", "exp", "log", "tanh", "relu", "sigmoid", "sin"} <= EXACT.keys()
+
+
+def test_a_rule_that_was_put_in_place_of_an_exact_one_is_looked_at(monkeypatch):
+    x, y = leaf(3), leaf(3)
+    monkeypatch.setattr(ops.tanh, "partials", (lambda g, y, x: np.ones(2),))
+    with pytest.raises(ValueError, match=r"'tanh' for input 0 gave a gradient of shape \(2,\), but that input has shape \(3,\)"):
+        ops.tanh(x).sum().backward()
+    monkeypatch.setattr(ops.multiply, "partials", (lambda g, y, a, b: np.ones(4), lambda g, y, a, b: g * a))
+    with pytest.raises(ValueError, match=r"'multiply' for input 0 gave a gradient of shape \(4,\)"):
+        (x * y).sum().backward()
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 1), ()])
+def test_an_exact_op_of_other_shapes_dtypes_or_numbers_is_summed_back_and_cast(shape):
+    x, wide = leaf(*shape, dtype=np.float32), leaf(2, 3)
+    (x * wide + x + wide * x - 2.0 * x).sum().backward()
+    expected = np.broadcast_to(2 * wide.numpy() - 1, (2, 3))
+    axes = tuple(i for i in range(2) if i < 2 - len(shape) or shape[i - 2 + len(shape)] == 1)
+    assert x.grad.shape == shape and x.grad.dtype == np.float32 and wide.grad.dtype == np.float64
+    assert np.allclose(x.grad.numpy(), expected.sum(axis=axes).reshape(shape), atol=1e-5)
+
+
+def test_a_gradient_has_the_byte_order_of_its_tensor():
+    x = Tensor(np.array([0.5, 1.0], np.dtype("f8").newbyteorder()), requires_grad=True)
+    ops.tanh(x).sum().backward()
+    assert x.grad.dtype == x.dtype and np.allclose(x.grad.numpy(), 1 / np.cosh([0.5, 1.0]) ** 2)
+    assert ta.grad((x * x).sum(), x)[0].dtype == x.dtype

@@ -170,11 +170,11 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
     return array if output._data.__class__ is np.ndarray else array[()]     # a NumPy scalar for a NumPy scalar
 
 
-def _unshared(g: Any, fresh: bool) -> Any:
-    """A gradient in memory of its own."""
+def _unshared(g: Any, x: Variable, own: set[Variable]) -> Any:
+    """The gradient of x in memory of its own, and in x's byte order, which an elementwise op does not keep."""
     if isinstance(g, Variable):
         return clone(g)
-    return g if fresh or g.__class__ is not np.ndarray else g.copy(order="K")
+    return g if g.__class__ is not np.ndarray or x in own and g.dtype == x._data.dtype else g.astype(x._data.dtype)
 
 
 def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: bool = False, create_graph: bool = False) -> None:
@@ -190,7 +190,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         for t, g in found.items():
             if t._tracked:                           # it may have been frozen after the forward pass
                 if not isinstance(g, np.generic):    # single numbers are many and cannot change
-                    g = _unshared(g, id(t) in own)
+                    g = _unshared(g, t, own)
                 while True:
                     old = None if t._grad is None else t._gradient()
                     total = g if old is None else old + (g if isinstance(g, Variable) else constant(g))
@@ -240,9 +240,9 @@ def grad(outputs: Any, inputs: Any = None, grad_outputs: Any = None, *, retain_g
         results = []
         for i, x in enumerate(inputs):
             if x in found:
-                g = _unshared(found[x], id(x) in own)
+                g = _unshared(found[x], x, own)
                 results.append(g if isinstance(g, Variable) else constant(g))
-                own.discard(id(x))
+                own.discard(x)
             elif allow_unused:
                 results.append(None)
             else:

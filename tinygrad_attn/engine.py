@@ -170,8 +170,8 @@ def _led_to(goal: dict[int, Any], released: Any, ended: dict[int, set[int]]) -> 
 
 
 def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[Variable] | None = None, create_graph: bool = False,
-          retain_graph: bool = False, stop: bool = False) -> tuple[dict[Variable, Any], set[int]]:
-    """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors, and the ids of those whose gradient was allocated here.
+          retain_graph: bool = False, stop: bool = False) -> tuple[dict[Variable, Any], set[Variable]]:
+    """The gradients of `sum(seed * root)` by the leaves, or by the wanted tensors, and those whose gradient was allocated here.
 
     `stop` treats the wanted tensors as leaves.
     """
@@ -179,11 +179,10 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     leads, beside = (set(), None) if wanted is None else _leading_to(roots, wanted, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
-    grads: dict[Variable, Any] = {}                  # complete once its tensor's turn comes; those of the leaves stay to the end
+    grads, done = dict[Variable, Any](), dict[Variable, Any]()       # what has come so far, and what is complete and was asked for
     hand: Any = None                                 # one stays out of both, with its gradient: in a chain it is always the next
     hand_grad: Any = None
-    own: set[int] = set()                            # ids of those whose gradient was allocated here, so that we may add in place
-    done: dict[Variable, Any] = {}
+    own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
     ends: list[Any] = []                             # weakly, what the pass reached and did not release; empty: not known
     observers, latest = local.context.observers, guard.latest
     selective = create_graph or goal is not None
@@ -202,7 +201,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             if hand is not None:
                 grads[hand] = hand_grad
                 heappush(heap, (-hand._record[0], hand))
-        hand = hand_grad = None
+        hand, hand_grad, fits = None, None, False
+        own.discard(t)                               # a rule may pass its gradient on by reference, and nothing else holds t any more
         record: Any = t._record                      # its items one by one, since taking it apart with * makes a list
         op, special = record[1], selective or record[5]
         if special:
@@ -212,11 +212,10 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                                    "part that was released if it is meant as a constant.")
             if record[5] & RETAINED or goal is not None and id(t) in goal:
                 done[t] = g
-                own.discard(id(t))                   # a rule may pass it on by reference
         if latest > record[0] or special and record[5] & WATCHED:
             record = guard.check(t, g)
         rules = op.partials
-        if special and op.adds is not None and id(record[6]) in own and not (create_graph or observers):
+        if special and op.adds is not None and record[6] in own and not (create_graph or observers):
             op.adds(grads[record[6]], g, **record[2])            # a loop over x[0], x[1], ... adds no array of x's size for each
             parts: Any = ()
         elif special or not rules:
@@ -225,10 +224,11 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b
             first, second = rules[0], rules[1]
+            fits = op.exact is rules and u.__class__ is v.__class__ is ndarray and u.shape == v.shape and u.dtype is v.dtype
             parts = (None if a is u or not a._tracked or first is None else first(g, t._data, u, v),
                      None if b is v or not b._tracked or second is None else second(g, t._data, u, v))
         else:
-            first = rules[0]
+            first, fits = rules[0], op.exact is rules
             parts = (None if first is None else first(g, t._data, record[6]._data),)
         i = 5
         for part in parts:
@@ -239,7 +239,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                 continue
             x = record[i]
             data, kind = x._data, part.__class__
-            if kind is not data.__class__ or kind is ndarray and (part.shape != data.shape or part.dtype is not data.dtype):
+            if kind is not data.__class__ or kind is ndarray and not fits and (part.shape != data.shape or part.dtype is not data.dtype):
                 part = _fit(part, x, op, i - 6)
             if create_graph and not isinstance(part, Variable):
                 part = constant(part)                # a rule may return a constant
@@ -247,7 +247,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             if total is None:                        # the first gradient is kept by reference,
                 total = part
                 if op.fresh and part.__class__ is ndarray:
-                    own.add(id(x))
+                    own.add(x)
                 if x._record is None or goal is not None and id(x) not in leads:
                     grads[x] = part
                 elif hand is None:
@@ -259,12 +259,12 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
                     grads[older] = its
                     heappush(heap, (-older._record[0], older))
                     older = its = None
-            elif id(x) in own:                       # the third and later ones are added in place
+            elif x in own:                           # the third and later ones are added in place
                 total += part
             else:                                    # to the sum that the second one made
                 total = total + part
                 if total.__class__ is ndarray:
-                    own.add(id(x))
+                    own.add(x)
                 if x is hand:
                     hand_grad = total
                 else:

@@ -112,7 +112,7 @@ class Op:
     """A function on arrays and its partial derivatives; see `op`."""
 
     # What each call reads is quicker found in slots; functools.update_wrapper needs the dictionary beside them.
-    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "reads", "adds", "defaults", "_special",
+    __slots__ = ("forward", "partials", "joint", "broadcasts", "saves", "twin", "fresh", "reads", "adds", "exact", "defaults", "_special",
                  "__dict__", "__weakref__")
     __name__: str
 
@@ -131,6 +131,7 @@ class Op:
         self._joint_asks_needs = False
         # Adds the first input's gradient to an array that is ours, `(total, g, **static)`, where few of its elements are not 0.
         self.adds: Callable[..., Any] | None = None
+        self.exact: Any = None                       # the rules whose result need not be looked at where all shapes and dtypes are one
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         self.signature = inspect.Signature() if isinstance(forward, ufunc) else inspect.signature(forward)
         parameters = tuple(self.signature.parameters.values())
@@ -142,8 +143,7 @@ class Op:
         self.variadic = not parameters or self.takes_any
         self.defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
-    def __repr__(self) -> str:
-        return f"<op {self.__name__}>"
+    def __repr__(self) -> str: return f"<op {self.__name__}>"
 
     def __reduce__(self) -> str:
         """Copied and pickled by name, as a function is: a copy of a model keeps the op, and with it a rule given later."""
@@ -186,28 +186,32 @@ class Op:
         return rule
 
     def __call__(self, *inputs: Any, **static: Any) -> Any:
+        here = local.context
+        if self.exact is not None and len(inputs) == 1 and isinstance(inputs[0], Variable) and not (static or handed_out or here.observers):
+            try:                                     # the usual case of one operand, spelled out, as two are in `operators`
+                t = constant(self.forward(inputs[0]._data))
+                if inputs[0]._tracked and here.recording:
+                    t._record, t._tracked = (tick(), self, NO_SETTINGS, None, here.scope, PLAIN, inputs[0]), True
+                return t
+            except Exception:                        # it fails again below, with an explanation
+                pass
         if static or self.defaults:
             inputs, static = self._bind(inputs, static)
-        tracked = constants = False
-        if len(inputs) == 1 and isinstance(inputs[0], Variable):
-            arrays: list[Any] = [inputs[0]._data]
-            any_tensor, tracked = True, inputs[0]._tracked
-        else:
-            arrays, any_tensor = [], False
-            for x in inputs:
-                if isinstance(x, Variable):
-                    arrays.append(x._data)
-                    any_tensor = True
-                    if x._tracked:
-                        tracked = True
-                elif x.__class__ in _NUMBERS:
-                    arrays.append(x)
-                else:
-                    arrays.append(as_operand(self.__name__, x, inputs))
-                    constants = True
-        forward = self.forward
+        arrays: list[Any] = []
+        any_tensor = tracked = constants = False
+        for x in inputs:
+            if isinstance(x, Variable):
+                arrays.append(x._data)
+                any_tensor = True
+                if x._tracked:
+                    tracked = True
+            elif x.__class__ in _NUMBERS:
+                arrays.append(x)
+            else:
+                arrays.append(as_operand(self.__name__, x, inputs))
+                constants = True
         try:
-            out = forward(*arrays, **static) if len(arrays) != 1 or static else forward(arrays[0])
+            out = self.forward(*arrays, **static)
         except Exception as error:
             told = explain(self.__name__, inputs, error)
             if told is error:
@@ -227,7 +231,6 @@ class Op:
             out = self._answer(out)
         t._data = out
         t._grad = t._record = t.name = None
-        here = local.context
         if tracked and here.recording and out.dtype.kind == "f":
             special = SPECIAL if static else self._special
             if constants:                            # as they were used
@@ -268,9 +271,8 @@ class Op:
                 return self(a, b)
             if here.observers:
                 return self(a, b)
-            forward = self.forward
             try:
-                out = forward(u, v)
+                out = self.forward(u, v)
             except Exception:
                 return self(a, b)                    # to fail again, with an explanation
             t = _new_tensor(Variable._kind)

@@ -56,12 +56,12 @@ def _by_recursion(roots: Any) -> list[Any]:
     return order[::-1]
 
 
-def flawed_sweep(name: str) -> Callable[..., tuple[dict[Any, Any], set[int]]]:
+def flawed_sweep(name: str) -> Callable[..., tuple[dict[Any, Any], set[Any]]]:
     """A stand-in for `engine.sweep` with one flaw.  First order only."""
     stale: dict[int, tuple[Any, Any]] = {}
 
     def sweep(roots: Any, seeds: Any, *, wanted: Any = None, create_graph: bool = False, retain_graph: bool = False, stop: bool = False
-              ) -> tuple[dict[Any, Any], set[int]]:
+              ) -> tuple[dict[Any, Any], set[Any]]:
         grads: dict[int, Any] = {}
         holders: dict[int, Any] = {}
 
@@ -104,5 +104,6 @@ def flawed_sweep(name: str) -> Callable[..., tuple[dict[Any, Any], set[int]]]:
                 for x, part in contributions(t, grads[id(t)]):
                     give(x, part)
         goal = None if wanted is None else {id(t) for t in wanted}
-        return {x: np.array(grads[key]) for key, x in holders.items() if (x._record is None if goal is None else key in goal)}, set(holders)
+        found = {x: np.array(grads[key]) for key, x in holders.items() if (x._record is None if goal is None else key in goal)}
+        return found, set(holders.values())
     return sweep

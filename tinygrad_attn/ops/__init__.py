@@ -1,5 +1,7 @@
 """The primitives, each with its partial derivatives under it: the package's table of derivatives."""
 
+from ..engine import Op
+from . import elementwise, trigonometric
 from .arranging import arranged, pad, partition, sort
 from .decompositions import cholesky, det, eigh, eigvalsh, inv, logabsdet, pinv, qr, singular_values, solve, svd
 from .einsum import einsum
@@ -23,3 +25,9 @@ from .shapes import (
 )
 from .trigonometric import *  # noqa: F403
 from .windows import convolve, overlapped, windows
+
+# An elementwise op on operands of one shape and dtype has a result of both, and so has what each of its rules makes of them.
+for _op in [*vars(elementwise).values(), *vars(trigonometric).values()]:
+    if isinstance(_op, Op) and not _op._special:
+        _op.exact = _op.partials
+del _op
