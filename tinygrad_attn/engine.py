@@ -27,8 +27,7 @@ MANY = 1 << 14                  # numbers added up into one, from where the roun
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     """The adjoint of broadcasting: sum g over the axes along which an input of this shape was repeated.  A 1 of g's stays a 1."""
-    lead = g.ndim - len(shape)
-    kind = g.dtype.char if g.__class__ is ndarray else ""
+    lead, kind = g.ndim - len(shape), g.dtype.char if g.__class__ is ndarray else ""
     if kind == "e":                                  # in float16 2,048 + 1 is 2,048
         return sum_to(g.astype(np.float32), shape).astype(g.dtype)
     if g.size > MANY and kind and shape and g.size > MANY * math.prod(shape) and (lead or shape[0] == 1) and len(g) > 1:
@@ -201,8 +200,9 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             if hand is not None:
                 grads[hand] = hand_grad
                 heappush(heap, (-hand._record[0], hand))
-        hand, hand_grad, fits = None, None, False
-        own.discard(t)                               # a rule may pass its gradient on by reference, and nothing else holds t any more
+        hand = hand_grad = None
+        if own:
+            own.discard(t)                           # a rule may pass its gradient on by reference, and nothing else holds t any more
         record: Any = t._record                      # its items one by one, since taking it apart with * makes a list
         op, special = record[1], selective or record[5]
         if special:
@@ -219,12 +219,12 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             op.adds(grads[record[6]], g, **record[2])            # a loop over x[0], x[1], ... adds no array of x's size for each
             parts: Any = ()
         elif special or not rules:
-            parts = _parts(t, g, create_graph, wants)
+            parts, fits = _parts(t, g, create_graph, wants), False
         elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b
             first, second = rules[0], rules[1]
-            fits = op.exact is rules and u.__class__ is v.__class__ is ndarray and u.shape == v.shape and u.dtype is v.dtype
+            fits = u.__class__ is ndarray is v.__class__ and op.exact is rules and u.shape == v.shape and u.dtype is v.dtype
             parts = (None if a is u or not a._tracked or first is None else first(g, t._data, u, v),
                      None if b is v or not b._tracked or second is None else second(g, t._data, u, v))
         else:
