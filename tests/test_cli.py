@@ -115,11 +115,17 @@ def test_doctor_names_what_is_missing_and_what_fails(capsys, monkeypatch):
 @pytest.mark.parametrize("core, features, lines", [
     ("Haswell", {"AVX512_SKX": True}, 2), ("Zen", {"X86_V4": True, "AVX512_SKX": False}, 2),
     ("Haswell", {"AVX2": True}, 1), ("SkylakeX", {"AVX512_SKX": True}, 1), ("", {"AVX512_SKX": True}, 0)])
-def test_doctor_says_where_matrix_products_leave_the_processor_unused(core, features, lines, monkeypatch):
-    monkeypatch.setattr(doctor, "product_time", lambda **environment: 1.5 if environment == {"OPENBLAS_CORETYPE": "SkylakeX"} else 3.0)
+@pytest.mark.parametrize("asked", [None, "Haswell"])
+def test_doctor_says_where_matrix_products_leave_the_processor_unused(asked, core, features, lines, monkeypatch):
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    if asked:
+        monkeypatch.setenv("OPENBLAS_CORETYPE", asked)
+    better = {"OPENBLAS_CORETYPE": None if asked else "SkylakeX"}
+    monkeypatch.setattr(doctor, "product_time", lambda **environment: 1.5 if environment == better else 3.0)
     found = doctor.kernels(core, features)
-    assert len(found) == lines and all(core in line for line in found[:1])
-    assert all("OPENBLAS_CORETYPE=SkylakeX" in line and "0.50 of the time" in line for line in found[1:])
+    assert len(found) == lines and all(core in line and ("OPENBLAS_CORETYPE=Haswell" in line) == bool(asked) for line in found[:1])
+    way_out = "Without that variable" if asked else "With OPENBLAS_CORETYPE=SkylakeX in the environment"
+    assert all(way_out in line and "0.50 of the time" in line for line in found[1:])
 
 
 def test_doctor_says_that_the_matrix_library_cannot_be_told(capsys, monkeypatch):
@@ -131,7 +137,7 @@ def test_doctor_says_that_the_matrix_library_cannot_be_told(capsys, monkeypatch)
 
 
 def test_doctor_times_a_product_in_a_process_of_its_own(monkeypatch):
-    assert 1e-6 < doctor.product_time(SOME_VARIABLE="1") < 10
+    assert 1e-6 < doctor.product_time(SOME_VARIABLE="1", ANOTHER=None) < 10
     monkeypatch.setattr(doctor.sys, "executable", "no such program")
     assert len(doctor.kernels("Haswell", {"AVX512_SKX": True})) == 1, "what cannot be timed is not advised"
 

@@ -109,26 +109,28 @@ def blas() -> str:
 
 
 def kernels(core: str, features: dict[str, bool]) -> list[str]:
-    """Which processor OpenBLAS takes this one for; and where it leaves AVX-512 unused, what asking for that would gain.
+    """Which processor OpenBLAS takes this one for; and where it leaves AVX-512 unused, what having that used would gain.
 
-    An OpenBLAS older than the processor falls back on kernels for an older one. Which it uses is settled when NumPy is imported,
-    so the other kernels are timed in a process of their own.
+    Either the environment asks for such kernels, or an OpenBLAS older than the processor falls back on those for an older one.
+    Which it uses is settled when NumPy is imported, so the other kernels are timed in a process of their own.
     """
     if not core:
         return []
-    lines = [f"kernels       OpenBLAS's for {core}"]
+    asked = os.environ.get("OPENBLAS_CORETYPE")
+    lines = [f"kernels       OpenBLAS's for {core}" + (f": the environment has OPENBLAS_CORETYPE={asked}" if asked else "")]
     if core in AVX2 and (features.get("AVX512_SKX") or features.get("X86_V4")):
         try:
-            ratio = product_time(OPENBLAS_CORETYPE=AVX512) / product_time()
+            ratio = product_time(OPENBLAS_CORETYPE=None if asked else AVX512) / product_time()
         except (OSError, ValueError, subprocess.SubprocessError):
             return lines
-        lines.append(f"              This processor has AVX-512, which those do not use. With OPENBLAS_CORETYPE={AVX512} in the\n"
-                     f"              environment a matrix product takes {ratio:.2f} of the time here (float32, 768 x 768, one thread).")
+        otherwise = "Without that variable" if asked else f"With OPENBLAS_CORETYPE={AVX512} in the environment"
+        lines.append(f"              This processor has AVX-512, which those do not use. {otherwise}\n"
+                     f"              a matrix product takes {ratio:.2f} of the time here (float32, 768 x 768, one thread).")
     return lines
 
 
-def product_time(**environment: str) -> float:
-    """Seconds that a matrix product takes in a new process with these variables."""
+def product_time(**environment: str | None) -> float:
+    """Seconds that a matrix product takes in a new process with these variables, and without those that are None."""
     code = """
 import time, numpy as np
 a, times = np.ones((768, 768), np.float32), []
@@ -139,7 +141,8 @@ for _ in range(20):
 print(min(times))"""
     alone = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
     variables = {**os.environ, **alone, **environment}
-    done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True, encoding="utf-8")
+    given = {name: value for name, value in variables.items() if value is not None}
+    done = subprocess.run([sys.executable, "-c", code], env=given, check=True, capture_output=True, encoding="utf-8")
     return float(done.stdout)
 
 

@@ -108,6 +108,7 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
     result: dict[str, Any] = {"machine": report.machine(), "python": platform.python_version(), "rounds": options.rounds, "threads": {}}
+    print(result["machine"], flush=True)
     for threads in options.threads:
         rows = []
         rivals = sorted({r for w in chosen for r in w.rivals}) if options.rivals else []

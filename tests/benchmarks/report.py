@@ -8,18 +8,23 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from tinygrad_attn.threads import blas_core
+
 LABELS = {"torch": "PyTorch", "hips": "HIPS autograd", "mygrad": "MyGrad", "micrograd": "micrograd", "jax": "JAX jit"}
 
 
 def machine() -> str:
-    """The processor and how many cores of it we have."""
+    """The processor, how many cores of it we have, and which processor's kernels NumPy multiplies with."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as f:
             model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), model)
     except OSError:
         pass
-    return f"{model}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    asked = os.environ.get("OPENBLAS_CORETYPE")      # then the products are not those that NumPy's users have
+    kernels = f", OpenBLAS's kernels for {blas_core()}" + (f" (OPENBLAS_CORETYPE={asked} is set)" if asked else "") if blas_core() else ""
+    return f"{model}, {cores} cores{kernels}"
 
 
 def peak(row: dict[str, Any]) -> str:
