@@ -641,7 +641,7 @@ def recipe(name):
     return re.split(r", (?:an|as|before|for|in|of|or|the|when|where|which|with) |; ", text)[0]
 
 
-def agree(got, wanted, ours, theirs):
+def assert_agree(got, wanted, ours, theirs):
     """Value, dtype and, where PyTorch has one, gradient."""
     assert got.dtype == wanted.detach().numpy().dtype and got.shape == wanted.shape
     np.testing.assert_allclose(np.asarray(getattr(got, "data", got)), wanted.detach().numpy(), rtol=2e-5, atol=1e-6)
@@ -685,7 +685,7 @@ def test_what_is_said_of_numpys_functions_does_what_pytorchs_methods_of_that_nam
             if isinstance(wanted, bool):
                 assert got == wanted
             else:
-                agree(got, wanted.detach() if none or name in ("floor_divide", "heaviside") else wanted, ours, theirs)
+                assert_agree(got, wanted.detach() if none or name in ("floor_divide", "heaviside") else wanted, ours, theirs)
         except Exception as wrong:
             wrong.add_note(text)
             raise
@@ -742,7 +742,7 @@ def test_what_stands_for_a_function_of_pytorchs_has_its_value_dtype_and_gradient
     if name in ("lgamma", "digamma"):
         pytest.importorskip("scipy.special")
         exec("import scipy.special; " + hints[name].partition(": ")[2], here)
-    agree(eval(recipe(name), here), eval(theirs, there), ours, there["t"])
+    assert_agree(eval(recipe(name), here), eval(theirs, there), ours, there["t"])
 
 
 def test_what_stands_for_a_function_without_a_gradient_is_its_equal():
@@ -792,7 +792,8 @@ def test_what_stands_for_a_draw_of_pytorchs_has_its_distribution():
     torch.manual_seed(0)                             # the same numbers, of which PyTorch's own function would draw others
     ours, theirs = Tensor(logits, requires_grad=True), torch.tensor(logits, requires_grad=True)
     noise = -torch.log(-torch.log(torch.rand(3)))
-    agree(eval(recipe("gumbel_softmax"), dict(np=np, ta=ta, F=F, t=ours, tau=0.5)), ((theirs + noise) / 0.5).softmax(-1), ours, theirs)
+    drawn = eval(recipe("gumbel_softmax"), dict(np=np, ta=ta, F=F, t=ours, tau=0.5))
+    assert_agree(drawn, ((theirs + noise) / 0.5).softmax(-1), ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
@@ -810,7 +811,7 @@ def test_what_stands_for_a_cell_of_pytorchs_is_its_equal(name):
     if name == "LSTMCell":
         np.testing.assert_allclose(names["c"].numpy(), wanted[1].detach().numpy(), rtol=1e-5, atol=1e-6)
         wanted = wanted[0]
-    agree(names["h"], wanted, ours, theirs)
+    assert_agree(names["h"], wanted, ours, theirs)
 
 
 def test_what_stands_for_lbfgs_batches_a_plateau_and_a_vector_of_parameters():

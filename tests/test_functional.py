@@ -60,15 +60,15 @@ def test_values_and_gradients_are_pytorchs_in_both_precisions(name, data):
         y, expected = sample.ours(*mine), sample.theirs(*theirs)
         value = y.numpy()
         cotangent = random_like(value.shape, 1, dtype)
-        close(value, expected.detach().numpy(), dtype, tolerance, "value")
+        assert_close(value, expected.detach().numpy(), dtype, tolerance, "value")
         if not expected.requires_grad:
             continue
         expected.backward(torch.from_numpy(np.array(cotangent)))
         for i, (g, x) in enumerate(zip(gradients(y, mine, cotangent), theirs, strict=True)):
-            close(g, np.zeros(x.shape, dtype) if x.grad is None else x.grad.numpy(), dtype, tolerance, f"gradient {i}")
+            assert_close(g, np.zeros(x.shape, dtype) if x.grad is None else x.grad.numpy(), dtype, tolerance, f"gradient {i}")
 
 
-def close(a, b, dtype, tolerance, what):
+def assert_close(a, b, dtype, tolerance, what):
     assert a.dtype == dtype and a.shape == b.shape, f"{what}: {a.shape} {a.dtype}, not {b.shape} {np.dtype(dtype)}"
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(b[np.isfinite(b)]).max(initial=0)), err_msg=what)
 
@@ -85,7 +85,7 @@ def slope(f, inputs, direction):
     return (f(*ahead) - f(*behind)) / (2 * STEP)
 
 
-def agree(gradient, direction, measured, what):
+def assert_agree(gradient, direction, measured, what):
     predicted = sum(float((g * v).sum()) for g, v in zip(gradient, direction, strict=True))
     size = 1 + sum(float(np.abs(g * v).sum()) for g, v in zip(gradient, direction, strict=True))
     assert abs(predicted - measured) <= 1e-6 * size, f"{what}: the rule says {predicted}, differences of values say {measured}"
@@ -108,7 +108,7 @@ def test_first_and_second_derivatives_are_the_slopes_of_values(name, data):
 
     for i in range(len(inputs)):
         alone = [v if j == i else np.zeros_like(v) for j, v in enumerate(directions)]
-        agree(gradients(y, mine, cotangent, retain_graph=True), alone, slope(value, inputs, alone), f"gradient {i}")
+        assert_agree(gradients(y, mine, cotangent, retain_graph=True), alone, slope(value, inputs, alone), f"gradient {i}")
     if not y.requires_grad:
         return
 
@@ -121,7 +121,7 @@ def test_first_and_second_derivatives_are_the_slopes_of_values(name, data):
     for i in range(len(inputs)):
         alone = [v if j == i else np.zeros_like(v) for j, v in enumerate(directions)]
         second = gradients(total, mine, np.ones(()), retain_graph=True)
-        agree(second, alone, slope(weighed_gradient, inputs, alone), f"second derivative {i}")
+        assert_agree(second, alone, slope(weighed_gradient, inputs, alone), f"second derivative {i}")
 
 
 # ---- good manners

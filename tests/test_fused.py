@@ -33,7 +33,7 @@ def orders(f, arrays, seed):
     return [y, *gradients, *ta.grad([mixed], [*second, cotangent], allow_unused=True)]
 
 
-def same(op, *arrays, dtype, **static):
+def assert_same(op, *arrays, dtype, **static):
     """The op and its twin agree to second order, in value, shape and dtype. Arrays that are None or boolean are constants."""
     free = [i for i, x in enumerate(arrays) if x is not None and x.dtype != bool]
 
@@ -69,15 +69,15 @@ def normal(dtype):
 @pytest.mark.parametrize("shape", [(), (1,), (3, 7), (2, 1, 5)])
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu(shape, approximate, dtype, normal):
-    same(fused.gelu, normal(*shape), dtype=dtype, approximate=approximate)
-    same(fused.gelu, normal(3, 4).T, dtype=dtype, approximate=approximate)
+    assert_same(fused.gelu, normal(*shape), dtype=dtype, approximate=approximate)
+    assert_same(fused.gelu, normal(3, 4).T, dtype=dtype, approximate=approximate)
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 1, 5), (3, 100_003)])
 def test_silu(shape, dtype, normal):
     if math.prod(shape) < 100:
-        same(fused.silu, normal(*shape), dtype=dtype)
-        same(fused.silu, normal(3, 4).T, dtype=dtype)
+        assert_same(fused.silu, normal(*shape), dtype=dtype)
+        assert_same(fused.silu, normal(3, 4).T, dtype=dtype)
     x, g = (Tensor(3 * normal(*shape), requires_grad=True) for _ in range(2))
     y = fused.silu(x)
     assert x.size < 1 << 15 or F.silu(x)._node.op is fused.silu
@@ -102,9 +102,9 @@ def test_sigmoid_and_silu_far_out(n, dtype):
 @pytest.mark.parametrize("shape", [(), (1,), (3, 7), (2, 1, 5)])
 def test_dropout(shape, p, dtype, normal):
     keep = np.random.default_rng(4).random(shape) >= p
-    same(fused.dropout, normal(*shape), dtype=dtype, keep=keep, p=p)
-    same(fused.dropout, normal(*shape).T, dtype=dtype, keep=keep.T, p=p)
-    same(fused.dropout, normal(*shape[::-1]), dtype=dtype, keep=keep.T, p=p)
+    assert_same(fused.dropout, normal(*shape), dtype=dtype, keep=keep, p=p)
+    assert_same(fused.dropout, normal(*shape).T, dtype=dtype, keep=keep.T, p=p)
+    assert_same(fused.dropout, normal(*shape[::-1]), dtype=dtype, keep=keep.T, p=p)
     assert F.dropout(Tensor(normal(3, 4), requires_grad=True), 0.5)._node.op is fused.dropout
 
 
@@ -112,15 +112,15 @@ def test_dropout(shape, p, dtype, normal):
 @pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 0), ((3, 7, 5), 1), ((3, 7, 5), -1), ((2, 1), 1),
                                          ((5, 131), 0), ((1, 130), 0), ((2, 3, 129), -2), ((2, 3, 64, 2), 1)])
 def test_softmax(op, shape, axis, dtype, normal):
-    same(op, normal(*shape), dtype=dtype, axis=axis)
-    same(op, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis)
+    assert_same(op, normal(*shape), dtype=dtype, axis=axis)
+    assert_same(op, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 1), ((3, 7, 5), (0, -1)), ((3, 7), (0, 1)), ((30, 7, 12), 1)])
 def test_logsumexp(shape, axis, keepdims, dtype, normal):
-    same(fused.logsumexp, normal(*shape), dtype=dtype, axis=axis, keepdims=keepdims)
-    same(fused.logsumexp, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis, keepdims=keepdims)
+    assert_same(fused.logsumexp, normal(*shape), dtype=dtype, axis=axis, keepdims=keepdims)
+    assert_same(fused.logsumexp, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis, keepdims=keepdims)
 
 
 def test_logsumexp_of_extreme_rows(dtype):
@@ -153,9 +153,9 @@ def test_softmax_of_extreme_rows(axis, inner, dtype):
 def test_norms(shape, ndim, dtype, normal):
     x, weight, bias = normal(*shape), normal(*shape[-ndim:]), normal(*shape[-ndim:])
     for w, b in ((weight, bias), (weight, None), (None, None)):
-        same(fused.layer_norm, x, w, b, dtype=dtype, ndim=ndim)
-        same(fused.rms_norm, x, w, dtype=dtype, ndim=ndim)
-    same(fused.layer_norm, np.moveaxis(x, 0, -1), dtype=dtype, eps=0.1)
+        assert_same(fused.layer_norm, x, w, b, dtype=dtype, ndim=ndim)
+        assert_same(fused.rms_norm, x, w, dtype=dtype, ndim=ndim)
+    assert_same(fused.layer_norm, np.moveaxis(x, 0, -1), dtype=dtype, eps=0.1)
 
 
 @pytest.mark.parametrize("width", [2, 64])                              # 64 x 64 are so many products that threads share them
@@ -170,8 +170,8 @@ def test_the_gradient_of_a_bias_over_very_many_rows_keeps_its_digits(width):
 @pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 3)])
 def test_linear(lead, dtype, normal):
     for bias in (normal(4), None):
-        same(fused.linear, normal(*lead, 5), normal(4, 5), bias, dtype=dtype)
-        same(fused.linear, normal(5, *lead).swapaxes(0, -1), normal(5, 5)[:, ::-1], None, dtype=dtype)
+        assert_same(fused.linear, normal(*lead, 5), normal(4, 5), bias, dtype=dtype)
+        assert_same(fused.linear, normal(5, *lead).swapaxes(0, -1), normal(5, 5)[:, ::-1], None, dtype=dtype)
 
 
 def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
@@ -203,7 +203,7 @@ def test_cross_entropy(shape, reduction, dtype, normal):
                 return fused.cross_entropy(x, weight, **static)
 
             loss.__name__, loss.twin = "cross_entropy", lambda x, weight=weight, **static: fused.cross_entropy.twin(x, weight, **static)
-            same(loss, 3 * normal(*shape), dtype=dtype, **settings)
+            assert_same(loss, 3 * normal(*shape), dtype=dtype, **settings)
 
 
 def masks(lead, t, s, normal):
@@ -220,7 +220,7 @@ def test_attention(lead, t, s, causal, dtype, normal):
     keep = np.random.default_rng(1).random((*lead, t, s)) > 0.3
     for mask in masks(lead, t, s, normal):
         for dropout in ({}, {"keep": keep, "keep_scale": 1.4}):
-            same(fused.attention, normal(*lead, t, 4), normal(*lead, s, 4), normal(*lead, s, 3), mask, dtype=dtype,
+            assert_same(fused.attention, normal(*lead, t, 4), normal(*lead, s, 4), normal(*lead, s, 3), mask, dtype=dtype,
                  scale=0.4, is_causal=causal, **dropout)
 
 
@@ -228,23 +228,24 @@ def test_attention(lead, t, s, causal, dtype, normal):
 @pytest.mark.parametrize("lead, t, s", [((), 5, 5), ((1,), 1, 3), ((2, 3), 4, 7), ((2, 2), 7, 3)])
 def test_attention_weights(lead, t, s, causal, dtype, normal):
     for mask in masks(lead, t, s, normal):
-        same(fused.attention_weights, normal(*lead, t, 4), normal(*lead, s, 4), mask, dtype=dtype, scale=0.4, is_causal=causal)
+        assert_same(fused.attention_weights, normal(*lead, t, 4), normal(*lead, s, 4), mask, dtype=dtype, scale=0.4, is_causal=causal)
 
 
 def test_attention_of_inputs_that_broadcast(dtype, normal):
-    same(fused.attention_weights, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(4, 6), dtype=dtype, scale=0.4)
-    same(fused.attention_weights, normal(3, 4, 5), normal(3, 6, 5), np.arange(12).reshape(2, 1, 1, 6) % 5 > 0, dtype=dtype, scale=0.4)
-    same(fused.attention, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(3, 6, 2), normal(4, 6), dtype=dtype, scale=0.4)
-    same(fused.attention, normal(3, 4, 5), normal(3, 6, 5), normal(3, 6, 2), np.ones((2, 1, 1, 6), bool), dtype=dtype, scale=0.4)
-    same(fused.attention, normal(3, 4, 6, 4), normal(3, 4), normal(3, 4), dtype=dtype, scale=0.4)   # 3 keys of 4 numbers, 3 x 4 heads
+    assert_same(fused.attention_weights, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(4, 6), dtype=dtype, scale=0.4)
+    mask = np.arange(12).reshape(2, 1, 1, 6) % 5 > 0
+    assert_same(fused.attention_weights, normal(3, 4, 5), normal(3, 6, 5), mask, dtype=dtype, scale=0.4)
+    assert_same(fused.attention, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(3, 6, 2), normal(4, 6), dtype=dtype, scale=0.4)
+    assert_same(fused.attention, normal(3, 4, 5), normal(3, 6, 5), normal(3, 6, 2), np.ones((2, 1, 1, 6), bool), dtype=dtype, scale=0.4)
+    assert_same(fused.attention, normal(3, 4, 6, 4), normal(3, 4), normal(3, 4), dtype=dtype, scale=0.4)  # 3 keys of 4 numbers, 3 x 4 heads
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_attention(causal, dtype, normal):
     for mask in masks((2, 2), 5, 5, normal):
-        same(fused.packed_attention, normal(2, 5, 24), mask, dtype=dtype, num_heads=2, scale=0.4, is_causal=causal)
+        assert_same(fused.packed_attention, normal(2, 5, 24), mask, dtype=dtype, num_heads=2, scale=0.4, is_causal=causal)
     keep = np.random.default_rng(1).random((2, 3, 5, 5)) > 0.3
-    same(fused.packed_attention, normal(5, 2, 36).swapaxes(0, 1), dtype=dtype, num_heads=3, scale=0.4, keep=keep, keep_scale=1.4)
+    assert_same(fused.packed_attention, normal(5, 2, 36).swapaxes(0, 1), dtype=dtype, num_heads=3, scale=0.4, keep=keep, keep_scale=1.4)
 
 
 def test_heads_merge_without_a_copy():

@@ -43,7 +43,7 @@ def small_blocks(request, monkeypatch):
     threads.set_num_threads(before)
 
 
-def close(found, expected, dtype, factor=1.0):
+def assert_close(found, expected, dtype, factor=1.0):
     found = np.asarray(found)
     assert found.dtype == dtype and found.shape == np.shape(expected)
     np.testing.assert_allclose(found, expected, rtol=0, atol=factor * TOLERANCE[dtype] * (1 + np.abs(expected).max(initial=0)))
@@ -118,7 +118,7 @@ def test_gelu(processor, shape, dtype, tanh):
     rng = np.random.default_rng(0)
     x, g = (np.asarray(3 * rng.standard_normal(shape), dtype) for _ in range(2))
     y, phi = G.gelu(x, tanh=tanh)
-    close(y, true_gelu(x.astype("d"), tanh), dtype)
+    assert_close(y, true_gelu(x.astype("d"), tanh), dtype)
     dx = G.gelu_backward(g, x, phi, tanh=tanh)
     assert dx.dtype == dtype
     np.testing.assert_allclose(dx, slope(lambda x: true_gelu(x, tanh), x, g), atol=1e-5 if dtype == "f" else 1e-8)
@@ -246,11 +246,11 @@ def test_norm(shape, dtype, center):
     x, g = rng.standard_normal((2, *shape)).astype(dtype) * 3 + 2
     for weight, bias in ((None, None), tuple(rng.standard_normal((2, shape[1])).astype(dtype))):
         y, saved = N.norm(x, weight, bias, eps=1e-5, center=center)
-        close(y, true_norm(x.astype("d"), weight, bias, center), dtype, 5)
+        assert_close(y, true_norm(x.astype("d"), weight, bias, center), dtype, 5)
         dx, dweight, dbias = N.norm_backward(g, x, weight, saved, True, True)
-        close(dx, slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g), dtype, 20 if dtype == "f" else 1e6)
-        close(dweight, (g * true_norm(x.astype("d"), None, None, center)).sum(0), dtype, 10)
-        close(dbias, g.astype("d").sum(0), dtype, 10)
+        assert_close(dx, slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g), dtype, 20 if dtype == "f" else 1e6)
+        assert_close(dweight, (g * true_norm(x.astype("d"), None, None, center)).sum(0), dtype, 10)
+        assert_close(dbias, g.astype("d").sum(0), dtype, 10)
     assert N.norm_backward(g, x, weight, saved)[1:] == (None, None)
 
 
@@ -280,12 +280,12 @@ def test_softmax_and_its_logarithm(shape, dtype):
         with np.errstate(all="raise"):
             y, log = S.softmax(x), S.log_softmax(x)
             dx, dlog = S.softmax_backward(g, y), S.log_softmax_backward(g, log)
-        close(y, p, dtype)
-        close(dx, p * (g - (g * p).sum(-1, keepdims=True)), dtype, 5 * size)
+        assert_close(y, p, dtype)
+        assert_close(dx, p * (g - (g * p).sum(-1, keepdims=True)), dtype, 5 * size)
         with np.errstate(divide="ignore"):
-            close(log, x - x.max(-1, keepdims=True, initial=-np.inf) - np.log(
+            assert_close(log, x - x.max(-1, keepdims=True, initial=-np.inf) - np.log(
                 np.exp(x.astype("d") - x.max(-1, keepdims=True, initial=-np.inf)).sum(-1, keepdims=True)), dtype)
-        close(dlog, g - p * g.sum(-1, keepdims=True), dtype, 50 * size)
+        assert_close(dlog, g - p * g.sum(-1, keepdims=True), dtype, 50 * size)
 
 
 def dtype_scale(dtype, size):
@@ -309,7 +309,7 @@ def test_softmax_of_rows_far_from_zero_and_apart(dtype):
     row = np.linspace(-3, 3, 7)
     x = (row + np.array([[0.0], [-8], [-60], [-700], [30], [80], [700], [1e5]])).astype(dtype)
     for part in (x, x[:1], x[1:2], x[2:4], x[4:5], x[5:]):
-        close(S.softmax(part), true_softmax(part.astype("d")), dtype)
+        assert_close(S.softmax(part), true_softmax(part.astype("d")), dtype)
     apart = np.array([[-30.0, -103.0], [-7.5, -100.0], [30.0, -50.0]], dtype)
     assert np.allclose(np.log(S.softmax(apart)[:, 1]), [-73, -92.5, -80], rtol=1e-3), "what is small is not lost"
     assert (S.softmax(np.linspace(-200, 200, 401, dtype=dtype)[:, None]) == 1).all()
@@ -336,10 +336,10 @@ def test_cross_entropy(dtype, smoothing, weighted):
     loss, lse = S.cross_entropy(x, labels, weight, **settings)
     dx = S.cross_entropy_backward(g, x, labels, lse, weight, **settings)
     x[7] = 0
-    close(loss, true(x.astype("d")), dtype, 10)
+    assert_close(loss, true(x.astype("d")), dtype, 10)
     expected = slope(true, x, g)
     assert (dx[7] == 0).all() and (expected[7] == 0).all()
-    close(dx, expected, dtype, 10 if dtype == "f" else 1e6)
+    assert_close(dx, expected, dtype, 10 if dtype == "f" else 1e6)
 
 
 def test_cross_entropy_far_out():
@@ -361,12 +361,12 @@ def test_cross_entropy_far_out():
 def test_product_is_numpys(a, b, dtype):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(a).astype(dtype), rng.standard_normal(b).astype(dtype)
-    close(L.product(x, y), x.astype("d") @ y, dtype)
+    assert_close(L.product(x, y), x.astype("d") @ y, dtype)
     if x.ndim > 1:
         turned = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)      # as x^T in a gradient by weights
-        close(L.product(turned, y), x.astype("d") @ y, dtype)
-        close(L.product(np.repeat(x, 2, axis=-1)[..., ::2], y), x.astype("d") @ y, dtype)
-        close(L.product(np.broadcast_to(x[..., :1, :], x.shape), y), np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y, dtype)
+        assert_close(L.product(turned, y), x.astype("d") @ y, dtype)
+        assert_close(L.product(np.repeat(x, 2, axis=-1)[..., ::2], y), x.astype("d") @ y, dtype)
+        assert_close(L.product(np.broadcast_to(x[..., :1, :], x.shape), y), np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y, dtype)
 
 
 @pytest.mark.parametrize("a, b", [((1, 1), (1, 3)), ((3, 1), (1, 1)), ((1, 1), (1, 1)), ((3, 1), (1, 3)), ((1, 3), (3, 1)),
@@ -408,11 +408,11 @@ def test_product_of_other_numbers_and_shapes_that_do_not_fit():
 def test_linear(m, i, o, dtype):
     rng = np.random.default_rng(0)
     x, w, b, g = (rng.standard_normal(s).astype(dtype) for s in ((m, i), (o, i), o, (m, o)))
-    close(L.linear(x, w, b), x.astype("d") @ w.T + b, dtype)
-    close(L.linear(x, w, None), x.astype("d") @ w.T, dtype)
+    assert_close(L.linear(x, w, b), x.astype("d") @ w.T + b, dtype)
+    assert_close(L.linear(x, w, None), x.astype("d") @ w.T, dtype)
     dx, dw, db = L.linear_backward(g, x, w, True, True, True)
     for found, expected in ((dx, g.astype("d") @ w), (dw, g.astype("d").T @ x), (db, g.astype("d").sum(0))):
-        close(found, expected, dtype)
+        assert_close(found, expected, dtype)
     assert L.linear_backward(g, x, w, False, False, False) == (None, None, None)
     assert L.linear_backward(g, x, w, False, True, False)[1].shape == w.shape
 
@@ -463,8 +463,8 @@ def test_wide_rows_and_the_buffer_of_numpy_afterwards():
         rows.by_rows(lambda s, seen=few: seen.add(np.getbufsize()), 1, width)       # two calls would cost more than they bring
         assert seen == {width // 16 * 16 if 160 <= width <= 4096 else 8192} and few == {np.getbufsize()} == {8192}
         e = np.exp(x - x.max(-1, keepdims=True))
-        close(S.softmax(x), e / e.sum(-1, keepdims=True), "d")
-        close(N.norm(x, None, None, eps=0.0)[0], (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), "d")
+        assert_close(S.softmax(x), e / e.sum(-1, keepdims=True), "d")
+        assert_close(N.norm(x, None, None, eps=0.0)[0], (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), "d")
     with pytest.raises(ZeroDivisionError):
         rows.by_rows(lambda s: 1 / 0, 60, 500)
     assert np.getbufsize() == 8192

@@ -75,7 +75,7 @@ def both(x):
     return x, Tensor(x.detach().numpy(), requires_grad=x.requires_grad)
 
 
-def close(ours, theirs, what):
+def assert_close(ours, theirs, what):
     assert (ours is None) == (theirs is None), f"{what}: {ours} against {theirs}"
     if ours is None:
         return
@@ -98,7 +98,7 @@ def compare(theirs, made, call):
     y_ours = outputs(ours(*[b for _, b in pairs], **{k: b for k, (_, b) in named.items()}))
     assert len(y_ours) == len(y_theirs)
     for i, (a, b) in enumerate(zip(y_ours, y_theirs)):
-        close(a, b, f"output {i}")
+        assert_close(a, b, f"output {i}")
     weigh = [torch.randn_like(y) for y in y_theirs]
     theirs_loss = sum((y * w).sum() for y, w in zip(y_theirs, weigh))
     ours_loss = sum((y * w.numpy()).sum() for y, w in zip(y_ours, weigh))
@@ -107,11 +107,11 @@ def compare(theirs, made, call):
     gradients = 0
     for name, (a, b) in {**{f"input {i}": p for i, p in enumerate(pairs)}, **named}.items():
         if isinstance(a, torch.Tensor) and a.requires_grad:
-            close(b.grad, a.grad, f"gradient of {name}")
+            assert_close(b.grad, a.grad, f"gradient of {name}")
             gradients += 1
     for (name, a), (same, b) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
         assert name == same
-        close(b.grad, a.grad, f"gradient of {name}")
+        assert_close(b.grad, a.grad, f"gradient of {name}")
         gradients += 1
     return gradients
 

@@ -421,7 +421,7 @@ def check(op, function, sample, tolerance):
         if y is None:
             continue
         value = y.numpy() if isinstance(y, Tensor) else np.asarray(y)
-        close(value, expected.detach().numpy(), tolerance, "value")
+        assert_close(value, expected.detach().numpy(), tolerance, "value")
         if expected.requires_grad:
             pairs.append((y, expected, random.standard_normal(value.shape).astype(value.dtype)))
     inputs = leaves([arguments, sample.kwargs], torch.Tensor)
@@ -434,14 +434,14 @@ def check(op, function, sample, tolerance):
     for i, (g, x, h) in enumerate(zip(found, inputs, theirs, strict=True)):
         g = np.zeros(x.shape, x.detach().numpy().dtype) if g is None else g.numpy()
         h = np.zeros(x.shape, x.detach().numpy().dtype) if h is None else h.numpy()
-        close(g, h, 10 * tolerance, f"gradient {i}")
+        assert_close(g, h, 10 * tolerance, f"gradient {i}")
 
 
 ROUGH = {"logcumsumexp": 100}
 """How many times the tolerance PyTorch's own rounding needs: its float32 slopes are off by 0.002 in a sample, by float64."""
 
 
-def close(a, b, tolerance, what):
+def assert_close(a, b, tolerance, what):
     assert a.dtype == b.dtype, f"{what}: dtype {a.dtype}, not {b.dtype}"
     assert a.shape == b.shape, f"{what}: shape {a.shape}, not {b.shape}"
     finite = np.abs(b[np.isfinite(b)])

@@ -49,7 +49,7 @@ def give_gradients(ours, theirs, seed, missing=()):
         q.grad = None if i in missing else torch.tensor(g)
 
 
-def same(ours, theirs, tolerance):
+def assert_same(ours, theirs, tolerance):
     for p, q in zip(ours, theirs):
         assert p.dtype == q.detach().numpy().dtype
         np.testing.assert_allclose(p._data, q.detach().numpy(), rtol=tolerance, atol=tolerance)
@@ -64,7 +64,7 @@ def test_twenty_steps_as_torch(name, settings, dtype, tolerance):
         give_gradients(ours, theirs, step)
         a.step()
         b.step()
-    same(ours, theirs, tolerance)
+    assert_same(ours, theirs, tolerance)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999), (0.5, 0.999)])
@@ -74,7 +74,7 @@ def test_adam_takes_gradients_as_large_as_torch_does(betas):
     ours.grad, theirs.grad = Tensor(np.array([5e20, 1], np.float32)), torch.tensor([5e20, 1])
     optim.Adam([ours], betas=betas).step()
     torch.optim.Adam([theirs], betas=betas).step()
-    same([ours], [theirs], 1e-7)
+    assert_same([ours], [theirs], 1e-7)
 
 
 @pytest.mark.parametrize("kind", [Fraction, np.float32, np.array, Tensor])
@@ -98,7 +98,7 @@ def test_missing_gradients_keep_their_own_count(name, settings):
         give_gradients(ours, theirs, step, missing)
         a.step()
         b.step()
-        same(ours, theirs, 1e-12)
+        assert_same(ours, theirs, 1e-12)
 
 
 def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
@@ -139,7 +139,7 @@ def test_groups_with_settings_of_their_own():
         give_gradients(ours, theirs, step)
         a.step()
         b.step()
-    same(ours, theirs, 1e-12)
+    assert_same(ours, theirs, 1e-12)
     assert [g["lr"] for g in a.param_groups] == [0.05, 1e-3, 0.2]
 
 
@@ -183,7 +183,7 @@ def test_groups_that_are_changed_by_hand(name, settings, change, saved):
             a = fresh
         a.step()
         b.step()
-        same(ours, theirs, 1e-12)
+        assert_same(ours, theirs, 1e-12)
 
 
 def test_a_shallow_copy_sees_the_groups_of_both():
@@ -218,7 +218,7 @@ def test_mixed_dtypes_in_one_group():
         give_gradients(ours, theirs, step)
         a.step()
         b.step()
-    same(ours, theirs, 1e-6)
+    assert_same(ours, theirs, 1e-6)
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -236,9 +236,9 @@ def test_memory_that_others_hold_or_replace_stays_the_parameters(small):
         b.step()
         if step == 1:
             assert ours[0]._data is held
-            same(ours, theirs, 1e-12)
+            assert_same(ours, theirs, 1e-12)
     assert ours[0]._data is not held
-    same(ours, theirs, 1e-12)
+    assert_same(ours, theirs, 1e-12)
 
 
 @pytest.mark.parametrize("groups", [False, True])
@@ -253,7 +253,7 @@ def test_parameters_tied_by_their_data_both_move_the_memory_they_share(name, tie
         give_gradients(ours, theirs, step)
         a.step()
         b.step()
-    same(ours, theirs, 1e-12)
+    assert_same(ours, theirs, 1e-12)
     assert np.array_equal(ours[1].numpy(), tied(ours[0].numpy()))
 
 
@@ -266,7 +266,7 @@ def test_a_parameter_in_two_optimisers():
         for a, b in pairs:
             a.step()
             b.step()
-    same(ours, theirs, 1e-12)
+    assert_same(ours, theirs, 1e-12)
 
 
 def test_a_step_is_a_change_that_a_pending_graph_notices():
@@ -323,7 +323,7 @@ def test_parameters_that_are_frozen_for_a_time_stay_as_they_are_as_torchs(name):
             optimizer.zero_grad()
             (model(data) ** 2).sum().backward()
             optimizer.step()
-    same(ours.parameters(), list(theirs.parameters()), 1e-12)
+    assert_same(ours.parameters(), list(theirs.parameters()), 1e-12)
     assert not np.array_equal(ours[0].weight.numpy(), frozen)
 
 
@@ -486,7 +486,7 @@ def test_state_is_torchs(name, settings):
         give_gradients(ours, theirs, 9)
         fresh.step()
         b.step()
-        same(ours, theirs, 1e-12)
+        assert_same(ours, theirs, 1e-12)
 
 
 @pytest.mark.parametrize("name, settings", [("AdamW", {}), ("Adam", {"decoupled_weight_decay": True, "weight_decay": 0.1})])
@@ -505,7 +505,7 @@ def test_a_state_with_decoupled_decay_is_not_gone_on_with_as_plain_adam(name, se
                 p.data = q.detach().numpy().copy()
             made.step()
             b.step()
-            same(ours, theirs, 1e-12)
+            assert_same(ours, theirs, 1e-12)
 
 
 def test_state_is_a_copy_and_a_refused_one_changes_nothing():
@@ -596,7 +596,7 @@ def test_settings_that_are_switched_on_or_off_later(name, first, later):
         give_gradients(ours, theirs, step)
         a.step()
         b.step()
-        same(ours, theirs, 1e-12)
+        assert_same(ours, theirs, 1e-12)
 
 
 @pytest.mark.parametrize("refused", [1, 3])
@@ -613,7 +613,7 @@ def test_a_step_that_is_refused_counts_for_nobody(refused):
             ours[refused]._data = array
         a.step()
         b.step()
-    same(ours, theirs, 1e-12)
+    assert_same(ours, theirs, 1e-12)
 
 
 # ---- clipping -------------------------------------------------------------------------------------------------------
@@ -751,7 +751,7 @@ def test_a_schedule_as_torchs_lambda_lr_and_resumed():
             schedule = optim.Schedule(a, lambda t: 0.9**t)
             a.load_state_dict(states[0])
             schedule.load_state_dict(states[1])
-    same(ours, theirs, 1e-12)
+    assert_same(ours, theirs, 1e-12)
 
 
 def test_a_group_added_after_the_schedule_was_made_follows_it():

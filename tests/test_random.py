@@ -48,7 +48,7 @@ DRAWS = {
 }
 
 
-def equal(name: str) -> None:
+def assert_equal(name: str) -> None:
     theirs, ours, tolerance = DRAWS[name]
     theirs, ours = theirs().numpy(), ours()._data
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
@@ -60,8 +60,8 @@ def equal(name: str) -> None:
 def test_each_draw_after_a_seed(name, seed):
     torch.manual_seed(seed)
     random.manual_seed(seed)
-    equal(name)
-    equal("rand 2x3x5")  # as many words were consumed
+    assert_equal(name)
+    assert_equal("rand 2x3x5")  # as many words were consumed
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -70,18 +70,18 @@ def test_any_order_of_draws(seed):
     torch.manual_seed(seed)
     random.manual_seed(seed)
     for name in order:
-        equal(name)
+        assert_equal(name)
 
 
 def test_the_spare_normal_survives_other_draws_but_not_a_seed():
     torch.manual_seed(3)
     random.manual_seed(3)
     for name in ("randn 1", "rand 1", "randn 17", "randn float64 5", "randperm 50", "randn 1", "randn 1"):
-        equal(name)
-    equal("randn 1")
+        assert_equal(name)
+    assert_equal("randn 1")
     torch.manual_seed(3)
     random.manual_seed(3)
-    equal("randn 1")
+    assert_equal("randn 1")
 
 
 @pytest.mark.parametrize("low, high", [(-0.04, 0.04), (-1 / 3, 1 / 3), (0.1, 0.9), (-0.5, 1.7), (2, 2)])
@@ -117,7 +117,7 @@ def test_dropout_masks_are_torchs(shape, p):
     random.manual_seed(11)
     theirs = torch.empty(shape).bernoulli_(1 - p).numpy().astype(bool)
     np.testing.assert_array_equal(random.default_generator().bernoulli(shape, 1 - p), theirs)
-    equal("rand 1")
+    assert_equal("rand 1")
     torch.manual_seed(11)
     theirs = torch.nn.functional.dropout(torch.ones(shape), p).numpy() != 0
     np.testing.assert_array_equal(Generator(11).bernoulli(shape, 1 - p), theirs)
@@ -127,7 +127,7 @@ def test_dropout_masks_are_torchs(shape, p):
 def test_unusual_seeds(seed):
     torch.manual_seed(int(seed))
     random.manual_seed(seed)
-    equal("rand 700")
+    assert_equal("rand 700")
 
 
 def test_unseeded_is_torchs_default_seed():
@@ -336,12 +336,12 @@ def test_wrong_calls_are_explained(call, error, text):
 def test_a_whole_encoder_layer_has_torchs_weights():
     torch.manual_seed(42)
     random.manual_seed(42)
-    equal("randn 3x1x4")
+    assert_equal("randn 3x1x4")
     theirs = torch.nn.TransformerEncoderLayer(4, 2, 8).state_dict()
     ours = nn.TransformerEncoderLayer(4, 2, 8).state_dict()
     for name, value in theirs.items():
         np.testing.assert_array_equal(np.asarray(ours[name]), value.numpy(), err_msg=name)
-    equal("rand 700")
+    assert_equal("rand 700")
 
 
 def test_integers_of_the_whole_range():
