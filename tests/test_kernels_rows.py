@@ -169,7 +169,7 @@ def test_log1p(monkeypatch, dtype, at_once):
 # ---- ReLU
 
 @pytest.mark.parametrize("dtype", "efd")
-@pytest.mark.parametrize("shape", [(37,), (5, 3, 7), (0, 4), (7, 11, 401), (3, 100_003)])
+@pytest.mark.parametrize("shape", [(37,), (5, 3, 7), (0, 4), (256,), (257,), (40, 50), (7, 11, 401), (3, 100_003)])
 def test_relu(shape, dtype):
     rng = np.random.default_rng(0)
     x, g = (np.asarray(rng.standard_normal(shape), dtype) for _ in range(2))
@@ -182,7 +182,7 @@ def test_relu(shape, dtype):
     assert y.dtype == R.relu_backward(g, y).dtype == dtype
 
 
-@pytest.mark.parametrize("n", [50, 100_003])
+@pytest.mark.parametrize("n", [50, 1_000, 100_003])
 def test_relu_of_nan_and_of_negative_zero(n):
     x, g = np.full(n, np.nan, "f"), np.arange(n, dtype="f") + 1
     assert np.isnan(R.relu(x)).all() and np.isnan(R.relu(-x)).all()
