@@ -160,7 +160,7 @@ def test_without_standard_output(monkeypatch):
     monkeypatch.setattr(sentence_embeddings, "PACKAGE", "no_such_package")
     monkeypatch.setattr(sys, "argv", ["sentence_embeddings.py"])
     monkeypatch.setattr(sys, "stdout", None)
-    sentence_embeddings.main()
+    assert sentence_embeddings.main() is None
 
 
 def test_ctrl_c_says_so_without_a_traceback(monkeypatch, capsys):

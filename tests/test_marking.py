@@ -232,6 +232,7 @@ def test_a_marker_that_is_killed_while_the_files_process_starts_leaves_no_proces
         time.sleep(0.02)
     marking.kill()
     marking.communicate(timeout=40)                    # as above
+    assert marking.returncode < 0, "it was killed, and had not ended before"
 
 
 def test_a_file_is_marked_where_no_thread_can_be_started(tmp_path):

@@ -953,8 +953,10 @@ def test_no_warnings_in_ordinary_use():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         weights = [leaf(), leaf()]
+        before = weights[0].numpy().copy()
         weights[0].sum().backward()
         optim.AdamW(weights).step()
+    assert (weights[0].numpy() < before).all()
 
 
 class SignMomentum(optim.Optimizer):

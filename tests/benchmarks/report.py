@@ -22,8 +22,8 @@ def machine() -> str:
     except OSError:
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    asked = os.environ.get("OPENBLAS_CORETYPE")      # then the products are not those that NumPy's users have
-    kernels = f", OpenBLAS's kernels for {blas_core()}" + (f" (OPENBLAS_CORETYPE={asked} is set)" if asked else "") if blas_core() else ""
+    core, asked = blas_core(), os.environ.get("OPENBLAS_CORETYPE")       # if asked for, they are not those that NumPy's users have
+    kernels = (f", OpenBLAS's kernels for {core}" if core else "") + (f" (OPENBLAS_CORETYPE={asked} is set)" if asked else "")
     return f"{model}, {cores} cores{kernels}"
 
 
