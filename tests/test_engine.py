@@ -3,6 +3,7 @@
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import sys
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, op, ops
+from tinygrad_attn import Tensor, fused, op, ops
 from tinygrad_attn.errors import INNER
 
 
@@ -948,6 +949,35 @@ def test_most_elementwise_ops_are_among_those():
     assert {"add", "subtract", "multiply", "divide", "power", "maximum", "exp", "log", "tanh", "relu", "sigmoid", "sin"} <= EXACT.keys()
 
 
+JOINT = {name: o for name, o in vars(fused).items() if isinstance(o, ta.engine.Op) and o.exact is not None}
+SETTINGS = {"gelu": [dict(approximate="none"), dict(approximate="tanh")], "softmax": [dict(axis=-1), dict(axis=0)],
+            "log_softmax": [dict(axis=-1), dict(axis=0)], "layer_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)],
+            "rms_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)]}
+
+
+@pytest.mark.parametrize("name", sorted(JOINT))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 1), (3, 2, 5), (4, 1, 300)])
+def test_the_joint_rules_that_nobody_looks_at_return_the_shapes_and_dtypes_of_their_inputs(name, dtype, shape):
+    rng, of = np.random.default_rng(0), JOINT[name]
+    for settings in SETTINGS.get(name, [{}]):
+        rows = shape[-settings.get("ndim", 1):]
+        more = [rows] * (len(of.positional) - 1) if "norm" in name else [(4, shape[-1]), (4,)] if name == "linear" else []
+        for x in (rng.random(shape).astype(dtype), rng.random(shape[::-1]).astype(dtype).T):
+            inputs = [x, *(rng.random(s).astype(dtype) for s in more)]
+            y, saved = of.forward(*inputs, **settings) if of.saves else (of.forward(*inputs, **settings), None)
+            extra = {"saved": saved} if of.saves else {}
+            if "needs" in inspect.signature(of.joint).parameters:
+                extra["needs"] = (True,) * len(inputs)
+            for g in (rng.random(y.shape).astype(dtype), np.broadcast_to(dtype(1), y.shape)):
+                parts = of.joint(g, y, *inputs, **settings, **extra)
+                assert [(part.__class__, part.shape, part.dtype) for part in parts] == [(np.ndarray, a.shape, dtype) for a in inputs]
+
+
+def test_the_layers_that_are_called_most_are_among_those():
+    assert {"linear", "layer_norm", "gelu", "softmax"} <= JOINT.keys()
+
+
 def test_a_rule_that_was_put_in_place_of_an_exact_one_is_looked_at(monkeypatch):
     x, y = leaf(3), leaf(3)
     monkeypatch.setattr(ops.tanh, "partials", (lambda g, y, x: np.ones(2),))
@@ -956,6 +986,9 @@ def test_a_rule_that_was_put_in_place_of_an_exact_one_is_looked_at(monkeypatch):
     monkeypatch.setattr(ops.multiply, "partials", (lambda g, y, a, b: np.ones(4), lambda g, y, a, b: g * a))
     with pytest.raises(ValueError, match=r"'multiply' for input 0 gave a gradient of shape \(4,\)"):
         (x * y).sum().backward()
+    monkeypatch.setattr(fused.softmax, "joint", lambda g, y, x, *, axis: (np.ones(2),))
+    with pytest.raises(ValueError, match=r"'softmax' for input 0 gave a gradient of shape \(2,\), but that input has shape \(3,\)"):
+        fused.softmax(x).sum().backward()
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 1), ()])

@@ -153,7 +153,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str = "backwar
         if output._data.size != 1:
             raise ValueError(f"{caller} without {keyword}= needs a single number, but this is {describe(output)}. Reduce it first, for "
                              f"example with .sum() or .mean(), or pass {keyword}= of shape {shape}.")
-        gradient = np.ones(shape, dtype)
+        gradient = np.ones(shape, dtype) if output._data.__class__ is np.ndarray else dtype.type(1)
     elif not isinstance(gradient, Variable):
         refuse_mask(caller, gradient)
         given, gradient = gradient, np.asarray(gradient)
@@ -189,7 +189,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
         for t, g in found.items():
             if t._tracked:                           # it may have been frozen after the forward pass
-                if not isinstance(g, np.generic):    # single numbers are many and cannot change
+                if not (t in own and g.dtype is t._data.dtype or isinstance(g, np.generic)):       # single numbers cannot change
                     g = _unshared(g, t, own)
                 while True:
                     old = None if t._grad is None else t._gradient()

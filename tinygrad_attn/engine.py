@@ -81,15 +81,10 @@ clone.vjp(lambda g, y, x: g)
 
 def _parts(t: Variable, g: Any, create_graph: bool, wants: Any) -> Sequence[Any]:
     """The gradients of all inputs of the op that made t, None where none is wanted; as recorded tensors under `create_graph`."""
-    _, op, static, saved, _, _, *inputs = t._record  # type: ignore[misc]
-    args, needs = [], []
-    for x in inputs:
-        if isinstance(x, Variable):
-            needs.append(x._tracked and (wants is None or id(x) in wants))
-            args.append(x if create_graph else x._data)
-        else:
-            needs.append(False)
-            args.append(x)
+    record: Any = t._record
+    op, static, saved, inputs = record[1], record[2], record[3], record[6:]
+    args = inputs if create_graph else [x._data if isinstance(x, Variable) else x for x in inputs]
+    needs = [isinstance(x, Variable) and x._tracked and (wants is None or id(x) in wants) for x in inputs]
     if create_graph and op.twin is not None:         # differentiate the composite that says the same
         copies = [clone(x) if isinstance(x, Variable) and x._tracked else x for x in inputs]
         leaves = [x for x in copies if isinstance(x, Variable) and x._tracked]
@@ -178,7 +173,8 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
     leads, beside = (set(), None) if wanted is None else _leading_to(roots, wanted, stop)
     wants = None if goal is None else goal | leads   # the ids a gradient is worth computing for; None: all
     heap: list[tuple[int, Variable]] = []            # newest first
-    grads, done = dict[Variable, Any](), dict[Variable, Any]()       # what has come so far, and what is complete and was asked for
+    grads: dict[Variable, Any] = {}                  # what has come so far,
+    done: dict[Variable, Any] = {}                   # and what is complete and was asked for
     hand: Any = None                                 # one stays out of both, with its gradient: in a chain it is always the next
     hand_grad: Any = None
     own: set[Variable] = set()                       # those whose gradient was allocated here, so that we may add in place
@@ -219,7 +215,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             op.adds(grads[record[6]], g, **record[2])            # a loop over x[0], x[1], ... adds no array of x's size for each
             parts: Any = ()
         elif special or not rules:
-            parts, fits = _parts(t, g, create_graph, wants), False
+            parts, fits = _parts(t, g, create_graph, wants), op.joint is not None and op.exact is op.joint
         elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b

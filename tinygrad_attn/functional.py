@@ -116,8 +116,9 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     Raises ValueError where they do not fit, TypeError for weights that are no arrays and an eps that is no number.  (Ba et al. 2016,
     arXiv:1607.06450)
     """
-    eps = arguments.check_number(eps, "layer_norm", "eps")
-    x = real(x, "layer_norm")
+    if eps.__class__ is float and fused.fits_norm(x, normalized_shape, weight, bias):    # asked first, since it usually does
+        return fused.layer_norm(x, weight, bias, ndim=len(normalized_shape), eps=eps)    # type: ignore[arg-type]
+    eps, x = arguments.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     norm = fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference
     return norm(x, weight, bias, ndim=ndim, eps=eps)
@@ -206,8 +207,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
     x = real(x, "dropout")
     p = float(p)                                     # 1 / (1 - p) in float16 would be rough
     keep = draw_keep(x, p) if p < 1 else np.zeros(x.shape, bool)
-    drop = fused.dropout if fused.fits(x) else reference.dropout_reference
-    return drop(x, keep=keep, p=p)
+    return (fused.dropout if fused.fits(x) else reference.dropout_reference)(x, keep=keep, p=p)
 
 
 # ---- losses

@@ -56,6 +56,20 @@ def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
     return b is None or b.__class__ is ndarray and b.dtype == a.dtype and b.shape == w.shape[:1]
 
 
+def fits_norm(x: Any, shape: Any, *parameters: Any) -> bool:
+    """Does `fits` hold, and is the shape a tuple that x's shape ends with and that the parameters have? Likewise one look."""
+    a = x._data if isinstance(x, Variable) else x
+    if not (a.__class__ is ndarray and a.dtype in FAST and a.size and shape.__class__ is tuple and shape):
+        return False
+    if a.shape[-len(shape):] != shape:
+        return False
+    for parameter in parameters:
+        p = parameter._data if isinstance(parameter, Variable) else parameter
+        if p is not None and not (p.__class__ is ndarray and p.dtype == a.dtype and p.shape == shape):
+            return False
+    return True
+
+
 def _matrix(x: ndarray) -> ndarray:
     """x as a contiguous matrix of its last axis. A cotangent may be one number, broadcast; products with that are slow."""
     x = contiguous(x)
@@ -323,3 +337,9 @@ def _packed_attention(g, y, packed, mask=None, *, num_heads, scale, is_causal, k
     *_, dmask = attention_kernel.attention_backward(g, y, q, k, v, saved, scale=scale, keep=keep, keep_scale=keep_scale,
                                                     mask_shape=mask.shape if needs[1:] == (True,) else None, dq=dq, dk=dk, dv=dv)
     return dpacked, dmask
+
+
+# What these rules return has the shape and the dtype of its input, so the sweep does not ask each array.
+for _op in (gelu, silu, softmax, log_softmax, layer_norm, rms_norm, linear):
+    _op.exact = _op.joint
+del _op

@@ -131,7 +131,8 @@ class Op:
         self._joint_asks_needs = False
         # Adds the first input's gradient to an array that is ours, `(total, g, **static)`, where few of its elements are not 0.
         self.adds: Callable[..., Any] | None = None
-        self.exact: Any = None                       # the rules whose result need not be looked at where all shapes and dtypes are one
+        # The rules whose results need not be looked at where all shapes and dtypes are one; a joint one's never.
+        self.exact: Any = None
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         self.signature = inspect.Signature() if isinstance(forward, ufunc) else inspect.signature(forward)
         parameters = tuple(self.signature.parameters.values())
@@ -187,7 +188,8 @@ class Op:
 
     def __call__(self, *inputs: Any, **static: Any) -> Any:
         here = local.context
-        if self.exact is not None and len(inputs) == 1 and isinstance(inputs[0], Variable) and not (static or handed_out or here.observers):
+        quick = self.exact is self.partials and not (static or handed_out or here.observers)
+        if quick and len(inputs) == 1 and isinstance(inputs[0], Variable):
             try:                                     # the usual case of one operand, spelled out, as two are in `operators`
                 t = constant(self.forward(inputs[0]._data))
                 if inputs[0]._tracked and here.recording:
@@ -315,15 +317,15 @@ class Op:
 
     def _bind(self, inputs: tuple, static: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Positional inputs given by keyword take their place; keyword-only arguments get their defaults."""
+        if not static.keys().isdisjoint(self.positional):
+            try:
+                bound = self.signature.bind(*inputs, **static)
+            except TypeError as error:               # an input is missing, or given twice
+                raise TypeError(f"{self.__name__}: {error}.") from None
+            bound.apply_defaults()
+            inputs = tuple(bound.arguments[k] for k in self.positional)
+            static = {k: v for k, v in static.items() if k not in self.positional}
         for name, value in static.items():
-            if name in self.positional:
-                try:
-                    bound = self.signature.bind(*inputs, **static)
-                except TypeError as error:           # an input is missing, or given twice
-                    raise TypeError(f"{self.__name__}: {error}.") from None
-                bound.apply_defaults()
-                inputs = tuple(bound.arguments[k] for k in self.positional)
-                return self._bind(inputs, {k: v for k, v in static.items() if k not in self.positional})
             if isinstance(value, Variable):
                 raise no_setting(self.__name__, name, value)
         return inputs, ({**self.defaults, **static} if self.defaults else static)

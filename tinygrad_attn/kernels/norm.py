@@ -8,6 +8,8 @@ once its part along h, and in layer norm its mean, are taken out: dx = r * (d - 
 and var make extra copies; x @ (1/n, ..., 1/n) is the same sum at a third of the time.
 """
 
+import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +29,12 @@ class Norm(NamedTuple):
     reciprocal: ndarray         # (rows,), 1 / sqrt(var + eps)
 
 
+@lru_cache(maxsize=32)
+def _numbers(n: int, eps: float, dtype: np.dtype) -> tuple[ndarray, ndarray]:
+    """sqrt(n) and n eps, as arrays: a number of Python's beside a few rows takes as long as another call."""
+    return np.array(math.sqrt(n), dtype), np.array(n * eps, dtype)
+
+
 def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float, center: bool = True) -> tuple[ndarray, Norm]:
     """Normalise the rows of x (rows, n); weight and bias (n,) or None; layer norm if `center`, else root mean square."""
     rows, n = x.shape
@@ -34,21 +42,21 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     y = empty(x.shape, dtype)
     mean = np.empty(rows, dtype) if center else None
     reciprocal = np.empty(rows, dtype)
-    average = averaging(n, dtype)
+    average, (root, share) = averaging(n, dtype), _numbers(n, eps, dtype)
 
     def run(s: slice) -> None:
         block, r, centred = y[s], reciprocal[s], x[s]
         if mean is not None:
+            m = mean[s]
             if n < LONG:
-                np.dot(x[s], average, out=mean[s])
+                np.dot(centred, average, out=m)
             else:
-                np.mean(x[s], axis=1, out=mean[s])
-            centred = np.subtract(x[s], mean[s, None], out=block)
+                np.mean(centred, axis=1, out=m)
+            centred = np.subtract(centred, m[:, None], out=block)
         np.vecdot(centred, centred, out=r)
-        r *= 1 / n
-        r += eps
+        r += share                                      # sqrt(n) / sqrt(r + n eps), one call less than 1 / sqrt(r / n + eps)
         np.sqrt(r, out=r)
-        np.reciprocal(r, out=r)
+        np.divide(root, r, out=r)
         np.multiply(centred, r[:, None], out=block)
         if weight is not None:
             block *= weight

@@ -86,6 +86,12 @@ def _turned(x: ndarray, rows: int) -> ndarray:
     return transposed(x) if rows > 8 and x.shape[-1] < 64 else x.swapaxes(-1, -2)
 
 
+def _sums(weights: ndarray, one: ndarray) -> ndarray:
+    """The sum of each row: one product, where `weights @ one` makes one for each head."""
+    return weights.reshape(-1, len(one)).dot(one).reshape(weights.shape[:-1])
+
+
+@np.errstate(**QUIET)
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
             out: ndarray) -> Whole:
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
@@ -102,17 +108,17 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
             weights *= factor
             mask.add(weights, at, rows, columns)
             mask.exp(weights, out=weights)
-            total = unmasked = weights @ one[columns]
+            total = unmasked = _sums(weights, one[columns])
             if mask.multiplies:
                 mask.multiply(weights, at, rows, columns)
-                total = weights @ one[columns]
+                total = _sums(weights, one[columns])
             if not in_range(total, unmasked):
                 np.matmul(scaled(queries, scale), keys, out=weights)
                 mask.add(weights, at, rows, columns)
                 mask.hide(weights, at, rows, columns)
                 weights -= row_maximum(weights)
                 np.exp(weights, out=weights)
-                total = weights @ one[columns]
+                total = _sums(weights, one[columns])
                 total[total == 0] = np.inf
             weights *= np.reciprocal(total, out=total)[..., None]
             saved[n].append(weights)
@@ -121,11 +127,11 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
             else:
                 np.multiply(weights * keep[(*at, rows, columns)] @ values, q.dtype.type(keep_scale), out=result)
 
-    with np.errstate(**QUIET):
-        tasks(run, len(cut.blocks), cut.shared)
+    tasks(run, len(cut.blocks), cut.shared)
     return Whole(cut, saved)
 
 
+@np.errstate(under="ignore")
 def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Whole, scale: float,
              keep: ndarray | None, keep_scale: float, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None) -> None:
     """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
@@ -156,8 +162,7 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
             np.matmul(ds, k[there], out=dq[here])
             _add(ds.swapaxes(-1, -2), q[here], dk[there], rows.stop == length)
 
-    with np.errstate(under="ignore"):
-        tasks(run, len(cut.blocks), cut.shared and dmask is None)  # blocks may add to the same entries of dmask
+    tasks(run, len(cut.blocks), cut.shared and dmask is None)  # blocks may add to the same entries of dmask
 
 
 def _add(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
