@@ -116,12 +116,9 @@ def layer_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None
     Raises ValueError where they do not fit, TypeError for weights that are no arrays and an eps that is no number.  (Ba et al. 2016,
     arXiv:1607.06450)
     """
-    if eps.__class__ is float and fused.fits_norm(x, normalized_shape, weight, bias):    # asked first, since it usually does
-        return fused.layer_norm(x, weight, bias, ndim=len(normalized_shape), eps=eps)    # type: ignore[arg-type]
     eps, x = arguments.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
-    norm = fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference
-    return norm(x, weight, bias, ndim=ndim, eps=eps)
+    return (fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference)(x, weight, bias, ndim=ndim, eps=eps)
 
 
 @own_names
@@ -136,8 +133,7 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = arguments.check_number(float(np.finfo(np.result_type(x.dtype, np.float32)).eps) if eps is None else eps, "rms_norm", "eps")
-    norm = fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference
-    return norm(x, weight, ndim=ndim, eps=eps)
+    return (fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference)(x, weight, ndim=ndim, eps=eps)
 
 
 # ---- tables, products, dropout
