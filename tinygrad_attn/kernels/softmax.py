@@ -120,7 +120,8 @@ def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *,
 
     def run(s: slice) -> None:
         block = x[s]
-        top, total = sums[:, s] = _exponentials(block, np.empty_like(block))
+        top, total = _exponentials(block, np.empty_like(block))
+        sums[0, s], sums[1, s] = top, total
         t = target[s]
         lse = np.log(total)                             # of the row minus its maximum
         part = lse - (block.reshape(-1).take(_places(t, classes)) - top)
