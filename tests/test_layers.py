@@ -7,6 +7,7 @@ other, but not in a circle.
 
 import ast
 import graphlib
+import re
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -175,3 +176,9 @@ def test_no_module_is_longer_than_one_idea():
     assert lines
     long = {module: count for module, count in lines.items() if count > limit(module)}
     assert not long, f"over the limit ({MODULE_LINES} lines, engine {ENGINE_LINES}): {long}"
+
+
+def test_the_page_of_ops_names_each_of_its_files():
+    page = (ROOT / "docs" / "engine" / "08-ops.md").read_text("utf-8")
+    told = page.split("They lie in files by kind:")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", told)) == {file.stem for file in (ROOT / PACKAGE / "ops").glob("*.py")} - {"__init__"}
