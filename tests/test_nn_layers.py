@@ -213,3 +213,42 @@ def test_feed_forward_is_its_equation():
     x = ta_random.randn(2, 3).numpy()
     w1, b1, w2, b2 = (p.numpy() for p in layer.parameters())
     np.testing.assert_allclose(layer(x).numpy(), np.tanh(x @ w1.T + b1) @ w2.T + b2, rtol=1e-5, atol=1e-6)
+
+
+OPERANDS = {"as usual": lambda x: x, "an array": lambda x: x.numpy(), "float64": lambda x: x.astype(np.float64),
+            "float16": lambda x: x.astype(np.float16), "turned": lambda x: x.swapaxes(0, 1), "no rows": lambda x: x[:0],
+            "one row": lambda x: x[0, 0], "integers": lambda x: np.rint(x).astype(np.int64)}
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
+@pytest.mark.parametrize("parameters", [np.float32, np.float64])
+def test_the_one_look_of_linear_and_layer_norm_changes_nothing(kind, parameters):
+    x = OPERANDS[kind](ta_random.randn(3, 2, 4, requires_grad=True))
+    like = x if x.dtype.kind == "f" else x.astype(parameters)
+    linear, norm, plain = (layer.astype(parameters) for layer in (nn.Linear(4, 5), nn.LayerNorm(4), nn.LayerNorm((2, 4), bias=False)))
+    pairs = [(linear(x), F.linear(like, linear.weight, linear.bias)), (norm(x), F.layer_norm(like, (4,), norm.weight, norm.bias))]
+    if x.ndim == 3 and x.shape[1] == 2:
+        pairs.append((plain(x), F.layer_norm(like, (2, 4), plain.weight)))
+    for ours, expected in pairs:
+        assert ours.dtype == expected.dtype and ours.shape == expected.shape and np.array_equal(ours.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("name, value, shape, text", [
+    ("weight", np.ones(3), (3, 4), r"layer_norm: weight must have the shape normalized_shape = \(4,\), got .*\(3,\)"),
+    ("bias", np.ones((1, 4)), (3, 4), r"layer_norm: bias must have the shape normalized_shape = \(4,\), got .*\(1, 4\)"),
+    ("normalized_shape", (2, 4), (3, 4), r"normalized_shape \(2, 4\) must be the last sizes of the input"),
+    ("normalized_shape", (), (3, 4), r"normalized_shape \(\) must be the last sizes of the input"),
+    ("normalized_shape", (), (), r"normalized_shape \(\) must be the last sizes of the input"),
+])
+def test_a_norm_whose_parts_were_changed_says_what_no_longer_fits(name, value, shape, text):
+    norm = nn.LayerNorm(4, elementwise_affine=name != "normalized_shape")
+    setattr(norm, name, nn.Parameter(value, dtype=np.float32) if isinstance(value, np.ndarray) else value)
+    with pytest.raises(ValueError, match=text):
+        norm(np.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize("eps", [0, 1, np.float32(0.1), np.array(0.1), 0.1])
+def test_a_norm_takes_any_number_as_its_eps(eps):
+    norm, x = nn.LayerNorm(4), ta_random.randn(3, 4)
+    norm.eps = eps
+    assert np.array_equal(norm(x).numpy(), F.layer_norm(x, 4, norm.weight, norm.bias, float(eps)).numpy())
