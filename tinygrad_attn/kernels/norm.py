@@ -42,7 +42,7 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
     y = empty(x.shape, dtype)
     mean = np.empty(rows, dtype) if center else None
     reciprocal = np.empty(rows, dtype)
-    average, (root, share) = averaging(n, dtype), _numbers(n, eps, dtype)
+    average, (root, n_eps) = averaging(n, dtype), _numbers(n, eps, dtype)
 
     def run(s: slice) -> None:
         block, r, centred = y[s], reciprocal[s], x[s]
@@ -54,7 +54,7 @@ def norm(x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float
                 np.mean(centred, axis=1, out=m)
             centred = np.subtract(centred, m[:, None], out=block)
         np.vecdot(centred, centred, out=r)
-        r += share                                      # sqrt(n) / sqrt(r + n eps), one call less than 1 / sqrt(r / n + eps)
+        r += n_eps                                      # sqrt(n) / sqrt(r + n eps), one call less than 1 / sqrt(r / n + eps)
         np.sqrt(r, out=r)
         np.divide(root, r, out=r)
         np.multiply(centred, r[:, None], out=block)
