@@ -177,7 +177,7 @@ def cross_entropy(x, weight=None, *, target, ignore_index=-100, reduction="mean"
         counted = labels if seen is None else labels[seen]
         total = x.dtype.type((counted.size if weight is None else weight[counted].sum()) or np.nan)   # all ignored: NaN, as in PyTorch
         y = y / total
-    return np.asarray(y, x.dtype), (labels, seen, sums, total)
+    return y, (labels, seen, sums, total)
 
 
 @cross_entropy.vjp_all

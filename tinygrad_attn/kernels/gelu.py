@@ -20,6 +20,7 @@ TANH = (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715)
 BY_EXP = EXP is np.exp          # and -2 is multiplied into what w is made of
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
     """(y, Phi) with y = x * Phi(x); `tanh` takes the approximation by tanh. Any shape, float32 or float64."""
     number, factor = x.dtype.type, -2.0 if BY_EXP else 1.0
@@ -44,11 +45,11 @@ def gelu(x: ndarray, *, tanh: bool = False) -> tuple[ndarray, ndarray]:
                 p += 0.5
         np.multiply(x, p, out=y)
 
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        y, phi = by_elements(run, x, results=2)
+    y, phi = by_elements(run, x, results=2)
     return y, phi
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -> ndarray:
     """g * (Phi + x Phi'), where Phi'(x) = exp(-x^2 / 2) / sqrt(2 pi), or Phi (1 - Phi) du/dx in the tanh formula."""
     number = x.dtype.type
@@ -70,5 +71,4 @@ def gelu_backward(g: ndarray, x: ndarray, phi: ndarray, *, tanh: bool = False) -
         d += p
         d *= g
 
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return by_elements(run, g, x, phi)[0]
+    return by_elements(run, g, x, phi)[0]

@@ -24,12 +24,13 @@ def _logistic(x: ndarray, out: ndarray) -> ndarray:
     return falling(np.negative(x, out=out))
 
 
+@np.errstate(over="ignore", under="ignore")
 def sigmoid(x: ndarray) -> ndarray:
     """1 / (1 + e^-x); any shape, float32 or float64."""
-    with np.errstate(over="ignore", under="ignore"):
-        return by_elements(_logistic, x)[0]
+    return by_elements(_logistic, x)[0]
 
 
+@np.errstate(under="ignore")
 def sigmoid_backward(g: ndarray, y: ndarray) -> ndarray:
     """g y (1 - y), of their shape."""
     def run(g: ndarray, y: ndarray, dx: ndarray) -> None:
@@ -37,17 +38,17 @@ def sigmoid_backward(g: ndarray, y: ndarray) -> ndarray:
         dx *= y
         dx *= g
 
-    with np.errstate(under="ignore"):
-        return by_elements(run, g, y)[0]
+    return by_elements(run, g, y)[0]
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def silu(x: ndarray) -> tuple[ndarray, ndarray]:
     """(x s, s) with s = 1 / (1 + e^-x); any shape, float32 or float64."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        y, logistic = by_elements(lambda x, y, s: np.multiply(x, _logistic(x, s), out=y), x, results=2)
+    y, logistic = by_elements(lambda x, y, s: np.multiply(x, _logistic(x, s), out=y), x, results=2)
     return y, logistic
 
 
+@np.errstate(under="ignore", invalid="ignore")
 def silu_backward(g: ndarray, x: ndarray, logistic: ndarray) -> ndarray:
     """g s (1 + x (1 - s)), of their shape, for s as `silu` gave it."""
     def run(g: ndarray, x: ndarray, s: ndarray, dx: ndarray) -> None:
@@ -57,5 +58,4 @@ def silu_backward(g: ndarray, x: ndarray, logistic: ndarray) -> ndarray:
         dx *= s
         dx *= g
 
-    with np.errstate(under="ignore", invalid="ignore"):
-        return by_elements(run, g, x, logistic)[0]
+    return by_elements(run, g, x, logistic)[0]

@@ -22,6 +22,7 @@ from .scores import HIGH, largest, ones, smallest
 LOW = 1e-3                      # of a row's sum: below, or above HIGH, its largest number is subtracted first
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def softmax(x: ndarray) -> ndarray:
     """Softmax of the rows of x (rows, n); a row of -inf gives NaN."""
     y = empty(x.shape, x.dtype)
@@ -36,11 +37,11 @@ def softmax(x: ndarray) -> ndarray:
             total = _exponentials(x[s], block)[1]
         block /= total[:, None]                         # and not times 1 / total, so that a row of one number gives 1
 
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        by_rows(run, *x.shape)
+    by_rows(run, *x.shape)
     return y
 
 
+@np.errstate(under="ignore")
 def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     """y * (g - rowsum(g * y))."""
     dx = empty(y.shape, y.dtype)
@@ -49,8 +50,7 @@ def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
         np.subtract(g[s], row_dots(g[s], y[s])[:, None], out=dx[s])
         dx[s] *= y[s]
 
-    with np.errstate(under="ignore"):
-        by_rows(run, *y.shape)
+    by_rows(run, *y.shape)
     return dx
 
 
@@ -65,6 +65,7 @@ def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     return top[:, 0], out.dot(ones(x.shape[1], x.dtype))
 
 
+@np.errstate(under="ignore", invalid="ignore", divide="ignore")
 def log_softmax(x: ndarray) -> ndarray:
     """x - logsumexp(x) for the rows of x (rows, n)."""
     y = empty(x.shape, x.dtype)
@@ -74,11 +75,11 @@ def log_softmax(x: ndarray) -> ndarray:
         np.subtract(x[s], top[:, None], out=y[s])
         y[s] -= np.log(total)[:, None]
 
-    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
-        by_rows(run, *x.shape)
+    by_rows(run, *x.shape)
     return y
 
 
+@np.errstate(under="ignore")
 def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     """g - softmax * rowsum(g), from y = log(softmax)."""
     dx = empty(y.shape, y.dtype)
@@ -90,8 +91,7 @@ def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
         block *= -g[s].dot(one)[:, None]
         block += g[s]
 
-    with np.errstate(under="ignore"):
-        by_rows(run, *y.shape)
+    by_rows(run, *y.shape)
     return dx
 
 
@@ -106,6 +106,7 @@ def _places(target: ndarray, classes: int) -> ndarray:
     return target.astype(np.intp, copy=False) + np.arange(0, len(target) * classes, classes)
 
 
+@np.errstate(under="ignore", invalid="ignore", divide="ignore")
 def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *, seen: ndarray | None = None,
                   smoothing: float = 0.0) -> tuple[ndarray, ndarray]:
     """(loss of each row, sums) for logits x (rows, classes) and class indices target (rows,).
@@ -133,11 +134,11 @@ def cross_entropy(x: ndarray, target: ndarray, weight: ndarray | None = None, *,
             part += (lse * w.sum() - (block - top[:, None]).dot(w)) * x.dtype.type(smoothing / classes)
         loss[s] = part if seen is None else np.where(seen[s], part, 0)
 
-    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
-        by_rows(run, rows, classes)
+    by_rows(run, rows, classes)
     return loss, sums
 
 
+@np.errstate(under="ignore", invalid="ignore")
 def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarray, weight: ndarray | None = None, *,
                            seen: ndarray | None = None, smoothing: float = 0.0) -> ndarray:
     """The gradient by the logits for cotangents g (rows,) of the row losses."""
@@ -164,6 +165,5 @@ def cross_entropy_backward(g: ndarray, x: ndarray, target: ndarray, sums: ndarra
         if seen is not None:
             block[~seen[s]] = 0                         # also where an ignored row's logits are not finite
 
-    with np.errstate(under="ignore", invalid="ignore"):
-        by_rows(run, rows, classes)
+    by_rows(run, rows, classes)
     return dx

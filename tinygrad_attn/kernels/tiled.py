@@ -72,6 +72,7 @@ class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
         return self[shape]
 
 
+@np.errstate(**QUIET)
 def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: ndarray | None, keep_scale: float,
             out: ndarray, room: int = 0) -> Tiled:
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv); so many weights may be kept."""
@@ -148,8 +149,7 @@ def forward(q: ndarray, k: ndarray, v: ndarray, mask: Mask, scale: float, keep: 
             np.multiply(result, (dtype.type(keep_scale) / total)[:, None], out=out[at][rows])
         spare.append(space)
 
-    with np.errstate(**QUIET):
-        tasks(run, len(heads) * shares)
+    tasks(run, len(heads) * shares)
     return Tiled(lse, maxima if shifted.any() else maxima[..., :0].copy(), shifted, kept)
 
 
@@ -215,6 +215,7 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
         return self[shape]
 
 
+@np.errstate(under="ignore")
 def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved: Tiled, mask: Mask, scale: float,
              keep: ndarray | None, keep_scale: float, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None) -> None:
     """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
@@ -291,25 +292,24 @@ def backward(g: ndarray, out: ndarray, q: ndarray, k: ndarray, v: ndarray, saved
         np.multiply(dqueries, number(scale), out=dqs[share][at])
         spare.append(space)
 
-    with np.errstate(under="ignore"):
-        tasks(run, len(heads) * shares, dmask is None)          # heads may add to the same entries of dmask
-        for other in dqs[1:]:
-            dq += other
+    tasks(run, len(heads) * shares, dmask is None)          # heads may add to the same entries of dmask
+    for other in dqs[1:]:
+        dq += other
 
 
+@np.errstate(**QUIET)           # as forward: what is hidden may overflow
 def weights(q: ndarray, k: ndarray, mask: Mask, scale: float) -> ndarray:
     """The normalised weights, (..., T, S): the one thing here that takes T x S memory.
 
     By sums of their own: one large product rounds scores otherwise than the tiles of which lse is the sum, and large ones by more than 1.
     """
     at = (slice(None),) * (q.ndim - 2)
-    with np.errstate(**QUIET):                              # as forward: what is hidden may overflow
-        w = np.matmul(scaled(q, scale), transposed(k))
-        mask.add(w, at)
-        mask.hide(w, at)
-        w -= row_maximum(w)
-        np.exp(w, out=w)
-        total = w.sum(-1, keepdims=True)
-        total[total == 0] = 1                               # a row that sees nothing
-        w /= total
+    w = np.matmul(scaled(q, scale), transposed(k))
+    mask.add(w, at)
+    mask.hide(w, at)
+    w -= row_maximum(w)
+    np.exp(w, out=w)
+    total = w.sum(-1, keepdims=True)
+    total[total == 0] = 1                               # a row that sees nothing
+    w /= total
     return w
