@@ -930,7 +930,7 @@ def test_an_assigned_gradient_that_only_the_default_dtype_cannot_hold_is_no_over
             Tensor([1.0, 1.0], requires_grad=True).grad = [1e300, 1.0]
 
 
-EXACT = {name: o for name, o in vars(ops).items() if isinstance(o, ta.engine.Op) and o.exact is not None}
+EXACT = {name: o for name, o in vars(ops).items() if isinstance(o, ta.engine.Op) and o.exact}
 
 
 @pytest.mark.parametrize("name", sorted(EXACT))
@@ -949,7 +949,7 @@ def test_most_elementwise_ops_are_among_those():
     assert {"add", "subtract", "multiply", "divide", "power", "maximum", "exp", "log", "tanh", "relu", "sigmoid", "sin"} <= EXACT.keys()
 
 
-JOINT = {name: o for name, o in vars(fused).items() if isinstance(o, ta.engine.Op) and o.exact is not None}
+JOINT = {name: o for name, o in vars(fused).items() if isinstance(o, ta.engine.Op) and o.exact}
 SETTINGS = {"gelu": [dict(approximate="none"), dict(approximate="tanh")], "softmax": [dict(axis=-1), dict(axis=0)],
             "log_softmax": [dict(axis=-1), dict(axis=0)], "layer_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)],
             "rms_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)]}

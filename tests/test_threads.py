@@ -485,6 +485,7 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_the_workers_free(nth, monkeyp
         pass
     finally:
         sys.settrace(before)
+    assert threads._pool.turn() is None
     test_split_covers_the_range_once_in_one_part_per_thread()
 
 

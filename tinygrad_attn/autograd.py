@@ -189,7 +189,7 @@ def backward(outputs: Sequence[Any], gradients: Sequence[Any], retain_graph: boo
         here.recording = True                        # what create_graph left in .grad stays part of its graph when more is added
         for t, g in found.items():
             if t._tracked:                           # it may have been frozen after the forward pass
-                if not (t in own and g.dtype is t._data.dtype or isinstance(g, np.generic)):       # single numbers cannot change
+                if not isinstance(g, np.generic):    # single numbers are many and cannot change
                     g = _unshared(g, t, own)
                 while True:
                     old = None if t._grad is None else t._gradient()

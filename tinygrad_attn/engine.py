@@ -215,7 +215,7 @@ def sweep(roots: Sequence[Variable], seeds: Sequence[Any], *, wanted: Sequence[V
             op.adds(grads[record[6]], g, **record[2])            # a loop over x[0], x[1], ... adds no array of x's size for each
             parts: Any = ()
         elif special or not rules:
-            parts, fits = _parts(t, g, create_graph, wants), op.joint is not None and op.exact is op.joint
+            parts, fits = _parts(t, g, create_graph, wants), op.exact is op.joint
         elif len(record) == 8:                       # the usual cases, spelled out: they decide how fast small ops are
             a, b = record[6], record[7]
             u, v = a._data if isinstance(a, Variable) else a, b._data if isinstance(b, Variable) else b

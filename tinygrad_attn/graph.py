@@ -131,8 +131,9 @@ class Op:
         self._joint_asks_needs = False
         # Adds the first input's gradient to an array that is ours, `(total, g, **static)`, where few of its elements are not 0.
         self.adds: Callable[..., Any] | None = None
-        # The rules whose results need not be looked at where all shapes and dtypes are one; a joint one's never.
-        self.exact: Any = None
+        # The rules believed to give what has the operands' shape and dtype where these are all of one; or the joint rule believed to give
+        # what has its input's, always.
+        self.exact: Any = False
         # A ufunc's signature, where NumPy tells one, lists settings such as `out` that must not be passed on.
         self.signature = inspect.Signature() if isinstance(forward, ufunc) else inspect.signature(forward)
         parameters = tuple(self.signature.parameters.values())

@@ -140,17 +140,10 @@ def linear_backward(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool = Tru
     rows, size = len(x), weight.size
     if _shared(rows, size):
         return _backward_shared(g, x, weight, wants_x, wants_weight, wants_bias)
-    if rows * size < TINY:
-        return _backward_alone(g, x, weight, wants_x, wants_weight, wants_bias)
     with _alone(rows, size):
-        return _backward_alone(g, x, weight, wants_x, wants_weight, wants_bias)
-
-
-def _backward_alone(g: ndarray, x: ndarray, weight: ndarray, wants_x: bool, wants_weight: bool,
-                    wants_bias: bool) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
-    dx = _dot(g, weight) if wants_x else None
-    dweight = None if not wants_weight else _by_weight_thin(g, x) if thin(len(x), weight.size) else _dot(g.T, x)
-    return dx, dweight, _sum_of_rows(g) if wants_bias else None
+        dx = _dot(g, weight) if wants_x else None
+        dweight = None if not wants_weight else _by_weight_thin(g, x) if thin(rows, size) else _dot(g.T, x)
+        return dx, dweight, _sum_of_rows(g) if wants_bias else None
 
 
 def _sum_of_rows(g: ndarray) -> ndarray:
