@@ -12,4 +12,6 @@ def seconds(name: str) -> float:
 
 rounds = [(seconds("numpy"), seconds("tinygrad_attn")) for _ in range(5)]
 numpy, ours = (min(times) for times in zip(*rounds))
-print(f"import numpy {numpy:.3f} s, import tinygrad_attn {ours:.3f} s: {ours - numpy:.3f} s more (goal: under 0.15 s)")
+print(
+    f"import numpy {numpy:.3f} s, import tinygrad_attn {ours:.3f} s: {ours - numpy:.3f} s more (goal: under 0.15 s)"
+)

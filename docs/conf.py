@@ -16,7 +16,9 @@ copyright = f"2026, {author}"
 release = tinygrad_attn.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
-html_math_renderer = "mathml"                        # a browser draws MathML by itself; MathJax would be fetched from the net
+html_math_renderer = (
+    "mathml"  # a browser draws MathML by itself; MathJax would be fetched from the net
+)
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 html_theme = "furo"
 html_title = f"tinygrad_attn {release}"
@@ -26,13 +28,19 @@ myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "description"
-autodoc_docstring_signature = False                  # silu's first line, an equation that ends in ")", was taken for its signature
+autodoc_docstring_signature = (
+    False  # silu's first line, an equation that ends in ")", was taken for its signature
+)
 autodoc_member_order = "bysource"
 
 
 def escaped(text):
     """No character is markup, but for *emphasis*."""
-    return re.sub(r"(?<!\w)\*\w+\*(?!\w)|[*|\\_]", lambda found: found[0] if len(found[0]) > 1 else "\\" + found[0], text)
+    return re.sub(
+        r"(?<!\w)\*\w+\*(?!\w)|[*|\\_]",
+        lambda found: found[0] if len(found[0]) > 1 else "\\" + found[0],
+        text,
+    )
 
 
 def plain_text(app, what, name, obj, options, lines):
@@ -46,20 +54,36 @@ def plain_text(app, what, name, obj, options, lines):
             found.append("")
         inside = indented or inside and not line.strip()
         parts = line.split("`")
-        found.append(line if inside else "".join(
-            f"``{part}``" if i % 2 and part.strip() else escaped(part) for i, part in enumerate(parts)))
+        found.append(
+            line
+            if inside
+            else "".join(
+                f"``{part}``" if i % 2 and part.strip() else escaped(part)
+                for i, part in enumerate(parts)
+            )
+        )
     lines[:] = found
 
 
 def formula(as_block):
     """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room, or the theme shows a scroll bar."""
+
     def visit(self, node):
-        spaced = re.sub(r"\\(ln|log|tanh) (?=[\w\\])", r"\\\1\\,", node.astext())   # the translator writes ln 10 as ln10,
-        spaced = re.sub(r"(?<=[\w}]) \\(ln|log)\b", r"\\,\\\1", spaced)              # x ln 10 as xln 10,
-        spaced = re.sub(r"(\\(bar|dot) \w)_", r"{\1{}}_", spaced)                     # and the index of a letter with a bar below it
-        mathml = tex2mathml(spaced, as_block=as_block).replace('accent="true"', 'accent="false"')     # an accent's bar touches its letter
-        self.body.append(f'<div class="formula" style="padding: .5em 0">{mathml}</div>' if as_block else mathml)
+        spaced = re.sub(
+            r"\\(ln|log|tanh) (?=[\w\\])", r"\\\1\\,", node.astext()
+        )  # the translator writes ln 10 as ln10,
+        spaced = re.sub(r"(?<=[\w}]) \\(ln|log)\b", r"\\,\\\1", spaced)  # x ln 10 as xln 10,
+        spaced = re.sub(
+            r"(\\(bar|dot) \w)_", r"{\1{}}_", spaced
+        )  # and the index of a letter with a bar below it
+        mathml = tex2mathml(spaced, as_block=as_block).replace(
+            'accent="true"', 'accent="false"'
+        )  # an accent's bar touches its letter
+        self.body.append(
+            f'<div class="formula" style="padding: .5em 0">{mathml}</div>' if as_block else mathml
+        )
         raise SkipNode
+
     return visit
 
 

@@ -35,9 +35,11 @@ class Document:
         found = np.ravel(found.numpy() if hasattr(found, "numpy") else found)
         rows = [row.split() for row in printed.strip().splitlines()]
         if len(found) != sum(map(len, rows)):
-            raise ValueError(f"{what}: there are {len(found)} numbers here and {sum(map(len, rows))} in the document.")
+            raise ValueError(
+                f"{what}: there are {len(found)} numbers here and {sum(map(len, rows))} in the document."
+            )
         for i, row in enumerate(rows):
-            ours, found = [rounded(x, like) for x, like in zip(found, row)], found[len(row):]
+            ours, found = [rounded(x, like) for x, like in zip(found, row)], found[len(row) :]
             same = [float(a) for a in ours] == [float(b) for b in row]
             self.equal, self.different = self.equal + same, self.different + (not same)
             name = what if len(rows) == 1 else f"{what}, line {i + 1}"
@@ -52,7 +54,12 @@ class Document:
 
     def end(self):
         """The result; leaves the program with exit code 1 if a line differs or a statement is false."""
-        wrong = [f"{n} {word}" for n, word in ((self.different, "different"), (self.false, "false")) if n]
-        print(f"\n{self.equal} lines equal" + (": all of them." if not wrong else "; " + ", ".join(wrong) + "."))
+        wrong = [
+            f"{n} {word}" for n, word in ((self.different, "different"), (self.false, "false")) if n
+        ]
+        print(
+            f"\n{self.equal} lines equal"
+            + (": all of them." if not wrong else "; " + ", ".join(wrong) + ".")
+        )
         if wrong:
             sys.exit(1)

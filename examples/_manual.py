@@ -16,14 +16,18 @@ class Manual:
         text = "\n".join(topics.values())
         self.characters = sorted(set(text))
         self.number = {c: i for i, c in enumerate(self.characters)}
-        self.all = self.encode(text)                                                          # (N,)
-        self.start = len(text) - len(text) // 10 // tail_multiple * tail_multiple             # where the tail begins
-        self.head, self.tail = self.all[:self.start], self.all[self.start:]
+        self.all = self.encode(text)  # (N,)
+        self.start = (
+            len(text) - len(text) // 10 // tail_multiple * tail_multiple
+        )  # where the tail begins
+        self.head, self.tail = self.all[: self.start], self.all[self.start :]
 
     def encode(self, text):
-        """"if" -> the numbers of "i" and "f"; ValueError where a character does not occur in the manual."""
+        """ "if" -> the numbers of "i" and "f"; ValueError where a character does not occur in the manual."""
         if unknown := sorted(set(text) - set(self.number)):
-            raise ValueError(f"the manual has no {', '.join(map(repr, unknown))}, so a model of it cannot know them")
+            raise ValueError(
+                f"the manual has no {', '.join(map(repr, unknown))}, so a model of it cannot know them"
+            )
         return np.array([self.number[c] for c in text])
 
     def decode(self, numbers):
@@ -42,14 +46,17 @@ def n_gram_losses(manual, longest=5, trust=4.0):
     is counted in the head: what a shorter history says weighs as much as `trust` observations. p_0 = 1 / V.
     """
     V, text, start = manual.vocabulary, manual.all, manual.start
-    history = np.zeros(len(text), dtype=np.int64)                 # the n characters before each one, as one integer in base V
+    history = np.zeros(
+        len(text), dtype=np.int64
+    )  # the n characters before each one, as one integer in base V
     p, losses = 1 / V, []
     for n in range(longest):
         if n:
             history[n:] += text[:-n] * V ** (n - 1)
         together = history * V + text
-        p = ((count(together[n:start], together[start:]) + trust * p)
-             / (count(history[n:start], history[start:]) + trust))
+        p = (count(together[n:start], together[start:]) + trust * p) / (
+            count(history[n:start], history[start:]) + trust
+        )
         losses.append(float(-np.log(p).mean()))
     return losses
 

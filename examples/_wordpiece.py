@@ -14,8 +14,16 @@ import unicodedata
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100
 
-CHINESE = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
-           (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F))
+CHINESE = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
 
 
 def is_chinese(c):
@@ -24,7 +32,13 @@ def is_chinese(c):
 
 def is_punctuation(c):
     """Unicode's punctuation, and the symbols on a keyboard, such as $ and +, which Unicode does not count among it."""
-    return "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~" or unicodedata.category(c)[0] == "P"
+    return (
+        "!" <= c <= "/"
+        or ":" <= c <= "@"
+        or "[" <= c <= "`"
+        or "{" <= c <= "~"
+        or unicodedata.category(c)[0] == "P"
+    )
 
 
 def is_control(c):
@@ -48,14 +62,20 @@ class WordPiece:
         self.max_length = max_length
 
     def __call__(self, sentence):
-        pieces = self.pieces(sentence)[:self.max_length - 2]
+        pieces = self.pieces(sentence)[: self.max_length - 2]
         return [self.number[piece] for piece in ("[CLS]", *pieces, "[SEP]")]
 
     def pieces(self, sentence):
         """Both steps: "Unaffable!" -> ["una", "##ffa", "##ble", "!"]"""
         found = []
-        for part in re.split("(" + "|".join(map(re.escape, SPECIAL)) + ")", sentence):      # special pieces are left as they are
-            found += [part] if part in SPECIAL else [piece for word in words(part) for piece in self.cut(word)]
+        for part in re.split(
+            "(" + "|".join(map(re.escape, SPECIAL)) + ")", sentence
+        ):  # special pieces are left as they are
+            found += (
+                [part]
+                if part in SPECIAL
+                else [piece for word in words(part) for piece in self.cut(word)]
+            )
         return found
 
     def cut(self, word):
@@ -65,7 +85,11 @@ class WordPiece:
         found, start = [], 0
         while start < len(word):
             before = "##" if start else ""
-            ends = (end for end in range(len(word), start, -1) if before + word[start:end] in self.number)
+            ends = (
+                end
+                for end in range(len(word), start, -1)
+                if before + word[start:end] in self.number
+            )
             end = next(ends, None)
             if end is None:
                 return ["[UNK]"]

@@ -49,17 +49,29 @@ class LanguageModel(nn.Module):
     def __init__(self, vocabulary, d_model, heads, layers):
         self.embed = nn.Embedding(vocabulary, d_model)
         self.positions = nn.LearnedPositionalEncoding(CONTEXT, d_model)
-        layer = nn.TransformerEncoderLayer(d_model, heads, 4 * d_model, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            d_model,
+            heads,
+            4 * d_model,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
         self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(d_model))
         self.scores = nn.Linear(d_model, vocabulary, bias=False)
         for p in self.parameters():
             if p.ndim == 2:
-                nn.init.normal_(p, std=0.02)                      # small, so that at first all characters are about equally likely
+                nn.init.normal_(
+                    p, std=0.02
+                )  # small, so that at first all characters are about equally likely
 
     def forward(self, characters, cache=None):
         """With a cache, `characters` are those that it has not seen yet."""
-        x = self.positions(self.embed(characters), offset=0 if cache is None else cache.length)       # (B, T, E)
-        return self.scores(self.encoder(x, is_causal=True, cache=cache))                              # (B, T, V)
+        x = self.positions(
+            self.embed(characters), offset=0 if cache is None else cache.length
+        )  # (B, T, E)
+        return self.scores(self.encoder(x, is_causal=True, cache=cache))  # (B, T, V)
 
 
 def tail_loss(model, manual, windows=None):
@@ -68,9 +80,9 @@ def tail_loss(model, manual, windows=None):
     total = 0.0
     with ta.no_grad():
         for some in np.array_split(starts, math.ceil(len(starts) / 32)):
-            text = manual.all[some[:, None] + np.arange(CONTEXT + 1)]                         # (B, T + 1)
-            scores = model(text[:, :-1])[:, HALF:]                                            # (B, T / 2, V)
-            total += F.cross_entropy(scores.mT, text[:, HALF + 1:], reduction="sum").item()
+            text = manual.all[some[:, None] + np.arange(CONTEXT + 1)]  # (B, T + 1)
+            scores = model(text[:, :-1])[:, HALF:]  # (B, T / 2, V)
+            total += F.cross_entropy(scores.mT, text[:, HALF + 1 :], reduction="sum").item()
     return total / (len(starts) * HALF)
 
 
@@ -80,18 +92,33 @@ def tail_loss(model, manual, windows=None):
 def train(model, manual, settings, checkpoint, resume):
     """Learn from random pieces of the head; True when done, False when Ctrl-C came first. The last step is kept in both cases."""
     steps = settings["steps"]
-    optimizer = optim.AdamW(model.parameters(), lr=settings["lr"], betas=(0.9, 0.99), weight_decay=0.1)
-    schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 20, total_steps=steps, min_lr=settings["lr"] / 20)
-    step = ta.load_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule).step if resume else 0
+    optimizer = optim.AdamW(
+        model.parameters(), lr=settings["lr"], betas=(0.9, 0.99), weight_decay=0.1
+    )
+    schedule = optim.warmup_cosine(
+        optimizer, warmup_steps=steps // 20, total_steps=steps, min_lr=settings["lr"] / 20
+    )
+    step = (
+        ta.load_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule).step
+        if resume
+        else 0
+    )
 
     def save():
-        ta.save_checkpoint(checkpoint, model=model, optimizer=optimizer, schedule=schedule, step=step, extra=settings)
+        ta.save_checkpoint(
+            checkpoint,
+            model=model,
+            optimizer=optimizer,
+            schedule=schedule,
+            step=step,
+            extra=settings,
+        )
 
     every = math.ceil(steps / 10)
     with ctrl_c_noticed() as stopped, Progress(step, steps) as progress:
         while step < steps and not stopped:
             starts = default_generator().integers(0, manual.start - CONTEXT, settings["batch"])
-            text = manual.all[starts[:, None] + np.arange(CONTEXT + 1)]                       # (B, T + 1)
+            text = manual.all[starts[:, None] + np.arange(CONTEXT + 1)]  # (B, T + 1)
             loss = F.cross_entropy(model(text[:, :-1]).mT, text[:, 1:])
             optimizer.zero_grad()
             loss.backward()
@@ -131,7 +158,10 @@ class Progress:
         self.steps, self.begun, self.noted, self.bar = steps, time.perf_counter(), None, None
         if sys.stderr and sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
             from tqdm import tqdm
-            self.bar = tqdm(total=steps, initial=done, desc="  learning", unit="step", dynamic_ncols=True)
+
+            self.bar = tqdm(
+                total=steps, initial=done, desc="  learning", unit="step", dynamic_ncols=True
+            )
 
     def note(self, kept_out):
         """What the start of the tail costs now, to be shown with the next step."""
@@ -139,11 +169,16 @@ class Progress:
 
     def show(self, step, loss):
         if self.bar is not None:
-            self.bar.set_postfix_str(f"loss {loss:.3f}" + (f", kept out {self.noted}" if self.noted else ""), refresh=False)
+            self.bar.set_postfix_str(
+                f"loss {loss:.3f}" + (f", kept out {self.noted}" if self.noted else ""),
+                refresh=False,
+            )
             self.bar.update()
         elif self.noted:
-            print(f"  step {step:5d} of {self.steps}, loss {loss:.3f}, kept out {self.noted}, {time.perf_counter() - self.begun:.0f} s",
-                  flush=True)
+            print(
+                f"  step {step:5d} of {self.steps}, loss {loss:.3f}, kept out {self.noted}, {time.perf_counter() - self.begun:.0f} s",
+                flush=True,
+            )
             self.noted = None
 
     def __enter__(self):
@@ -167,7 +202,7 @@ def write(model, start, count, choose, cached=True):
     numbers, all_scores = [], []
     with ta.no_grad():
         for _ in range(count):
-            scores = model(np.array([unread if cached else window]), cache)[0, -1].numpy()    # (V,)
+            scores = model(np.array([unread if cached else window]), cache)[0, -1].numpy()  # (V,)
             numbers.append(choose(scores))
             all_scores.append(scores)
             window, unread = [*window, numbers[-1]], numbers[-1:]
@@ -190,6 +225,7 @@ def sampler(temperature, top_k, seed):
         likeliest = np.argsort(-scores)[:top_k]
         p = F.softmax(scores[likeliest].astype(np.float64) / temperature)
         return int(rng.choice(likeliest, p=p))
+
     return choose
 
 
@@ -202,9 +238,11 @@ def compare_with_and_without_cache(model, manual, start, count):
     _, plain_scores = write(model, start, count, lambda scores: next(again), cached=False)
     end = time.perf_counter()
     same = np.allclose(scores, plain_scores, rtol=1e-4, atol=1e-4)
-    print(f"{'true      ' if same else 'false     '} the key/value cache changes no score (largest difference "
-          f"{np.abs(scores - plain_scores).max():.0e})\n"
-          f"           characters per second: {count / (middle - begun):.0f} with it, {count / (end - middle):.0f} without")
+    print(
+        f"{'true      ' if same else 'false     '} the key/value cache changes no score (largest difference "
+        f"{np.abs(scores - plain_scores).max():.0e})\n"
+        f"           characters per second: {count / (middle - begun):.0f} with it, {count / (end - middle):.0f} without"
+    )
     return same
 
 
@@ -212,24 +250,47 @@ def compare_with_and_without_cache(model, manual, start, count):
 
 
 def read_options():
-    options = argparse.ArgumentParser(description="A causal Transformer learns to write like Python's manual.")
+    options = argparse.ArgumentParser(
+        description="A causal Transformer learns to write like Python's manual."
+    )
     options.add_argument("--steps", type=int, help=f"updates of the weights ({SETTINGS['steps']})")
-    options.add_argument("--seed", type=int, default=0, help="of the first weights, the batches and the sampled text (0)")
-    options.add_argument("--prompt", default="The value of the ", help="what the written text begins with")
+    options.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the first weights, the batches and the sampled text (0)",
+    )
+    options.add_argument(
+        "--prompt", default="The value of the ", help="what the written text begins with"
+    )
     options.add_argument("--temperature", type=float, default=0.7, help="of the sampled text (0.7)")
-    options.add_argument("--top-k", type=int, default=20, help="sample among so many characters (20)")
-    options.add_argument("--length", type=int, default=150 if QUICK else 400, help="characters to write (400)")
+    options.add_argument(
+        "--top-k", type=int, default=20, help="sample among so many characters (20)"
+    )
+    options.add_argument(
+        "--length", type=int, default=150 if QUICK else 400, help="characters to write (400)"
+    )
     options.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     options.add_argument("--checkpoint", type=Path, default=Path("runs/language-model.safetensors"))
     chosen = options.parse_args()
-    if min(chosen.length, chosen.top_k, 1 if chosen.steps is None else chosen.steps) < 1 or not chosen.temperature > 0 or not chosen.prompt:
-        options.error("--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt has a character or more")
+    if (
+        min(chosen.length, chosen.top_k, 1 if chosen.steps is None else chosen.steps) < 1
+        or not chosen.temperature > 0
+        or not chosen.prompt
+    ):
+        options.error(
+            "--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt has a character or more"
+        )
     if chosen.seed < 0:
         options.error("--seed is not negative")
     if chosen.checkpoint.is_dir():
-        options.error(f"--checkpoint is the name of a file, and {str(chosen.checkpoint)!r} is a folder")
+        options.error(
+            f"--checkpoint is the name of a file, and {str(chosen.checkpoint)!r} is a folder"
+        )
     if chosen.resume and not chosen.checkpoint.exists():
-        options.error(f"there is nothing to resume: no file {str(chosen.checkpoint)!r}; leave out --resume")
+        options.error(
+            f"there is nothing to resume: no file {str(chosen.checkpoint)!r}; leave out --resume"
+        )
     return chosen
 
 
@@ -239,19 +300,27 @@ def settings_of(chosen):
         return SETTINGS | {"steps": chosen.steps or SETTINGS["steps"]}
     settings = json.loads(load_metadata(chosen.checkpoint).get("extra", "null"))
     if not isinstance(settings, dict) or settings.keys() != SETTINGS.keys():
-        raise ValueError(f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or name another file")
+        raise ValueError(
+            f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or name another file"
+        )
     if chosen.steps not in (None, settings["steps"]):
-        sys.exit(f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its learning rate was planned for them; "
-                 "leave out --steps, or leave out --resume to begin afresh.")
+        sys.exit(
+            f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its learning rate was planned for them; "
+            "leave out --steps, or leave out --resume to begin afresh."
+        )
     return settings
 
 
 def main():
     chosen = read_options()
-    if sys.stdout:                                                # None where it is closed, as under pythonw
-        sys.stdout.reconfigure(errors="replace")                  # a pipe on Windows has not every character of the manual
+    if sys.stdout:  # None where it is closed, as under pythonw
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a pipe on Windows has not every character of the manual
     if importlib.util.find_spec("safetensors") is None:
-        print("skipped: safetensors, in which checkpoints are kept, is not installed: pip install safetensors")
+        print(
+            "skipped: safetensors, in which checkpoints are kept, is not installed: pip install safetensors"
+        )
         return
     manual = Manual(tail_multiple=HALF)
     try:
@@ -260,34 +329,55 @@ def main():
         sys.exit(f"--prompt: {error}")
     try:
         settings = settings_of(chosen)
-        chosen.checkpoint.parent.mkdir(parents=True, exist_ok=True)                           # now, and not when there is much to lose
+        chosen.checkpoint.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # now, and not when there is much to lose
     except (OSError, ValueError) as error:
         sys.exit(f"--checkpoint: {error}")
     ta.reuse_memory()
     ta.manual_seed(chosen.seed)
-    model = LanguageModel(manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"])
-    print(f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the last {len(manual.tail):,} kept out.")
+    model = LanguageModel(
+        manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"]
+    )
+    print(
+        f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the last {len(manual.tail):,} kept out."
+    )
     print(f"The model: {sum(p.size for p in model.parameters()):,} numbers.")
-    print(f"On the way it is judged by the first {EARLY * HALF:,} of the characters kept out, at the end by all of them.")
+    print(
+        f"On the way it is judged by the first {EARLY * HALF:,} of the characters kept out, at the end by all of them."
+    )
     fresh, even = tail_loss(model, manual, windows=EARLY), math.log(manual.vocabulary)
     sound = abs(fresh - even) < 0.1
-    print(f"{'true      ' if sound else 'false     '} before it learns, a character costs about ln({manual.vocabulary}) = {even:.2f} nats: "
-          f"{fresh:.2f}", flush=True)
+    print(
+        f"{'true      ' if sound else 'false     '} before it learns, a character costs about ln({manual.vocabulary}) = {even:.2f} nats: "
+        f"{fresh:.2f}",
+        flush=True,
+    )
 
     if not train(model, manual, settings, chosen.checkpoint, chosen.resume):
-        print(f'\nStopped. To go on from there: python "{sys.argv[0]}" --resume --checkpoint "{chosen.checkpoint}"')
+        print(
+            f'\nStopped. To go on from there: python "{sys.argv[0]}" --resume --checkpoint "{chosen.checkpoint}"'
+        )
         sys.exit(130)
 
     print("\nNats per character of what was kept out:")
     ours, counted = tail_loss(model, manual), n_gram_losses(manual)
-    for runs, loss in zip(("single characters", "pairs", "triples", "four in a row", "five in a row"), counted):
-        print(f"  {loss:.2f}  counting {runs}{'' if ours < loss else ' (still better than the model)'}")
+    for runs, loss in zip(
+        ("single characters", "pairs", "triples", "four in a row", "five in a row"), counted
+    ):
+        print(
+            f"  {loss:.2f}  counting {runs}{'' if ours < loss else ' (still better than the model)'}"
+        )
     print(f"  {ours:.2f}  the model\n")
     same = compare_with_and_without_cache(model, manual, prompt, chosen.length)
 
-    for how, choose in (("always the likeliest character", greedy),
-                        (f"drawn among the {chosen.top_k} likeliest, temperature {chosen.temperature:g}",
-                         sampler(chosen.temperature, chosen.top_k, chosen.seed))):
+    for how, choose in (
+        ("always the likeliest character", greedy),
+        (
+            f"drawn among the {chosen.top_k} likeliest, temperature {chosen.temperature:g}",
+            sampler(chosen.temperature, chosen.top_k, chosen.seed),
+        ),
+    ):
         numbers, _ = write(model, prompt, chosen.length, choose)
         print(f"\n---- {how}\n{chosen.prompt}{manual.decode(numbers)}")
     if not (sound and same):
@@ -297,6 +387,6 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:                        # outside training, which has its own way to stop
+    except KeyboardInterrupt:  # outside training, which has its own way to stop
         print("\nStopped; a checkpoint that was there before is untouched.")
         sys.exit(130)

@@ -27,10 +27,10 @@ def softmax(scores):
 
 def attention(x, Wq, Wk, Wv, Wo):
     """x (B, T, E); Wq, Wk (H, E, D); Wv (H, E, V); Wo (H V, E) -> output (B, T, E), weights (B, H, T, T)"""
-    x = x[:, None]                                                # (B, 1, T, E): every head reads the same tokens
-    q, k, v = x @ Wq, x @ Wk, x @ Wv                              # (B, H, T, D) twice, (B, H, T, V)
+    x = x[:, None]  # (B, 1, T, E): every head reads the same tokens
+    q, k, v = x @ Wq, x @ Wk, x @ Wv  # (B, H, T, D) twice, (B, H, T, V)
     weights = softmax(q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1]))
-    heads = np.swapaxes(weights @ v, 1, 2)                        # (B, T, H, V)
+    heads = np.swapaxes(weights @ v, 1, 2)  # (B, T, H, V)
     B, T, H, V = heads.shape
     return heads.reshape(B, T, H * V) @ Wo, weights
 
@@ -49,18 +49,26 @@ page.prints("shape of Wq", Wq.shape, "5 35 7")
 page.prints("shape of Wo", Wo.shape, "35 35")
 page.prints("shape of the output", output.shape, "3 11 35")
 page.prints("shape of the weights", weights.shape, "3 5 11 11")
-page.prints("output[0, 0]", output[0, 0], """
+page.prints(
+    "output[0, 0]",
+    output[0, 0],
+    """
     -1.00275258 -25.66227608  42.57650594   7.97341477  -2.09239899
     22.53574569 -32.31421119 -19.31954746  35.94738272   5.09795971
    -34.47604002   0.86513501  50.51554347  21.8124433   35.35536458
    -30.79651531   0.38839876   6.82163086 -14.5239423  -50.32858852
     20.92636831 -11.40505511  34.35585814  -8.64440007  17.03970826
    -46.23846407   0.86446847  27.91816735  -6.19561116 -11.2085796
-    -0.52242257 -86.61101946 -23.54598171 -26.04331552 -26.03110728""")
-page.prints("weights[0, 0, 0]", weights[0, 0, 0], """
+    -0.52242257 -86.61101946 -23.54598171 -26.04331552 -26.03110728""",
+)
+page.prints(
+    "weights[0, 0, 0]",
+    weights[0, 0, 0],
+    """
     1.29420131e-12 1.81028363e-33 4.99676145e-31 5.48498138e-21
     3.03060036e-26 1.09915871e-16 3.71961110e-10 1.56721677e-26
-    1.97962592e-25 1.00000000e+00 2.35854129e-25""")
+    1.97962592e-25 1.00000000e+00 2.35854129e-25""",
+)
 
 # ---- What those numbers hide. The weights are drawn with standard deviation 1, so a query is a sum of 35 such products and
 # a score has standard deviation about 35: the largest is 181. In float32 e^89 is already infinite, and infinity / infinity
@@ -77,8 +85,10 @@ with np.errstate(over="ignore", invalid="ignore"):
     broken = np.isnan(softmax(scores))
 page.prints("the largest score", scores.max(), "180.69")
 page.prints("weights that are NaN, of how many", [broken.sum(), broken.size], "28 1815")
-page.check("with the row's maximum subtracted, none is NaN and they are the weights above",
-           np.allclose(safe_softmax(scores), weights, atol=1e-4))
+page.check(
+    "with the row's maximum subtracted, none is NaN and they are the weights above",
+    np.allclose(safe_softmax(scores), weights, atol=1e-4),
+)
 
 # ---- Now the code learns. A teacher with weights of its own gives the targets; the student is `attention` again, not a
 # letter changed, called with Tensors. NumPy's functions hand over to ours when they meet one, and the graph is recorded.
@@ -97,7 +107,10 @@ def train(start, target, fixed=()):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    print("           loss " + " -> ".join(f"{loss:.4f}" for loss in losses[:: len(losses) // 4] + losses[-1:]))
+    print(
+        "           loss "
+        + " -> ".join(f"{loss:.4f}" for loss in losses[:: len(losses) // 4] + losses[-1:])
+    )
     return losses
 
 
@@ -117,17 +130,26 @@ for name, factor in (("the document's scores", 1), ("scores from scaled weights"
     s = Tensor(scores.astype(np.float64) * factor, requires_grad=True)
     w, g = safe_softmax(s), rng.normal(size=s.shape)
     w.backward(g)
-    through[factor] = np.median(np.linalg.norm(s.grad.numpy(), axis=-1) / np.linalg.norm(g, axis=-1))
-    print(f"           {name}: strongest weight of a row {np.mean(w.max(axis=-1).numpy()):.2f} on average, "
-          f"gradient let through {through[factor]:.1e} (median)")
-page.check("the document's one-hot rows let less than a thousandth of it through", through[1] < through[1 / E] / 1000)
+    through[factor] = np.median(
+        np.linalg.norm(s.grad.numpy(), axis=-1) / np.linalg.norm(g, axis=-1)
+    )
+    print(
+        f"           {name}: strongest weight of a row {np.mean(w.max(axis=-1).numpy()):.2f} on average, "
+        f"gradient let through {through[factor]:.1e} (median)"
+    )
+page.check(
+    "the document's one-hot rows let less than a thousandth of it through",
+    through[1] < through[1 / E] / 1000,
+)
 
 # So let only queries and keys learn, values and output staying as they are, from a good start and from the document's.
 keep = scaled[2:]
 target, _ = attention(x, *teacher[:2], *keep)
 good, stuck = train(scaled[:2], target, keep), train((Wq, Wk), target, keep)
-page.check("from scaled weights the queries and keys learn, from the document's they are stuck",
-           good[-1] < good[0] / 10 and stuck[-1] > stuck[0] / 2)
+page.check(
+    "from scaled weights the queries and keys learn, from the document's they are stuck",
+    good[-1] < good[0] / 10 and stuck[-1] > stuck[0] / 2,
+)
 
 # ---- The question. Nothing in `attention` needs E = H D. Queries and keys only have to fit each other (D), the values may
 # have a size of their own (V), and Wo takes H V numbers back to E. E / H is a habit that keeps the cost of H heads at that of
@@ -135,16 +157,27 @@ page.check("from scaled weights the queries and keys learn, from the document's 
 
 page.say("Any head size will do: E = 35, H = 5, D = 6, V = 4")
 D, V = 6, 4
-Wq, Wk, Wv, Wo = (rng.normal(0, 0.2, shape) for shape in ((H, E, D), (H, E, D), (H, E, V), (H * V, E)))
+Wq, Wk, Wv, Wo = (
+    rng.normal(0, 0.2, shape) for shape in ((H, E, D), (H, E, D), (H, E, V), (H * V, E))
+)
 output, weights = attention(x, Wq, Wk, Wv, Wo)
 page.prints("shape of Wo", Wo.shape, "20 35")
 page.prints("shape of the output", output.shape, "3 11 35")
 
-layer = nn.MultiheadAttention(E, H, bias=False, batch_first=True, head_dim=D, value_head_dim=V).astype(np.float64)
-layer.load_state_dict({                          # a layer's weights are (out, in), its heads one below the other
-    "in_proj_weight": np.concatenate([np.swapaxes(W, 1, 2).reshape(-1, E) for W in (Wq, Wk, Wv)]),
-    "out_proj.weight": Wo.T})
+layer = nn.MultiheadAttention(
+    E, H, bias=False, batch_first=True, head_dim=D, value_head_dim=V
+).astype(np.float64)
+layer.load_state_dict(
+    {  # a layer's weights are (out, in), its heads one below the other
+        "in_proj_weight": np.concatenate(
+            [np.swapaxes(W, 1, 2).reshape(-1, E) for W in (Wq, Wk, Wv)]
+        ),
+        "out_proj.weight": Wo.T,
+    }
+)
 theirs, their_weights = layer(Tensor(x), Tensor(x), Tensor(x), average_attn_weights=False)
-page.check("nn.MultiheadAttention(35, 5, head_dim=6, value_head_dim=4) gives the same output and weights",
-           np.allclose(theirs.numpy(), output) and np.allclose(their_weights.numpy(), weights))
+page.check(
+    "nn.MultiheadAttention(35, 5, head_dim=6, value_head_dim=4) gives the same output and weights",
+    np.allclose(theirs.numpy(), output) and np.allclose(their_weights.numpy(), weights),
+)
 page.end()

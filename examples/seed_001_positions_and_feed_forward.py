@@ -18,22 +18,27 @@ from tinygrad_attn import Tensor, nn, optim
 
 page = Document("001: attention, positions, feed-forward")
 WORDS = ["I", "like", "eating", "apples"]
-sentence = np.eye(4, 6, dtype=int)[None]                                          # (B, T, E) = (1, 4, 6)
+sentence = np.eye(4, 6, dtype=int)[None]  # (B, T, E) = (1, 4, 6)
 
 
 # ---- The position table. Word t gets a point on each of E / 2 circles, which turn slower and slower: t, t / 10000^(2/E), ...
 
 
 def positions(length, width):
-    angle = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)       # (T, E/2)
-    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, width)      # sin, cos, sin, cos, ...
+    angle = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)  # (T, E/2)
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(
+        length, width
+    )  # sin, cos, sin, cos, ...
 
 
 page.say("The numbers of the document: its position table")
 table = positions(4, 6)
 page.prints("position 1", table[1], "0.841471 0.540302 0.046399 0.998923 0.002154 0.999998")
 page.prints("position 3", table[3], "0.141120 -0.989992 0.138798 0.990321 0.006463 0.999979")
-page.check("F.sinusoidal_positions(4, 6) is the same table", np.allclose(F.sinusoidal_positions(4, 6).numpy(), table))
+page.check(
+    "F.sinusoidal_positions(4, 6) is the same table",
+    np.allclose(F.sinusoidal_positions(4, 6).numpy(), table),
+)
 
 # ---- Where the document stopped.
 
@@ -45,8 +50,10 @@ except TypeError as error:
     stopped = True
     print(f"           NumPy, in place: {str(error)[:96]} ...")
 page.check("integers += real numbers is refused, and rightly", stopped)
-page.check("Tensor(sentence) + table is a new tensor of real numbers",
-           np.array_equal((Tensor(sentence) + table).numpy(), sentence + table))
+page.check(
+    "Tensor(sentence) + table is a new tensor of real numbers",
+    np.array_equal((Tensor(sentence) + table).numpy(), sentence + table),
+)
 
 
 # ---- The pipeline. The layer that adds positions promotes integers by itself.
@@ -83,21 +90,27 @@ scores[0, 0, 0, 0] = 800
 e = np.exp(scores - scores.max())
 with np.errstate(invalid="ignore"):
     broken = e / e.sum(axis=-1, keepdims=True)
-page.prints("rows of NaN with one maximum for all, of how many", [np.isnan(broken).any(axis=-1).sum(), 2 * 4], "7 8")
+page.prints(
+    "rows of NaN with one maximum for all, of how many",
+    [np.isnan(broken).any(axis=-1).sum(), 2 * 4],
+    "7 8",
+)
 scores = Tensor(scores, requires_grad=True)
 ours = F.softmax(scores)
 ours.backward(np.random.default_rng(0).normal(size=ours.shape))
-page.check("with each row's own maximum (F.softmax) every row sums to 1, and the gradient is finite",
-           np.allclose(ours.numpy().sum(axis=-1), 1) and np.isfinite(scores.grad.numpy()).all())
+page.check(
+    "with each row's own maximum (F.softmax) every row sums to 1, and the gradient is finite",
+    np.allclose(ours.numpy().sum(axis=-1), 1) and np.isfinite(scores.grad.numpy()).all(),
+)
 
 # ---- Training. All 24 orders of the four words; each word is to name the one that stands before it, the first says "start".
 # Attention alone sees a bag of words, so it cannot know: all it can do is guess among four, a loss of ln 4 = 1.386. With
 # positions it can find its left neighbour.
 
-orders = np.array(list(itertools.permutations(range(4))))                          # (24, 4)
-sentences = np.eye(4, 6, dtype=int)[orders]                                        # (24, 4, 6)
+orders = np.array(list(itertools.permutations(range(4))))  # (24, 4)
+sentences = np.eye(4, 6, dtype=int)[orders]  # (24, 4, 6)
 START = 4
-before = np.concatenate([np.full((24, 1), START), orders[:, :-1]], axis=1)         # (24, 4)
+before = np.concatenate([np.full((24, 1), START), orders[:, :-1]], axis=1)  # (24, 4)
 
 
 def train(with_positions, steps):
@@ -106,7 +119,7 @@ def train(with_positions, steps):
     optimizer = optim.Adam(model.parameters(), lr=0.02)
     for step in range(steps):
         logits, _ = model(sentences)
-        loss = F.cross_entropy(np.swapaxes(logits, 1, 2), before)                  # classes on axis 1: (24, 6, 4)
+        loss = F.cross_entropy(np.swapaxes(logits, 1, 2), before)  # classes on axis 1: (24, 6, 4)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -120,12 +133,18 @@ model, loss, right = train(True, 80 if QUICK else 500)
 page.say("The same without positions:")
 _, blind_loss, blind_right = train(False, 80 if QUICK else 500)
 page.say(f"Right: {right:.0%} with positions, {blind_right:.0%} without")
-page.check("with positions it learns, without it can only guess among four", loss < 0.7 and blind_loss > np.log(4) - 1e-3)
+page.check(
+    "with positions it learns, without it can only guess among four",
+    loss < 0.7 and blind_loss > np.log(4) - 1e-3,
+)
 if not QUICK:
     page.check("with positions it gets every word of every sentence", right == 1)
 
 words = ["eating", "I", "apples", "like"]
 logits, _ = model(np.eye(4, 6, dtype=int)[[WORDS.index(word) for word in words]][None])
 answers = [[*WORDS, "(start)"][i] for i in logits[0, :, :5].argmax(axis=-1)]
-print("           " + ", ".join(f"before {word!r}: {answer!r}" for word, answer in zip(words, answers)))
+print(
+    "           "
+    + ", ".join(f"before {word!r}: {answer!r}" for word, answer in zip(words, answers))
+)
 page.end()

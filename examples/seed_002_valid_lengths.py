@@ -26,8 +26,12 @@ def attention(q, k, v, lengths=None):
     """q (B, T, D), k (B, S, D), v (B, S, V) -> output (B, T, V), weights (B, T, S)"""
     visible = None
     if lengths is not None:
-        visible = ~F.padding_mask(lengths, k.shape[1])              # (B, S) or (B, T, S), True where there is a word
-        visible = visible if visible.ndim == 3 else visible[:, None]         # one row for all queries: (B, 1, S)
+        visible = ~F.padding_mask(
+            lengths, k.shape[1]
+        )  # (B, S) or (B, T, S), True where there is a word
+        visible = (
+            visible if visible.ndim == 3 else visible[:, None]
+        )  # one row for all queries: (B, 1, S)
     return F.scaled_dot_product_attention(q, k, v, visible, need_weights=True)
 
 
@@ -36,7 +40,7 @@ def attention(q, k, v, lengths=None):
 
 def fold(x, heads):
     """(B, T, E) -> (B H, T, E/H)"""
-    x = F.split_heads(x, heads)                                              # (B, H, T, D)
+    x = F.split_heads(x, heads)  # (B, H, T, D)
     return x.reshape(-1, *x.shape[2:])
 
 
@@ -50,21 +54,29 @@ x = ta.randn(2, 3, 8)
 page.prints("x", x.shape, "2 3 8")
 page.prints("two heads folded into the batch", fold(x, 2).shape, "4 3 4")
 page.prints("and unfolded", unfold(fold(x, 2), 2).shape, "2 3 8")
-page.check("nothing was mixed up on the way", np.array_equal(unfold(fold(x, 2), 2).numpy(), x.numpy()))
+page.check(
+    "nothing was mixed up on the way", np.array_equal(unfold(fold(x, 2), 2).numpy(), x.numpy())
+)
 
 E, H, lengths = 100, 5, np.array([3, 2])
-project = [nn.Linear(E, E, bias=False) for _ in range(4)]                   # of queries, keys, values and the output
+project = [nn.Linear(E, E, bias=False) for _ in range(4)]  # of queries, keys, values and the output
 
 
 def multi_head(queries, keys, lengths):
     """queries (B, T, E), keys (B, S, E), which are the values too -> output (B, T, E), weights (B H, T, S)"""
     q, k, v = (fold(W(x), H) for W, x in zip(project, (queries, keys, keys)))
-    heads, weights = attention(q, k, v, np.repeat(lengths, H, axis=0))      # every head of a sequence has its length
+    heads, weights = attention(
+        q, k, v, np.repeat(lengths, H, axis=0)
+    )  # every head of a sequence has its length
     return project[3](unfold(heads, H)), weights
 
 
 ones_4, ones_6 = Tensor(np.ones((2, 4, E), np.float32)), Tensor(np.ones((2, 6, E), np.float32))
-page.prints("4 queries, 6 keys, hiddens 100, heads 5", multi_head(ones_4, ones_6, lengths)[0].shape, "2 4 100")
+page.prints(
+    "4 queries, 6 keys, hiddens 100, heads 5",
+    multi_head(ones_4, ones_6, lengths)[0].shape,
+    "2 4 100",
+)
 
 # ---- Additive scoring, w . tanh(W_q q + W_k k), lets queries and keys differ in width. All keys are alike here, so a query
 # cannot prefer any, and the output is the mean of the valid values: rows 0, 1 of arange(40), and rows 0 to 5.
@@ -72,7 +84,9 @@ page.prints("4 queries, 6 keys, hiddens 100, heads 5", multi_head(ones_4, ones_6
 page.say("Additive scoring")
 additive = nn.AdditiveAttention(query_dim=20, key_dim=2, hidden_dim=8, dropout=0.1).eval()
 values = np.tile(np.arange(40.0, dtype=np.float32).reshape(1, 10, 4), (2, 1, 1))
-output, weights = additive(ta.randn(2, 1, 20), np.ones((2, 10, 2), np.float32), values, F.padding_mask([2, 6], 10))
+output, weights = additive(
+    ta.randn(2, 1, 20), np.ones((2, 10, 2), np.float32), values, F.padding_mask([2, 6], 10)
+)
 page.prints("length 2", output[0, 0], "2 3 4 5")
 page.prints("length 6", output[1, 0], "10 11 12 13")
 
@@ -92,25 +106,42 @@ def difference(queries, keys):
 
 queries, keys = ta.randn(2, 4, E), ta.randn(2, 6, E)
 ones, random = difference(ones_4, ones_6), difference(queries, keys)
-print(f"           largest difference that removing the mask makes: {ones:.1e} with ones, {random:.1e} with random inputs")
-page.check("all-ones inputs cannot see that the mask is gone, random inputs can", ones < 1e-6 and random > 1e-3)
+print(
+    f"           largest difference that removing the mask makes: {ones:.1e} with ones, {random:.1e} with random inputs"
+)
+page.check(
+    "all-ones inputs cannot see that the mask is gone, random inputs can",
+    ones < 1e-6 and random > 1e-3,
+)
 
 # The best test needs no second implementation: change what is masked, and nothing may move.
 changed = keys.numpy().copy()
 for sequence, length in zip(changed, lengths):
     sequence[length:] = 1000 * np.random.default_rng(1).normal(size=sequence[length:].shape)
 ours, weights = multi_head(queries, keys, lengths)
-page.check("changing the masked keys a thousandfold does not move the output",
-           np.allclose(multi_head(queries, changed, lengths)[0].numpy(), ours.numpy(), atol=1e-6))
-page.check("... and without the mask it does", not np.allclose(without_mask(queries, changed), without_mask(queries, keys), atol=1))
-page.check("masked weights are 0 exactly, not nearly",
-           all((weights.numpy()[b * H:(b + 1) * H, :, n:] == 0).all() for b, n in enumerate(lengths)))
+page.check(
+    "changing the masked keys a thousandfold does not move the output",
+    np.allclose(multi_head(queries, changed, lengths)[0].numpy(), ours.numpy(), atol=1e-6),
+)
+page.check(
+    "... and without the mask it does",
+    not np.allclose(without_mask(queries, changed), without_mask(queries, keys), atol=1),
+)
+page.check(
+    "masked weights are 0 exactly, not nearly",
+    all((weights.numpy()[b * H : (b + 1) * H, :, n:] == 0).all() for b, n in enumerate(lengths)),
+)
 
 tracked = Tensor(keys.numpy(), requires_grad=True)
 output, _ = multi_head(queries, tracked, lengths)
 output.backward(np.random.default_rng(2).normal(size=output.shape).astype(np.float32))
-page.check("no gradient reaches a masked key, and some reaches every other",
-           all((tracked.grad[b, n:] == 0).all() and (tracked.grad[b, :n] != 0).any(axis=-1).all() for b, n in enumerate(lengths)))
+page.check(
+    "no gradient reaches a masked key, and some reaches every other",
+    all(
+        (tracked.grad[b, n:] == 0).all() and (tracked.grad[b, :n] != 0).any(axis=-1).all()
+        for b, n in enumerate(lengths)
+    ),
+)
 
 # ---- Length 0. A mask of -1000000 makes an empty sequence look at all of its padding equally, and one of -infinity makes
 # NaN, for 0 / 0. Nothing to look at means nothing seen: zero weights, zero output, zero gradient.
@@ -119,28 +150,44 @@ page.say("A sequence of length 0")
 empty = np.array([3, 0])
 tracked = Tensor(keys.numpy(), requires_grad=True)
 output, weights = multi_head(queries, tracked, empty)
-np.sum(output ** 2).backward()
-page.check("weights, output and gradient of the empty sequence are zero",
-           (weights[H:] == 0).all() and (output[1] == 0).all() and (tracked.grad[1] == 0).all())
-page.check("the other sequence is what it was", np.allclose(output[0].numpy(), ours[0].numpy(), atol=1e-6))
+np.sum(output**2).backward()
+page.check(
+    "weights, output and gradient of the empty sequence are zero",
+    (weights[H:] == 0).all() and (output[1] == 0).all() and (tracked.grad[1] == 0).all(),
+)
+page.check(
+    "the other sequence is what it was", np.allclose(output[0].numpy(), ours[0].numpy(), atol=1e-6)
+)
 
 # ---- A length for each query. Query t of [1, 2, 3, 4] sees the first t + 1 keys: the causal mask of a decoder.
 
 page.say("Lengths of two dimensions")
 q = ta.randn(2, 4, 8)
 own, _ = attention(q, q, q, np.array([[1, 2, 3, 4], [1, 2, 3, 4]]))
-page.check("lengths 1 2 3 4 are the causal mask",
-           np.allclose(own.numpy(), F.scaled_dot_product_attention(q, q, q, is_causal=True).numpy(), atol=1e-6))
+page.check(
+    "lengths 1 2 3 4 are the causal mask",
+    np.allclose(
+        own.numpy(), F.scaled_dot_product_attention(q, q, q, is_causal=True).numpy(), atol=1e-6
+    ),
+)
 
 # ---- All of it in one layer. Its dropout drops weights while training; eval() switches it off.
 
 page.say("nn.MultiheadAttention from the same weights")
 layer = nn.MultiheadAttention(E, H, dropout=0.5, bias=False, batch_first=True)
-layer.load_state_dict({"in_proj_weight": np.concatenate([W.weight for W in project[:3]]), "out_proj.weight": project[3].weight})
+layer.load_state_dict(
+    {
+        "in_proj_weight": np.concatenate([W.weight for W in project[:3]]),
+        "out_proj.weight": project[3].weight,
+    }
+)
 padding = F.padding_mask(lengths, 6)
 dropped, _ = layer(queries, keys, keys, key_padding_mask=padding)
 output, weights = layer.eval()(queries, keys, keys, key_padding_mask=padding)
 page.check("the same output in evaluation", np.allclose(output.numpy(), ours.numpy(), atol=1e-6))
-page.check("another one in training, where half of the weights are dropped", not np.allclose(dropped.numpy(), ours.numpy(), atol=1e-3))
+page.check(
+    "another one in training, where half of the weights are dropped",
+    not np.allclose(dropped.numpy(), ours.numpy(), atol=1e-3),
+)
 page.prints("keys that query 0 of each sequence looks at", (weights[:, 0] > 0).sum(axis=-1), "3 2")
 page.end()

@@ -36,14 +36,22 @@ ta.manual_seed(42)
 x = ta.randn(3, 1, E)
 layer = encoder()
 memory = layer(x)
-page.prints("input", x, """
+page.prints(
+    "input",
+    x,
+    """
     0.3367  0.1288 0.2345  0.2303
    -1.1229 -0.1863 2.2082 -0.6380
-    0.4617  0.2674 0.5349  0.8094""")
-page.prints("layer", memory, ENCODED := """
+    0.4617  0.2674 0.5349  0.8094""",
+)
+page.prints(
+    "layer",
+    memory,
+    ENCODED := """
    -1.0328 -0.9185 0.6710 1.2804
    -1.4175 -0.1948 1.3775 0.2347
-   -1.0022 -0.8035 0.3029 1.5028""")
+   -1.0022 -0.8035 0.3029 1.5028""",
+)
 
 
 # ---- The parts. Three functions are all that both layers are made of.
@@ -62,15 +70,18 @@ def attention(part, x, memory):
     """
     (Wq, Wk, Wv), (bq, bk, bv) = (np.split(p, 3) for p in (part.in_proj_weight, part.in_proj_bias))
     q, k, v = heads(x @ Wq.T + bq), heads(memory @ Wk.T + bk), heads(memory @ Wv.T + bv)
-    weights = F.softmax(q @ k.swapaxes(-1, -2) / math.sqrt(E // H))               # (B, H, T, S)
-    together = (weights @ v).transpose(2, 0, 1, 3).reshape(x.shape)                # (T, B, H D)
+    weights = F.softmax(q @ k.swapaxes(-1, -2) / math.sqrt(E // H))  # (B, H, T, S)
+    together = (weights @ v).transpose(2, 0, 1, 3).reshape(x.shape)  # (T, B, H D)
     return together @ part.out_proj.weight.T + part.out_proj.bias
 
 
 def norm(part, x):
     """Mean 0 and variance 1 for each position by itself, then the layer's own scale and shift."""
     centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + part.eps) * part.weight + part.bias
+    return (
+        centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + part.eps) * part.weight
+        + part.bias
+    )
 
 
 def feed_forward(layer, x):
@@ -86,10 +97,14 @@ page.prints("norm1.bias", layer.norm1.bias, "0 0 0 0")
 page.prints("norm2.weight", layer.norm2.weight, "1 1 1 1")
 page.prints("norm2.bias", layer.norm2.bias, "0 0 0 0")
 first = norm(layer.norm1, x + attention(layer.self_attn, x, x))
-page.prints("after the first norm", first, """
+page.prints(
+    "after the first norm",
+    first,
+    """
    -0.9493 -1.0434 1.1045  0.8881
    -1.0025 -0.1531 1.6511 -0.4955
-   -1.0129 -0.9286 0.6342  1.3073""")
+   -1.0129 -0.9286 0.6342  1.3073""",
+)
 by_hand = norm(layer.norm2, first + feed_forward(layer, first))
 page.prints("by hand", by_hand, ENCODED)
 
@@ -98,20 +113,28 @@ page.prints("by hand", by_hand, ENCODED)
 
 page.say("Decoder: the layer")
 ta.manual_seed(42)
-ta.randn(3, 1, E), encoder()                                  # the first half, above
-encoder(), decoder()                                          # a lost run
+ta.randn(3, 1, E), encoder()  # the first half, above
+encoder(), decoder()  # a lost run
 source, target = ta.randn(3, 1, E), ta.randn(5, 1, E)
-encoder(), decoder()                                          # another
+encoder(), decoder()  # another
 encode, decode = encoder(), decoder()
 memory = encode(source)
 output = decode(target, memory)
-page.prints("layer", output, DECODED := """
+page.prints(
+    "layer",
+    output,
+    DECODED := """
    -0.1402 -0.7298 -0.8038  1.6738
    -0.7154  1.6404 -0.8922 -0.0327
     0.0890  0.6641 -1.6547  0.9016
     0.2811 -1.0920  1.5008 -0.6900
-   -0.4675  1.5222 -1.2012  0.1465""")
-page.prints("shapes of source, memory, output", [*source.shape, *memory.shape, *output.shape], "3 1 4 3 1 4 5 1 4")
+   -0.4675  1.5222 -1.2012  0.1465""",
+)
+page.prints(
+    "shapes of source, memory, output",
+    [*source.shape, *memory.shape, *output.shape],
+    "3 1 4 3 1 4 5 1 4",
+)
 
 
 # ---- What was missing. A decoder layer takes three steps of that same kind: the target looks at itself, then at the memory,
@@ -128,21 +151,31 @@ def decoder_layer(layer, x, memory):
 page.say("Decoder: by hand")
 by_hand = decoder_layer(decode, target, memory)
 page.prints("by hand", by_hand, DECODED)
-page.check("by hand and layer agree far beyond four digits", np.allclose(by_hand.numpy(), output.numpy(), atol=1e-6))
+page.check(
+    "by hand and layer agree far beyond four digits",
+    np.allclose(by_hand.numpy(), output.numpy(), atol=1e-6),
+)
 
 # ---- And one step further: both can be trained, so both must have the same gradients, for all 18 parameters of the decoder
 # and, through the memory, the 12 of the encoder.
 
 page.say("The gradients, by hand and of the layers")
 cotangent = ta.randn(5, 1, E)
-parameters = {**{f"encoder.{name}": p for name, p in encode.named_parameters()},
-              **{f"decoder.{name}": p for name, p in decode.named_parameters()}}
+parameters = {
+    **{f"encoder.{name}": p for name, p in encode.named_parameters()},
+    **{f"decoder.{name}": p for name, p in decode.named_parameters()},
+}
 of_layers = ta.grad(decode(target, encode(source)), list(parameters.values()), cotangent)
 memory = norm(encode.norm1, source + attention(encode.self_attn, source, source))
 memory = norm(encode.norm2, memory + feed_forward(encode, memory))
 of_hand = ta.grad(decoder_layer(decode, target, memory), list(parameters.values()), cotangent)
-worst = {name: np.abs(a.numpy() - b.numpy()).max() for name, a, b in zip(parameters, of_layers, of_hand)}
+worst = {
+    name: np.abs(a.numpy() - b.numpy()).max() for name, a, b in zip(parameters, of_layers, of_hand)
+}
 name = max(worst, key=worst.get)
 print(f"           {len(worst)} parameters; largest difference {worst[name]:.1e}, at {name}")
-page.check("all gradients agree", worst[name] < 1e-5 and any(np.abs(g.numpy()).max() > 0.1 for g in of_hand))
+page.check(
+    "all gradients agree",
+    worst[name] < 1e-5 and any(np.abs(g.numpy()).max() > 0.1 for g in of_hand),
+)
 page.end()

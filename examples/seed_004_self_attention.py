@@ -19,8 +19,16 @@ from tinygrad_attn import Tensor, nn, optim
 
 page = Document("004: self-attention with trainable weights")
 WORDS = ["Your", "journey", "starts", "with", "one", "step"]
-inputs = Tensor([[0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64],
-                 [0.22, 0.58, 0.33], [0.77, 0.25, 0.10], [0.05, 0.80, 0.55]])         # (T, d_in) = (6, 3)
+inputs = Tensor(
+    [
+        [0.43, 0.15, 0.89],
+        [0.55, 0.87, 0.66],
+        [0.57, 0.85, 0.64],
+        [0.22, 0.58, 0.33],
+        [0.77, 0.25, 0.10],
+        [0.05, 0.80, 0.55],
+    ]
+)  # (T, d_in) = (6, 3)
 d_in, d_out = 3, 2
 
 # ---- One word, step by step: the second one asks (query), all six answer (keys), and what they say is mixed (values).
@@ -28,9 +36,9 @@ d_in, d_out = 3, 2
 page.say("Step by step, for 'journey'")
 ta.manual_seed(123)
 W_query, W_key, W_value = (ta.rand(d_in, d_out) for _ in range(3))
-query_2 = inputs[1] @ W_query                                                         # (d_out,)
-keys, values = inputs @ W_key, inputs @ W_value                                       # (T, d_out)
-scores_2 = query_2 @ keys.T                                                           # (T,)
+query_2 = inputs[1] @ W_query  # (d_out,)
+keys, values = inputs @ W_key, inputs @ W_value  # (T, d_out)
+scores_2 = query_2 @ keys.T  # (T,)
 weights_2 = F.softmax(scores_2 / math.sqrt(d_out))
 page.prints("query_2", query_2, "0.4306 1.4551")
 page.prints("shape of the keys", keys.shape, "6 2")
@@ -45,7 +53,9 @@ page.prints("context_2", weights_2 @ values, "0.3061 0.8210")
 
 class PlainSelfAttention(nn.Module):
     def __init__(self, d_in, d_out):
-        self.W_query, self.W_key, self.W_value = (nn.Parameter(ta.rand(d_in, d_out)) for _ in range(3))
+        self.W_query, self.W_key, self.W_value = (
+            nn.Parameter(ta.rand(d_in, d_out)) for _ in range(3)
+        )
 
     def forward(self, x):
         """(T, d_in) -> (T, d_out)"""
@@ -56,13 +66,17 @@ class PlainSelfAttention(nn.Module):
 page.say("All words")
 ta.manual_seed(123)
 plain = PlainSelfAttention(d_in, d_out)
-page.prints("class with three matrices", plain(inputs), """
+page.prints(
+    "class with three matrices",
+    plain(inputs),
+    """
     0.2996 0.8053
     0.3061 0.8210
     0.3058 0.8203
     0.2948 0.7939
     0.2927 0.7891
-    0.2990 0.8040""")
+    0.2990 0.8040""",
+)
 ta.manual_seed(789)
 layer = nn.SelfAttention(d_in, d_out)
 contexts = layer(inputs)
@@ -70,9 +84,13 @@ page.prints("class with Linear layers, first word", contexts[0], "-0.0739 0.0713
 page.prints("class with Linear layers, last word", contexts[5], "-0.0754 0.0693")
 
 # The two differ only in their initial weights, and Linear keeps its weight as (out, in): to copy one, transpose it.
-plain.load_state_dict({name.removesuffix(".weight"): weight.T for name, weight in layer.state_dict().items()})
-page.check("with the layer's weights, transposed, the first class computes the same",
-           np.allclose(plain(inputs).numpy(), contexts.numpy(), atol=1e-6))
+plain.load_state_dict(
+    {name.removesuffix(".weight"): weight.T for name, weight in layer.state_dict().items()}
+)
+page.check(
+    "with the layer's weights, transposed, the first class computes the same",
+    np.allclose(plain(inputs).numpy(), contexts.numpy(), atol=1e-6),
+)
 
 # ---- Training: each word is to name the one after it, and "step" goes back to "Your". A Linear layer reads the answer, a score
 # for each of the six words, from the context. Guessing costs ln 6 = 1.79.
@@ -93,11 +111,16 @@ def train(attention, words, follower, steps):
 
 page.say("Training")
 ta.manual_seed(123)
-model = train(nn.SelfAttention(d_in, d_out), inputs, np.array([1, 2, 3, 4, 5, 0]), steps=150 if QUICK else 500)
+model = train(
+    nn.SelfAttention(d_in, d_out), inputs, np.array([1, 2, 3, 4, 5, 0]), steps=150 if QUICK else 500
+)
 answers = model(inputs)
 said = answers.argmax(axis=-1)
 print("           " + ", ".join(f"{word} -> {WORDS[i]}" for word, i in zip(WORDS, said)))
-page.check("the loss falls below half of guessing", F.cross_entropy(answers, np.array([1, 2, 3, 4, 5, 0])).item() < math.log(6) / 2)
+page.check(
+    "the loss falls below half of guessing",
+    F.cross_entropy(answers, np.array([1, 2, 3, 4, 5, 0])).item() < math.log(6) / 2,
+)
 if not QUICK:
     page.check("every word names the next", np.array_equal(said, [1, 2, 3, 4, 5, 0]))
 
@@ -111,14 +134,20 @@ scores = causal.W_query(inputs) @ causal.W_key(inputs).T
 weights = F.softmax(np.where(F.causal_mask(6), -math.inf, scores / math.sqrt(d_out)))
 for word, row in zip(WORDS, weights):
     print(f"           {word:8s}" + " ".join(f"{w:.4f}" for w in row))
-page.check("no weight above the diagonal, each row sums to 1",
-           (np.triu(weights.numpy(), 1) == 0).all() and np.allclose(weights.numpy().sum(axis=-1), 1))
-page.check("nn.SelfAttention(causal=True) computes these contexts",
-           np.allclose(causal(inputs).numpy(), (weights @ causal.W_value(inputs)).numpy(), atol=1e-6))
+page.check(
+    "no weight above the diagonal, each row sums to 1",
+    (np.triu(weights.numpy(), 1) == 0).all() and np.allclose(weights.numpy().sum(axis=-1), 1),
+)
+page.check(
+    "nn.SelfAttention(causal=True) computes these contexts",
+    np.allclose(causal(inputs).numpy(), (weights @ causal.W_value(inputs)).numpy(), atol=1e-6),
+)
 other_end = np.concatenate([inputs[:4], ta.rand(2, d_in)])
-page.check("another ending changes nothing before it, and something after",
-           np.allclose(causal(other_end)[:4].numpy(), causal(inputs)[:4].numpy(), atol=1e-6)
-           and not np.allclose(causal(other_end)[4:].numpy(), causal(inputs)[4:].numpy(), atol=1e-3))
+page.check(
+    "another ending changes nothing before it, and something after",
+    np.allclose(causal(other_end)[:4].numpy(), causal(inputs)[:4].numpy(), atol=1e-6)
+    and not np.allclose(causal(other_end)[4:].numpy(), causal(inputs)[4:].numpy(), atol=1e-3),
+)
 
 # ---- Dropout on the weights. In training each weight is dropped with probability p, so that no word comes to rely on one other
 # alone; those that stay are multiplied by 1 / (1 - p), so that on average nothing changes.
@@ -127,13 +156,23 @@ page.say("Dropout of one half on the weights")
 ta.manual_seed(123)
 thinned = F.dropout(weights, p=0.5, training=True)
 print("           step    " + " ".join(f"{w:.4f}" for w in thinned[5]))
-page.check("a weight is dropped or doubled",
-           np.logical_or(thinned.numpy() == 0, np.isclose(thinned.numpy(), 2 * weights.numpy())).all())
+page.check(
+    "a weight is dropped or doubled",
+    np.logical_or(thinned.numpy() == 0, np.isclose(thinned.numpy(), 2 * weights.numpy())).all(),
+)
 mean = sum(F.dropout(weights, p=0.5, training=True).numpy() for _ in range(2000)) / 2000
-page.check("the mean of 2000 draws is the weights again", np.allclose(mean, weights.numpy(), atol=0.1))
+page.check(
+    "the mean of 2000 draws is the weights again", np.allclose(mean, weights.numpy(), atol=0.1)
+)
 
 layer = nn.SelfAttention(d_in, d_out, causal=True, dropout=0.5)
-page.check("the layer draws anew at each call in training", not np.allclose(layer(inputs).numpy(), layer(inputs).numpy()))
+page.check(
+    "the layer draws anew at each call in training",
+    not np.allclose(layer(inputs).numpy(), layer(inputs).numpy()),
+)
 layer.eval()
-page.check("... and always gives the same in evaluation", np.array_equal(layer(inputs).numpy(), layer(inputs).numpy()))
+page.check(
+    "... and always gives the same in evaluation",
+    np.array_equal(layer(inputs).numpy(), layer(inputs).numpy()),
+)
 page.end()

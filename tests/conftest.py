@@ -8,7 +8,9 @@ import sys
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-signal.signal(signal.SIGINT, signal.default_int_handler)         # what a script starts with & ignores Ctrl-C, as would our processes
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # what a script starts with & ignores Ctrl-C, as would our processes
 
 import pytest
 from hypothesis import settings
@@ -31,4 +33,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = (yield).get_result()
     if report.failed:
-        report.sections.append(("seed", f"TINYGRAD_ATTN_TEST_SEED={SEED} python -m pytest '{item.nodeid}'"))
+        report.sections.append(
+            ("seed", f"TINYGRAD_ATTN_TEST_SEED={SEED} python -m pytest '{item.nodeid}'")
+        )

@@ -15,7 +15,9 @@ def R(*shape):
     spread = np.linspace(-1.9, 1.9, n) + 0.13 if n > 1 else np.array([0.7])
     values = spread + rng.uniform(-0.03, 0.03, n)
     near = np.abs(values - np.round(values)) < 0.1
-    return rng.permutation(values + near * np.copysign(0.14, values - np.round(values))).reshape(shape)
+    return rng.permutation(values + near * np.copysign(0.14, values - np.round(values))).reshape(
+        shape
+    )
 
 
 def P(*shape):
@@ -35,17 +37,25 @@ def M(*shape):
 
 def lower(function):
     """`function` of the symmetric matrix whose lower triangle is given."""
+
     def of_lower(a, *args, **kwargs):
         low = np.tril(a)
-        return function(low @ np.swapaxes(low, -1, -2) + np.diag(np.arange(2, 2 + a.shape[-1])).astype(a.dtype), *args, **kwargs)
+        return function(
+            low @ np.swapaxes(low, -1, -2) + np.diag(np.arange(2, 2 + a.shape[-1])).astype(a.dtype),
+            *args,
+            **kwargs,
+        )
+
     of_lower.__name__ = function.__name__
     return of_lower
 
 
 def named(method, ufunc):
     """A ufunc's method under a name of its own, for the tests' ids."""
+
     def call(*args, **kwargs):
         return method(*args, **kwargs)
+
     call.__name__ = f"{ufunc.__name__}.{method.__name__}"
     return call
 
@@ -60,16 +70,54 @@ def case(function, *args, of=None, **kwargs):
 
 # ---- ufuncs
 
-for f in (np.negative, np.positive, np.conjugate, np.absolute, np.fabs, np.reciprocal, np.square, np.exp, np.exp2, np.expm1, np.sin, np.cos,
-          np.tanh, np.sinh, np.cosh, np.arctan, np.arcsinh, np.cbrt, np.degrees, np.rad2deg, np.radians, np.deg2rad):
+for f in (
+    np.negative,
+    np.positive,
+    np.conjugate,
+    np.absolute,
+    np.fabs,
+    np.reciprocal,
+    np.square,
+    np.exp,
+    np.exp2,
+    np.expm1,
+    np.sin,
+    np.cos,
+    np.tanh,
+    np.sinh,
+    np.cosh,
+    np.arctan,
+    np.arcsinh,
+    np.cbrt,
+    np.degrees,
+    np.rad2deg,
+    np.radians,
+    np.deg2rad,
+):
     case(f, R(2, 3))
 for f in (np.sqrt, np.log, np.log2, np.log10, np.log1p):
     case(f, P(2, 3))
 for f in (np.tan, np.arcsin, np.arccos, np.arctanh):
     case(f, U(2, 3))
 case(np.arccosh, 1.3 + P(2, 3))
-for f in (np.add, np.subtract, np.multiply, np.divide, np.arctan2, np.hypot, np.logaddexp, np.logaddexp2, np.maximum, np.minimum,
-          np.fmax, np.fmin, np.copysign, np.remainder, np.fmod, np.divmod):
+for f in (
+    np.add,
+    np.subtract,
+    np.multiply,
+    np.divide,
+    np.arctan2,
+    np.hypot,
+    np.logaddexp,
+    np.logaddexp2,
+    np.maximum,
+    np.minimum,
+    np.fmax,
+    np.fmin,
+    np.copysign,
+    np.remainder,
+    np.fmod,
+    np.divmod,
+):
     case(f, R(2, 3), R(3))
     case(f, R(1, 3), R(2, 1))
 case(np.power, P(2, 3), R(3))
@@ -92,8 +140,25 @@ if hasattr(np, "matvec"):
 
 # ---- reductions
 
-for f in (np.sum, np.mean, np.max, np.min, np.prod, np.var, np.std, np.amax, np.amin, np.ptp, np.median, np.average, np.nansum,
-          np.nanmean, np.nanmax, np.nanmin, np.nanprod):
+for f in (
+    np.sum,
+    np.mean,
+    np.max,
+    np.min,
+    np.prod,
+    np.var,
+    np.std,
+    np.amax,
+    np.amin,
+    np.ptp,
+    np.median,
+    np.average,
+    np.nansum,
+    np.nanmean,
+    np.nanmax,
+    np.nanmin,
+    np.nanprod,
+):
     case(f, R(2, 3))
     case(f, R(2, 3), axis=0)
     case(f, R(2, 1, 3), axis=(0, -1), keepdims=True)
@@ -177,9 +242,19 @@ case(np.unwrap, np.array([0.0, 3.0, -3.0, 2.5, 9.0]))
 case(np.unwrap, R(2, 4) * 5, axis=0, period=4.0)
 case(np.ediff1d, R(2, 3))
 case(np.ediff1d, R(4), R(2), 0.5)
-case(np.piecewise, np.array([-1.2, 0.7, 2.3]), [np.array([True, False, False]), np.array([False, True, False])],
-     [np.sin, 4.0, lambda x: x * x])
-case(np.piecewise, np.array([[0.5, 2.0]]), [np.array([[True, False]])], [lambda x, k: k * np.log(x)], 3)
+case(
+    np.piecewise,
+    np.array([-1.2, 0.7, 2.3]),
+    [np.array([True, False, False]), np.array([False, True, False])],
+    [np.sin, 4.0, lambda x: x * x],
+)
+case(
+    np.piecewise,
+    np.array([[0.5, 2.0]]),
+    [np.array([[True, False]])],
+    [lambda x, k: k * np.log(x)],
+    3,
+)
 case(np.polyval, R(4), R(2, 3))
 case(np.polyval, [2, 0, 1], R(3))
 case(np.polyval, R(3), np.array(2))
@@ -308,10 +383,20 @@ case(np.outer, R(2), R(3))
 case(np.tensordot, R(2, 3), R(2, 3))
 case(np.tensordot, R(2, 3, 2), R(3, 2), ([1, 0], [0, 1]))
 case(np.tensordot, R(2), R(3), 0)
-for subscripts, *shapes in (("ij,jk->ik", (2, 3), (3, 2)), ("ij->ji", (2, 3)), ("ii", (3, 3)), ("ii->i", (3, 3)), ("ij,ij", (2, 3), (2, 3)),
-                            ("...ij,...jk->...ik", (2, 2, 3), (3, 2)), ("bhtd,bhsd->bhts", (1, 2, 2, 3), (1, 2, 3, 3)),
-                            ("i,j,k", (2,), (3,), (2,)),
-                            ("ij->", (2, 3)), ("k,nk->", (3,), (2, 3)), ("ij,ij->ij", (1, 3), (2, 3)), ("iji->j", (2, 3, 2))):
+for subscripts, *shapes in (
+    ("ij,jk->ik", (2, 3), (3, 2)),
+    ("ij->ji", (2, 3)),
+    ("ii", (3, 3)),
+    ("ii->i", (3, 3)),
+    ("ij,ij", (2, 3), (2, 3)),
+    ("...ij,...jk->...ik", (2, 2, 3), (3, 2)),
+    ("bhtd,bhsd->bhts", (1, 2, 2, 3), (1, 2, 3, 3)),
+    ("i,j,k", (2,), (3,), (2,)),
+    ("ij->", (2, 3)),
+    ("k,nk->", (3,), (2, 3)),
+    ("ij,ij->ij", (1, 3), (2, 3)),
+    ("iji->j", (2, 3, 2)),
+):
     case(np.einsum, subscripts, *(R(*s) for s in shapes))
 case(np.einsum, R(2, 3), [0, 1], R(3, 2), [1, 2], [0, 2])
 case(np.einsum, R(2, 3), [Ellipsis, 0], R(3), [0])
@@ -325,8 +410,17 @@ for mode in ("full", "same", "valid"):
         case(np.correlate, R(n), R(m), mode)
 for options in ({}, {"ord": 1}, {"ord": 3}, {"ord": np.inf}, {"ord": -np.inf}, {"ord": 0}):
     case(np.linalg.norm, R(4), **options)
-for options in ({}, {"axis": 1}, {"axis": (0, 1), "keepdims": True}, {"ord": "nuc"}, {"ord": 2}, {"ord": -2}, {"ord": 1}, {"ord": np.inf},
-                {"ord": -1}):
+for options in (
+    {},
+    {"axis": 1},
+    {"axis": (0, 1), "keepdims": True},
+    {"ord": "nuc"},
+    {"ord": 2},
+    {"ord": -2},
+    {"ord": 1},
+    {"ord": np.inf},
+    {"ord": -1},
+):
     case(np.linalg.norm, R(3, 2), **options)
 case(np.linalg.norm, R(2, 3, 2), "fro", (0, 2))
 case(np.linalg.vector_norm, R(2, 3), axis=1)
@@ -377,5 +471,17 @@ case(np.linalg.matrix_transpose, R(2, 3, 2))
 case(np.linalg.diagonal, R(2, 3, 3))
 case(np.linalg.trace, R(2, 3, 3), offset=1)
 
-FLAT = {np.floor, np.ceil, np.trunc, np.rint, np.sign, np.round, np.around, np.fix, np.floor_divide, np.imag, np.angle}
+FLAT = {
+    np.floor,
+    np.ceil,
+    np.trunc,
+    np.rint,
+    np.sign,
+    np.round,
+    np.around,
+    np.fix,
+    np.floor_divide,
+    np.imag,
+    np.angle,
+}
 """Their slope is zero wherever there is one."""

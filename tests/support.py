@@ -22,7 +22,9 @@ def require(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         if IN_CI:
-            raise ImportError(f"CI must have {name}: it belongs to the extra `test` ({error})") from error
+            raise ImportError(
+                f"CI must have {name}: it belongs to the extra `test` ({error})"
+            ) from error
         pytest.skip(f"{name} is not installed (pip install -e '.[test]')", allow_module_level=True)
 
 

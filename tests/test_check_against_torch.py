@@ -34,15 +34,19 @@ def test_at_a_prompt_the_comparison_shows_as_its_table():
     assert repr(result) == str(result) and "the same as torch" in repr(result)
 
 
-@pytest.mark.parametrize("make, inputs, keywords", [
-    (lambda n: n.Linear(8, 4), (X,), {}),
-    (lambda n: n.LayerNorm(8), (X,), {}),
-    (lambda n: n.Embedding(7, 4), (np.array([[1, 2], [2, 6]]),), {}),
-    (lambda n: n.Sequential(n.Linear(8, 16), n.GELU(), n.Linear(16, 2)), (X,), {}),
-    (lambda n: n.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL)),
-    (lambda n: n.TransformerEncoderLayer(**LAYER, norm_first=True, batch_first=True), (X,), {}),
-    (lambda n: n.TransformerDecoderLayer(**LAYER), (X, X), dict(tgt_mask=CAUSAL)),
-], ids=["linear", "layer norm", "embedding", "sequential", "attention", "encoder", "decoder"])
+@pytest.mark.parametrize(
+    "make, inputs, keywords",
+    [
+        (lambda n: n.Linear(8, 4), (X,), {}),
+        (lambda n: n.LayerNorm(8), (X,), {}),
+        (lambda n: n.Embedding(7, 4), (np.array([[1, 2], [2, 6]]),), {}),
+        (lambda n: n.Sequential(n.Linear(8, 16), n.GELU(), n.Linear(16, 2)), (X,), {}),
+        (lambda n: n.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL)),
+        (lambda n: n.TransformerEncoderLayer(**LAYER, norm_first=True, batch_first=True), (X,), {}),
+        (lambda n: n.TransformerDecoderLayer(**LAYER), (X, X), dict(tgt_mask=CAUSAL)),
+    ],
+    ids=["linear", "layer norm", "embedding", "sequential", "attention", "encoder", "decoder"],
+)
 def test_our_layers_are_torch_layers(make, inputs, keywords):
     report = compare(make(nn), make(torch.nn), *inputs, **keywords)
     assert report and report.explanation == "", report
@@ -57,7 +61,9 @@ class TransposedLinear(nn.Linear):
 
 class UnbiasedNorm(nn.LayerNorm):
     def forward(self, x):
-        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, ddof=1, keepdims=True) + self.eps) * self.weight + self.bias
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(
+            x.var(-1, ddof=1, keepdims=True) + self.eps
+        ) * self.weight + self.bias
 
 
 class HomeMadeAttention(nn.MultiheadAttention):
@@ -68,7 +74,10 @@ class HomeMadeAttention(nn.MultiheadAttention):
 
     def forward(self, query, key, value, attn_mask=None, added=None):
         weights, biases = self.in_proj_weight.reshape(3, 8, 8), self.in_proj_bias.reshape(3, 8)
-        q, k, v = (self.split(np.swapaxes(x @ w.T + b, 0, 1)) for x, w, b in zip((query, key, value), weights, biases))
+        q, k, v = (
+            self.split(np.swapaxes(x @ w.T + b, 0, 1))
+            for x, w, b in zip((query, key, value), weights, biases)
+        )
         scores = q @ k.mT / self.divisor
         if added is not None:
             scores = scores + added.astype(np.float64)
@@ -165,36 +174,160 @@ def non_trivial(module):
 
 
 DIFFERENCES = [
-    ("weight transposed", sequence(TransposedLinear(8, 8)), torch_sequence(torch.nn.Linear(8, 8)), (X,), {}, "1"),
-    ("eps", sequence(nn.LayerNorm(8, eps=1e-12)), torch_sequence(torch.nn.LayerNorm(8)), (X,), {}, "1"),
-    ("eps=0.001", sequence(nn.LayerNorm(8)), torch_sequence(torch.nn.LayerNorm(8, eps=1e-6)), (X,), {}, "1"),
-    ("biased variance", sequence(UnbiasedNorm(8)), torch_sequence(torch.nn.LayerNorm(8)), (X,), {}, "1"),
-    ("GELU variant", sequence(nn.GELU(approximate="tanh")), torch_sequence(torch.nn.GELU()), (X,), {}, "1"),
-    ("GELU variant", sequence(nn.GELU()), torch_sequence(torch.nn.GELU(approximate="tanh")), (X,), {}, "1"),
-    ("another activation: ours is relu", sequence(nn.ReLU()), torch_sequence(torch.nn.GELU()), (X,), {}, "1"),
-    ("scale by embed instead of head", ByEmbed(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
+    (
+        "weight transposed",
+        sequence(TransposedLinear(8, 8)),
+        torch_sequence(torch.nn.Linear(8, 8)),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "eps",
+        sequence(nn.LayerNorm(8, eps=1e-12)),
+        torch_sequence(torch.nn.LayerNorm(8)),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "eps=0.001",
+        sequence(nn.LayerNorm(8)),
+        torch_sequence(torch.nn.LayerNorm(8, eps=1e-6)),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "biased variance",
+        sequence(UnbiasedNorm(8)),
+        torch_sequence(torch.nn.LayerNorm(8)),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "GELU variant",
+        sequence(nn.GELU(approximate="tanh")),
+        torch_sequence(torch.nn.GELU()),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "GELU variant",
+        sequence(nn.GELU()),
+        torch_sequence(torch.nn.GELU(approximate="tanh")),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "another activation: ours is relu",
+        sequence(nn.ReLU()),
+        torch_sequence(torch.nn.GELU()),
+        (X,),
+        {},
+        "1",
+    ),
+    (
+        "scale by embed instead of head",
+        ByEmbed(8, 2),
+        torch.nn.MultiheadAttention(8, 2),
+        (X, X, X),
+        {},
+        "(whole)",
+    ),
     ("no scale", Unscaled(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
-    ("mask inverted", Inverted(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL), "(whole)"),
-    ("mask is not applied", Unmasked(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL), "(whole)"),
-    ("mask is added to the scores as 0 and 1", MaskAdded(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL),
-     "(whole)"),
-    ("heads split in the other order", InsideOut(8, 2), torch.nn.MultiheadAttention(8, 2), (X, X, X), {}, "(whole)"),
-    ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,),
-     {}, "self_attn"),
-    ("dropout left on", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),
-    ("agree. Call", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, "self_attn"),
-    ("What is left: GELU variant", nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"), torch.nn.TransformerEncoderLayer(8, 2, 16),
-     (X,), {}, "self_attn"),
+    (
+        "mask inverted",
+        Inverted(8, 2),
+        torch.nn.MultiheadAttention(8, 2),
+        (X, X, X),
+        dict(attn_mask=CAUSAL),
+        "(whole)",
+    ),
+    (
+        "mask is not applied",
+        Unmasked(8, 2),
+        torch.nn.MultiheadAttention(8, 2),
+        (X, X, X),
+        dict(attn_mask=CAUSAL),
+        "(whole)",
+    ),
+    (
+        "mask is added to the scores as 0 and 1",
+        MaskAdded(8, 2),
+        torch.nn.MultiheadAttention(8, 2),
+        (X, X, X),
+        dict(attn_mask=CAUSAL),
+        "(whole)",
+    ),
+    (
+        "heads split in the other order",
+        InsideOut(8, 2),
+        torch.nn.MultiheadAttention(8, 2),
+        (X, X, X),
+        {},
+        "(whole)",
+    ),
+    (
+        "batch and sequence swapped",
+        nn.TransformerEncoderLayer(**LAYER, batch_first=True),
+        torch.nn.TransformerEncoderLayer(**LAYER),
+        (X,),
+        {},
+        "self_attn",
+    ),
+    (
+        "dropout left on",
+        nn.TransformerEncoderLayer(8, 2, 16, 0.5),
+        torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5),
+        (X,),
+        {},
+        "self_attn",
+    ),
+    (
+        "agree. Call",
+        nn.TransformerEncoderLayer(8, 2, 16, 0.5),
+        torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5),
+        (X,),
+        {},
+        "self_attn",
+    ),
+    (
+        "What is left: GELU variant",
+        nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"),
+        torch.nn.TransformerEncoderLayer(8, 2, 16),
+        (X,),
+        {},
+        "self_attn",
+    ),
     ("even in evaluation mode", AlwaysDropping(8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
     ("masks of its attention", MaskInside(8, 2), TorchMaskInside(), (X,), {}, "(whole)"),
     ("scale by embed instead of head", ByEmbed(8, 2), OfTheirOwn(8, 2), (X, X, X), {}, "(whole)"),
-    ("dropout left on in our module:", nn.Dropout(0.5), torch.nn.Dropout(0.5).eval(), (X,), {}, "(whole)"),
-    ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {},
-     "norm1"),
+    (
+        "dropout left on in our module:",
+        nn.Dropout(0.5),
+        torch.nn.Dropout(0.5).eval(),
+        (X,),
+        {},
+        "(whole)",
+    ),
+    (
+        "norm_first differs",
+        nn.TransformerEncoderLayer(**LAYER, norm_first=True),
+        torch.nn.TransformerEncoderLayer(**LAYER),
+        (X,),
+        {},
+        "norm1",
+    ),
 ]
 
 
-@pytest.mark.parametrize("text, ours, theirs, inputs, keywords, first", DIFFERENCES, ids=[d[0] for d in DIFFERENCES])
+@pytest.mark.parametrize(
+    "text, ours, theirs, inputs, keywords, first", DIFFERENCES, ids=[d[0] for d in DIFFERENCES]
+)
 def test_a_planted_difference_is_explained(text, ours, theirs, inputs, keywords, first):
     if text == "eps=0.001":
         ours[1].eps, text = 1e-3, "eps=0.001"
@@ -205,11 +338,14 @@ def test_a_planted_difference_is_explained(text, ours, theirs, inputs, keywords,
 
 
 def test_the_home_made_layer_without_a_mistake_agrees():
-    assert compare(HomeMadeAttention(8, 2), torch.nn.MultiheadAttention(8, 2), X, X, X, attn_mask=CAUSAL)
+    assert compare(
+        HomeMadeAttention(8, 2), torch.nn.MultiheadAttention(8, 2), X, X, X, attn_mask=CAUSAL
+    )
 
 
 def test_a_wrong_rule_shows_in_the_gradients_alone():
     from tinygrad_attn import op
+
     halved = op(lambda x: x * 1.0)
     halved.vjp(lambda g, y, x: g * 0.5)
 
@@ -218,7 +354,11 @@ def test_a_wrong_rule_shows_in_the_gradients_alone():
             return halved(super().forward(x))
 
     report = compare(Halving(8, 8), torch.nn.Linear(8, 8), X)
-    assert not report and "run gradcheck" in report.explanation and all(row.value < 1e-12 for row in report.rows)
+    assert (
+        not report
+        and "run gradcheck" in report.explanation
+        and all(row.value < 1e-12 for row in report.rows)
+    )
 
 
 def test_where_one_use_of_two_leaves_the_graph_no_rule_is_accused():
@@ -254,7 +394,11 @@ class Mine(nn.Module):
     """A Linear under names of its own, whose weight is (in, out); `f` is its forward."""
 
     def __init__(self, f):
-        self.w, self.b, self.f = nn.Parameter(np.zeros((8, 4), np.float32)), nn.Parameter(np.zeros(4, np.float32)), f
+        self.w, self.b, self.f = (
+            nn.Parameter(np.zeros((8, 4), np.float32)),
+            nn.Parameter(np.zeros(4, np.float32)),
+            f,
+        )
 
     def forward(self, x):
         return self.f(x, self.w, self.b)
@@ -263,20 +407,29 @@ class Mine(nn.Module):
 def test_gradients_of_weights_with_other_names_are_compared():
     report = compare(Mine(lambda x, w, b: x @ w + b), torch.nn.Linear(8, 4), X)
     assert report and [row.name for row in report.rows] == ["(whole)", "w", "b", "input 0"]
-    report = compare(Mine(lambda x, w, b: x @ w + b.detach() + (b - b.detach()) * 2), torch.nn.Linear(8, 4), X)
+    report = compare(
+        Mine(lambda x, w, b: x @ w + b.detach() + (b - b.detach()) * 2), torch.nn.Linear(8, 4), X
+    )
     assert [row.name for row in report.rows if not row.ok] == ["b"], report
 
 
 def test_a_difference_that_nothing_explains_where_only_torch_has_the_submodule():
-    report = compare(Mine(lambda x, w, b: np.sin(x @ w + b)), torch.nn.Sequential(torch.nn.Linear(8, 4)), X)
+    report = compare(
+        Mine(lambda x, w, b: np.sin(x @ w + b)), torch.nn.Sequential(torch.nn.Linear(8, 4)), X
+    )
     assert not report and report.first == "(whole)" and report.explanation == "", report
 
 
 def test_a_weight_or_an_input_that_leaves_the_graph_is_said_to_leave_it():
-    for f, lost in ((lambda x, w, b: x @ w.detach() + b, "w"), (lambda x, w, b: x.detach() @ w + b, "input 0"),
-                    (lambda x, w, b: x.detach() @ w.detach() + b.detach(), "w, b, input 0")):
+    for f, lost in (
+        (lambda x, w, b: x @ w.detach() + b, "w"),
+        (lambda x, w, b: x.detach() @ w + b, "input 0"),
+        (lambda x, w, b: x.detach() @ w.detach() + b.detach(), "w, b, input 0"),
+    ):
         report = compare(Mine(f), torch.nn.Linear(8, 4), X)
-        assert f"none reaches {lost}," in report.explanation and "detach()" in report.explanation, report
+        assert f"none reaches {lost}," in report.explanation and "detach()" in report.explanation, (
+            report
+        )
 
 
 class Both(nn.Module):
@@ -296,7 +449,11 @@ class TorchBoth(torch.nn.Module):
         return self.make(x * 2, x * 4)
 
 
-MAKERS = [(lambda a, b: (a, b), "[1]"), (lambda a, b: [a, (b, None)], "[1][0]"), (lambda a, b: {"a": a, "b": b}, "['b']")]
+MAKERS = [
+    (lambda a, b: (a, b), "[1]"),
+    (lambda a, b: [a, (b, None)], "[1][0]"),
+    (lambda a, b: {"a": a, "b": b}, "['b']"),
+]
 
 
 @pytest.mark.parametrize("make, place", MAKERS, ids=[place for _, place in MAKERS])
@@ -328,8 +485,13 @@ def test_nan_on_both_sides_is_no_agreement():
     assert report and "12 of 60 elements of the result are NaN" in str(report)
 
 
-@pytest.mark.parametrize("f, words", [(lambda x, w, b: None, "returned None, and no Tensor"),
-                                      (lambda x, w, b: (x @ w + b).numpy(), r"returned array \(5, 3, 4\) float64, and no Tensor")])
+@pytest.mark.parametrize(
+    "f, words",
+    [
+        (lambda x, w, b: None, "returned None, and no Tensor"),
+        (lambda x, w, b: (x @ w + b).numpy(), r"returned array \(5, 3, 4\) float64, and no Tensor"),
+    ],
+)
 def test_a_forward_that_returns_no_tensor_is_told_so(f, words):
     report = compare(Mine(f), torch.nn.Linear(8, 4), X)
     assert re.search(words, report.failure), report

@@ -27,8 +27,18 @@ FORWARD = [
     (lambda: t(0.0) * np.float32(np.inf), "multiply", "(0,)", "0 x inf"),
     (lambda: t(-8.0) ** 0.5, "power", "(0,)", "not whole"),
     (lambda: t(0.0) ** -1.0, "power", "(0,)", "negative power"),
-    (lambda: _hand_softmax(np.where(np.array([[True, True], [True, False]]), -np.inf, Tensor(np.ones((2, 2)), requires_grad=True))),
-     "subtract", "(0, 0)", "empty softmax row"),
+    (
+        lambda: _hand_softmax(
+            np.where(
+                np.array([[True, True], [True, False]]),
+                -np.inf,
+                Tensor(np.ones((2, 2)), requires_grad=True),
+            )
+        ),
+        "subtract",
+        "(0, 0)",
+        "empty softmax row",
+    ),
     (lambda: t(1e38, 1) * 1e3, "multiply", "(0,)", "overflow"),
     (lambda: np.arccos(t(2)), "arccos", "(0,)", "domain"),
     (lambda: np.var(t(1e30, 1)), "var", "()", "overflow"),
@@ -37,16 +47,46 @@ FORWARD = [
     (lambda: np.sqrt(t(0.5) - 1), "sqrt", "(0,)", "sqrt of the negative number -0.5"),
     (lambda: t(np.inf) / np.float32(np.inf), "divide", "(0,)", "inf/inf"),
     (lambda: t(1e38) / np.float32(1e-5), "divide", "(0,)", "by a very small number"),
-    (lambda: t(1, 2) @ np.array([np.inf, -np.inf], np.float32), "matmul", "()", "an operand holds infinities"),
+    (
+        lambda: t(1, 2) @ np.array([np.inf, -np.inf], np.float32),
+        "matmul",
+        "()",
+        "an operand holds infinities",
+    ),
     (lambda: np.exp2(t(1, 200)), "exp2", "(1,)", "reached at exp2(128.0)"),
     (lambda: np.log1p(t(-2)), "log1p", "(0,)", "log1p of -2, below -1"),
     (lambda: softmax(t(1, np.inf)), "softmax", "(0,)", "on infinities, which an operand holds"),
-    (lambda: softmax(t(-np.inf, np.inf)), "softmax", "(0,)", "on infinities, which an operand holds"),
+    (
+        lambda: softmax(t(-np.inf, np.inf)),
+        "softmax",
+        "(0,)",
+        "on infinities, which an operand holds",
+    ),
     (lambda: softmax(t(-np.inf, -np.inf)), "softmax", "(0,)", "empty softmax row"),
-    (lambda: softmax(t([-np.inf], [np.inf]), 0), "softmax", "(0, 0)", "on infinities, which an operand holds"),
-    (lambda: cross_entropy(t([-np.inf, np.inf], [1, 2]), np.array([0, 1])), "cross_entropy", "()", "on infinities, which an operand holds"),
-    (lambda: cross_entropy(t([-np.inf, -np.inf], [1, 2]), np.array([0, 1])), "cross_entropy", "()", "empty softmax row"),
-    (lambda: scaled_dot_product_attention(t([-np.inf, -np.inf]), t([0, 1]), t([1, 2])), "attention", "(0, 0)", "on infinities, which an"),
+    (
+        lambda: softmax(t([-np.inf], [np.inf]), 0),
+        "softmax",
+        "(0, 0)",
+        "on infinities, which an operand holds",
+    ),
+    (
+        lambda: cross_entropy(t([-np.inf, np.inf], [1, 2]), np.array([0, 1])),
+        "cross_entropy",
+        "()",
+        "on infinities, which an operand holds",
+    ),
+    (
+        lambda: cross_entropy(t([-np.inf, -np.inf], [1, 2]), np.array([0, 1])),
+        "cross_entropy",
+        "()",
+        "empty softmax row",
+    ),
+    (
+        lambda: scaled_dot_product_attention(t([-np.inf, -np.inf]), t([0, 1]), t([1, 2])),
+        "attention",
+        "(0, 0)",
+        "on infinities, which an",
+    ),
     (lambda: t(np.inf, 1) + t(-np.inf, 1), "add", "(0,)", "0/0, inf - inf"),
     (lambda: t([1], [np.inf]) + t([1], [-np.inf]), "add", "(1, 0)", "0/0, inf - inf"),
     (lambda: t(-np.inf, 1) - t(-np.inf), "subtract", "(0,)", "0/0, inf - inf"),
@@ -65,7 +105,9 @@ def why(text):
     return text.rpartition("Reason: ")[2]
 
 
-@pytest.mark.parametrize("f, op, index, reason", FORWARD, ids=[f"{op}, {reason}" for _, op, _, reason in FORWARD])
+@pytest.mark.parametrize(
+    "f, op, index, reason", FORWARD, ids=[f"{op}, {reason}" for _, op, _, reason in FORWARD]
+)
 def test_forward(f, op, index, reason):
     with pytest.raises(FloatingPointError) as caught, detect_anomaly():
         f()
@@ -78,10 +120,22 @@ def test_forward(f, op, index, reason):
 
 BACKWARD = [
     (lambda: np.sqrt(t(0, 4)).sum(), "sqrt", "sqrt 0 in the backward pass"),
-    (lambda: np.where(np.array([False, True]), np.sqrt(t(0, 4)), 0).sum(), "sqrt", "0 x inf behind a mask"),
+    (
+        lambda: np.where(np.array([False, True]), np.sqrt(t(0, 4)), 0).sum(),
+        "sqrt",
+        "0 x inf behind a mask",
+    ),
     (lambda: np.hypot(t(0.0), t(0.0)).sum(), "hypot", "hypot 0"),
-    (lambda: np.arccos(t(0, -1)).sum(), "arccos", "arccos -1 in the backward pass: its slope is infinite"),
-    (lambda: np.arccosh(t(2, 1)).sum(), "arccosh", "arccosh 1 in the backward pass: its slope is infinite"),
+    (
+        lambda: np.arccos(t(0, -1)).sum(),
+        "arccos",
+        "arccos -1 in the backward pass: its slope is infinite",
+    ),
+    (
+        lambda: np.arccosh(t(2, 1)).sum(),
+        "arccosh",
+        "arccosh 1 in the backward pass: its slope is infinite",
+    ),
     (lambda: (t(0.0) ** 0.5).sum(), "power", "power 0"),
     (lambda: (t(1, 2) * t(np.inf, 1)).sum(), "multiply", "an operand is infinite"),
     (lambda: (t([1, np.inf]) @ t([1], [2])).sum(), "matmul", "an operand is infinite"),
@@ -112,16 +166,24 @@ def test_the_line_is_that_of_the_forward_call_and_the_module_is_named():
 
     class Scale(nn.Module):
         def forward(self, x):
-            return np.sqrt(x)                        # this line
+            return np.sqrt(x)  # this line
 
-    with pytest.raises(FloatingPointError, match=r"module 'scale', called at .*np\.sqrt\(x\).*this line") as caught, detect_anomaly():
+    with (
+        pytest.raises(
+            FloatingPointError, match=r"module 'scale', called at .*np\.sqrt\(x\).*this line"
+        ) as caught,
+        detect_anomaly(),
+    ):
         Net()(t(0, 1)).sum().backward()
     assert "with 0 there" in str(caught.value)
 
 
 def test_a_function_in_a_context_managers_hands_is_called_on_the_users_line():
-    with pytest.raises(FloatingPointError, match=r"op 'log'.*called at .*this very line"), detect_anomaly():
-        enable_grad()(np.log)(t(0))                  # this very line, not contextlib's
+    with (
+        pytest.raises(FloatingPointError, match=r"op 'log'.*called at .*this very line"),
+        detect_anomaly(),
+    ):
+        enable_grad()(np.log)(t(0))  # this very line, not contextlib's
 
 
 def test_what_comes_in_as_infinite_is_no_anomaly():
@@ -175,14 +237,26 @@ def look_at_attention():
         pass
 
 
-@pytest.mark.parametrize("run", [look_for_anomalies, look_at_attention, lambda: backward_steps(t(2) * 3),
-                                 lambda: value_and_grad(lambda x: 3.0)(1.0)], ids=["anomalies", "attention", "steps", "transform"])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")     # where it comes while a generator is put away
+@pytest.mark.parametrize(
+    "run",
+    [
+        look_for_anomalies,
+        look_at_attention,
+        lambda: backward_steps(t(2) * 3),
+        lambda: value_and_grad(lambda x: 3.0)(1.0),
+    ],
+    ids=["anomalies", "attention", "steps", "transform"],
+)
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # where it comes while a generator is put away
 def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
     """One who stays would slow down the rest of a notebook's day, and what `gradcheck` looks on with would keep every result alive."""
     calls = 0
 
-    def count(frame, event, _):                      # Python looks for Ctrl-C where a function begins and after one of C's has ended
+    def count(
+        frame, event, _
+    ):  # Python looks for Ctrl-C where a function begins and after one of C's has ended
         nonlocal calls
         calls += event in ("call", "c_return")
         if calls == last:
@@ -198,9 +272,14 @@ def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
             sys.setprofile(None)
 
     local.context.observers, last = (), 1
-    while contextvars.copy_context().run(pressed):   # NumPy's errstate may be left open, but in there
+    while contextvars.copy_context().run(
+        pressed
+    ):  # NumPy's errstate may be left open, but in there
         assert local.context.observers == (), f"at call {last}"
-        local.context.before, local.context.recording = [], True      # a `with no_grad():` may be left open as well: Python's limit
+        local.context.before, local.context.recording = (
+            [],
+            True,
+        )  # a `with no_grad():` may be left open as well: Python's limit
         calls, last = 0, last + 1
     assert last > 5
 
@@ -210,7 +289,9 @@ def test_ctrl_c_is_not_lost_where_a_result_goes():
     begun = []
     with detect_anomaly():
         result = np.exp(t(1))
-        sys.setprofile(lambda frame, event, _: begun.append(frame.f_code.co_name) if event == "call" else None)
+        sys.setprofile(
+            lambda frame, event, _: begun.append(frame.f_code.co_name) if event == "call" else None
+        )
         del result
         sys.setprofile(None)
     assert not begun
@@ -222,5 +303,8 @@ def test_the_sum_of_two_passes_can_overflow_too(looked):
     with detect_anomaly():
         (x * 1).backward(np.full(2, 4e4, np.float16))
         assert not looked or x.grad.dtype == np.float16
-        with pytest.raises(FloatingPointError, match="op 'add' made inf .* Tensor .* with 40000 there, Tensor .* with 40000 there"):
+        with pytest.raises(
+            FloatingPointError,
+            match="op 'add' made inf .* Tensor .* with 40000 there, Tensor .* with 40000 there",
+        ):
             (x * 1).backward(np.full(2, 4e4, np.float16))

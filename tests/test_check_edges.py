@@ -17,10 +17,12 @@ def check(f, *inputs, **options):
 
 def positive(failure):
     """log for those who ask politely."""
+
     def f(x):
         if not (x > 0).all():
             raise failure
         return np.log(x)
+
     return f
 
 
@@ -34,14 +36,21 @@ def watched(x):
         return np.log(x)
 
 
-MINDING = [positive(AssertionError("positive please")), positive(RuntimeError()), positive(ZeroDivisionError()), positive(KeyError("x")),
-           positive(TypeError()), loud, watched]
+MINDING = [
+    positive(AssertionError("positive please")),
+    positive(RuntimeError()),
+    positive(ZeroDivisionError()),
+    positive(KeyError("x")),
+    positive(TypeError()),
+    loud,
+    watched,
+]
 
 
 @pytest.mark.parametrize("f", MINDING, ids=range(len(MINDING)))
 def test_a_function_that_minds_its_domain_is_not_broken_by_the_probing(f):
     assert check(f, INSIDE) and check(f, INSIDE, order=2)
-    assert check(f, np.array([0.01, 1.0]))                               # the curve of the error goes as far as 0.1
+    assert check(f, np.array([0.01, 1.0]))  # the curve of the error goes as far as 0.1
     report = check(f, np.array([1e-9, 1.0]), eps=1e-6)
     assert report or report.diagnosis.kind in ("eps", "domain"), report
 
@@ -49,7 +58,13 @@ def test_a_function_that_minds_its_domain_is_not_broken_by_the_probing(f):
 UPPER = np.triu(np.ones((3, 4), bool), 1)
 
 
-@pytest.mark.parametrize("f", [lambda x: np.where(UPPER, -np.inf, x ** 2), lambda x: (np.where(UPPER[:, 0], x[:, 0], np.inf), x ** 2)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: np.where(UPPER, -np.inf, x**2),
+        lambda x: (np.where(UPPER[:, 0], x[:, 0], np.inf), x**2),
+    ],
+)
 @pytest.mark.parametrize("options", [{}, {"order": 2}, {"fast_mode": True}], ids=str)
 def test_what_is_infinite_whatever_the_inputs_is_left_out(f, options):
     """The scores of a mask once were "the edge of the domain"."""
@@ -57,8 +72,15 @@ def test_what_is_infinite_whatever_the_inputs_is_left_out(f, options):
     assert report and "left out" in str(report)
 
 
-@pytest.mark.parametrize("rule, kind", [(lambda g, y, x: np.where(UPPER, 0, g), ""), (lambda g, y, x: g, "infinite result"),
-                                        (lambda g, y, x: np.where(UPPER, 0, 2 * g), "constant factor"), (lambda g, y, x: 0 * g, "zero")])
+@pytest.mark.parametrize(
+    "rule, kind",
+    [
+        (lambda g, y, x: np.where(UPPER, 0, g), ""),
+        (lambda g, y, x: g, "infinite result"),
+        (lambda g, y, x: np.where(UPPER, 0, 2 * g), "constant factor"),
+        (lambda g, y, x: 0 * g, "zero"),
+    ],
+)
 def test_a_rule_that_fills_in_infinities_is_told_right_from_wrong(rule, kind):
     fill = op(lambda x: np.where(UPPER, -np.inf, x))
     fill.vjp(rule)
@@ -75,20 +97,27 @@ def test_finite_results_that_stand_still_beside_infinite_ones_are_not_left_out()
 @pytest.mark.filterwarnings("error")
 def test_infinite_results_are_looked_at_with_a_graph_and_without_numpys_warnings():
     with no_grad():
-        assert check(lambda x: x + np.where(UPPER, -np.inf, 0), INSIDE).diagnosis.kind == "infinite result"
+        assert (
+            check(lambda x: x + np.where(UPPER, -np.inf, 0), INSIDE).diagnosis.kind
+            == "infinite result"
+        )
     assert check(lambda x: np.log(np.maximum(x, 0)), np.array([-1.0, 2.0]))
 
 
 def test_what_overflows_lies_on_the_edge_of_the_domain_as_before():
-    assert check(np.exp, np.array([800.0, 1])).diagnosis.kind == check(np.log, np.array([0.0, 1])).diagnosis.kind == "domain"
+    assert (
+        check(np.exp, np.array([800.0, 1])).diagnosis.kind
+        == check(np.log, np.array([0.0, 1])).diagnosis.kind
+        == "domain"
+    )
 
 
 @pytest.mark.parametrize("f", [lambda x: x * x, lambda x: (3 * x).sum()])
 @pytest.mark.parametrize("size", [1e12, 1e20, 1e100])
 def test_a_step_that_is_lost_beside_large_values_accuses_no_rule(f, size):
     x = np.array([1.0, -2.0, 0.5]) * size
-    assert check(f, x)                               # another step is found
-    report = check(f, np.array([*x, 1.0]))           # and none suits all of these
+    assert check(f, x)  # another step is found
+    report = check(f, np.array([*x, 1.0]))  # and none suits all of these
     assert report or report.op is None and report.diagnosis.kind == "eps", report
 
 
@@ -105,6 +134,7 @@ def test_state_is_found_in_a_function_that_minds_its_domain_too():
         assert (x > 0).all()
         state["x"] = x
         return np.log(x)
+
     log = op(forward)
     log.vjp(lambda g, y, x: g / state["x"])
     assert check(log, INSIDE).diagnosis.kind == "shared state"
@@ -117,19 +147,37 @@ def test_a_wrong_rule_in_a_function_that_minds_its_domain_is_found():
         assert check(log, values).diagnosis.kind == "constant factor"
 
 
-@pytest.mark.parametrize("f, values", [
-    (np.log, [1e-6, 0.3, 0.7]), (np.sqrt, [1e-6, 0.3, 0.7]), (lambda x: x ** 1.5, [1e-6, 0.3, 0.7]), (np.log, [1e-7, 0.3]),
-    (lambda x: x * np.log(x), [1e-6, 0.3, 0.7]), (np.arccos, [1 - 1e-6, 0.3, 0.7]), (np.arctanh, [1 - 1e-6, 0.3, 0.7]),
-    (lambda x: x * np.log(x), [1e-6, 0.3678794]), (np.log, [1e-6, 1e3, 1e6]), (lambda x: 1 / x, [1e-8, 1.0]), (np.cbrt, [1e-9, 1.0]),
-    (lambda x: np.maximum(x, 0), [1e-9, 1.0]), (np.abs, [1e-9, 1.0]),
-])
+@pytest.mark.parametrize(
+    "f, values",
+    [
+        (np.log, [1e-6, 0.3, 0.7]),
+        (np.sqrt, [1e-6, 0.3, 0.7]),
+        (lambda x: x**1.5, [1e-6, 0.3, 0.7]),
+        (np.log, [1e-7, 0.3]),
+        (lambda x: x * np.log(x), [1e-6, 0.3, 0.7]),
+        (np.arccos, [1 - 1e-6, 0.3, 0.7]),
+        (np.arctanh, [1 - 1e-6, 0.3, 0.7]),
+        (lambda x: x * np.log(x), [1e-6, 0.3678794]),
+        (np.log, [1e-6, 1e3, 1e6]),
+        (lambda x: 1 / x, [1e-8, 1.0]),
+        (np.cbrt, [1e-9, 1.0]),
+        (lambda x: np.maximum(x, 0), [1e-9, 1.0]),
+        (np.abs, [1e-9, 1.0]),
+    ],
+)
 def test_near_the_edge_a_smaller_step_is_found(f, values):
     assert check(f, np.array(values))
     assert "precision" not in check(f, np.array(values), eps=1e-6).diagnosis
 
 
-@pytest.mark.parametrize("f, distance", [(lambda x: np.maximum(x, 1), -1e-8), (lambda x: np.clip(x, -1, 1), 1e-8),
-                                         (lambda x: 10 + np.maximum(x - 1, 0), -1e-7)])
+@pytest.mark.parametrize(
+    "f, distance",
+    [
+        (lambda x: np.maximum(x, 1), -1e-8),
+        (lambda x: np.clip(x, -1, 1), 1e-8),
+        (lambda x: 10 + np.maximum(x - 1, 0), -1e-7),
+    ],
+)
 def test_on_the_flat_side_of_a_near_kink_a_smaller_step_is_found(f, distance):
     """The rule of `maximum` once was told that its function never moves: a result of 1 left no step quiet enough."""
     assert check(f, np.array([1 + distance, 0.5]))
@@ -144,25 +192,39 @@ def test_the_step_that_is_advised_lies_among_those_that_agree():
     assert "agrees from eps=3e-12 to 3e-12; write eps=3e-12" in text, report
 
 
-@pytest.mark.parametrize("f", [np.sign, lambda x: np.heaviside(x, 0.5), np.floor, np.ceil, lambda x: np.sign(x) * 3 + x * x])
+@pytest.mark.parametrize(
+    "f",
+    [np.sign, lambda x: np.heaviside(x, 0.5), np.floor, np.ceil, lambda x: np.sign(x) * 3 + x * x],
+)
 def test_a_jump_is_a_kink_and_no_rule_of_zeros(f):
     report = check(f, np.array([0.0, 1.5]))
     assert report.diagnosis.kind == "kink" and "jump" in report.diagnosis and report.op is None
 
 
-@pytest.mark.parametrize("options, words", [
-    (dict(atol=-1), "atol is the error that is allowed"), (dict(rtol="x"), "rtol .* 1e-3; got 'x'"), (dict(atol=np.nan), "atol"),
-    (dict(seed=-1), "seed is a whole number, 0 or more"), (dict(seed=1.5), "seed .* got 1.5"), (dict(eps=np.inf), "eps is the step"),
-])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (dict(atol=-1), "atol is the error that is allowed"),
+        (dict(rtol="x"), "rtol .* 1e-3; got 'x'"),
+        (dict(atol=np.nan), "atol"),
+        (dict(seed=-1), "seed is a whole number, 0 or more"),
+        (dict(seed=1.5), "seed .* got 1.5"),
+        (dict(eps=np.inf), "eps is the step"),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         check(np.exp, INSIDE, **options)
 
 
-@pytest.mark.parametrize("f, rule", [
-    (lambda x: 3 + 1e-5 * np.sin(x), lambda g, y, x: 0 * g), (lambda x: 1 + 1e-6 * np.sin(x), lambda g, y, x: 0 * g),
-    (lambda x: 1 + 5e-5 * np.exp(x), lambda g, y, x: np.where(UPPER, g * (y - 1), 0)),
-])
+@pytest.mark.parametrize(
+    "f, rule",
+    [
+        (lambda x: 3 + 1e-5 * np.sin(x), lambda g, y, x: 0 * g),
+        (lambda x: 1 + 1e-6 * np.sin(x), lambda g, y, x: 0 * g),
+        (lambda x: 1 + 5e-5 * np.exp(x), lambda g, y, x: np.where(UPPER, g * (y - 1), 0)),
+    ],
+)
 def test_no_step_makes_a_gradient_of_zeros_right(f, rule):
     """With steps so small that rounding leaves no difference, zeros once counted as right."""
     wrong = op(f)
@@ -171,7 +233,9 @@ def test_no_step_makes_a_gradient_of_zeros_right(f, rule):
     assert not report and report.diagnosis.kind != "eps", report
 
 
-@pytest.mark.parametrize("f, x", [(np.sign, 1e-6 * np.linspace(-2.3, 2, 6)), (lambda x: x ** 3, np.zeros((2, 3)))])
+@pytest.mark.parametrize(
+    "f, x", [(np.sign, 1e-6 * np.linspace(-2.3, 2, 6)), (lambda x: x**3, np.zeros((2, 3)))]
+)
 def test_a_slope_of_zero_is_right_where_smaller_steps_find_none(f, x):
     """Between jumps closer than the first step, and where only the third derivative is left."""
     assert check(f, x)
@@ -181,10 +245,15 @@ def test_a_part_of_the_loss_that_was_detached_is_found_however_small_it_is():
     assert not check(lambda w: 0 * w.sum() + 3.0 + 1e-5 * (w.detach() ** 2).sum(), INSIDE)
 
 
-@pytest.mark.parametrize("rule", [
-    lambda g, y, x: np.maximum(g, 0) * 2 * x, lambda g, y, x: np.abs(g) * 2 * x, lambda g, y, x: np.clip(g, -1, 1) * 2 * x,
-    lambda g, y, x: 2 * x * g * (np.abs(g) / np.abs(g)),
-])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda g, y, x: np.maximum(g, 0) * 2 * x,
+        lambda g, y, x: np.abs(g) * 2 * x,
+        lambda g, y, x: np.clip(g, -1, 1) * 2 * x,
+        lambda g, y, x: 2 * x * g * (np.abs(g) / np.abs(g)),
+    ],
+)
 def test_a_rule_that_is_not_linear_in_the_incoming_gradient_is_found(rule):
     """One cotangent, which happened to be positive and small, once was all that such a rule ever saw."""
     square = op(lambda x: (x * x).sum())
@@ -217,12 +286,24 @@ def test_a_rule_that_minds_how_its_operands_lie_in_memory_is_found():
     for wrong in (lost, fails, turns):
         report = check(lambda x, wrong=wrong: 2 * wrong(x + 1), INSIDE)
         assert report.diagnosis.kind == "memory layout" and report.op == "<lambda>", report
-    assert "the backward pass fails, ValueError: ndarray is not C-contiguous" in check(fails, INSIDE).diagnosis
+    assert (
+        "the backward pass fails, ValueError: ndarray is not C-contiguous"
+        in check(fails, INSIDE).diagnosis
+    )
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: 1e8 * x.sum(0) - (1e8 * x)[::-1].sum(0), lambda x: np.max(np.round(x, 1), -1) * x.sum(), np.sort, lambda x: x @ x.T,
-    lambda x: np.einsum("ij,kj->ik", x, x), lambda x: (x.T.reshape(-1) * np.arange(12.0)).reshape(4, 3), lambda x: np.var(x, 0)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: 1e8 * x.sum(0) - (1e8 * x)[::-1].sum(0),
+        lambda x: np.max(np.round(x, 1), -1) * x.sum(),
+        np.sort,
+        lambda x: x @ x.T,
+        lambda x: np.einsum("ij,kj->ik", x, x),
+        lambda x: (x.T.reshape(-1) * np.arange(12.0)).reshape(4, 3),
+        lambda x: np.var(x, 0),
+    ],
+)
 def test_rounding_and_ties_are_not_taken_for_it(f):
     report = check(f, INSIDE)
     assert report.diagnosis.kind != "memory layout", report
@@ -230,12 +311,19 @@ def test_rounding_and_ties_are_not_taken_for_it(f):
 
 def test_an_op_that_makes_float64_of_float32_is_noted():
     """A check in float64 does not see it; everything after it runs at half the speed."""
-    scale, right = op(lambda x: x * np.sqrt(x.shape[-1])), op(lambda x: x * float(np.sqrt(x.shape[-1])))
+    scale, right = (
+        op(lambda x: x * np.sqrt(x.shape[-1])),
+        op(lambda x: x * float(np.sqrt(x.shape[-1]))),
+    )
     for new in (scale, right):
         new.vjp(lambda g, y, x: g * float(np.sqrt(x.shape[-1])))
     report = check(lambda x: np.tanh(scale(x)), INSIDE)
-    assert report and "given float32, op '<lambda>'" in str(report) and "gives float64" in str(report)
-    assert "float64" not in str(check(lambda x: np.tanh(right(x)) * np.arange(4.0) + x.astype(np.float64), INSIDE))
+    assert (
+        report and "given float32, op '<lambda>'" in str(report) and "gives float64" in str(report)
+    )
+    assert "float64" not in str(
+        check(lambda x: np.tanh(right(x)) * np.arange(4.0) + x.astype(np.float64), INSIDE)
+    )
 
 
 def test_a_joint_rule_that_is_wrong_for_one_input_alone_is_found():
@@ -250,6 +338,7 @@ def test_a_joint_rule_that_is_wrong_for_one_input_alone_is_found():
         if needs[0]:
             inverse = 1 / b
         return g * inverse if needs[0] else None, -g * a * inverse * inverse if needs[1] else None
+
     for wrong in (times, over):
         assert check(wrong, INSIDE, INSIDE + 1).diagnosis.kind == "needs"
 
@@ -259,11 +348,18 @@ def test_results_and_inputs_that_lie_deeper_are_checked_too():
     half = op(lambda x: x * x)
     half.vjp(lambda g, y, x: g * x)
     w = Tensor(INSIDE, requires_grad=True, dtype=np.float64)
-    for f, *inputs in [(lambda x: (x * 2, (half(x), x)), INSIDE), (lambda x: {"y": x * 2, "more": {"h": [half(x)]}}, INSIDE),
-                       (lambda x, ws: x * 2 + half(ws[0]), INSIDE, [w]), (lambda x, d: x * 2 + half(d["w"]), INSIDE, {"w": w})]:
+    for f, *inputs in [
+        (lambda x: (x * 2, (half(x), x)), INSIDE),
+        (lambda x: {"y": x * 2, "more": {"h": [half(x)]}}, INSIDE),
+        (lambda x, ws: x * 2 + half(ws[0]), INSIDE, [w]),
+        (lambda x, d: x * 2 + half(d["w"]), INSIDE, {"w": w}),
+    ]:
         assert check(f, *inputs).diagnosis.kind == "constant factor"
     data = w.data
-    assert len(check(lambda x, ws: x * ws[0] * ws[1]["w"], INSIDE, [w, {"w": w}]).entries) == 2 and w.data is data
+    assert (
+        len(check(lambda x, ws: x * ws[0] * ws[1]["w"], INSIDE, [w, {"w": w}]).entries) == 2
+        and w.data is data
+    )
     assert check(lambda x, sizes: x.reshape(sizes), INSIDE, [4, 3])
 
 

@@ -20,10 +20,10 @@ require("matplotlib")
 require("safetensors")
 
 import tinygrad_attn as ta
-from tinygrad_attn import demo
-from tinygrad_attn.demo import digits, figures, training
-from tinygrad_attn.demo.progress import Progress
-from tinygrad_attn.demo.report import template
+from tinygrad_attn.cli import demo
+from tinygrad_attn.cli.demo import digits, figures, training
+from tinygrad_attn.cli.demo.progress import Progress
+from tinygrad_attn.cli.demo.report import template
 from tinygrad_attn.random import Generator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,13 @@ ROOT = Path(__file__).resolve().parent.parent
 def small():
     """A split of a few images."""
     whole = digits.load_split(0)
-    return digits.Split("seed 0", whole.train_images[:100], whole.train_labels[:100], whole.test_images[:30], whole.test_labels[:30])
+    return digits.Split(
+        "seed 0",
+        whole.train_images[:100],
+        whole.train_labels[:100],
+        whole.test_images[:30],
+        whole.test_labels[:30],
+    )
 
 
 SETTINGS = training.Settings(epochs=3, batch=40)
@@ -43,12 +49,19 @@ SETTINGS = training.Settings(epochs=3, batch=40)
 
 
 def test_a_log_has_a_few_lines_of_how_far_the_training_is(capsys):
-    progress, run = Progress("seed 0"), SimpleNamespace(losses=[9.0] * 30, accuracies=[], settings=training.Settings(epochs=9), seconds=2.6)
+    progress, run = (
+        Progress("seed 0"),
+        SimpleNamespace(
+            losses=[9.0] * 30, accuracies=[], settings=training.Settings(epochs=9), seconds=2.6
+        ),
+    )
     for step in range(19):
         run.losses, run.accuracies = [*run.losses, *[step / 2] * 20], [90.0] * (step // 2)
         progress.on_step(step, 18, run)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in lines] == [f"  seed 0: epoch {done:2d} of 9" for done in (2, 4, 6, 8, 9)]
+    assert [line.split(",")[0] for line in lines] == [
+        f"  seed 0: epoch {done:2d} of 9" for done in (2, 4, 6, 8, 9)
+    ]
     assert lines[0].endswith(", loss 2.000, test 90.00 %, 3 s")
 
 
@@ -59,7 +72,11 @@ def test_a_log_has_a_few_lines_of_how_far_the_training_is(capsys):
 def test_a_split_has_every_image_once(seed):
     split = digits.load_split(seed)
     assert split.train_images.shape == (1437, 8, 8) and split.test_images.shape == (360, 8, 8)
-    assert split.train_images.dtype == np.float32 and split.train_images.min() >= 0 and split.train_images.max() == 1
+    assert (
+        split.train_images.dtype == np.float32
+        and split.train_images.min() >= 0
+        and split.train_images.max() == 1
+    )
     assert len(split.train_labels) == 1437 and len(split.test_labels) == 360
     both = np.concatenate([split.train_images, split.test_images]).reshape(-1, 64)
     whole = digits.load_split(None)
@@ -75,7 +92,9 @@ def test_patches_are_the_image_cut_up():
     assert tokens.shape == (1, 16, 4) and tokens.dtype == np.float32
     for number in range(16):
         row, column = divmod(number, 4)
-        np.testing.assert_array_equal(tokens[0, number], image[0, 2 * row:2 * row + 2, 2 * column:2 * column + 2].ravel())
+        np.testing.assert_array_equal(
+            tokens[0, number], image[0, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].ravel()
+        )
 
 
 def test_wiggle_without_movement_changes_nothing_and_moves_as_told():
@@ -85,7 +104,9 @@ def test_wiggle_without_movement_changes_nothing_and_moves_as_told():
     np.testing.assert_allclose(still, image, atol=1e-6)
     moved = digits.wiggle(np.repeat(image, 200, 0), Generator(0))
     assert moved.shape == (400, 8, 8) and moved.dtype == np.float32
-    assert np.ptp(moved.reshape(400, -1), axis=0).max() > 0.3, "the images are moved, each by itself"
+    assert np.ptp(moved.reshape(400, -1), axis=0).max() > 0.3, (
+        "the images are moved, each by itself"
+    )
     y, x = np.mgrid[:8, :8]
     mass = moved.sum((1, 2))
     centre = np.stack([(moved * y).sum((1, 2)), (moved * x).sum((1, 2))], axis=1) / mass[:, None]
@@ -101,7 +122,9 @@ def test_the_model_learns_and_its_gradient_is_right(small, tmp_path):
     assert np.mean(run.losses[-3:]) < np.mean(run.losses[:3])
     report = demo.check_gradients(run, images=2)
     assert report, str(report)
-    assert {e.name for e in report.entries} == {f"parameter {name!r}" for name, _ in run.model.named_parameters()}
+    assert {e.name for e in report.entries} == {
+        f"parameter {name!r}" for name, _ in run.model.named_parameters()
+    }
     assert all(p.dtype == np.float32 for p in run.model.parameters()), "the check works on a copy"
 
 
@@ -112,7 +135,9 @@ def test_a_wrong_gradient_would_be_seen(small, tmp_path, monkeypatch):
     def with_a_detached_part(model, *rest):
         model = copy.copy(model)
         model.embed = copy.copy(model.embed)
-        model.embed.bias = ta.nn.Parameter(model.embed.bias)       # the same numbers, out of the graph's sight
+        model.embed.bias = ta.nn.Parameter(
+            model.embed.bias
+        )  # the same numbers, out of the graph's sight
         return right(model, *rest)
 
     monkeypatch.setattr(demo, "loss_of", with_a_detached_part)
@@ -124,15 +149,17 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(small, tm
     whole = training.train(SETTINGS, small, tmp_path / "whole.safetensors")
 
     def stop(step, steps, run):
-        if step == 5:                                # in the middle of the second epoch
+        if step == 5:  # in the middle of the second epoch
             raise KeyboardInterrupt
 
     path = tmp_path / "stopped.safetensors"
     with pytest.raises(KeyboardInterrupt):
         training.train(SETTINGS, small, path, on_step=stop)
-    ta.manual_seed(99)                               # the generator's place comes from the checkpoint
+    ta.manual_seed(99)  # the generator's place comes from the checkpoint
     told = []
-    again = training.train(SETTINGS, small, path, resume=True, on_step=lambda step, steps, run: told.append(step))
+    again = training.train(
+        SETTINGS, small, path, resume=True, on_step=lambda step, steps, run: told.append(step)
+    )
     assert told[0] == 3, "it goes on after the first epoch"
     assert again.losses == whole.losses and again.accuracies == whole.accuracies
     for (name, a), (_, b) in zip(whole.model.named_parameters(), again.model.named_parameters()):
@@ -146,12 +173,24 @@ def test_a_checkpoint_of_other_settings_is_refused_by_name(small, tmp_path):
         training.train(SETTINGS, small, path, resume=True)
 
 
-@pytest.mark.parametrize("metadata", [None, {"extra": "text"}, {"extra": "null"}, {"extra": "[1, 2]"}, {"extra": '{"mine": 1}'},
-                                      {"extra": '{"settings": "mine"}'}])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {"extra": "text"},
+        {"extra": "null"},
+        {"extra": "[1, 2]"},
+        {"extra": '{"mine": 1}'},
+        {"extra": '{"settings": "mine"}'},
+    ],
+)
 def test_somebody_elses_file_in_the_checkpoints_place_is_told_apart(small, tmp_path, metadata):
     path = tmp_path / "c.safetensors"
     ta.save({"weight": np.ones(3)}, path, metadata)
-    with pytest.raises(ValueError, match="c.safetensors' was not written by the demo. Name another folder with --out"):
+    with pytest.raises(
+        ValueError,
+        match="c.safetensors' was not written by the demo. Name another folder with --out",
+    ):
         training.train(SETTINGS, small, path, resume=True)
 
 
@@ -161,7 +200,10 @@ def test_smoothing_is_the_mean_of_what_there_is():
 
 def test_every_run_has_its_curves(small):
     """--runs may ask for more than there are colours."""
-    runs = [SimpleNamespace(losses=[2.0, 1.0], accuracies=[50.0, 60.0], split=small) for _ in range(len(figures.RUN_COLOURS) + 2)]
+    runs = [
+        SimpleNamespace(losses=[2.0, 1.0], accuracies=[50.0, 60.0], split=small)
+        for _ in range(len(figures.RUN_COLOURS) + 2)
+    ]
     left, right = figures.learning_curves(runs, {}).axes
     assert len(left.lines) == 2 * len(runs) and len(right.lines) == len(runs)
 
@@ -170,9 +212,20 @@ def test_every_run_has_its_curves(small):
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen([sys.executable, "-m", "tinygrad_attn", "demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True, env=environment, **options)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "tinygrad_attn", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
 
 
 class Page(html.parser.HTMLParser):
@@ -187,13 +240,19 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.images += tag == "img"
-        self.addresses += [value for name, value in attributes if name in ("src", "href", "data", "action") and value]
+        self.addresses += [
+            value
+            for name, value in attributes
+            if name in ("src", "href", "data", "action") and value
+        ]
         self.ids += [value for name, value in attributes if name == "id"]
         if tag not in self.VOID:
             self.open.append((tag, dict(attributes).get("id")))
 
     def handle_startendtag(self, tag, attributes):
-        self.addresses += [value for name, value in attributes if name in ("src", "href", "xlink:href") and value]
+        self.addresses += [
+            value for name, value in attributes if name in ("src", "href", "xlink:href") and value
+        ]
 
     def handle_endtag(self, tag):
         assert self.open and self.open.pop()[0] == tag, f"</{tag}> closes nothing"
@@ -208,18 +267,28 @@ def test_the_demo_from_start_to_page(tmp_path):
     out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, out + errors
     assert "one seed (0)" in out and "logistic regression" in out and "1-nearest neighbour" in out
-    assert re.search(r"all 31 parameter tensors \(78,666 numbers\) agree with finite differences", out)
+    assert re.search(
+        r"all 31 parameter tensors \(78,666 numbers\) agree with finite differences", out
+    )
     path = tmp_path / "a folder" / "report" / "report.html"
     assert out.rstrip().endswith(str(path)), "the last line is where the report is"
 
     text = path.read_text("utf-8")
     page = Page(text)
     assert not page.open and page.images >= 4
-    assert all(address.startswith(("data:", "#")) for address in page.addresses), "the page fetches nothing"
-    assert "look" in page.ids and len({*page.ids}) == len(page.ids), "two pictures of graphs, and each has a box n0"
+    assert all(address.startswith(("data:", "#")) for address in page.addresses), (
+        "the page fetches nothing"
+    )
+    assert "look" in page.ids and len({*page.ids}) == len(page.ids), (
+        "two pictures of graphs, and each has a box n0"
+    )
     assert "{{" not in text and "@import" not in text and "url(" not in text
-    assert '<div class="wide"><table>' in text and ".wide { overflow-x: auto; }" in text, "on a telephone the table scrolls, not the page"
-    assert '<div class="wide"><img alt=' in text and ".wide img { min-width: 44em; }" in text, "and the curves, whose letters would be tiny"
+    assert '<div class="wide"><table>' in text and ".wide { overflow-x: auto; }" in text, (
+        "on a telephone the table scrolls, not the page"
+    )
+    assert '<div class="wide"><img alt=' in text and ".wide img { min-width: 44em; }" in text, (
+        "and the curves, whose letters would be tiny"
+    )
     data = json.loads(page.data)
     assert len(data["digits"]) == 10 and [one["label"] for one in data["digits"]] == list(range(10))
     weights = np.array(data["digits"][3]["weights"])
@@ -229,9 +298,16 @@ def test_the_demo_from_start_to_page(tmp_path):
 
 def test_the_page_on_paper_without_a_script_and_by_keyboard():
     text = template()
-    assert "@media print { .wide, .scroll { overflow: visible; } .scroll svg { max-width: 100%; }" in text, "paper does not scroll"
-    assert "<noscript>" in text.partition('<div id="look">')[2].partition("<details>")[0], "or the reader looks for pictures to point at"
-    assert "#large:focus-visible { outline: 3px solid var(--blue);" in text, "orange on white is hardly seen"
+    assert (
+        "@media print { .wide, .scroll { overflow: visible; } .scroll svg { max-width: 100%; }"
+        in text
+    ), "paper does not scroll"
+    assert "<noscript>" in text.partition('<div id="look">')[2].partition("<details>")[0], (
+        "or the reader looks for pictures to point at"
+    )
+    assert "#large:focus-visible { outline: 3px solid var(--blue);" in text, (
+        "orange on white is hardly seen"
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT to send")
@@ -248,7 +324,9 @@ def test_ctrl_c_keeps_the_last_epoch_and_says_how_to_go_on(tmp_path):
     assert "Traceback" not in errors
     assert re.search(r"kept in out.checkpoints.seed-0\.safetensors", errors)
     assert "python -m tinygrad_attn demo --resume --seed 0 --epochs 40 --out out --runs 1" in errors
-    assert os.listdir(tmp_path / "out" / "checkpoints") == ["seed-0.safetensors"], "and no half-written file"
+    assert os.listdir(tmp_path / "out" / "checkpoints") == ["seed-0.safetensors"], (
+        "and no half-written file"
+    )
     assert len(ta.load(tmp_path / "out" / "checkpoints" / "seed-0.safetensors")) > 31
 
 
@@ -259,14 +337,18 @@ def test_a_folder_with_a_space_is_quoted_as_the_system_does(tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo, "os", SimpleNamespace(name=system, makedirs=os.makedirs, path=os.path))
+    monkeypatch.setattr(
+        demo, "os", SimpleNamespace(name=system, makedirs=os.makedirs, path=os.path)
+    )
     monkeypatch.setattr(demo, "_everything", stopped)
     with pytest.raises(KeyboardInterrupt, match=f"--epochs 20 --out {quoted}$"):
         demo.run_demo("my report")
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path):
-    theirs, ours = (tmp_path / "checkpoints" / name for name in ("mine.safetensors", "seed-3.safetensors"))
+    theirs, ours = (
+        tmp_path / "checkpoints" / name for name in ("mine.safetensors", "seed-3.safetensors")
+    )
     theirs.parent.mkdir()
     for path in (theirs, ours):
         path.write_bytes(b"")
@@ -296,6 +378,9 @@ def test_a_folder_that_cannot_be_is_named(tmp_path):
 
 def test_missing_extras_are_named_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "NEEDED", {"no_such_module": "no-such-thing", **demo.NEEDED})
-    with pytest.raises(ImportError, match=r'the demo needs no-such-thing: pip install "tinygrad_attn\[examples,viz\]"'):
+    with pytest.raises(
+        ImportError,
+        match=r'the demo needs no-such-thing: pip install "tinygrad_attn\[examples,viz\]"',
+    ):
         demo.run_demo(tmp_path / "out")
     assert not (tmp_path / "out").exists()

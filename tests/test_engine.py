@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, fused, op, ops
-from tinygrad_attn.errors import INNER
+from tinygrad_attn import Tensor, op, ops
+from tinygrad_attn.fast import fused
+from tinygrad_attn.messages.errors import INNER
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
-    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True)
+    return Tensor(
+        np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True
+    )
 
 
 def test_each_use_of_a_tensor_adds_to_its_gradient():
@@ -35,10 +38,12 @@ def test_each_use_of_a_tensor_adds_to_its_gradient():
 @pytest.mark.parametrize("shape", [(), (3,)])
 @pytest.mark.parametrize("recorded", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("looked", [False, True])
-def test_a_gradient_is_one_tensor_whether_or_not_it_is_looked_at_between_passes(shape, recorded, looked):
+def test_a_gradient_is_one_tensor_whether_or_not_it_is_looked_at_between_passes(
+    shape, recorded, looked
+):
     x = leaf(*shape)
     for create_graph in recorded:
-        (x ** 3).sum().backward(create_graph=create_graph)
+        (x**3).sum().backward(create_graph=create_graph)
         if looked:
             assert x.grad.shape == shape
     assert x.grad is x.grad and isinstance(x.grad, Tensor)
@@ -47,7 +52,7 @@ def test_a_gradient_is_one_tensor_whether_or_not_it_is_looked_at_between_passes(
     if any(recorded):
         (second,) = ta.grad(x.grad.sum(), x)
         assert np.allclose(second.numpy(), 6 * sum(recorded) * x.numpy())
-    x.zero_grad()                                    # or x and the graph of its gradient would hold each other
+    x.zero_grad()  # or x and the graph of its gradient would hold each other
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])
@@ -64,7 +69,10 @@ def test_gradients_of_two_shapes_are_refused_with_both_and_what_to_do(looked):
     (x * 2).sum().backward()
     assert not looked or x.grad.shape == (3,)
     x.data = np.ones(4)
-    with pytest.raises(ValueError, match=r"add of Tensor \(3,\) float64, Tensor \(4,\) float64: .* the sizes 3 and 4 differ"):
+    with pytest.raises(
+        ValueError,
+        match=r"add of Tensor \(3,\) float64, Tensor \(4,\) float64: .* the sizes 3 and 4 differ",
+    ):
         (x * 2).sum().backward()
 
 
@@ -86,13 +94,15 @@ def test_a_gradient_by_what_may_lie_behind_a_released_part_is_refused(settings):
     y.sum().backward()
     loss = lambda: (y * w + x).sum()
     with pytest.raises(RuntimeError, match=r"has been released.*detach\(\)"):
-        ta.grad(loss(), x, **settings)               # 2 x w + 1, of which only the 1 is left
+        ta.grad(loss(), x, **settings)  # 2 x w + 1, of which only the 1 is left
     assert np.array_equal(ta.grad(loss(), y, **settings)[0].numpy(), w.numpy())
-    z = w * 2                                        # y is older than this, so it has no part in y
+    z = w * 2  # y is older than this, so it has no part in y
     assert np.array_equal(ta.grad((y * z).sum(), z, **settings)[0].numpy(), y.numpy())
 
 
-@pytest.mark.parametrize("release", [lambda y, x: y.sum().backward(), lambda y, x: ta.grad(y.sum(), x)])
+@pytest.mark.parametrize(
+    "release", [lambda y, x: y.sum().backward(), lambda y, x: ta.grad(y.sum(), x)]
+)
 def test_a_released_part_is_a_constant_to_what_its_pass_did_not_reach(release):
     """As features that an encoder has learned from already are to the head's parameters."""
     w, x, other = leaf(3), leaf(3), leaf(3)
@@ -103,7 +113,7 @@ def test_a_released_part_is_a_constant_to_what_its_pass_did_not_reach(release):
     assert np.array_equal(ta.grad((y * older).sum(), older)[0].numpy(), y.numpy())
     assert ta.grad((y * w).sum(), [w, leaf(3)], allow_unused=True)[1] is None
     assert ta.grad((y * w).sum(), []) == ()
-    for lost in (x, other, aside):                   # a pass that looks for x alone leaves these two behind y
+    for lost in (x, other, aside):  # a pass that looks for x alone leaves these two behind y
         with pytest.raises(RuntimeError, match="has been released"):
             ta.grad((y * w).sum(), [lost, w], allow_unused=True)
 
@@ -144,7 +154,7 @@ def test_of_a_pass_that_failed_nobody_knows_what_it_would_have_reached():
 
 def test_what_create_graph_left_in_grad_can_be_differentiated_after_more_was_added():
     x = leaf(3)
-    (x ** 3).sum().backward(create_graph=True)
+    (x**3).sum().backward(create_graph=True)
     (x * 5).sum().backward()
     assert np.allclose(ta.grad(x.grad.sum(), x)[0].numpy(), 6 * x.numpy())
     x.zero_grad()
@@ -157,8 +167,8 @@ def test_sixty_doublings_are_one_sweep_not_two_to_the_sixty():
         y = y + y
     start = time.perf_counter()
     y.sum().backward()
-    assert (a.grad.numpy() == 2.0 ** 60).all()
-    assert time.perf_counter() - start < 30          # one pass for each path would outlast the universe
+    assert (a.grad.numpy() == 2.0**60).all()
+    assert time.perf_counter() - start < 30  # one pass for each path would outlast the universe
 
 
 def test_long_chains_neither_recurse_nor_keep_memory():
@@ -170,7 +180,7 @@ def test_long_chains_neither_recurse_nor_keep_memory():
     assert x.grad.item() == 1
     for _ in range(200_000):
         y = y + x
-    del y                                            # released without a backward pass, again with no recursion
+    del y  # released without a backward pass, again with no recursion
 
 
 def test_the_sweep_lets_go_with_the_collector_off():
@@ -213,7 +223,10 @@ def test_only_wanted_partials_are_computed():
     def product(a, b):
         return a * b
 
-    product.vjp(lambda g, y, a, b: called.append("a") or g * b, lambda g, y, a, b: called.append("b") or g * a)
+    product.vjp(
+        lambda g, y, a, b: called.append("a") or g * b,
+        lambda g, y, a, b: called.append("b") or g * a,
+    )
     a, b = leaf(3), leaf(3)
     product(a, Tensor(np.ones(3))).sum().backward()
     assert called == ["a"]
@@ -224,7 +237,7 @@ def test_only_wanted_partials_are_computed():
 
 def test_grad_as_torch_returns_a_tuple_and_touches_no_grad():
     x, unused = leaf(3), leaf(2)
-    y = (x ** 3).sum()
+    y = (x**3).sum()
     (g,) = ta.grad(y, x, retain_graph=True)
     assert np.allclose(g.numpy(), 3 * x.numpy() ** 2) and x.grad is None
     with pytest.raises(ValueError, match="was not used"):
@@ -243,8 +256,13 @@ def test_grad_by_an_intermediate_and_by_what_it_came_from():
 
 def test_derivatives_of_derivatives():
     x = Tensor(np.array([0.5, -1.5]), requires_grad=True)
-    y = (x ** 4).sum()
-    for expected in (lambda v: 4 * v ** 3, lambda v: 12 * v ** 2, lambda v: 24 * v, lambda v: 24 + 0 * v):
+    y = (x**4).sum()
+    for expected in (
+        lambda v: 4 * v**3,
+        lambda v: 12 * v**2,
+        lambda v: 24 * v,
+        lambda v: 24 + 0 * v,
+    ):
         (g,) = ta.grad(y, x, create_graph=True)
         assert np.allclose(g.numpy(), expected(x.numpy()))
         y = g.sum()
@@ -293,7 +311,11 @@ def test_a_generator_under_no_grad_records_nothing_and_leaves_its_user_alone(dec
 
     assert parts.__doc__ == "All parts."
     steps = parts(x)
-    assert not next(steps).requires_grad and (x * 2).requires_grad and not steps.send("sent").requires_grad
+    assert (
+        not next(steps).requires_grad
+        and (x * 2).requires_grad
+        and not steps.send("sent").requires_grad
+    )
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert end.value.value == "end" and seen == ["sent", False]
@@ -381,12 +403,16 @@ def test_no_grad_decorates_without_parentheses_and_takes_nothing_else():
     assert not ta.no_grad(lambda t: t * 2)(x).requires_grad
     with ta.no_grad():
         assert ta.enable_grad(lambda t: t * 2)(x).requires_grad
-    with pytest.raises(TypeError, match=r"no_grad takes nothing but, as a decorator, a function; got 3\. Write `with no_grad\(\):`"):
+    with pytest.raises(
+        TypeError,
+        match=r"no_grad takes nothing but, as a decorator, a function; got 3\. Write `with no_grad\(\):`",
+    ):
         ta.no_grad(3)
 
 
 def test_an_async_function_is_not_decorated():
     """It runs when it is awaited, and so outside; several of them share a thread, and would share the setting."""
+
     async def evaluate(x):
         return x
 
@@ -397,7 +423,10 @@ def test_an_async_function_is_not_decorated():
         with pytest.raises(TypeError, match="a partial is async"):
             ta.no_grad(functools.partial(function, 1))
         for decorator in (ta.no_grad, ta.enable_grad()):
-            with pytest.raises(TypeError, match=rf"{function.__name__} is async.*`with (no|enable)_grad\(\):` inside"):
+            with pytest.raises(
+                TypeError,
+                match=rf"{function.__name__} is async.*`with (no|enable)_grad\(\):` inside",
+            ):
                 decorator(function)
 
 
@@ -410,7 +439,7 @@ def test_retain_grad_and_the_warning_without_it():
     with pytest.warns(UserWarning, match="retain_grad"):
         assert lost.grad is None
     lost.grad = np.ones(2)
-    with warnings.catch_warnings(action="error"):    # what was put there is there: nothing was lost
+    with warnings.catch_warnings(action="error"):  # what was put there is there: nothing was lost
         assert lost.grad.numpy().tolist() == [1, 1]
 
 
@@ -418,7 +447,9 @@ def test_what_backward_refuses():
     x = leaf(2, 3)
     with pytest.raises(ValueError, match=r"\(2, 3\).*\.sum\(\)"):
         (x * 2).backward()
-    with pytest.raises(ValueError, match=r"gradient has shape \(3,\) but the output has shape \(2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"gradient has shape \(3,\) but the output has shape \(2, 3\)"
+    ):
         (x * 2).backward(np.ones(3))
     with pytest.raises(ValueError, match="requires_grad=True"):
         Tensor([1.0]).backward()
@@ -428,16 +459,39 @@ def test_what_backward_refuses():
         Tensor(np.array([True]), requires_grad=True)
 
 
-@pytest.mark.parametrize("other", [np.arange(1.0, 4.0), np.arange(1, 4, dtype=np.float32), np.arange(1, 4), np.array([True, True, True]),
-                                   np.arange(1.0, 7.0)[::2], np.ones((2, 1), np.float32), np.array(2.0), np.float32(2), np.float64(2),
-                                   np.float16(2), np.int64(2), np.bool_(True), np.longdouble(2), 2, 2.5, True],
-                         ids=lambda x: f"{type(x).__name__} {getattr(x, 'dtype', '')} {np.shape(x)}")
-@pytest.mark.parametrize("op", [ops.add, ops.subtract, ops.multiply, ops.divide], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.arange(1.0, 4.0),
+        np.arange(1, 4, dtype=np.float32),
+        np.arange(1, 4),
+        np.array([True, True, True]),
+        np.arange(1.0, 7.0)[::2],
+        np.ones((2, 1), np.float32),
+        np.array(2.0),
+        np.float32(2),
+        np.float64(2),
+        np.float16(2),
+        np.int64(2),
+        np.bool_(True),
+        np.longdouble(2),
+        2,
+        2.5,
+        True,
+    ],
+    ids=lambda x: f"{type(x).__name__} {getattr(x, 'dtype', '')} {np.shape(x)}",
+)
+@pytest.mark.parametrize(
+    "op", [ops.add, ops.subtract, ops.multiply, ops.divide], ids=lambda op: op.__name__
+)
 @pytest.mark.parametrize("reflected", [False, True])
 def test_an_operator_is_its_op_whatever_stands_on_the_other_side(op, other, reflected):
     forward, reverse = op.operators()
     results = []
-    for call in (reverse if reflected else forward, lambda x, other: op(other, x) if reflected else op(x, other)):
+    for call in (
+        reverse if reflected else forward,
+        lambda x, other: op(other, x) if reflected else op(x, other),
+    ):
         x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
         y = call(x, other)
         y.sum().backward()
@@ -450,26 +504,55 @@ def test_an_operator_is_its_op_whatever_stands_on_the_other_side(op, other, refl
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("large, small", [((5000, 3), (3,)), ((40, 60, 7), (7,)), ((40, 60, 7), (60, 7)), ((3000, 1, 2), (1, 2)),
-                                          ((3000, 4), (1, 4)), ((300, 20, 4), (20, 1)), ((3000, 4), ()),
-                                          ((2, 3000), (3000,)), ((3000, 0), (0,)), ((3000, 2), (3000, 1))], ids=str)
+@pytest.mark.parametrize(
+    "large, small",
+    [
+        ((5000, 3), (3,)),
+        ((40, 60, 7), (7,)),
+        ((40, 60, 7), (60, 7)),
+        ((3000, 1, 2), (1, 2)),
+        ((3000, 4), (1, 4)),
+        ((300, 20, 4), (20, 1)),
+        ((3000, 4), ()),
+        ((2, 3000), (3000,)),
+        ((3000, 0), (0,)),
+        ((3000, 2), (3000, 1)),
+    ],
+    ids=str,
+)
 def test_the_gradient_of_what_was_broadcast_far_is_summed_back(large, small, dtype):
     b = Tensor(np.zeros(small, dtype), requires_grad=True)
-    g = np.random.default_rng(0).integers(-1, 2, large).astype(dtype)                  # sums that float16 can hold
+    g = np.random.default_rng(0).integers(-1, 2, large).astype(dtype)  # sums that float16 can hold
     for cotangent in (g, np.asfortranarray(g)):
         b.zero_grad()
         (Tensor(np.zeros(large, dtype)) + b).backward(cotangent)
         lead = tuple(range(len(large) - len(small)))
         expected = g.astype(float).sum(axis=lead)
-        expected = expected.sum(axis=tuple(i for i, n in enumerate(small) if n == 1 != expected.shape[i]), keepdims=True)
-        assert b.grad.dtype == dtype and b.grad.shape == small and np.array_equal(b.grad.numpy(), expected.reshape(small))
+        expected = expected.sum(
+            axis=tuple(i for i, n in enumerate(small) if n == 1 != expected.shape[i]), keepdims=True
+        )
+        assert (
+            b.grad.dtype == dtype
+            and b.grad.shape == small
+            and np.array_equal(b.grad.numpy(), expected.reshape(small))
+        )
         x = Tensor(cotangent, requires_grad=True)
-        (again,) = ta.grad((x * b).sum(), b, create_graph=True)                         # where it is summed as a tensor
-        assert np.array_equal(again.numpy(), b.grad.numpy()) and (ta.grad(again.sum(), x)[0].numpy() == 1).all()
+        (again,) = ta.grad((x * b).sum(), b, create_graph=True)  # where it is summed as a tensor
+        assert (
+            np.array_equal(again.numpy(), b.grad.numpy())
+            and (ta.grad(again.sum(), x)[0].numpy() == 1).all()
+        )
 
 
-@pytest.mark.parametrize(("repeated", "shape"), [((2**18, 3), (3,)), ((2**18, 3), (1, 3)), ((2**9, 2**9, 3), (3,)),
-                                                 ((2**9, 2**9, 3), (1, 1, 3))])
+@pytest.mark.parametrize(
+    ("repeated", "shape"),
+    [
+        ((2**18, 3), (3,)),
+        ((2**18, 3), (1, 3)),
+        ((2**9, 2**9, 3), (3,)),
+        ((2**9, 2**9, 3), (1, 1, 3)),
+    ],
+)
 def test_a_gradient_added_up_over_very_many_rows_keeps_its_digits(repeated, shape):
     g = np.random.default_rng(0).random(repeated, np.float32)
     b = Tensor(np.ones(shape, np.float32), requires_grad=True)
@@ -517,7 +600,10 @@ def test_an_op_of_ones_own_and_its_errors():
     with pytest.raises(ValueError, match=r"op 'cube' for input 0 gave a gradient of shape \(\)"):
         cube(x).sum().backward()
     cube.vjp(lambda g, y, x: np.fft.ifft(np.fft.fft(g)))
-    with pytest.raises(TypeError, match=r"op 'cube' for input 0 gave complex numbers, array \(3,\) complex128, .*np\.real"):
+    with pytest.raises(
+        TypeError,
+        match=r"op 'cube' for input 0 gave complex numbers, array \(3,\) complex128, .*np\.real",
+    ):
         cube(x).sum().backward()
     with pytest.raises(ValueError, match="1 positional inputs"):
         cube.vjp(lambda g, y, x: g, lambda g, y, x: g)
@@ -527,24 +613,32 @@ def test_an_op_may_have_inputs_without_a_derivative_optional_ones_and_settings()
     @ta.op
     def step(x):
         return np.sign(x)
+
     step.vjp(None)
 
     @ta.op
     def line(x, slope, shift=None, *, scale=1.0):
         return scale * (x * slope if shift is None else x * slope + shift)
-    line.vjp(lambda g, y, x, slope, shift=None, *, scale: g * slope * scale,
-             lambda g, y, x, slope, shift=None, *, scale: g * x * scale,
-             lambda g, y, x, slope, shift=None, *, scale: g * scale)
+
+    line.vjp(
+        lambda g, y, x, slope, shift=None, *, scale: g * slope * scale,
+        lambda g, y, x, slope, shift=None, *, scale: g * x * scale,
+        lambda g, y, x, slope, shift=None, *, scale: g * scale,
+    )
     x, slope, shift = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
     step(x).sum().backward()
     assert x.grad is None
     for inputs, scale in (((x, slope), 1.0), ((x, slope, shift), 1.0), ((x, slope, shift), 2.0)):
         x.grad = slope.grad = shift.grad = None
         line(*inputs, scale=scale).sum().backward()
-        assert np.allclose(x.grad.numpy(), slope.numpy() * scale) and np.allclose(slope.grad.numpy(), x.numpy() * scale)
+        assert np.allclose(x.grad.numpy(), slope.numpy() * scale) and np.allclose(
+            slope.grad.numpy(), x.numpy() * scale
+        )
         assert (shift.grad is None) == (len(inputs) == 2)
-        assert [g is not None for g in ta.grad(line(*inputs, scale=scale).sum(), [slope, shift], allow_unused=True)] == [
-            True, len(inputs) == 3]
+        assert [
+            g is not None
+            for g in ta.grad(line(*inputs, scale=scale).sum(), [slope, shift], allow_unused=True)
+        ] == [True, len(inputs) == 3]
 
 
 def test_a_setting_that_is_a_tensor_is_refused():
@@ -563,6 +657,7 @@ def test_an_op_of_what_has_no_name_is_called_by_its_functions_or_its_classs():
 
     def product(a, b):
         return a * b
+
     x = leaf(2)
     by_two = op(functools.partial(product, 2))
     by_two.vjp(lambda g, y, b: 2 * g)
@@ -576,11 +671,15 @@ def test_an_op_may_have_inputs_that_are_given_by_place_only():
     @op
     def f(a, /, b):
         return a * b
+
     f.vjp(lambda g, y, a, b: g * b, lambda g, y, a, b: g * a)
     x, z = Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)
     for y in (f(x, z), f(x, b=z)):
         assert [g.item() for g in ta.grad(y, [x, z])] == [3, 2]
-    with pytest.raises(TypeError, match="f: 'a' parameter is positional only|f: .* positional-only arguments? ?.*: 'a'"):      # by version
+    with pytest.raises(
+        TypeError,
+        match="f: 'a' parameter is positional only|f: .* positional-only arguments? ?.*: 'a'",
+    ):  # by version
         f(a=x, b=z)
     with pytest.raises(ValueError, match="2 positional inputs"):
         f.vjp(lambda g, y, a, b: g)
@@ -590,6 +689,7 @@ def test_an_op_has_a_rule_for_each_input_also_where_its_function_does_not_tell_h
     @op
     def total(*xs):
         return sum(xs)
+
     x, z = leaf(2), leaf(2, seed=1)
     total.vjp(lambda g, y, *xs: g)
     total(x).sum().backward()
@@ -608,11 +708,16 @@ def test_an_input_given_by_keyword_lands_where_python_puts_it():
     @op
     def f(a, b=1.0, c=2.0):
         return a + 10 * b + 100 * c
-    f.vjp(lambda g, y, a, b=1.0, c=2.0: g, lambda g, y, a, b=1.0, c=2.0: 10 * g, lambda g, y, a, b=1.0, c=2.0: 100 * g)
+
+    f.vjp(
+        lambda g, y, a, b=1.0, c=2.0: g,
+        lambda g, y, a, b=1.0, c=2.0: 10 * g,
+        lambda g, y, a, b=1.0, c=2.0: 100 * g,
+    )
     x = Tensor(5.0, requires_grad=True)
-    for y in (f(0.0, c=x), f(a=0.0, c=x), f(c=x, b=1.0, a=0.0)):       # b is skipped, and c still c
+    for y in (f(0.0, c=x), f(a=0.0, c=x), f(c=x, b=1.0, a=0.0)):  # b is skipped, and c still c
         assert y.item() == 510 and ta.grad(y, x)[0].item() == 100
-    assert f(0.0, b=x).item() == 250                 # and what comes after the last is left to the function
+    assert f(0.0, b=x).item() == 250  # and what comes after the last is left to the function
     with pytest.raises(TypeError, match="f: multiple values for argument 'a'"):
         f(x, a=x)
     with pytest.raises(TypeError, match="f: missing a required argument: 'a'"):
@@ -621,7 +726,10 @@ def test_an_input_given_by_keyword_lands_where_python_puts_it():
 
 def test_a_copy_of_an_op_is_the_op_itself():
     layer = ta.nn.TransformerEncoderLayer(4, 2, 8, activation=ops.tanh)
-    assert copy.deepcopy(layer).activation is ops.tanh and pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
+    assert (
+        copy.deepcopy(layer).activation is ops.tanh
+        and pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
+    )
 
 
 def test_the_record_names_the_module_call():
@@ -659,29 +767,42 @@ def test_a_rule_without_return_is_named():
     @ta.op
     def square(x):
         return x * x
+
     square.vjp(lambda g, y, x: None)
 
     @ta.op
     def times(a, b):
         return a * b
+
     times.vjp(lambda g, y, a, b: g * b, lambda g, y, a, b: None)
     x, y = leaf(3), leaf(3, seed=1)
-    for f, name in ((lambda: square(x), "square.*input 0"), (lambda: times(x, y), "times.*input 1"),
-                    (lambda: times(2.0, y), "times.*input 1")):
+    for f, name in (
+        (lambda: square(x), "square.*input 0"),
+        (lambda: times(x, y), "times.*input 1"),
+        (lambda: times(2.0, y), "times.*input 1"),
+    ):
         with pytest.raises(TypeError, match=f"{name} returned None. Does it end with return"):
             f().sum().backward()
         with pytest.raises(TypeError, match=f"{name} returned None"):
             ta.grad(f().sum(), [x, y], allow_unused=True)
-    times(x, 2.0).sum().backward()                   # nobody asks for the other one
+    times(x, 2.0).sum().backward()  # nobody asks for the other one
     times(x, Tensor(np.ones(3))).sum().backward()
 
 
-@pytest.mark.parametrize("returned,told", [(lambda g, a, b: (g * b,), "1 gradients"), (lambda g, a, b: (g * b, g * a, g), "3 gradients"),
-                                           (lambda g, a, b: None, "nothing"), (lambda g, a, b: g * b, r"array \(2, 2\)")])
+@pytest.mark.parametrize(
+    "returned,told",
+    [
+        (lambda g, a, b: (g * b,), "1 gradients"),
+        (lambda g, a, b: (g * b, g * a, g), "3 gradients"),
+        (lambda g, a, b: None, "nothing"),
+        (lambda g, a, b: g * b, r"array \(2, 2\)"),
+    ],
+)
 def test_one_rule_for_all_returns_a_gradient_for_each_input(returned, told):
     @ta.op(broadcasts=True)
     def times(a, b):
         return a * b
+
     times.vjp_all(lambda g, y, a, b: returned(g, a, b))
     a, b = leaf(2, 2), leaf(2, 2, seed=1)
     for x, y in ((a, b), (a.detach(), b)):
@@ -695,7 +816,9 @@ def test_what_an_op_that_saves_returns():
     for n in (2, 3):
         with pytest.raises(TypeError, match=r"saves=True.*\(y, what its rule needs\)"):
             saves(leaf(n))
-        with pytest.raises(TypeError, match=r"returned a tuple.*\(y, saved\), with @op\(saves=True\)"):
+        with pytest.raises(
+            TypeError, match=r"returned a tuple.*\(y, saved\), with @op\(saves=True\)"
+        ):
             plain(leaf(n))
     with pytest.raises(TypeError, match="saves=True"):
         ta.op(lambda x: (x, x, x), saves=True)(leaf(3))
@@ -707,12 +830,19 @@ def test_an_op_may_return_a_number_of_pythons():
     x = leaf(3)
     y = total(x)
     y.backward()
-    assert isinstance(y._data, np.ndarray) and y.item() == x.data.sum() and x.grad.tolist() == [1, 1, 1]
+    assert (
+        isinstance(y._data, np.ndarray)
+        and y.item() == x.data.sum()
+        and x.grad.tolist() == [1, 1, 1]
+    )
 
 
 def test_a_rule_may_leave_out_axes_while_others_are_summed():
     """The column's gradient is the same for all its rows, and the rule leaves it a row, as wide as the result."""
-    both = ta.op(lambda column, row: np.broadcast_to(column.sum(0) + row, (len(column), row.size)).copy(), broadcasts=True)
+    both = ta.op(
+        lambda column, row: np.broadcast_to(column.sum(0) + row, (len(column), row.size)).copy(),
+        broadcasts=True,
+    )
     both.vjp(lambda g, y, column, row: g.sum(axis=0, keepdims=True), lambda g, y, column, row: g)
     assert ta.gradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
     assert ta.gradgradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
@@ -769,7 +899,9 @@ def test_an_interrupt_at_any_call_within_grad_leaves_recording_as_it_was(create_
 
     def trace(frame, event, arg):
         nonlocal left
-        left -= frame.f_code.co_filename.startswith(INNER[0]) and frame.f_code.co_name != "<genexpr>"      # these are closed, too
+        left -= (
+            frame.f_code.co_filename.startswith(INNER[0]) and frame.f_code.co_name != "<genexpr>"
+        )  # these are closed, too
         if left == 0:
             left = -1
             raise KeyboardInterrupt
@@ -815,7 +947,7 @@ def test_backward_where_a_no_grad_block_is_open_says_so():
 
     twice = op(lambda x: x * 2)
     twice.vjp(lambda g, y, x: (w * w).sum().backward())
-    with pytest.raises(ValueError, match=told):      # no block is open in a rule
+    with pytest.raises(ValueError, match=told):  # no block is open in a rule
         twice(w).sum().backward()
 
 
@@ -872,9 +1004,12 @@ def test_an_error_of_another_kind_keeps_its_cause_and_says_where():
     @ta.op
     def fails(x):
         raise KeyError("missing")
+
     with pytest.raises(KeyError) as caught:
         fails(leaf(3))
-    assert caught.value.__cause__ is None and caught.value.__notes__ == ["in fails of Tensor (3,) float64"]
+    assert caught.value.__cause__ is None and caught.value.__notes__ == [
+        "in fails of Tensor (3,) float64"
+    ]
 
 
 def test_an_error_of_ones_own_kind_stays_what_it_is():
@@ -884,9 +1019,12 @@ def test_an_error_of_ones_own_kind_stays_what_it_is():
     @ta.op
     def fails(x):
         raise Refused("not this one") from KeyError("why")
+
     with pytest.raises(Refused, match="^not this one\n") as caught:
         fails(leaf(3))
-    assert isinstance(caught.value.__cause__, KeyError) and caught.value.__notes__ == ["in fails of Tensor (3,) float64"]
+    assert isinstance(caught.value.__cause__, KeyError) and caught.value.__notes__ == [
+        "in fails of Tensor (3,) float64"
+    ]
 
 
 @pytest.mark.parametrize("apply", [lambda h: h * h, ta.functional.gelu, ta.functional.softmax])
@@ -911,7 +1049,9 @@ def test_a_result_is_let_go_when_its_rule_has_run_however_its_gradient_was_made(
     assert alive == [False] * 3
 
 
-@pytest.mark.parametrize("given", [[0.1, 0.2], np.array([0.1, 0.2]), np.array([0.1, 0.2], np.float32), np.array([1, 2])])
+@pytest.mark.parametrize(
+    "given", [[0.1, 0.2], np.array([0.1, 0.2]), np.array([0.1, 0.2], np.float32), np.array([1, 2])]
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_gradient_that_is_assigned_as_numbers_takes_the_dtype_of_its_tensor(given, dtype):
     w = Tensor(np.ones(2, dtype), requires_grad=True)
@@ -936,42 +1076,78 @@ EXACT = {name: o for name, o in vars(ops).items() if isinstance(o, ta.engine.Op)
 @pytest.mark.parametrize("name", sorted(EXACT))
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1,), (0, 2)])
-def test_the_rules_that_nobody_looks_at_return_the_shape_and_dtype_of_their_operands(name, dtype, shape):
+def test_the_rules_that_nobody_looks_at_return_the_shape_and_dtype_of_their_operands(
+    name, dtype, shape
+):
     rng, of = np.random.default_rng(0), EXACT[name]
     inputs = [rng.uniform(0.1, 0.9, shape).astype(dtype) for _ in of.positional]
     with np.errstate(all="ignore"):
         y = of(*inputs)
         parts = [rule(np.ones_like(y), y, *inputs) for rule in of.partials if rule is not None]
-    assert all(part.__class__ is np.ndarray and part.shape == shape and part.dtype == dtype for part in (y, *parts))
+    assert all(
+        part.__class__ is np.ndarray and part.shape == shape and part.dtype == dtype
+        for part in (y, *parts)
+    )
 
 
 def test_most_elementwise_ops_are_among_those():
-    assert {"add", "subtract", "multiply", "divide", "power", "maximum", "exp", "log", "tanh", "relu", "sigmoid", "sin"} <= EXACT.keys()
+    assert {
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "power",
+        "maximum",
+        "exp",
+        "log",
+        "tanh",
+        "relu",
+        "sigmoid",
+        "sin",
+    } <= EXACT.keys()
 
 
 JOINT = {name: o for name, o in vars(fused).items() if isinstance(o, ta.engine.Op) and o.exact}
-SETTINGS = {"gelu": [dict(approximate="none"), dict(approximate="tanh")], "softmax": [dict(axis=-1), dict(axis=0)],
-            "log_softmax": [dict(axis=-1), dict(axis=0)], "layer_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)],
-            "rms_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)]}
+SETTINGS = {
+    "gelu": [dict(approximate="none"), dict(approximate="tanh")],
+    "softmax": [dict(axis=-1), dict(axis=0)],
+    "log_softmax": [dict(axis=-1), dict(axis=0)],
+    "layer_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)],
+    "rms_norm": [dict(ndim=1, eps=1e-5), dict(ndim=2, eps=0.1)],
+}
 
 
 @pytest.mark.parametrize("name", sorted(JOINT))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(2, 3), (1, 1), (3, 2, 5), (4, 1, 300)])
-def test_the_joint_rules_that_nobody_looks_at_return_the_shapes_and_dtypes_of_their_inputs(name, dtype, shape):
+def test_the_joint_rules_that_nobody_looks_at_return_the_shapes_and_dtypes_of_their_inputs(
+    name, dtype, shape
+):
     rng, of = np.random.default_rng(0), JOINT[name]
     for settings in SETTINGS.get(name, [{}]):
-        rows = shape[-settings.get("ndim", 1):]
-        more = [rows] * (len(of.positional) - 1) if "norm" in name else [(4, shape[-1]), (4,)] if name == "linear" else []
+        rows = shape[-settings.get("ndim", 1) :]
+        more = (
+            [rows] * (len(of.positional) - 1)
+            if "norm" in name
+            else [(4, shape[-1]), (4,)]
+            if name == "linear"
+            else []
+        )
         for x in (rng.random(shape).astype(dtype), rng.random(shape[::-1]).astype(dtype).T):
             inputs = [x, *(rng.random(s).astype(dtype) for s in more)]
-            y, saved = of.forward(*inputs, **settings) if of.saves else (of.forward(*inputs, **settings), None)
+            y, saved = (
+                of.forward(*inputs, **settings)
+                if of.saves
+                else (of.forward(*inputs, **settings), None)
+            )
             extra = {"saved": saved} if of.saves else {}
             if "needs" in inspect.signature(of.joint).parameters:
                 extra["needs"] = (True,) * len(inputs)
             for g in (rng.random(y.shape).astype(dtype), np.broadcast_to(dtype(1), y.shape)):
                 parts = of.joint(g, y, *inputs, **settings, **extra)
-                assert [(part.__class__, part.shape, part.dtype) for part in parts] == [(np.ndarray, a.shape, dtype) for a in inputs]
+                assert [(part.__class__, part.shape, part.dtype) for part in parts] == [
+                    (np.ndarray, a.shape, dtype) for a in inputs
+                ]
 
 
 def test_the_layers_that_are_called_most_are_among_those():
@@ -981,13 +1157,21 @@ def test_the_layers_that_are_called_most_are_among_those():
 def test_a_rule_that_was_put_in_place_of_an_exact_one_is_looked_at(monkeypatch):
     x, y = leaf(3), leaf(3)
     monkeypatch.setattr(ops.tanh, "partials", (lambda g, y, x: np.ones(2),))
-    with pytest.raises(ValueError, match=r"'tanh' for input 0 gave a gradient of shape \(2,\), but that input has shape \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"'tanh' for input 0 gave a gradient of shape \(2,\), but that input has shape \(3,\)",
+    ):
         ops.tanh(x).sum().backward()
-    monkeypatch.setattr(ops.multiply, "partials", (lambda g, y, a, b: np.ones(4), lambda g, y, a, b: g * a))
+    monkeypatch.setattr(
+        ops.multiply, "partials", (lambda g, y, a, b: np.ones(4), lambda g, y, a, b: g * a)
+    )
     with pytest.raises(ValueError, match=r"'multiply' for input 0 gave a gradient of shape \(4,\)"):
         (x * y).sum().backward()
     monkeypatch.setattr(fused.softmax, "joint", lambda g, y, x, *, axis: (np.ones(2),))
-    with pytest.raises(ValueError, match=r"'softmax' for input 0 gave a gradient of shape \(2,\), but that input has shape \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"'softmax' for input 0 gave a gradient of shape \(2,\), but that input has shape \(3,\)",
+    ):
         fused.softmax(x).sum().backward()
 
 

@@ -5,10 +5,10 @@ import pytest
 
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
-from tinygrad_attn.kernels import attention as kernel
-from tinygrad_attn.kernels.tiled import Tiled
+from tinygrad_attn.fast.kernels import attention as kernel
+from tinygrad_attn.fast.kernels.tiled import Tiled
 
-LONG = 800                      # beyond what is kept whole, and no multiple of a tile
+LONG = 800  # beyond what is kept whole, and no multiple of a tile
 
 
 @pytest.fixture(autouse=True, params=["with room for weights", "without"])
@@ -49,17 +49,24 @@ def check(q, k, v, mask, causal, by_mask, tolerance):
     found = [y, *(t.grad for t in tensors)]
     expected = [out, *grads]
     if by_mask:
-        axes = tuple(i - 4 for i in range(4) if i < 4 - mask.ndim or mask.shape[i - 4 + mask.ndim] == 1)
+        axes = tuple(
+            i - 4 for i in range(4) if i < 4 - mask.ndim or mask.shape[i - 4 + mask.ndim] == 1
+        )
         found.append(bias.grad)
         expected.append(dmask.sum(axis=axes, keepdims=True).reshape(mask.shape))
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == q.dtype and a.shape == b.shape
-        np.testing.assert_allclose(a.numpy(), b, rtol=0, atol=tolerance * max(1, np.abs(b).max(initial=0)))
+        np.testing.assert_allclose(
+            a.numpy(), b, rtol=0, atol=tolerance * max(1, np.abs(b).max(initial=0))
+        )
 
 
 def heads(dtype, *lengths):
     r = np.random.default_rng(0)
-    return [r.standard_normal((1, 2, n, width)).astype(dtype) for n, width in zip(lengths, (8, 8, 6), strict=True)]
+    return [
+        r.standard_normal((1, 2, n, width)).astype(dtype)
+        for n, width in zip(lengths, (8, 8, 6), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("blocked", [-1e4, -1e9, -1e30, "lowest"])
@@ -74,11 +81,15 @@ def test_rows_blocked_by_a_finite_mask(length, dtype, blocked):
     mask = np.zeros((length, length), dtype)
     mask[3] = np.finfo(dtype).min if blocked == "lowest" else blocked
     q[:, :, 3] = 0
-    assert isinstance(kernel.attention(q, k, v, scale=1.0, mask=mask)[1].state, Tiled) == (length == LONG)
+    assert isinstance(kernel.attention(q, k, v, scale=1.0, mask=mask)[1].state, Tiled) == (
+        length == LONG
+    )
     check(q, k, v, mask, False, True, 2e-4 if dtype == np.float32 else 1e-9)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(LONG, 900), (1100, 513), (257, 2100), (1, 600), (5, 1)])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(LONG, 900), (1100, 513), (257, 2100), (1, 600), (5, 1)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths_and_masks(queries, keys, causal):
     q, k, v = heads(np.float64, queries, keys, keys)
@@ -88,15 +99,28 @@ def test_lengths_and_masks(queries, keys, causal):
     bias = r.standard_normal((queries, keys))
     bias[r.random(bias.shape) < 0.3] = -np.inf
     bias[queries // 3] = -np.inf
-    for mask, by_mask in ((random, False), (bias, True), (r.standard_normal(keys), True),
-                          (np.arange(keys) < keys // 2, False), (r.standard_normal((queries, 1)), True)):
+    for mask, by_mask in (
+        (random, False),
+        (bias, True),
+        (r.standard_normal(keys), True),
+        (np.arange(keys) < keys // 2, False),
+        (r.standard_normal((queries, 1)), True),
+    ):
         check(q, k, v, mask, causal, by_mask, 1e-10)
 
 
 def test_memory_in_any_order():
     q, k, v = heads(np.float64, LONG, LONG, LONG)
     check(q[:, :, ::-1], np.asfortranarray(k), v[..., ::-1], None, True, False, 1e-10)
-    check(np.broadcast_to(q[:, :1], q.shape), k[:, ::-1], np.moveaxis(np.moveaxis(v, 1, 2).copy(), 2, 1), None, False, False, 1e-10)
+    check(
+        np.broadcast_to(q[:, :1], q.shape),
+        k[:, ::-1],
+        np.moveaxis(np.moveaxis(v, 1, 2).copy(), 2, 1),
+        None,
+        False,
+        False,
+        1e-10,
+    )
 
 
 def test_hidden_keys_may_hold_anything_large():
@@ -105,7 +129,10 @@ def test_hidden_keys_may_hold_anything_large():
     k[:, :, -3:] = 1e30
     for causal in (False, True):
         check(q, k[:, :, :-3], v[:, :, :-3], None, causal, False, 1e-4)
-        a, b = [Tensor(x, requires_grad=True) for x in (q, k)], [Tensor(x, requires_grad=True) for x in (q, k[:, :, :-3])]
+        a, b = (
+            [Tensor(x, requires_grad=True) for x in (q, k)],
+            [Tensor(x, requires_grad=True) for x in (q, k[:, :, :-3])],
+        )
         F.scaled_dot_product_attention(*a, v, seen, is_causal=causal).sum().backward()
         F.scaled_dot_product_attention(*b, v[:, :, :-3], is_causal=causal).sum().backward()
         np.testing.assert_allclose(a[0].grad.numpy(), b[0].grad.numpy(), atol=1e-5)

@@ -10,12 +10,27 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, ops
 
 WHOLE = {
-    "linspace": lambda x: np.linspace(0, x, 4), "median": lambda x: np.median(x), "quantile": lambda x: np.quantile(x, 0.3),
-    "float_power": lambda x: np.float_power(x, 2), "copysign": lambda x: np.copysign(x, -1), "modf": lambda x: np.modf(x)[1],
-    "nan_to_num": np.nan_to_num, "nansum": np.nansum, "gradient": lambda x: np.gradient(x), "reciprocal": np.reciprocal,
-    "sum": lambda x: np.sum(x, axis=0), "mean": np.mean, "concatenate": lambda x: np.concatenate([x, x]), "diff": np.diff,
-    "where": lambda x: np.where(x > 3, x, 0), "array_split": lambda x: np.array_split(x, 2)[1], "degrees": np.degrees,
-    "sort": np.sort, "dot": lambda x: np.dot(x, x), "divmod": lambda x: np.divmod(x, 3)[0], "heaviside": lambda x: np.heaviside(x, 0.5),
+    "linspace": lambda x: np.linspace(0, x, 4),
+    "median": lambda x: np.median(x),
+    "quantile": lambda x: np.quantile(x, 0.3),
+    "float_power": lambda x: np.float_power(x, 2),
+    "copysign": lambda x: np.copysign(x, -1),
+    "modf": lambda x: np.modf(x)[1],
+    "nan_to_num": np.nan_to_num,
+    "nansum": np.nansum,
+    "gradient": lambda x: np.gradient(x),
+    "reciprocal": np.reciprocal,
+    "sum": lambda x: np.sum(x, axis=0),
+    "mean": np.mean,
+    "concatenate": lambda x: np.concatenate([x, x]),
+    "diff": np.diff,
+    "where": lambda x: np.where(x > 3, x, 0),
+    "array_split": lambda x: np.array_split(x, 2)[1],
+    "degrees": np.degrees,
+    "sort": np.sort,
+    "dot": lambda x: np.dot(x, x),
+    "divmod": lambda x: np.divmod(x, 3)[0],
+    "heaviside": lambda x: np.heaviside(x, 0.5),
 }
 
 
@@ -36,7 +51,9 @@ def test_the_square_of_truth_values_is_numpys():
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool])
 def test_the_op_of_the_norm_cuts_off_no_fraction(dtype):
-    np.testing.assert_allclose(ops.l2_norm(Tensor(np.ones(2, dtype))).numpy(), np.sqrt(2), rtol=1e-3)
+    np.testing.assert_allclose(
+        ops.l2_norm(Tensor(np.ones(2, dtype))).numpy(), np.sqrt(2), rtol=1e-3
+    )
 
 
 def test_integers_beside_floating_tensors_are_differentiated():
@@ -48,27 +65,39 @@ def test_integers_beside_floating_tensors_are_differentiated():
         np.sum(i, out=np.zeros(()))
 
 
-INF = np.array([-1.0, 0, 2, -1, 0, 2, -1]), np.array([np.inf, -np.inf, np.inf, np.nan, np.nan, 1, 1])
+INF = (
+    np.array([-1.0, 0, 2, -1, 0, 2, -1]),
+    np.array([np.inf, -np.inf, np.inf, np.nan, np.nan, 1, 1]),
+)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize(("f", "expected"), [
-    (F.relu, [0, 0, np.inf, 0, 0, 1, 0]),
-    (lambda x: np.maximum(x, -0.5), [0, -np.inf, np.inf, 0, np.nan, 1, 0]),
-    (lambda x: np.minimum(0.5, x), [np.inf, -np.inf, 0, np.nan, np.nan, 0, 1]),
-    (lambda x: np.clip(x, -0.5, 1), [0, -np.inf, 0, 0, np.nan, 0, 0]),
-    (lambda x: x ** 0, [0] * 7),
-    (lambda x: x // 0.3, [0] * 7),
-])
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (F.relu, [0, 0, np.inf, 0, 0, 1, 0]),
+        (lambda x: np.maximum(x, -0.5), [0, -np.inf, np.inf, 0, np.nan, 1, 0]),
+        (lambda x: np.minimum(0.5, x), [np.inf, -np.inf, 0, np.nan, np.nan, 0, 1]),
+        (lambda x: np.clip(x, -0.5, 1), [0, -np.inf, 0, 0, np.nan, 0, 0]),
+        (lambda x: x**0, [0] * 7),
+        (lambda x: x // 0.3, [0] * 7),
+    ],
+)
 def test_what_was_not_chosen_gets_zero_whatever_the_cotangent(f, expected):
     """As PyTorch: 0 times infinity is NaN, so choosing is not multiplying."""
     x = Tensor(INF[0], requires_grad=True)
     for create_graph in (False, True):
-        np.testing.assert_array_equal(ta.grad(f(x), x, INF[1], create_graph=create_graph)[0].numpy(), expected)
+        np.testing.assert_array_equal(
+            ta.grad(f(x), x, INF[1], create_graph=create_graph)[0].numpy(), expected
+        )
 
 
 def test_square_root_of_relu():
-    for f in (lambda x: np.sqrt(F.relu(x)), lambda x: np.sqrt(np.maximum(x, 0)), lambda x: np.sqrt(np.clip(x, 0, None))):
+    for f in (
+        lambda x: np.sqrt(F.relu(x)),
+        lambda x: np.sqrt(np.maximum(x, 0)),
+        lambda x: np.sqrt(np.clip(x, 0, None)),
+    ):
         for value in ([-1.0, 4.0], -1.0):
             x = Tensor(value, requires_grad=True)
             with np.errstate(all="ignore"):
@@ -83,7 +112,12 @@ def test_log_softmax_and_cross_entropy_far_from_zero(offset):
     x, far = Tensor(base, requires_grad=True), Tensor(base + np.float32(offset), requires_grad=True)
     np.testing.assert_allclose(F.log_softmax(far).numpy(), F.log_softmax(x).numpy(), rtol=1e-6)
     weight = Tensor([1.0, 2.0, 3.0])
-    for settings in ({}, {"label_smoothing": 0.3}, {"weight": weight}, {"label_smoothing": 0.3, "weight": weight}):
+    for settings in (
+        {},
+        {"label_smoothing": 0.3},
+        {"weight": weight},
+        {"label_smoothing": 0.3, "weight": weight},
+    ):
         a, b = (F.cross_entropy(t, np.array([0, 2]), **settings) for t in (far, x))
         assert a.item() == pytest.approx(b.item(), rel=1e-6)
         (da,), (db,) = ta.grad(a, far), ta.grad(b, x)
@@ -108,7 +142,7 @@ def test_a_rule_may_return_a_numpy_number_when_it_is_recorded():
     step.vjp(lambda g, y, x: np.float32(0))
     x = Tensor(1.5, requires_grad=True)
     assert isinstance(ta.grad(step(x), x, create_graph=True)[0], Tensor)
-    slope, = ta.grad(step(x) * x, x, create_graph=True)
+    (slope,) = ta.grad(step(x) * x, x, create_graph=True)
     assert slope.item() == 1
     assert ta.grad(slope, x)[0].item() == 0
 
@@ -117,14 +151,33 @@ def layouts(x):
     wide = np.zeros(tuple(2 * n for n in x.shape), x.dtype)
     strided = wide[(*(slice(None, None, 2) for _ in x.shape), ...)]
     strided[...] = x
-    return {"fortran": np.asarray(x, order="F"), "backwards": x[::-1].copy()[::-1] if x.ndim else x, "strided": strided,
-            "big-endian": x.astype(x.dtype.newbyteorder(">"))}
+    return {
+        "fortran": np.asarray(x, order="F"),
+        "backwards": x[::-1].copy()[::-1] if x.ndim else x,
+        "strided": strided,
+        "big-endian": x.astype(x.dtype.newbyteorder(">")),
+    }
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 3), (1, 3), (0, 3), (2, 3, 4)])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")                   # of means of nothing
-@pytest.mark.parametrize("f", [np.exp, np.sum, np.cumsum, F.softmax, F.log_softmax, F.gelu, F.relu, np.ravel, np.std, np.transpose,
-                               ops.sigmoid], ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of means of nothing
+@pytest.mark.parametrize(
+    "f",
+    [
+        np.exp,
+        np.sum,
+        np.cumsum,
+        F.softmax,
+        F.log_softmax,
+        F.gelu,
+        F.relu,
+        np.ravel,
+        np.std,
+        np.transpose,
+        ops.sigmoid,
+    ],
+    ids=lambda f: f.__name__,
+)
 def test_memory_layout_changes_nothing(f, shape):
     x = np.asarray(np.random.default_rng(3).standard_normal(shape))
     results = []
@@ -143,12 +196,21 @@ def test_memory_layout_changes_nothing(f, shape):
 @pytest.mark.parametrize("n", [3, 100])
 def test_logaddexp_of_many_numbers_is_numpys(n, dtype):
     rng = np.random.default_rng(0)
-    values = np.array([0, 1, -1, 88, -88, 1e-4, 6e4, -6e4, np.inf, -np.inf, np.nan] if dtype[0] == "f" else [0, 1, -1, 88])
-    a, b = (np.concatenate([values.astype(dtype), (9 * rng.standard_normal(n * 7)).astype(dtype)]) for _ in range(2))
+    values = np.array(
+        [0, 1, -1, 88, -88, 1e-4, 6e4, -6e4, np.inf, -np.inf, np.nan]
+        if dtype[0] == "f"
+        else [0, 1, -1, 88]
+    )
+    a, b = (
+        np.concatenate([values.astype(dtype), (9 * rng.standard_normal(n * 7)).astype(dtype)])
+        for _ in range(2)
+    )
     b = rng.permutation(b)
     for x, y in ((a, b), (a[:, None], b[:7]), (a, 0), (0.5, a), (a[np.isfinite(a)], b[:1])):
         for _ in range(2):
-            with np.errstate(all="raise", under="ignore", invalid="ignore"):        # NumPy itself calls NaN invalid here
+            with np.errstate(
+                all="raise", under="ignore", invalid="ignore"
+            ):  # NumPy itself calls NaN invalid here
                 found, expected = ops.logaddexp(x, y), np.logaddexp(x, y)
             np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(found.dtype).eps)
             assert found.dtype == expected.dtype
@@ -158,13 +220,16 @@ def test_logaddexp_of_many_numbers_is_numpys(n, dtype):
 @pytest.mark.parametrize("f", [F.layer_norm, F.rms_norm])
 def test_norms_in_half_precision_of_numbers_whose_squares_overflow(f):
     rng = np.random.default_rng(0)
-    x, g = (400 * rng.standard_normal((3, 64))).astype("f2"), rng.standard_normal((3, 64)).astype("f2")
+    x, g = (
+        (400 * rng.standard_normal((3, 64))).astype("f2"),
+        rng.standard_normal((3, 64)).astype("f2"),
+    )
     results = []
     for dtype in ("f2", "f8"):
         t = Tensor(x.astype(dtype), requires_grad=True)
         with np.errstate(over="raise"):
             y = f(t, 64)
-            slope, = ta.grad(y, t, g.astype(dtype))
+            (slope,) = ta.grad(y, t, g.astype(dtype))
         assert y.dtype == slope.dtype == dtype
         results.append((y.numpy(), slope.numpy()))
     for a, b in zip(*results, strict=True):
@@ -175,10 +240,15 @@ def test_norms_in_half_precision_of_numbers_whose_squares_overflow(f):
 @pytest.mark.parametrize("size", [1, 50, 1e4, 2e7])
 def test_the_shares_of_a_sum_of_powers_are_exact_however_large_the_numbers(f, base, size):
     """From y, which is rounded, they would be e^(a - y): 1 and 1 for two equal numbers of 2e7, and not a half each."""
-    a, b = (Tensor(np.array(x, np.float32), requires_grad=True) for x in ([size, -size, size], [size, -size, size - 4]))
+    a, b = (
+        Tensor(np.array(x, np.float32), requires_grad=True)
+        for x in ([size, -size, size], [size, -size, size - 4])
+    )
     y = f(a, b)
-    np.testing.assert_allclose(y.numpy(), f(a.numpy().astype("f8"), b.numpy().astype("f8")), rtol=2e-7)
-    shares = 1 / (1 + np.array([1, 1, float(base)**-4]))
+    np.testing.assert_allclose(
+        y.numpy(), f(a.numpy().astype("f8"), b.numpy().astype("f8")), rtol=2e-7
+    )
+    shares = 1 / (1 + np.array([1, 1, float(base) ** -4]))
     for create_graph in (False, True):
         da, db = ta.grad(y.sum(), [a, b], retain_graph=True, create_graph=create_graph)
         np.testing.assert_allclose(da.numpy(), shares, rtol=3e-7)
@@ -191,21 +261,35 @@ def test_both_shares_of_a_sum_of_powers_keep_their_digits_and_their_slopes_in_th
     gap = np.array([-60, -37.3, -9, 0, 8, 17, 40, 60.1])
     for dtype, rtol in ((np.float32, 1e-6), (np.float64, 2e-15)):
         a, b = (Tensor(x.astype(dtype), requires_grad=True) for x in (gap, 0 * gap))
-        power = np.longdouble(base if base == 2 else np.exp(np.longdouble(1))) ** -np.abs(a.numpy().astype(np.longdouble))
+        power = np.longdouble(base if base == 2 else np.exp(np.longdouble(1))) ** -np.abs(
+            a.numpy().astype(np.longdouble)
+        )
         share = np.where(gap > 0, 1, power) / (1 + power)
         slope = (np.log(base) * power / (1 + power) ** 2).astype(float)
-        np.testing.assert_allclose(ta.grad(f(a, b).sum(), a)[0].numpy(), share.astype(float), rtol=rtol)
+        np.testing.assert_allclose(
+            ta.grad(f(a, b).sum(), a)[0].numpy(), share.astype(float), rtol=rtol
+        )
         da, db = ta.grad(f(a, b).sum(), [a, b], create_graph=True)
         for y, signs in ((da, (1, -1)), (db, (-1, 1))):
             for found, sign in zip(ta.grad(y.sum(), [a, b], retain_graph=True), signs, strict=True):
                 np.testing.assert_allclose(found.numpy(), sign * slope, rtol=rtol)
 
 
-@pytest.mark.parametrize("index", [
-    (slice(None), np.array([3, -1, 3, 0])), (slice(None), slice(None), np.array([[1, 1, -4], [0, 2, 2]], "i1")),
-    (slice(None), np.array([[2, 2], [0, 1]], "u8"), slice(None)), (np.array([1, 1, 1]), slice(None)), (slice(None), np.array([], int)),
-    (slice(None), np.int64(2)), (slice(None), np.array(2)), (np.array([1, 0]), slice(None), np.array([1, 1])),
-    (slice(1, None), np.array([1, 1])), (slice(None), np.array([True, False, True, True, False]))])
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(None), np.array([3, -1, 3, 0])),
+        (slice(None), slice(None), np.array([[1, 1, -4], [0, 2, 2]], "i1")),
+        (slice(None), np.array([[2, 2], [0, 1]], "u8"), slice(None)),
+        (np.array([1, 1, 1]), slice(None)),
+        (slice(None), np.array([], int)),
+        (slice(None), np.int64(2)),
+        (slice(None), np.array(2)),
+        (np.array([1, 0]), slice(None), np.array([1, 1])),
+        (slice(1, None), np.array([1, 1])),
+        (slice(None), np.array([True, False, True, True, False])),
+    ],
+)
 def test_columns_by_number_and_their_adjoint(index):
     rng = np.random.default_rng(0)
     x = Tensor(rng.standard_normal((19, 5, 23)), requires_grad=True)
@@ -215,10 +299,12 @@ def test_columns_by_number_and_their_adjoint(index):
     g, expected = rng.standard_normal(y.shape), np.zeros(x.shape)
     np.add.at(expected, index, g)
     for create_graph in (False, True):
-        dx, = ta.grad(x[index], x, g, create_graph=create_graph)
+        (dx,) = ta.grad(x[index], x, g, create_graph=create_graph)
         np.testing.assert_allclose(dx.numpy(), expected, rtol=1e-12, atol=1e-12)
     v = Tensor(g, requires_grad=True)
-    np.testing.assert_array_equal(ta.grad(ops.scatter(v, index=index, shape=x.shape), v, expected)[0].numpy(), expected[index])
+    np.testing.assert_array_equal(
+        ta.grad(ops.scatter(v, index=index, shape=x.shape), v, expected)[0].numpy(), expected[index]
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, None])
@@ -229,34 +315,68 @@ def test_take_along_axis_of_many(axis, dtype):
     shape = (400,) if axis is None else [60 if i == axis % 3 else n for i, n in enumerate(x.shape)]
     n = x.size if axis is None else x.shape[axis]
     indices = rng.integers(0 if dtype[0] == "u" else -min(n, 100), min(n, 100), shape).astype(dtype)
-    for which in (indices, indices if axis is None else indices[:, :1] if axis != 1 else indices[:1]):
+    for which in (
+        indices,
+        indices if axis is None else indices[:, :1] if axis != 1 else indices[:1],
+    ):
         y = np.take_along_axis(x, which, axis)
         np.testing.assert_array_equal(y.numpy(), np.take_along_axis(x.numpy(), which, axis))
         g = rng.standard_normal(y.shape)
         for create_graph in (False, True):
-            dx, = ta.grad(np.take_along_axis(x, which, axis), x, g, create_graph=create_graph)
-            assert np.isclose(np.vdot(dx.numpy(), x.numpy()), np.vdot(g, y.numpy()))      # the op is linear
+            (dx,) = ta.grad(np.take_along_axis(x, which, axis), x, g, create_graph=create_graph)
+            assert np.isclose(
+                np.vdot(dx.numpy(), x.numpy()), np.vdot(g, y.numpy())
+            )  # the op is linear
             assert dx.shape == x.shape
     if axis is not None:
         for wrong in (n, -n - 1) if dtype[0] == "i" else (n,):
             indices.flat[-1] = wrong
-            with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis {axis % 3} with size {n}"):
+            with pytest.raises(
+                IndexError,
+                match=f"index {wrong} is out of bounds for axis {axis % 3} with size {n}",
+            ):
                 np.take_along_axis(x, indices, axis)
         with pytest.raises(ValueError, match="same number of dimensions"):
             np.take_along_axis(x, indices[None], axis)
 
 
 @pytest.mark.parametrize("dtype", ["f", "d", "e"])
-@pytest.mark.parametrize("shape", [(700, 3), (3, 700), (5, 300, 2), (60, 5, 9), (1, 60, 70), (40, 60, 1), (4, 7, 9, 5, 2), (2, 3, 70, 20)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (700, 3),
+        (3, 700),
+        (5, 300, 2),
+        (60, 5, 9),
+        (1, 60, 70),
+        (40, 60, 1),
+        (4, 7, 9, 5, 2),
+        (2, 3, 70, 20),
+    ],
+)
 def test_reductions_over_any_axes_of_large_arrays_are_numpys(shape, dtype):
     """Which go run by run of adjacent axes, rows by a product or a maximum's place, columns by a product or compared with each other."""
     rng = np.random.default_rng(0)
-    x = rng.integers(-9, 9, shape).astype(dtype)                    # with ties
+    x = rng.integers(-9, 9, shape).astype(dtype)  # with ties
     hollow = x.copy()
-    hollow[rng.random(shape) < 0.01], hollow[rng.random(shape) < 0.01], hollow[rng.random(shape) < 0.002] = np.inf, -np.inf, np.nan
-    axes = [a for n in range(1, len(shape) + 1) for a in itertools.combinations(range(len(shape)), n)]
-    for axis in [*axes, *(a[::-1] for a in axes), *(tuple(i - len(shape) for i in a) for a in axes), *range(-len(shape), len(shape)), None]:
-        for name, array in itertools.product(("sum", "mean", "max", "min", "var", "std"), (x, hollow, x.T)):
+    (
+        hollow[rng.random(shape) < 0.01],
+        hollow[rng.random(shape) < 0.01],
+        hollow[rng.random(shape) < 0.002],
+    ) = np.inf, -np.inf, np.nan
+    axes = [
+        a for n in range(1, len(shape) + 1) for a in itertools.combinations(range(len(shape)), n)
+    ]
+    for axis in [
+        *axes,
+        *(a[::-1] for a in axes),
+        *(tuple(i - len(shape) for i in a) for a in axes),
+        *range(-len(shape), len(shape)),
+        None,
+    ]:
+        for name, array in itertools.product(
+            ("sum", "mean", "max", "min", "var", "std"), (x, hollow, x.T)
+        ):
             if array.ndim > 3 and array is not x:
                 continue
             wide = array.astype("d")
@@ -265,9 +385,16 @@ def test_reductions_over_any_axes_of_large_arrays_are_numpys(shape, dtype):
                     expected = getattr(wide, name)(axis=axis, keepdims=keepdims)
                     found = getattr(Tensor(array), name)(axis=axis, keepdims=keepdims)
                     dtype_of = getattr(array, name)(axis=axis).dtype
-                if np.isfinite(expected).all() or dtype != "e":     # float16 is added up in float32 and rounded
+                if (
+                    np.isfinite(expected).all() or dtype != "e"
+                ):  # float16 is added up in float32 and rounded
                     assert found.shape == expected.shape and found.dtype == dtype_of
-                    np.testing.assert_allclose(found.numpy(), expected, rtol={"e": 2e-3, "f": 2e-5}.get(dtype, 1e-12), atol=1e-4)
+                    np.testing.assert_allclose(
+                        found.numpy(),
+                        expected,
+                        rtol={"e": 2e-3, "f": 2e-5}.get(dtype, 1e-12),
+                        atol=1e-4,
+                    )
     for axis in (len(shape), -len(shape) - 1, (0, 0), (0, -len(shape)), (0, len(shape))):
         for name in ("sum", "mean", "max", "var"):
             with pytest.raises((IndexError, ValueError)):
@@ -286,11 +413,16 @@ def test_sums_and_extremes_of_short_rows_are_numpys(n, dtype):
     for a in (x, special, x[:, ::-1], x.swapaxes(0, 1), x[0]):
         for axis, keepdims in ((-1, False), (a.ndim - 1, True), ((-1,), True), (0, False)):
             for f, g in ((ops.max, np.max), (ops.min, np.min)):
-                np.testing.assert_array_equal(f(a, axis=axis, keepdims=keepdims), g(a, axis=axis, keepdims=keepdims))
+                np.testing.assert_array_equal(
+                    f(a, axis=axis, keepdims=keepdims), g(a, axis=axis, keepdims=keepdims)
+                )
             size = np.abs(a).sum(axis=axis, keepdims=keepdims, dtype="f8")
             for f, g in ((ops.sum, np.sum), (ops.mean, np.mean)):
                 with np.errstate(invalid="ignore"):
-                    found, expected = f(a, axis=axis, keepdims=keepdims), g(a, axis=axis, keepdims=keepdims)
+                    found, expected = (
+                        f(a, axis=axis, keepdims=keepdims),
+                        g(a, axis=axis, keepdims=keepdims),
+                    )
                     close = np.abs(found.astype("f8") - expected) <= 4 * eps * size
                 assert found.dtype == expected.dtype and found.shape == expected.shape
                 assert (close | (found == expected) | np.isnan(found) & np.isnan(expected)).all()
@@ -300,34 +432,61 @@ def test_sums_and_extremes_of_short_rows_are_numpys(n, dtype):
 @pytest.mark.parametrize("dtype", ["f", "d"])
 def test_what_was_broadcast_along_short_rows_is_summed_back(n, dtype):
     rng = np.random.default_rng(0)
-    g, column = (rng.standard_normal(shape).astype(dtype) for shape in ((30, 2100 // n, n), (30, 2100 // n, 1)))
+    g, column = (
+        rng.standard_normal(shape).astype(dtype)
+        for shape in ((30, 2100 // n, n), (30, 2100 // n, 1))
+    )
     for c in (column, column[0], column[:, :1], column.reshape(-1)[:1]):
         t = Tensor(c, requires_grad=True)
-        dx, = ta.grad(np.ones(g.shape, dtype) * t, t, g)
+        (dx,) = ta.grad(np.ones(g.shape, dtype) * t, t, g)
         wide = np.broadcast_to(c, g.shape)
-        expected = g.sum(axis=tuple(i for i in range(3) if i >= c.ndim or wide.strides[i] == 0 and g.shape[i] > 1), dtype="f8")
-        np.testing.assert_allclose(dx.numpy().reshape(expected.shape), expected, rtol=0, atol=n * 30 * np.finfo(dtype).eps * 30)
+        expected = g.sum(
+            axis=tuple(
+                i for i in range(3) if i >= c.ndim or wide.strides[i] == 0 and g.shape[i] > 1
+            ),
+            dtype="f8",
+        )
+        np.testing.assert_allclose(
+            dx.numpy().reshape(expected.shape),
+            expected,
+            rtol=0,
+            atol=n * 30 * np.finfo(dtype).eps * 30,
+        )
         assert dx.dtype == dtype and dx.shape == c.shape
 
 
 WAVE = np.cos(np.arange(9000)).reshape(3000, 3)
-HALVES = {                                           # a function, and numbers at which float16 itself loses the result or its slope
-    "sum": (lambda x: np.sum(x, axis=0), np.ones((3000, 2))), "var": (lambda x: np.var(x, axis=0), WAVE / 10 + 0.25),
-    "std": (lambda x: np.std(x, axis=0), WAVE / 10 + 0.25), "cumsum": (lambda x: np.cumsum(x, axis=0), np.ones((3000, 2))),
-    "einsum": (lambda x: np.einsum("ij->j", x), np.ones((3000, 2))), "norm": (lambda x: np.linalg.norm(x, axis=1), 1e4 * WAVE[:9] + 1),
+HALVES = {  # a function, and numbers at which float16 itself loses the result or its slope
+    "sum": (lambda x: np.sum(x, axis=0), np.ones((3000, 2))),
+    "var": (lambda x: np.var(x, axis=0), WAVE / 10 + 0.25),
+    "std": (lambda x: np.std(x, axis=0), WAVE / 10 + 0.25),
+    "cumsum": (lambda x: np.cumsum(x, axis=0), np.ones((3000, 2))),
+    "einsum": (lambda x: np.einsum("ij->j", x), np.ones((3000, 2))),
+    "norm": (lambda x: np.linalg.norm(x, axis=1), 1e4 * WAVE[:9] + 1),
     "small norm": (lambda x: np.linalg.norm(x, axis=1), 1e-5 * WAVE[:9]),
     "cube norm": (lambda x: np.linalg.norm(x, 3, axis=1), 1e3 * WAVE[:9]),
-    "Frobenius": (np.linalg.norm, 1e3 * WAVE[:9]), "broadcast": (lambda x: x + np.zeros((5000, 3), "f2"), WAVE[:1]),
-    "sigmoid": (F.sigmoid, np.linspace(-12, -11.1, 99)), "sinc": (np.sinc, np.array([-3e4, -900.3, -1e-3, 0, 0.3, 2e4])),
+    "Frobenius": (np.linalg.norm, 1e3 * WAVE[:9]),
+    "broadcast": (lambda x: x + np.zeros((5000, 3), "f2"), WAVE[:1]),
+    "sigmoid": (F.sigmoid, np.linspace(-12, -11.1, 99)),
+    "sinc": (np.sinc, np.array([-3e4, -900.3, -1e-3, 0, 0.3, 2e4])),
     "logaddexp": (lambda x: np.logaddexp(x, 0), np.linspace(-12, -11.1, 99)),
     "logaddexp2": (lambda x: np.logaddexp2(0, x), np.linspace(-17, -16, 99)),
-    "silu": (F.silu, np.linspace(-12, -11.1, 99)), "gelu": (F.gelu, np.linspace(-5, -3, 99)),
-    "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), np.array([-3e4, -300, -4, -1, 0, 2, 50, 6e4])),
-    "softmax": (lambda x: F.softmax(x, axis=0), WAVE), "long softmax": (F.softmax, WAVE.reshape(2, -1)),
-    "log_softmax": (lambda x: F.log_softmax(x, axis=0), WAVE), "logsumexp": (lambda x: F.logsumexp(x, axis=0), WAVE),
+    "silu": (F.silu, np.linspace(-12, -11.1, 99)),
+    "gelu": (F.gelu, np.linspace(-5, -3, 99)),
+    "tanh gelu": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        np.array([-3e4, -300, -4, -1, 0, 2, 50, 6e4]),
+    ),
+    "softmax": (lambda x: F.softmax(x, axis=0), WAVE),
+    "long softmax": (F.softmax, WAVE.reshape(2, -1)),
+    "log_softmax": (lambda x: F.log_softmax(x, axis=0), WAVE),
+    "logsumexp": (lambda x: F.logsumexp(x, axis=0), WAVE),
     "layer_norm": (lambda x: F.layer_norm(x, 3, np.ones(3, "f2")), WAVE),
     "soft": (lambda x: F.cross_entropy(x, np.full((3, 3000), 0.25, "f2")), WAVE.T),
-    "weights": (lambda x: F.scaled_dot_product_attention(x, x, x, need_weights=True)[1][:3], WAVE / 10),
+    "weights": (
+        lambda x: F.scaled_dot_product_attention(x, x, x, need_weights=True)[1][:3],
+        WAVE / 10,
+    ),
 }
 
 
@@ -340,22 +499,41 @@ def test_half_precision_is_rounded_once_and_not_at_every_step(name):
     for dtype in ("f2", "f8"):
         t = Tensor(x.astype(dtype), requires_grad=True)
         y = f(t)
-        slope, = ta.grad(y, t, (1 + np.cos(np.arange(y.size)) / 2).reshape(y.shape).astype("f2").astype(y.dtype))
+        (slope,) = ta.grad(
+            y, t, (1 + np.cos(np.arange(y.size)) / 2).reshape(y.shape).astype("f2").astype(y.dtype)
+        )
         assert y.dtype == slope.dtype == dtype
         results.append((y.numpy(), slope.numpy()))
     for found, exact in zip(*results, strict=True):
         smallest_steps = 1e-7
-        np.testing.assert_allclose(found, exact.astype("f2"), rtol=0.01, atol=max(2e-3 * np.abs(exact).max(), smallest_steps))
+        np.testing.assert_allclose(
+            found,
+            exact.astype("f2"),
+            rtol=0.01,
+            atol=max(2e-3 * np.abs(exact).max(), smallest_steps),
+        )
 
 
-@pytest.mark.parametrize("f", [ops.exp, ops.tanh, ops.sigmoid, ops.erf, ops.sqrt], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "f", [ops.exp, ops.tanh, ops.sigmoid, ops.erf, ops.sqrt], ids=lambda f: f.__name__
+)
 def test_an_op_of_a_python_number_is_that_of_an_array(f):
     assert abs(f(0.5) - f(np.array(0.5))) < 1e-15
 
 
-@pytest.mark.parametrize("f, x", [
-    (lambda a, b: a / b, [1e4, 10]), (np.hypot, [900, 1000]), (lambda a, b: np.linalg.norm(np.stack([a, b]), axis=(0, 1)), [900, 1000]),
-    (lambda a, b: np.std(np.concatenate([np.repeat(a, 5000), np.repeat(b, 5000)])), [900, 1000])], ids=["divide", "hypot", "norm", "std"])
+@pytest.mark.parametrize(
+    "f, x",
+    [
+        (lambda a, b: a / b, [1e4, 10]),
+        (np.hypot, [900, 1000]),
+        (lambda a, b: np.linalg.norm(np.stack([a, b]), axis=(0, 1)), [900, 1000]),
+        (
+            lambda a, b: np.std(np.concatenate([np.repeat(a, 5000), np.repeat(b, 5000)])),
+            [900, 1000],
+        ),
+    ],
+    ids=["divide", "hypot", "norm", "std"],
+)
 def test_slopes_in_half_precision_do_not_overflow_on_the_way(f, x):
     """g a / y is finite where g a is not, as PyTorch's g (a / y)."""
     slopes = []
@@ -366,19 +544,25 @@ def test_slopes_in_half_precision_do_not_overflow_on_the_way(f, x):
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=3e-3)
 
 
-@pytest.mark.parametrize("g, a, b", [(100, 1e4, 10), (1e-3, 0.1, 1e-3), (0, 1, 1e-4), (-2, 0.5, 200)])
+@pytest.mark.parametrize(
+    "g, a, b", [(100, 1e4, 10), (1e-3, 0.1, 1e-3), (0, 1, 1e-4), (-2, 0.5, 200)]
+)
 @pytest.mark.parametrize("dtype", ["f2", "f4"])
 def test_the_slope_of_a_divisor_is_finite_where_either_factor_alone_is_not(g, a, b, dtype):
     """-g / b y: a small divisor makes y / b infinite, and a zero gradient, as np.where gives it, would make NaN of that."""
-    if dtype == "f4":                                # the same at the ends of float32
-        g, a, b = g * abs(g) ** 6, a ** 7, b ** 7
+    if dtype == "f4":  # the same at the ends of float32
+        g, a, b = g * abs(g) ** 6, a**7, b**7
     b = Tensor(np.array([b], dtype), requires_grad=True)
     (np.array([a], dtype) / b).backward(np.array([g], dtype))
     exact = -float(np.array(g, dtype)) * float(np.array(a, dtype)) / float(b.item()) ** 2
     np.testing.assert_allclose(b.grad.numpy(), [exact], rtol=5e-3)
 
 
-@pytest.mark.parametrize("f", [np.mean, np.std, lambda x: F.mse_loss(x, np.zeros(x.shape, x.dtype))], ids=["mean", "std", "mse_loss"])
+@pytest.mark.parametrize(
+    "f",
+    [np.mean, np.std, lambda x: F.mse_loss(x, np.zeros(x.shape, x.dtype))],
+    ids=["mean", "std", "mse_loss"],
+)
 def test_half_precision_divides_by_more_than_its_largest_number(f):
     """The slopes of a mean over 70,000 were 0, since 70,000 is infinite in float16."""
     x, slopes = np.tile(np.array([0.5, -1, 2, 1], "f2"), 17_500), []

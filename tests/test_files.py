@@ -19,16 +19,28 @@ from hypothesis import strategies as st
 from support import require
 
 import tinygrad_attn
-from tinygrad_attn import Tensor, checkpoints, files, nn, optim
-from tinygrad_attn.checkpoints import load_checkpoint, save_checkpoint
-from tinygrad_attn.files import load, load_metadata, load_with_metadata, save
+from tinygrad_attn import Tensor, files, nn, optim
+from tinygrad_attn.files import checkpoints, load, load_metadata, load_with_metadata, save
+from tinygrad_attn.files.checkpoints import load_checkpoint, save_checkpoint
 from tinygrad_attn.random import get_rng_state, manual_seed, rand
 
 safetensors = require("safetensors.numpy")
 KILLS = int(os.environ.get("TINYGRAD_ATTN_KILLS", "25"))
 
-EVERY_DTYPE = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-               "float16", "float32", "float64"]
+EVERY_DTYPE = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 SHAPES = [(), (0,), (3, 0, 2), (5,), (2, 3, 4)]
 
 
@@ -45,10 +57,13 @@ def saved(path):
 
 def unchanged(path: Path) -> bool:
     """The old file is whole and nothing lies beside it."""
-    return [p.name for p in path.parent.iterdir()] == [path.name] and load(path)["old"].tolist() == [0, 1, 2, 3, 4]
+    return [p.name for p in path.parent.iterdir()] == [path.name] and load(path)[
+        "old"
+    ].tolist() == [0, 1, 2, 3, 4]
 
 
 # ---- round trips ----------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("dtype", EVERY_DTYPE)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -60,13 +75,33 @@ def test_every_dtype_and_shape_comes_back(path, dtype, shape):
     assert back.tobytes() == x.tobytes()
 
 
-@pytest.mark.parametrize("x", [
-    np.arange(12.0).reshape(3, 4).T, np.arange(20.0)[::-3], np.broadcast_to(np.float32(3), (2, 3)),
-    np.arange(6, dtype=">i4"), np.arange(6, dtype=">f8").reshape(2, 3), np.float32(2.5),
-    Tensor([[1.0, 2.0]], requires_grad=True), np.arange(6, dtype=np.longlong), np.arange(6, dtype=np.ulonglong).astype(">u8"),
-    np.arange(3, dtype=np.intc),
-], ids=["transposed", "strided", "broadcast", "big-endian int", "big-endian float", "NumPy scalar", "Tensor", "long long",
-        "unsigned long long", "int"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(20.0)[::-3],
+        np.broadcast_to(np.float32(3), (2, 3)),
+        np.arange(6, dtype=">i4"),
+        np.arange(6, dtype=">f8").reshape(2, 3),
+        np.float32(2.5),
+        Tensor([[1.0, 2.0]], requires_grad=True),
+        np.arange(6, dtype=np.longlong),
+        np.arange(6, dtype=np.ulonglong).astype(">u8"),
+        np.arange(3, dtype=np.intc),
+    ],
+    ids=[
+        "transposed",
+        "strided",
+        "broadcast",
+        "big-endian int",
+        "big-endian float",
+        "NumPy scalar",
+        "Tensor",
+        "long long",
+        "unsigned long long",
+        "int",
+    ],
+)
 def test_whatever_lies_in_memory(path, x):
     save({"x": x}, path)
     expected = np.asarray(getattr(x, "_data", x))
@@ -128,18 +163,22 @@ def test_the_mode_of_an_old_file_is_kept_and_a_new_one_follows_the_umask(saved):
 
 # ---- what cannot be saved -------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("mapping, text", [
-    ([("a", np.ones(2))], r"mapping of names to arrays, got list"),
-    (np.ones(2), r"ta.save\(\{'name': x\}, path\)"),
-    ({"a": np.array([None])}, "'a' has dtype object.*convert it to one of bool, int8"),
-    ({"a": np.array(["text"])}, "'a' has dtype <U4"),
-    ({"a": np.ones(2, complex)}, "'a' has dtype complex128"),
-    ({"a": np.zeros(2, [("x", "f4")])}, "'a' has dtype"),
-    ({"a": np.array(["2020-01-01"], "datetime64[D]")}, "'a' has dtype datetime64"),
-    ({"a": [1.0]}, r"'a' is a list, not a Tensor.*np.array"),
-    ({"a": {"b": np.ones(2)}}, "'a' is a dict.*join nested names with a dot"),
-    ({3: np.ones(2)}, "name in a file is a string, got 3"),
-])
+
+@pytest.mark.parametrize(
+    "mapping, text",
+    [
+        ([("a", np.ones(2))], r"mapping of names to arrays, got list"),
+        (np.ones(2), r"ta.save\(\{'name': x\}, path\)"),
+        ({"a": np.array([None])}, "'a' has dtype object.*convert it to one of bool, int8"),
+        ({"a": np.array(["text"])}, "'a' has dtype <U4"),
+        ({"a": np.ones(2, complex)}, "'a' has dtype complex128"),
+        ({"a": np.zeros(2, [("x", "f4")])}, "'a' has dtype"),
+        ({"a": np.array(["2020-01-01"], "datetime64[D]")}, "'a' has dtype datetime64"),
+        ({"a": [1.0]}, r"'a' is a list, not a Tensor.*np.array"),
+        ({"a": {"b": np.ones(2)}}, "'a' is a dict.*join nested names with a dot"),
+        ({3: np.ones(2)}, "name in a file is a string, got 3"),
+    ],
+)
 def test_what_a_file_cannot_hold(saved, mapping, text):
     with pytest.raises(TypeError, match=text):
         save(mapping, saved)
@@ -159,7 +198,11 @@ def test_reserved_name_and_metadata_that_is_no_text(saved):
 def test_every_kind_of_path_and_name(tmp_path, name, kind):
     path = kind(tmp_path / name)
     save({"x": np.ones(2)}, path, {"a": "b"})
-    assert os.listdir(tmp_path) == [name] and list(load(path)) == ["x"] and load_metadata(path) == {"a": "b"}
+    assert (
+        os.listdir(tmp_path) == [name]
+        and list(load(path)) == ["x"]
+        and load_metadata(path) == {"a": "b"}
+    )
 
 
 def test_without_the_library_the_error_says_what_to_install(saved, monkeypatch):
@@ -171,16 +214,24 @@ def test_without_the_library_the_error_says_what_to_install(saved, monkeypatch):
 
 # ---- when the system refuses ----------------------------------------------------------------------------------------
 
+
 def fails_with(error):
     def fail(*args, **kwargs):
         raise error
+
     return fail
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace", "chmod"])
-@pytest.mark.parametrize("code, text", [
-    (errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "no permission"), (errno.EIO, "."),
-])
+@pytest.mark.parametrize(
+    "code, text",
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "no permission"),
+        (errno.EIO, "."),
+    ],
+)
 def test_a_failing_disk_leaves_the_old_file(saved, monkeypatch, where, code, text):
     monkeypatch.setattr(os, where, fails_with(OSError(code, os.strerror(code))))
     with pytest.raises(OSError, match=f"could not save.*{text}.*unchanged") as caught:
@@ -191,15 +242,22 @@ def test_a_failing_disk_leaves_the_old_file(saved, monkeypatch, where, code, tex
 
 def test_an_old_file_that_may_not_be_replaced_is_not_blamed_on_the_folder(saved, monkeypatch):
     """As on Windows, while a program has it open."""
-    monkeypatch.setattr(os, "replace", fails_with(PermissionError(errno.EACCES, "Access is denied")))
-    with pytest.raises(PermissionError, match="no permission to replace the old file, .*on Windows, open in some program"):
+    monkeypatch.setattr(
+        os, "replace", fails_with(PermissionError(errno.EACCES, "Access is denied"))
+    )
+    with pytest.raises(
+        PermissionError,
+        match="no permission to replace the old file, .*on Windows, open in some program",
+    ):
         save({"new": np.ones(2)}, saved)
     with pytest.raises(PermissionError, match="no permission to write in"):
         save({"new": np.ones(2)}, saved.with_name("another"))
     assert unchanged(saved)
 
 
-def test_nothing_is_left_beside_a_write_protected_file_where_such_files_are_not_deleted(saved, monkeypatch):
+def test_nothing_is_left_beside_a_write_protected_file_where_such_files_are_not_deleted(
+    saved, monkeypatch
+):
     """As on Windows, which does not replace them either."""
     unlink = os.unlink
 
@@ -209,7 +267,9 @@ def test_nothing_is_left_beside_a_write_protected_file_where_such_files_are_not_
         unlink(path)
 
     saved.chmod(0o444)
-    monkeypatch.setattr(os, "replace", fails_with(PermissionError(errno.EACCES, "Access is denied")))
+    monkeypatch.setattr(
+        os, "replace", fails_with(PermissionError(errno.EACCES, "Access is denied"))
+    )
     monkeypatch.setattr(os, "unlink", unless_protected)
     with pytest.raises(PermissionError, match="the old file, which is write-protected"):
         save({"new": np.ones(2)}, saved)
@@ -237,7 +297,9 @@ def test_a_folder_that_may_not_be_written(saved, monkeypatch):
             raise PermissionError(errno.EACCES, "Permission denied", file)
         return builtins.open(file, mode, *args, **kwargs)
 
-    monkeypatch.setattr(files, "open", refuse, raising=False)  # a real one stops everybody but root, who may run this
+    monkeypatch.setattr(
+        files, "open", refuse, raising=False
+    )  # a real one stops everybody but root, who may run this
     with pytest.raises(PermissionError, match="could not save.*no permission to write in"):
         save({"new": np.ones(2)}, saved)
     assert unchanged(saved)
@@ -265,7 +327,7 @@ def test_ctrl_c_while_the_folder_is_flushed_closes_it(saved, monkeypatch):
     monkeypatch.setattr(os, "fsync", second_fails)
     with pytest.raises(KeyboardInterrupt):
         save({"new": np.ones(2)}, saved)
-    with pytest.raises(OSError):                      # it is closed
+    with pytest.raises(OSError):  # it is closed
         os.fstat(asked[1])
     assert list(load(saved)) == ["new"]
 
@@ -303,6 +365,7 @@ def test_places_that_are_no_file(tmp_path):
 
 # ---- files that are not ours ----------------------------------------------------------------------------------------
 
+
 class Bomb:
     def __reduce__(self):
         return (os.abort, ())
@@ -330,18 +393,30 @@ FOREIGN = {
     "five bytes": (b"hello", "cut short, damaged or no safetensors"),
     "text": (b"hello, world, this is text", "cut short, damaged or no safetensors"),
     "pickle": (pickle.dumps(Bomb()), "Python pickle, which can run code"),
-    "torch zip": (a_zip("model/data.pkl", "model/data/0"), "probably a PyTorch .pt file.*safetensors.torch.save_file"),
+    "torch zip": (
+        a_zip("model/data.pkl", "model/data/0"),
+        "probably a PyTorch .pt file.*safetensors.torch.save_file",
+    ),
     "npz": (a_zip("a.npy", "b.npy"), "NumPy .npz archive; read it with np.load"),
     "broken zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
     "npy": (b"\x93NUMPY\x01\x00" + bytes(80), "NumPy .npy file"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(80), "HDF5"),
     "gguf": (b"GGUF\x03\x00\x00\x00" + bytes(80), "GGUF"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
-    "endless header": ((2**62).to_bytes(8, "little") + b"{}", "announce a header of 4611686018427387904"),
-    "no json": (a_file(b"{oops"), "damaged.*(JSON|InvalidHeader)"),      # the reason in safetensors' own words, new and before 0.6
+    "endless header": (
+        (2**62).to_bytes(8, "little") + b"{}",
+        "announce a header of 4611686018427387904",
+    ),
+    "no json": (
+        a_file(b"{oops"),
+        "damaged.*(JSON|InvalidHeader)",
+    ),  # the reason in safetensors' own words, new and before 0.6
     "json list": (a_file([1, 2]), "damaged"),
     "no data": (a_file({"a": entry()}), "damaged.*(not fully covered|IncompleteBuffer)"),
-    "too much data": (a_file({"a": entry()}, bytes(9)), "damaged.*(not fully covered|IncompleteBuffer)"),
+    "too much data": (
+        a_file({"a": entry()}, bytes(9)),
+        "damaged.*(not fully covered|IncompleteBuffer)",
+    ),
     "overlap": (a_file({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12)), "damaged"),
     "hole": (a_file({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)), "damaged"),
     "backwards": (a_file({"a": entry(offsets=(8, 0))}, bytes(8)), "damaged"),
@@ -349,7 +424,10 @@ FOREIGN = {
     "wrong size": (a_file({"a": entry(shape=(3,))}, bytes(8)), "damaged"),
     "negative": (a_file({"a": entry(shape=(-2,))}, bytes(8)), "damaged"),
     "unknown dtype": (a_file({"a": entry(dtype="F33")}, bytes(8)), "damaged"),
-    "float8": (a_file({"a": entry("F8_E4M3", (8,))}, bytes(8)), "'a' as F8_E4M3, which NumPy cannot express"),
+    "float8": (
+        a_file({"a": entry("F8_E4M3", (8,))}, bytes(8)),
+        "'a' as F8_E4M3, which NumPy cannot express",
+    ),
 }
 
 
@@ -402,11 +480,17 @@ def test_any_changed_byte_gives_arrays_or_a_value_error(tmp_path_factory, place,
 
 # ---- kills ----------------------------------------------------------------------------------------------------------
 
+
 def run(script, *arguments, check=True):
     """A Python process of its own that can import the package, installed or not."""
     environment = {**os.environ, "PYTHONPATH": str(Path(tinygrad_attn.__file__).parents[1])}
-    return subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True,
-                          check=check, env=environment)
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=check,
+        env=environment,
+    )
 
 
 KILLING = """
@@ -484,7 +568,9 @@ print(len(losses), losses[-1])
 def test_killed_and_resumed_training_ends_in_the_same_bits(tmp_path):
     straight = run(TRAINING, tmp_path / "straight", 20, -1)
     for kill_at in (0, 9, 14):
-        assert run(TRAINING, tmp_path / "killed", 20, kill_at, check=False).returncode == (9 if os.name == "nt" else -9)
+        assert run(TRAINING, tmp_path / "killed", 20, kill_at, check=False).returncode == (
+            9 if os.name == "nt" else -9
+        )
     resumed = run(TRAINING, tmp_path / "killed", 20, -1)
     assert resumed.stdout == straight.stdout and resumed.stdout.startswith("20 ")
     one, other = load(tmp_path / "straight"), load(tmp_path / "killed")
@@ -501,7 +587,9 @@ def training():
 
 
 def test_checkpoint_of_a_model_alone(path, training):
-    save_checkpoint(path, model=training["model"], step=7, extra={"best": 0.1 + 0.2, "names": ["a"]})
+    save_checkpoint(
+        path, model=training["model"], step=7, extra={"best": 0.1 + 0.2, "names": ["a"]}
+    )
     progress = load_checkpoint(path, model=training["model"])
     assert progress == (7, {"best": 0.1 + 0.2, "names": ["a"]}) and progress.step == 7
     with pytest.raises(ValueError, match="saved without optimizer; load it without optimizer="):
@@ -525,7 +613,10 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(path, training):
     schedule = optim.warmup_cosine(optimizer, 2, 10)
     before = {k: v.numpy().copy() for k, v in other.state_dict().items()}
     # a schedule that takes back its own state but not the saved one, the last of the three to be restored
-    schedule.load_state_dict, works = lambda state: 1 / 0 if state["step_number"] == 0 else None, schedule.load_state_dict
+    schedule.load_state_dict, works = (
+        lambda state: 1 / 0 if state["step_number"] == 0 else None,
+        schedule.load_state_dict,
+    )
     schedule.step_number = 3
     with pytest.raises(ZeroDivisionError):
         load_checkpoint(path, model=other, optimizer=optimizer, schedule=schedule)
@@ -533,21 +624,38 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(path, training):
     assert not optimizer.state_dict()["state"]
     schedule.load_state_dict = works
     load_checkpoint(path, model=other, optimizer=optimizer, schedule=schedule)
-    assert np.array_equal(other.weight.numpy(), training["model"].weight.numpy()) and optimizer.state_dict()["state"]
+    assert (
+        np.array_equal(other.weight.numpy(), training["model"].weight.numpy())
+        and optimizer.state_dict()["state"]
+    )
 
 
-@pytest.mark.parametrize("array, text", [
-    ({"generator.key": np.zeros(5, np.uint32)}, {}), ({"generator.position": np.array(9999)}, {}),
-    ({"generator.spare_normal": None}, {}), ({}, {"extra": "{not JSON"}), ({}, {"extra": None}), ({}, {"step": "seven"}),
-], ids=["short key", "position", "no spare normal", "extra", "no extra", "step"])
+@pytest.mark.parametrize(
+    "array, text",
+    [
+        ({"generator.key": np.zeros(5, np.uint32)}, {}),
+        ({"generator.position": np.array(9999)}, {}),
+        ({"generator.spare_normal": None}, {}),
+        ({}, {"extra": "{not JSON"}),
+        ({}, {"extra": None}),
+        ({}, {"step": "seven"}),
+    ],
+    ids=["short key", "position", "no spare normal", "extra", "no extra", "step"],
+)
 def test_a_checkpoint_with_a_damaged_end_changes_nothing(path, training, array, text):
     save_checkpoint(path, **training, step=3)
     arrays, metadata = load_with_metadata(path)
-    arrays, metadata = ({k: v for k, v in both.items() if v is not None} for both in ({**arrays, **array}, {**metadata, **text}))
+    arrays, metadata = (
+        {k: v for k, v in both.items() if v is not None}
+        for both in ({**arrays, **array}, {**metadata, **text})
+    )
     save(arrays, path, metadata)
     other = nn.Linear(3, 2)
     optimizer = optim.SGD(other.parameters(), lr=0.5, momentum=0.9)
-    before, generator = {k: v.numpy().copy() for k, v in other.state_dict().items()}, get_rng_state()
+    before, generator = (
+        {k: v.numpy().copy() for k, v in other.state_dict().items()},
+        get_rng_state(),
+    )
     with pytest.raises(ValueError):
         load_checkpoint(path, model=other, optimizer=optimizer)
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in other.state_dict().items())
@@ -574,9 +682,14 @@ def test_ctrl_c_while_the_generator_is_put_back_changes_nothing(path, training, 
     assert all(np.array_equal(v, generator[k], equal_nan=True) for k, v in get_rng_state().items())
 
 
-@pytest.mark.parametrize("factor", [None, lambda t: 0.9 ** t, lambda t: np.float32(0.9) ** t], ids=["constant", "float", "float32"])
+@pytest.mark.parametrize(
+    "factor",
+    [None, lambda t: 0.9**t, lambda t: np.float32(0.9) ** t],
+    ids=["constant", "float", "float32"],
+)
 def test_numpys_numbers_are_numbers_in_a_checkpoint(path, factor):
     """A rate and a mean come out of NumPy as float32: they are saved, and the run goes on bit for bit."""
+
     def fresh():
         manual_seed(0)
         net = nn.Linear(3, 2).astype(np.float64)
@@ -594,7 +707,11 @@ def test_numpys_numbers_are_numbers_in_a_checkpoint(path, factor):
 
     run, again = fresh(), fresh()
     train(**run, steps=1)
-    save_checkpoint(path, **run, extra={"best": np.float32(1.5), "last": np.longdouble(2.5), "epoch": np.int64(3)})
+    save_checkpoint(
+        path,
+        **run,
+        extra={"best": np.float32(1.5), "last": np.longdouble(2.5), "epoch": np.int64(3)},
+    )
     assert load_checkpoint(path, **again).extra == {"best": 1.5, "last": 2.5, "epoch": 3}
     assert np.array_equal(train(**run, steps=3), train(**again, steps=3))
 
@@ -607,12 +724,17 @@ def test_checkpoints_that_do_not_fit(path, training):
     with pytest.raises(ValueError, match="weight"):
         load_checkpoint(path, model=nn.Linear(4, 2))
     with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[1\]"):
-        load_checkpoint(path, model=training["model"], optimizer=optim.SGD([Tensor([1.0], requires_grad=True)]))
+        load_checkpoint(
+            path, model=training["model"], optimizer=optim.SGD([Tensor([1.0], requires_grad=True)])
+        )
     with pytest.raises(TypeError, match="extra must be made of numbers, text"):
         save_checkpoint(path, model=training["model"], extra=np.ones(2))
     assert load_checkpoint(path, **training) == (0, None)
     arrays, metadata = load_with_metadata(path)
     for name in metadata:
         save(arrays, path, {**metadata, name: "{'step'"})
-        with pytest.raises(ValueError, match=f"is damaged: what it holds as {name} is no JSON .*Nothing was changed"):
+        with pytest.raises(
+            ValueError,
+            match=f"is damaged: what it holds as {name} is no JSON .*Nothing was changed",
+        ):
             load_checkpoint(path, **training)

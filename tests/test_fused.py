@@ -12,10 +12,12 @@ from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, fused, reference
-from tinygrad_attn.kernels import tiled
-from tinygrad_attn.kernels.rows import BIG
-from tinygrad_attn.kernels.scores import KEPT
+from tinygrad_attn import Tensor
+from tinygrad_attn.fast import fused
+from tinygrad_attn.fast.kernels import tiled
+from tinygrad_attn.fast.kernels.rows import BIG
+from tinygrad_attn.fast.kernels.scores import KEPT
+from tinygrad_attn.functional import equations as reference
 
 TOLERANCE = {"f": 3e-4, "d": 1e-10}
 
@@ -43,6 +45,7 @@ def assert_same(op, *arrays, dtype, **static):
             for i, t in zip(free, tensors, strict=True):
                 inputs[i] = t
             return f(*inputs, **static)
+
         return run
 
     fast, slow = (orders(call(f), [arrays[i] for i in free], 7) for f in (op, op.twin))
@@ -52,7 +55,13 @@ def assert_same(op, *arrays, dtype, **static):
             continue
         assert a.dtype == b.dtype == np.dtype(dtype) and a.shape == b.shape
         scale = 0.1 + np.abs(b.data).max(initial=0)
-        np.testing.assert_allclose(a.data, b.data, rtol=0, atol=TOLERANCE[dtype] * scale, err_msg=f"{op.__name__}, result {i}, {static}")
+        np.testing.assert_allclose(
+            a.data,
+            b.data,
+            rtol=0,
+            atol=TOLERANCE[dtype] * scale,
+            err_msg=f"{op.__name__}, result {i}, {static}",
+        )
 
 
 @pytest.fixture(params="fd")
@@ -92,7 +101,9 @@ def test_sigmoid_and_silu_far_out(n, dtype):
     x = np.tile(np.array([0, 1e4, -1e4, 700, -700, np.inf, -np.inf, np.nan], dtype), (n, 1))
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_allclose(F.sigmoid(x)[-1], [0.5, 1, 0, 1, 0, 1, 0, np.nan], atol=1e-300)
-        np.testing.assert_allclose(F.silu(np.tile(x[:, :5], 2))[-1, :5], [0, 1e4, 0, 700, 0], atol=1e-300)
+        np.testing.assert_allclose(
+            F.silu(np.tile(x[:, :5], 2))[-1, :5], [0, 1e4, 0, 700, 0], atol=1e-300
+        )
         t = Tensor(x, requires_grad=True)
         slope = ta.grad(F.sigmoid(t), t, np.full_like(x, 3))[0].numpy()[-1]
         np.testing.assert_allclose(slope, [0.75, 0, 0, 0, 0, 0, 0, np.nan], atol=1e-300)
@@ -109,42 +120,89 @@ def test_dropout(shape, p, dtype, normal):
 
 
 @pytest.mark.parametrize("op", [fused.softmax, fused.log_softmax])
-@pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 0), ((3, 7, 5), 1), ((3, 7, 5), -1), ((2, 1), 1),
-                                         ((5, 131), 0), ((1, 130), 0), ((2, 3, 129), -2), ((2, 3, 64, 2), 1)])
+@pytest.mark.parametrize(
+    "shape, axis",
+    [
+        ((1,), 0),
+        ((5,), -1),
+        ((3, 7, 5), 0),
+        ((3, 7, 5), 1),
+        ((3, 7, 5), -1),
+        ((2, 1), 1),
+        ((5, 131), 0),
+        ((1, 130), 0),
+        ((2, 3, 129), -2),
+        ((2, 3, 64, 2), 1),
+    ],
+)
 def test_softmax(op, shape, axis, dtype, normal):
     assert_same(op, normal(*shape), dtype=dtype, axis=axis)
     assert_same(op, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("shape, axis", [((1,), 0), ((5,), -1), ((3, 7, 5), 1), ((3, 7, 5), (0, -1)), ((3, 7), (0, 1)), ((30, 7, 12), 1)])
+@pytest.mark.parametrize(
+    "shape, axis",
+    [
+        ((1,), 0),
+        ((5,), -1),
+        ((3, 7, 5), 1),
+        ((3, 7, 5), (0, -1)),
+        ((3, 7), (0, 1)),
+        ((30, 7, 12), 1),
+    ],
+)
 def test_logsumexp(shape, axis, keepdims, dtype, normal):
     assert_same(fused.logsumexp, normal(*shape), dtype=dtype, axis=axis, keepdims=keepdims)
-    assert_same(fused.logsumexp, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis, keepdims=keepdims)
+    assert_same(
+        fused.logsumexp, 20 * normal(*shape[::-1]).T, dtype=dtype, axis=axis, keepdims=keepdims
+    )
 
 
 def test_logsumexp_of_extreme_rows(dtype):
     torch = require("torch")
-    x = np.array([[0, -np.inf, 0], [1e30, 0, 1e30], [-np.inf] * 3, [np.nan, 0, 0], [np.inf, 0, 0], [-1e30, -2e30, -1e30]], dtype)
+    x = np.array(
+        [
+            [0, -np.inf, 0],
+            [1e30, 0, 1e30],
+            [-np.inf] * 3,
+            [np.nan, 0, 0],
+            [np.inf, 0, 0],
+            [-1e30, -2e30, -1e30],
+        ],
+        dtype,
+    )
     ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
     y = F.logsumexp(ours, 1)
     np.testing.assert_array_equal(y.numpy(), torch.logsumexp(theirs, 1).detach().numpy())
     torch.logsumexp(theirs, 1).sum().backward()
     y.sum().backward()
-    rounded = [1, 5]                                 # there e^(x - y) is off, in PyTorch 1 in place of a half
-    np.testing.assert_allclose(np.delete(ours.grad.numpy(), rounded, 0), np.delete(theirs.grad.numpy(), rounded, 0), rtol=1e-6)
+    rounded = [1, 5]  # there e^(x - y) is off, in PyTorch 1 in place of a half
+    np.testing.assert_allclose(
+        np.delete(ours.grad.numpy(), rounded, 0),
+        np.delete(theirs.grad.numpy(), rounded, 0),
+        rtol=1e-6,
+    )
     np.testing.assert_allclose(ours.grad.numpy()[rounded], [[0.5, 0, 0.5]] * 2)
 
 
 @pytest.mark.parametrize("axis, inner", [(0, 3), (0, 200), (1, 200), (-1, 200)])
 def test_softmax_of_extreme_rows(axis, inner, dtype):
-    x = np.array([[0, -np.inf, -np.inf], [1e30, 0, -1e30], [-np.inf, 0, 0], [np.nan, 0, 0]], dtype)       # each line a row
+    x = np.array(
+        [[0, -np.inf, -np.inf], [1e30, 0, -1e30], [-np.inf, 0, 0], [np.nan, 0, 0]], dtype
+    )  # each line a row
     expected = np.array([[1, 0, 0], [1, 0, 0], [0, 0.5, 0.5], [np.nan] * 3])
-    x, expected = (np.moveaxis(np.broadcast_to(a[:, None], (4, inner, 3)), -1, axis) for a in (x, expected))
+    x, expected = (
+        np.moveaxis(np.broadcast_to(a[:, None], (4, inner, 3)), -1, axis) for a in (x, expected)
+    )
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_array_equal(fused.softmax(x, axis=axis), expected)
         np.testing.assert_allclose(np.exp(fused.log_softmax(x, axis=axis)), expected, rtol=1e-6)
-        for row, op in ((-np.inf, fused.softmax), (-np.inf, fused.log_softmax), (np.inf, fused.softmax)):
+        for row, op in (
+            (-np.inf, fused.softmax),
+            (-np.inf, fused.log_softmax),
+            (np.inf, fused.softmax),
+        ):
             assert np.isnan(op(np.full_like(x, row), axis=axis)).all()
 
 
@@ -158,7 +216,7 @@ def test_norms(shape, ndim, dtype, normal):
     assert_same(fused.layer_norm, np.moveaxis(x, 0, -1), dtype=dtype, eps=0.1)
 
 
-@pytest.mark.parametrize("width", [2, 64])                              # 64 x 64 are so many products that threads share them
+@pytest.mark.parametrize("width", [2, 64])  # 64 x 64 are so many products that threads share them
 def test_the_gradient_of_a_bias_over_very_many_rows_keeps_its_digits(width):
     x, g = np.random.default_rng(0).random((2, 2**17, width), np.float32)
     bias = Tensor(np.zeros(width, np.float32), requires_grad=True)
@@ -171,21 +229,34 @@ def test_the_gradient_of_a_bias_over_very_many_rows_keeps_its_digits(width):
 def test_linear(lead, dtype, normal):
     for bias in (normal(4), None):
         assert_same(fused.linear, normal(*lead, 5), normal(4, 5), bias, dtype=dtype)
-        assert_same(fused.linear, normal(5, *lead).swapaxes(0, -1), normal(5, 5)[:, ::-1], None, dtype=dtype)
+        assert_same(
+            fused.linear, normal(5, *lead).swapaxes(0, -1), normal(5, 5)[:, ::-1], None, dtype=dtype
+        )
 
 
 def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
-    x, weight, bias = normal(2, 5).astype(dtype), normal(4, 5).astype(dtype), normal(4).astype(dtype)
-    unpickled = pickle.loads(pickle.dumps(weight))                  # whose dtype is equal but another object
+    x, weight, bias = (
+        normal(2, 5).astype(dtype),
+        normal(4, 5).astype(dtype),
+        normal(4).astype(dtype),
+    )
+    unpickled = pickle.loads(pickle.dumps(weight))  # whose dtype is equal but another object
     for w in (weight, unpickled, np.asfortranarray(weight)):
         for b in (bias, pickle.loads(pickle.dumps(bias)), None):
             y = F.linear(x, Tensor._of(w, True), b)
             assert y._node.op is fused.linear
             assert np.allclose(y.numpy(), x @ weight.T + (0 if b is None else bias), atol=1e-5)
-    for a, w, b in ((x[:0], weight, bias), (x, weight, bias.astype("e")), (x.astype("e"), weight, bias), (x, weight[0], None),
-                    (x, weight, bias[0])):
+    for a, w, b in (
+        (x[:0], weight, bias),
+        (x, weight, bias.astype("e")),
+        (x.astype("e"), weight, bias),
+        (x, weight[0], None),
+        (x, weight, bias[0]),
+    ):
         y = F.linear(a, Tensor._of(w, True), b)
-        assert y._node.op is not fused.linear and np.allclose(y.numpy(), a @ w.T + (0 if b is None else b), atol=1e-2)
+        assert y._node.op is not fused.linear and np.allclose(
+            y.numpy(), a @ w.T + (0 if b is None else b), atol=1e-2
+        )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -197,12 +268,20 @@ def test_cross_entropy(shape, reduction, dtype, normal):
         target.flat[1] = 99
     for weight in (None, rng.random(6).astype(dtype)):
         for smoothing in (0.0, 0.2):
-            settings = {"target": target, "reduction": reduction, "label_smoothing": smoothing, "ignore_index": 99}
+            settings = {
+                "target": target,
+                "reduction": reduction,
+                "label_smoothing": smoothing,
+                "ignore_index": 99,
+            }
 
             def loss(x, weight=weight, **static):
                 return fused.cross_entropy(x, weight, **static)
 
-            loss.__name__, loss.twin = "cross_entropy", lambda x, weight=weight, **static: fused.cross_entropy.twin(x, weight, **static)
+            loss.__name__, loss.twin = (
+                "cross_entropy",
+                lambda x, weight=weight, **static: fused.cross_entropy.twin(x, weight, **static),
+            )
             assert_same(loss, 3 * normal(*shape), dtype=dtype, **settings)
 
 
@@ -210,7 +289,9 @@ def masks(lead, t, s, normal):
     rng = np.random.default_rng(0)
     yield None
     yield rng.random((t, s)) > 0.3
-    yield (rng.random((*lead, t, s)) > 0.3) & (np.arange(t) % 2 == 1)[:, None]          # some rows may look at nothing
+    yield (rng.random((*lead, t, s)) > 0.3) & (np.arange(t) % 2 == 1)[
+        :, None
+    ]  # some rows may look at nothing
     yield normal(*lead[-1:], t, s)
 
 
@@ -220,32 +301,92 @@ def test_attention(lead, t, s, causal, dtype, normal):
     keep = np.random.default_rng(1).random((*lead, t, s)) > 0.3
     for mask in masks(lead, t, s, normal):
         for dropout in ({}, {"keep": keep, "keep_scale": 1.4}):
-            assert_same(fused.attention, normal(*lead, t, 4), normal(*lead, s, 4), normal(*lead, s, 3), mask, dtype=dtype,
-                 scale=0.4, is_causal=causal, **dropout)
+            assert_same(
+                fused.attention,
+                normal(*lead, t, 4),
+                normal(*lead, s, 4),
+                normal(*lead, s, 3),
+                mask,
+                dtype=dtype,
+                scale=0.4,
+                is_causal=causal,
+                **dropout,
+            )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lead, t, s", [((), 5, 5), ((1,), 1, 3), ((2, 3), 4, 7), ((2, 2), 7, 3)])
 def test_attention_weights(lead, t, s, causal, dtype, normal):
     for mask in masks(lead, t, s, normal):
-        assert_same(fused.attention_weights, normal(*lead, t, 4), normal(*lead, s, 4), mask, dtype=dtype, scale=0.4, is_causal=causal)
+        assert_same(
+            fused.attention_weights,
+            normal(*lead, t, 4),
+            normal(*lead, s, 4),
+            mask,
+            dtype=dtype,
+            scale=0.4,
+            is_causal=causal,
+        )
 
 
 def test_attention_of_inputs_that_broadcast(dtype, normal):
-    assert_same(fused.attention_weights, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(4, 6), dtype=dtype, scale=0.4)
+    assert_same(
+        fused.attention_weights,
+        normal(2, 3, 4, 5),
+        normal(1, 3, 6, 5),
+        normal(4, 6),
+        dtype=dtype,
+        scale=0.4,
+    )
     mask = np.arange(12).reshape(2, 1, 1, 6) % 5 > 0
-    assert_same(fused.attention_weights, normal(3, 4, 5), normal(3, 6, 5), mask, dtype=dtype, scale=0.4)
-    assert_same(fused.attention, normal(2, 3, 4, 5), normal(1, 3, 6, 5), normal(3, 6, 2), normal(4, 6), dtype=dtype, scale=0.4)
-    assert_same(fused.attention, normal(3, 4, 5), normal(3, 6, 5), normal(3, 6, 2), np.ones((2, 1, 1, 6), bool), dtype=dtype, scale=0.4)
-    assert_same(fused.attention, normal(3, 4, 6, 4), normal(3, 4), normal(3, 4), dtype=dtype, scale=0.4)  # 3 keys of 4 numbers, 3 x 4 heads
+    assert_same(
+        fused.attention_weights, normal(3, 4, 5), normal(3, 6, 5), mask, dtype=dtype, scale=0.4
+    )
+    assert_same(
+        fused.attention,
+        normal(2, 3, 4, 5),
+        normal(1, 3, 6, 5),
+        normal(3, 6, 2),
+        normal(4, 6),
+        dtype=dtype,
+        scale=0.4,
+    )
+    assert_same(
+        fused.attention,
+        normal(3, 4, 5),
+        normal(3, 6, 5),
+        normal(3, 6, 2),
+        np.ones((2, 1, 1, 6), bool),
+        dtype=dtype,
+        scale=0.4,
+    )
+    assert_same(
+        fused.attention, normal(3, 4, 6, 4), normal(3, 4), normal(3, 4), dtype=dtype, scale=0.4
+    )  # 3 keys of 4 numbers, 3 x 4 heads
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_attention(causal, dtype, normal):
     for mask in masks((2, 2), 5, 5, normal):
-        assert_same(fused.packed_attention, normal(2, 5, 24), mask, dtype=dtype, num_heads=2, scale=0.4, is_causal=causal)
+        assert_same(
+            fused.packed_attention,
+            normal(2, 5, 24),
+            mask,
+            dtype=dtype,
+            num_heads=2,
+            scale=0.4,
+            is_causal=causal,
+        )
     keep = np.random.default_rng(1).random((2, 3, 5, 5)) > 0.3
-    assert_same(fused.packed_attention, normal(5, 2, 36).swapaxes(0, 1), dtype=dtype, num_heads=3, scale=0.4, keep=keep, keep_scale=1.4)
+    assert_same(
+        fused.packed_attention,
+        normal(5, 2, 36).swapaxes(0, 1),
+        dtype=dtype,
+        num_heads=3,
+        scale=0.4,
+        keep=keep,
+        keep_scale=1.4,
+    )
 
 
 def test_heads_merge_without_a_copy():
@@ -255,10 +396,21 @@ def test_heads_merge_without_a_copy():
 
 
 def test_a_cotangent_that_is_one_number_broadcast():
-    x, w = Tensor(np.random.default_rng(0).standard_normal((3, 4)), requires_grad=True), np.arange(8.0).reshape(2, 4)
-    for f in (lambda x: fused.linear(x, w), lambda x: fused.layer_norm(x) * w[1], fused.gelu, fused.softmax,
-              lambda x: fused.attention(x, x, x, scale=1.0)):
-        plain, broadcast = (ta.grad([f(x)], [x], [Tensor(g)])[0] for g in (np.ones(f(x).shape), np.broadcast_to(1.0, f(x).shape)))
+    x, w = (
+        Tensor(np.random.default_rng(0).standard_normal((3, 4)), requires_grad=True),
+        np.arange(8.0).reshape(2, 4),
+    )
+    for f in (
+        lambda x: fused.linear(x, w),
+        lambda x: fused.layer_norm(x) * w[1],
+        fused.gelu,
+        fused.softmax,
+        lambda x: fused.attention(x, x, x, scale=1.0),
+    ):
+        plain, broadcast = (
+            ta.grad([f(x)], [x], [Tensor(g)])[0]
+            for g in (np.ones(f(x).shape), np.broadcast_to(1.0, f(x).shape))
+        )
         np.testing.assert_array_equal(plain.data, broadcast.data)
 
 
@@ -270,14 +422,20 @@ def test_gradients_are_fresh():
         return Tensor(rng.standard_normal(shape), requires_grad=True)
 
     for op, inputs, static in (
-            *((op, [new(3, 4)], {}) for op in (fused.gelu, fused.silu, fused.softmax, fused.log_softmax)),
-            (fused.logsumexp, [new(3, 4)], {"axis": 0}),
-            (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}), (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),
-            (fused.dropout, [new(3, 4)], {"keep": rng.random((3, 4)) > 0.5, "p": 0.5}),
-            (fused.layer_norm, [new(3, 4), new(4), new(4)], {}), (fused.rms_norm, [new(3, 4), new(4)], {}),
-            (fused.attention, [new(2, 3, 4), new(2, 5, 4), new(2, 5, 4), new(3, 5)], {"scale": 0.5}),
-            (fused.attention_weights, [new(2, 3, 4), new(2, 5, 4), new(2, 3, 5)], {"scale": 0.5}),
-            (fused.packed_attention, [new(2, 3, 12), new(3, 3)], {"scale": 0.5, "num_heads": 2})):
+        *(
+            (op, [new(3, 4)], {})
+            for op in (fused.gelu, fused.silu, fused.softmax, fused.log_softmax)
+        ),
+        (fused.logsumexp, [new(3, 4)], {"axis": 0}),
+        (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}),
+        (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),
+        (fused.dropout, [new(3, 4)], {"keep": rng.random((3, 4)) > 0.5, "p": 0.5}),
+        (fused.layer_norm, [new(3, 4), new(4), new(4)], {}),
+        (fused.rms_norm, [new(3, 4), new(4)], {}),
+        (fused.attention, [new(2, 3, 4), new(2, 5, 4), new(2, 5, 4), new(3, 5)], {"scale": 0.5}),
+        (fused.attention_weights, [new(2, 3, 4), new(2, 5, 4), new(2, 3, 5)], {"scale": 0.5}),
+        (fused.packed_attention, [new(2, 3, 12), new(3, 3)], {"scale": 0.5, "num_heads": 2}),
+    ):
         y = op(*inputs, **static)
         g = Tensor(rng.standard_normal(y.shape))
         y.backward(g, retain_graph=True)
@@ -304,19 +462,26 @@ def cases():
 
 
 @pytest.mark.parametrize("name, f, x", list(cases()), ids=[name for name, _, _ in cases()])
-def test_functional_hands_over_to_the_fused_op_and_for_other_operands_to_the_composite(name, f, x, monkeypatch):
+def test_functional_hands_over_to_the_fused_op_and_for_other_operands_to_the_composite(
+    name, f, x, monkeypatch
+):
     called = []
     op = getattr(fused, name)
-    monkeypatch.setattr(op, "forward", lambda *a, before=op.forward, **k: called.append(name) or before(*a, **k))
+    monkeypatch.setattr(
+        op, "forward", lambda *a, before=op.forward, **k: called.append(name) or before(*a, **k)
+    )
     expected = f(Tensor(x)).data
     assert called == [name]
-    half = f(Tensor(x.astype(np.float16)))                          # float16 has no kernel
+    half = f(Tensor(x.astype(np.float16)))  # float16 has no kernel
     assert called == [name] and half.dtype == np.float16
     np.testing.assert_allclose(half.data, expected, atol=0.02, rtol=0.02)
 
 
 def test_a_learned_class_weight_gets_its_gradient():
-    x, weight = Tensor([[1.0, 2.0, 3.0]], dtype=np.float64), Tensor([1.0, 2.0, 3.0], requires_grad=True, dtype=np.float64)
+    x, weight = (
+        Tensor([[1.0, 2.0, 3.0]], dtype=np.float64),
+        Tensor([1.0, 2.0, 3.0], requires_grad=True, dtype=np.float64),
+    )
     F.cross_entropy(x, np.array([1]), weight, reduction="sum").backward()
     np.testing.assert_allclose(weight.grad.data, [0, 1.4076059644, 0])
 
@@ -325,25 +490,53 @@ def test_a_learned_class_weight_gets_its_gradient():
 def test_attention_is_torchs(kind, dtype, normal):
     torch = require("torch")
     q, k, v, g = normal(2, 3, 33, 8), normal(2, 3, 33, 8), normal(2, 3, 33, 5), normal(2, 3, 33, 5)
-    mask = {"causal": None, "boolean": np.random.default_rng(0).random((2, 1, 33, 33)) > 0.4, "float": normal(33, 33)}[kind]
-    ours, theirs = [Tensor(x, requires_grad=True) for x in (q, k, v)], [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    mask = {
+        "causal": None,
+        "boolean": np.random.default_rng(0).random((2, 1, 33, 33)) > 0.4,
+        "float": normal(33, 33),
+    }[kind]
+    ours, theirs = (
+        [Tensor(x, requires_grad=True) for x in (q, k, v)],
+        [torch.tensor(x, requires_grad=True) for x in (q, k, v)],
+    )
     y = F.scaled_dot_product_attention(*ours, mask, is_causal=kind == "causal")
-    t = torch.nn.functional.scaled_dot_product_attention(*theirs, None if mask is None else torch.tensor(mask), is_causal=kind == "causal")
+    t = torch.nn.functional.scaled_dot_product_attention(
+        *theirs, None if mask is None else torch.tensor(mask), is_causal=kind == "causal"
+    )
     y.backward(Tensor(g))
     t.backward(torch.tensor(g))
-    for a, b in zip((y, *(x.grad for x in ours)), (t.detach(), *(x.grad for x in theirs)), strict=True):
+    for a, b in zip(
+        (y, *(x.grad for x in ours)), (t.detach(), *(x.grad for x in theirs)), strict=True
+    ):
         np.testing.assert_allclose(a.data, b.numpy(), rtol=0, atol=1e-5 if dtype == "f" else 1e-12)
 
 
-lengths = count(KEPT + 1)       # each its own, or one that is kept would be there for the next
+lengths = count(KEPT + 1)  # each its own, or one that is kept would be there for the next
 
 
-@pytest.mark.parametrize("use", [
-    lambda x: F.linear(x[:, None], np.ones((1, 1), "f"), Tensor([0.0], requires_grad=True)),
-    lambda x: F.linear(x[:, None], np.ones((32, 1), "f"), Tensor([0.0] * 32, requires_grad=True)),
-    lambda x: F.cross_entropy(np.stack([x, x], 1), np.zeros(x.size, int)), lambda x: F.softmax(x), lambda x: F.log_softmax(x),
-    lambda x: F.layer_norm(x, x.shape), lambda x: F.rms_norm(x, x.shape)],
-    ids=["linear", "linear of much work", "cross-entropy", "softmax", "log-softmax", "layer norm", "rms norm"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: F.linear(x[:, None], np.ones((1, 1), "f"), Tensor([0.0], requires_grad=True)),
+        lambda x: F.linear(
+            x[:, None], np.ones((32, 1), "f"), Tensor([0.0] * 32, requires_grad=True)
+        ),
+        lambda x: F.cross_entropy(np.stack([x, x], 1), np.zeros(x.size, int)),
+        lambda x: F.softmax(x),
+        lambda x: F.log_softmax(x),
+        lambda x: F.layer_norm(x, x.shape),
+        lambda x: F.rms_norm(x, x.shape),
+    ],
+    ids=[
+        "linear",
+        "linear of much work",
+        "cross-entropy",
+        "softmax",
+        "log-softmax",
+        "layer norm",
+        "rms norm",
+    ],
+)
 def test_no_vector_as_long_as_a_data_set_is_kept(use):
     gc.collect()
     tracemalloc.start()
@@ -353,13 +546,20 @@ def test_no_vector_as_long_as_a_data_set_is_kept(use):
     assert kept < KEPT
 
 
-@pytest.mark.parametrize("attend", [lambda x: F.scaled_dot_product_attention(x, x, x),
-                                    lambda x: fused.packed_attention(np.concatenate([x[0]] * 3, -1), num_heads=2, scale=0.5)],
-                         ids=["attention", "packed"])
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        lambda x: fused.packed_attention(np.concatenate([x[0]] * 3, -1), num_heads=2, scale=0.5),
+    ],
+    ids=["attention", "packed"],
+)
 def test_long_attention_keeps_weights_only_for_a_backward_pass(monkeypatch, attend):
     kept = []
     forward = tiled.forward
-    monkeypatch.setattr(tiled, "forward", lambda *args: kept.append((state := forward(*args)).kept) or state)
+    monkeypatch.setattr(
+        tiled, "forward", lambda *args: kept.append((state := forward(*args)).kept) or state
+    )
     x = Tensor(np.ones((1, 2, 800, 8), "f"), requires_grad=True)
     attend(x)
     with ta.no_grad():
@@ -369,7 +569,18 @@ def test_long_attention_keeps_weights_only_for_a_backward_pass(monkeypatch, atte
 
 
 def test_the_composites_are_the_specification_and_have_no_rules():
-    for name in ("gelu", "softmax", "log_softmax", "logsumexp", "cross_entropy", "layer_norm", "rms_norm", "linear", "attention",
-                 "attention_weights", "packed_attention"):
+    for name in (
+        "gelu",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "cross_entropy",
+        "layer_norm",
+        "rms_norm",
+        "linear",
+        "attention",
+        "attention_weights",
+        "packed_attention",
+    ):
         op = getattr(fused, name)
         assert op.twin.__module__ == reference.__name__

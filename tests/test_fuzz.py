@@ -29,7 +29,7 @@ def axes_of(r, x, several=True):
         return None
     if kind == 1:
         return int(r.integers(-x.ndim, x.ndim))
-    return tuple(int(a) for a in r.permutation(x.ndim)[:r.integers(1, x.ndim + 1)])
+    return tuple(int(a) for a in r.permutation(x.ndim)[: r.integers(1, x.ndim + 1)])
 
 
 def dims(axis, x):
@@ -48,18 +48,25 @@ def binary(ours, theirs):
 def reduction(ours, theirs):
     def draw(r, a, b):
         axis, keep = axes_of(r, a), bool(r.integers(2))
-        return (lambda x, y: ours(x, axis=axis, keepdims=keep)), (lambda x, y: theirs(x, dim=dims(axis, x), keepdim=keep))
+        return (lambda x, y: ours(x, axis=axis, keepdims=keep)), (
+            lambda x, y: theirs(x, dim=dims(axis, x), keepdim=keep)
+        )
+
     return draw
 
 
 def product(r, a, b):
     axis, keep = axes_of(r, a, several=False), bool(r.integers(2))
-    return (lambda x, y: np.prod(x, axis=axis, keepdims=keep)), (lambda x, y: x.prod() if axis is None else x.prod(axis, keepdim=keep))
+    return (lambda x, y: np.prod(x, axis=axis, keepdims=keep)), (
+        lambda x, y: x.prod() if axis is None else x.prod(axis, keepdim=keep)
+    )
 
 
 def cumulate(r, a, b):
     axis = axes_of(r, a, several=False)
-    return (lambda x, y: np.cumsum(x, axis=axis)), (lambda x, y: x.reshape(-1).cumsum(0) if axis is None else x.cumsum(axis))
+    return (lambda x, y: np.cumsum(x, axis=axis)), (
+        lambda x, y: x.reshape(-1).cumsum(0) if axis is None else x.cumsum(axis)
+    )
 
 
 def choose(r, a, b):
@@ -93,11 +100,18 @@ def permute(r, a, b):
 
 def swap(r, a, b):
     i, j = (int(v) for v in r.integers(-a.ndim, a.ndim, 2)) if a.ndim else (None, None)
-    return ((lambda x, y: x), (lambda x, y: x)) if i is None else ((lambda x, y: np.swapaxes(x, i, j)), (lambda x, y: x.transpose(i, j)))
+    return (
+        ((lambda x, y: x), (lambda x, y: x))
+        if i is None
+        else ((lambda x, y: np.swapaxes(x, i, j)), (lambda x, y: x.transpose(i, j)))
+    )
 
 
 def grow(r, a, b):
-    shape = (int(r.integers(1, 3)), *(int(r.integers(2, 4)) if n == 1 and r.integers(2) else n for n in a.shape))
+    shape = (
+        int(r.integers(1, 3)),
+        *(int(r.integers(2, 4)) if n == 1 and r.integers(2) else n for n in a.shape),
+    )
     return (lambda x, y: np.broadcast_to(x, shape)), (lambda x, y: x.broadcast_to(shape))
 
 
@@ -105,16 +119,24 @@ def turn(r, a, b):
     axis = axes_of(r, a)
     shift = int(r.integers(-3, 4))
     if r.integers(2):
-        return (lambda x, y: np.flip(x, axis)), (lambda x, y: x.flip(dims(axis, x) if not isinstance(axis, int) else (axis,)))
+        return (lambda x, y: np.flip(x, axis)), (
+            lambda x, y: x.flip(dims(axis, x) if not isinstance(axis, int) else (axis,))
+        )
     axis = axis if isinstance(axis, int) else None
-    return (lambda x, y: np.roll(x, shift, axis)), (lambda x, y: x.roll(shift) if axis is None else x.roll(shift, axis))
+    return (lambda x, y: np.roll(x, shift, axis)), (
+        lambda x, y: x.roll(shift) if axis is None else x.roll(shift, axis)
+    )
 
 
 def join(r, a, b):
     axis = int(r.integers(-a.ndim, a.ndim)) if a.ndim else 0
     if a.ndim == 0 or r.integers(2):
-        return (lambda x, y: np.stack([x, x * 2.0, x], axis=axis)), (lambda x, y: torch.stack([x, x * 2, x], dim=axis))
-    return (lambda x, y: np.concatenate([x, -x], axis=axis)), (lambda x, y: torch.cat([x, -x], dim=axis))
+        return (lambda x, y: np.stack([x, x * 2.0, x], axis=axis)), (
+            lambda x, y: torch.stack([x, x * 2, x], dim=axis)
+        )
+    return (lambda x, y: np.concatenate([x, -x], axis=axis)), (
+        lambda x, y: torch.cat([x, -x], dim=axis)
+    )
 
 
 def index(r, a, b):
@@ -123,7 +145,7 @@ def index(r, a, b):
     n = a.shape[0]
     kind = r.integers(6)
     if kind == 0:
-        which = r.integers(-n, n, int(r.integers(1, 5)))         # repeated and negative
+        which = r.integers(-n, n, int(r.integers(1, 5)))  # repeated and negative
     elif kind == 1:
         which = r.random(n) < 0.6
         which[0] = True
@@ -147,14 +169,16 @@ def along(r, a, b):
     shape = list(a.shape)
     shape[axis] = int(r.integers(1, 5))
     which = r.integers(0, a.shape[axis], shape)
-    return (lambda x, y: np.take_along_axis(x, which, axis)), (lambda x, y: x.take_along_dim(torch.tensor(which), axis))
+    return (lambda x, y: np.take_along_axis(x, which, axis)), (
+        lambda x, y: x.take_along_dim(torch.tensor(which), axis)
+    )
 
 
 def multiply_matrices(r, a, b):
     """x times a matrix that fits, made from y; on either side, 1-D operands too."""
     if not a.ndim:
         return (lambda x, y: x * y), (lambda x, y: x * y)
-    fill = lambda y, full: (y.mean() * full)
+    fill = lambda y, full: y.mean() * full
     batch = (2,) if a.ndim < 3 or a.shape[-3] in (1, 2) else ()
     if a.ndim > 1 and r.integers(2):
         m = a.shape[-2]
@@ -170,16 +194,20 @@ def gram(r, a, b):
         return (lambda x, y: np.tanh(x)), (lambda x, y: x.tanh())
     if r.integers(2):
         return (lambda x, y: x @ x.mT), (lambda x, y: x @ x.mT)
-    return (lambda x, y: np.einsum("...ij,...kj->...ik", x, np.tanh(x))), (lambda x, y: torch.einsum("...ij,...kj->...ik", x, x.tanh()))
+    return (lambda x, y: np.einsum("...ij,...kj->...ik", x, np.tanh(x))), (
+        lambda x, y: torch.einsum("...ij,...kj->...ik", x, x.tanh())
+    )
 
 
 def rows(ours, theirs):
     """Functions along one axis."""
+
     def draw(r, a, b):
         if not a.ndim:
             return (lambda x, y: x), (lambda x, y: x)
         axis = int(r.integers(-a.ndim, a.ndim))
         return (lambda x, y: ours(x, axis)), (lambda x, y: theirs(x, axis))
+
     return draw
 
 
@@ -189,26 +217,38 @@ def norm(r, a, b):
     n, eps = a.shape[-1], 0.1
     w, v = r.standard_normal((2, n))
     if r.integers(2):
-        return ((lambda x, y: F.rms_norm(x, n, y.mean() * w, eps=eps)), (lambda x, y: TF.rms_norm(x, (n,), y.mean() * torch.tensor(w),
-                                                                                                  eps)))
-    return ((lambda x, y: F.layer_norm(x, n, y.mean() * w, y.sum() * v, eps=eps)),
-            (lambda x, y: TF.layer_norm(x, (n,), y.mean() * torch.tensor(w), y.sum() * torch.tensor(v), eps)))
+        return (
+            (lambda x, y: F.rms_norm(x, n, y.mean() * w, eps=eps)),
+            (lambda x, y: TF.rms_norm(x, (n,), y.mean() * torch.tensor(w), eps)),
+        )
+    return (
+        (lambda x, y: F.layer_norm(x, n, y.mean() * w, y.sum() * v, eps=eps)),
+        (
+            lambda x, y: TF.layer_norm(
+                x, (n,), y.mean() * torch.tensor(w), y.sum() * torch.tensor(v), eps
+            )
+        ),
+    )
 
 
 def triangle(r, a, b):
     if a.ndim < 2:
         return (lambda x, y: -x), (lambda x, y: -x)
     k = int(r.integers(-1, 2))
-    return ((lambda x, y: np.tril(x, k)), (lambda x, y: x.tril(k))) if r.integers(2) else ((lambda x, y: np.triu(x, k)),
-                                                                                           (lambda x, y: x.triu(k)))
+    return (
+        ((lambda x, y: np.tril(x, k)), (lambda x, y: x.tril(k)))
+        if r.integers(2)
+        else ((lambda x, y: np.triu(x, k)), (lambda x, y: x.triu(k)))
+    )
 
 
 def layer(r, a, b):
     if not a.ndim:
         return (lambda x, y: x), (lambda x, y: x)
     w, v = r.standard_normal((3, a.shape[-1])), r.standard_normal(3)
-    return (lambda x, y: F.linear(x, w * y.mean(), v * y.sum())), (lambda x, y: TF.linear(x, torch.tensor(w) * y.mean(),
-                                                                                          torch.tensor(v) * y.sum()))
+    return (lambda x, y: F.linear(x, w * y.mean(), v * y.sum())), (
+        lambda x, y: TF.linear(x, torch.tensor(w) * y.mean(), torch.tensor(v) * y.sum())
+    )
 
 
 def attention(r, a, b):
@@ -219,19 +259,37 @@ def attention(r, a, b):
     np.fill_diagonal(mask, True)
     causal = bool(r.integers(2))
     if causal:
-        return ((lambda x, y: F.scaled_dot_product_attention(x, np.sin(x), x * y.mean(), is_causal=True)),
-                (lambda x, y: TF.scaled_dot_product_attention(x, x.sin(), x * y.mean(), is_causal=True)))
-    return ((lambda x, y: F.scaled_dot_product_attention(x, np.sin(x), x * y.mean(), attn_mask=mask)),
-            (lambda x, y: TF.scaled_dot_product_attention(x, x.sin(), x * y.mean(), attn_mask=torch.tensor(mask))))
+        return (
+            (
+                lambda x, y: F.scaled_dot_product_attention(
+                    x, np.sin(x), x * y.mean(), is_causal=True
+                )
+            ),
+            (
+                lambda x, y: TF.scaled_dot_product_attention(
+                    x, x.sin(), x * y.mean(), is_causal=True
+                )
+            ),
+        )
+    return (
+        (lambda x, y: F.scaled_dot_product_attention(x, np.sin(x), x * y.mean(), attn_mask=mask)),
+        (
+            lambda x, y: TF.scaled_dot_product_attention(
+                x, x.sin(), x * y.mean(), attn_mask=torch.tensor(mask)
+            )
+        ),
+    )
 
 
 def classify(r, a, b):
     if a.ndim != 2:
-        return (lambda x, y: x ** 2), (lambda x, y: x ** 2)
+        return (lambda x, y: x**2), (lambda x, y: x**2)
     target = r.integers(0, a.shape[1], a.shape[0])
     smoothing = float(r.choice([0.0, 0.2]))
-    return ((lambda x, y: F.cross_entropy(x, target, label_smoothing=smoothing)),
-            (lambda x, y: TF.cross_entropy(x, torch.tensor(target), label_smoothing=smoothing)))
+    return (
+        (lambda x, y: F.cross_entropy(x, target, label_smoothing=smoothing)),
+        (lambda x, y: TF.cross_entropy(x, torch.tensor(target), label_smoothing=smoothing)),
+    )
 
 
 def look_up(r, a, b):
@@ -242,38 +300,80 @@ def look_up(r, a, b):
 
 
 OPS = {
-    "add": binary(lambda x, y: x + y, lambda x, y: x + y), "subtract": binary(lambda x, y: x - y, lambda x, y: x - y),
+    "add": binary(lambda x, y: x + y, lambda x, y: x + y),
+    "subtract": binary(lambda x, y: x - y, lambda x, y: x - y),
     "multiply": binary(lambda x, y: x * y, lambda x, y: x * y),
     "divide": binary(lambda x, y: x / (y * y + 0.5), lambda x, y: x / (y * y + 0.5)),
-    "maximum": binary(np.maximum, torch.maximum), "minimum": binary(np.minimum, torch.minimum),
-    "arctan2": binary(lambda x, y: np.arctan2(x, y * y + 0.5), lambda x, y: torch.atan2(x, y * y + 0.5)),
-    "hypot": binary(lambda x, y: np.hypot(x, y * y + 0.5), lambda x, y: torch.hypot(x, y * y + 0.5)),
+    "maximum": binary(np.maximum, torch.maximum),
+    "minimum": binary(np.minimum, torch.minimum),
+    "arctan2": binary(
+        lambda x, y: np.arctan2(x, y * y + 0.5), lambda x, y: torch.atan2(x, y * y + 0.5)
+    ),
+    "hypot": binary(
+        lambda x, y: np.hypot(x, y * y + 0.5), lambda x, y: torch.hypot(x, y * y + 0.5)
+    ),
     "logaddexp": binary(np.logaddexp, torch.logaddexp),
-    "power of": binary(lambda x, y: (x * x + 0.5) ** np.tanh(y), lambda x, y: (x * x + 0.5) ** y.tanh()),
-    "exp": unary(lambda x: np.exp(np.tanh(x)), lambda x: x.tanh().exp()), "log": unary(lambda x: np.log(x * x + 0.5),
-                                                                                       lambda x: (x * x + 0.5).log()),
-    "sqrt": unary(lambda x: np.sqrt(x * x + 0.5), lambda x: (x * x + 0.5).sqrt()), "square": unary(np.square, torch.square),
-    "reciprocal": unary(lambda x: 1.0 / (x * x + 1.0), lambda x: 1.0 / (x * x + 1.0)), "rsub": unary(lambda x: 2.0 - x, lambda x: 2.0 - x),
-    "sin": unary(np.sin, torch.sin), "cos": unary(np.cos, torch.cos), "tanh": unary(np.tanh, torch.tanh), "arctan": unary(np.arctan,
-                                                                                                                          torch.atan),
-    "log1p": unary(lambda x: np.log1p(x * x), lambda x: (x * x).log1p()), "expm1": unary(lambda x: np.expm1(np.sin(x)),
-                                                                                         lambda x: x.sin().expm1()),
-    "arcsinh": unary(np.arcsinh, torch.asinh), "sinh": unary(lambda x: np.sinh(np.sin(x)), lambda x: x.sin().sinh()),
-    "abs": unary(abs, abs), "negative": unary(lambda x: -x, lambda x: -x), "relu": unary(F.relu, torch.relu),
+    "power of": binary(
+        lambda x, y: (x * x + 0.5) ** np.tanh(y), lambda x, y: (x * x + 0.5) ** y.tanh()
+    ),
+    "exp": unary(lambda x: np.exp(np.tanh(x)), lambda x: x.tanh().exp()),
+    "log": unary(lambda x: np.log(x * x + 0.5), lambda x: (x * x + 0.5).log()),
+    "sqrt": unary(lambda x: np.sqrt(x * x + 0.5), lambda x: (x * x + 0.5).sqrt()),
+    "square": unary(np.square, torch.square),
+    "reciprocal": unary(lambda x: 1.0 / (x * x + 1.0), lambda x: 1.0 / (x * x + 1.0)),
+    "rsub": unary(lambda x: 2.0 - x, lambda x: 2.0 - x),
+    "sin": unary(np.sin, torch.sin),
+    "cos": unary(np.cos, torch.cos),
+    "tanh": unary(np.tanh, torch.tanh),
+    "arctan": unary(np.arctan, torch.atan),
+    "log1p": unary(lambda x: np.log1p(x * x), lambda x: (x * x).log1p()),
+    "expm1": unary(lambda x: np.expm1(np.sin(x)), lambda x: x.sin().expm1()),
+    "arcsinh": unary(np.arcsinh, torch.asinh),
+    "sinh": unary(lambda x: np.sinh(np.sin(x)), lambda x: x.sin().sinh()),
+    "abs": unary(abs, abs),
+    "negative": unary(lambda x: -x, lambda x: -x),
+    "relu": unary(F.relu, torch.relu),
     "sigmoid": unary(F.sigmoid, torch.sigmoid),
-    "gelu": unary(F.gelu, TF.gelu), "gelu tanh": unary(lambda x: F.gelu(x, "tanh"), lambda x: TF.gelu(x, approximate="tanh")),
-    "silu": unary(F.silu, TF.silu), "detach": unary(lambda x: x * x.detach(), lambda x: x * x.detach()),
-    "sum": reduction(np.sum, torch.sum), "mean": reduction(np.mean, torch.mean), "max": reduction(np.max, torch.amax),
+    "gelu": unary(F.gelu, TF.gelu),
+    "gelu tanh": unary(lambda x: F.gelu(x, "tanh"), lambda x: TF.gelu(x, approximate="tanh")),
+    "silu": unary(F.silu, TF.silu),
+    "detach": unary(lambda x: x * x.detach(), lambda x: x * x.detach()),
+    "sum": reduction(np.sum, torch.sum),
+    "mean": reduction(np.mean, torch.mean),
+    "max": reduction(np.max, torch.amax),
     "min": reduction(np.min, torch.amin),
     "var": reduction(np.var, lambda x, dim, keepdim: x.var(dim=dim, keepdim=keepdim, correction=0)),
-    "logsumexp": reduction(lambda x, axis, keepdims: F.logsumexp(x, axis=tuple(range(x.ndim)) if axis is None else axis,
-                                                                 keepdims=keepdims), torch.logsumexp),
-    "prod": product, "cumsum": cumulate, "where": choose, "clip": clamp, "power": power, "reshape": reshape, "transpose": permute,
+    "logsumexp": reduction(
+        lambda x, axis, keepdims: F.logsumexp(
+            x, axis=tuple(range(x.ndim)) if axis is None else axis, keepdims=keepdims
+        ),
+        torch.logsumexp,
+    ),
+    "prod": product,
+    "cumsum": cumulate,
+    "where": choose,
+    "clip": clamp,
+    "power": power,
+    "reshape": reshape,
+    "transpose": permute,
     "swapaxes": swap,
-    "broadcast": grow, "flip or roll": turn, "join": join, "index": index, "along": along, "matmul": multiply_matrices, "gram": gram,
+    "broadcast": grow,
+    "flip or roll": turn,
+    "join": join,
+    "index": index,
+    "along": along,
+    "matmul": multiply_matrices,
+    "gram": gram,
     "softmax": rows(lambda x, axis: F.softmax(x, axis=axis), lambda x, axis: x.softmax(axis)),
-    "log_softmax": rows(lambda x, axis: F.log_softmax(x, axis=axis), lambda x, axis: x.log_softmax(axis)),
-    "norm": norm, "triangle": triangle, "linear": layer, "attention": attention, "cross_entropy": classify, "embedding": look_up,
+    "log_softmax": rows(
+        lambda x, axis: F.log_softmax(x, axis=axis), lambda x, axis: x.log_softmax(axis)
+    ),
+    "norm": norm,
+    "triangle": triangle,
+    "linear": layer,
+    "attention": attention,
+    "cross_entropy": classify,
+    "embedding": look_up,
 }
 SHAPES = [(), (3,), (1,), (2, 3), (2, 1), (1, 3), (4, 2, 3), (4, 1, 3), (1, 2, 1)]
 
@@ -314,18 +414,34 @@ def run(seed):
     gradients = grad(loss, mine, create_graph=second)
     torch_gradients = torch.autograd.grad(torch_loss, theirs, create_graph=second)
     pairs = [("value", loss.numpy(), torch_loss.detach().numpy())]
-    pairs += [("gradient", a.numpy(), b.detach().numpy(force=True)) for a, b in zip(gradients, torch_gradients)]
+    pairs += [
+        ("gradient", a.numpy(), b.detach().numpy(force=True))
+        for a, b in zip(gradients, torch_gradients)
+    ]
     if second:
-        squares = sum((g * g).sum() for g in gradients)          # a linear program's gradient is a constant
-        found = grad(squares, mine, allow_unused=True) if squares.requires_grad else [None] * len(mine)
+        squares = sum((g * g).sum() for g in gradients)  # a linear program's gradient is a constant
+        found = (
+            grad(squares, mine, allow_unused=True) if squares.requires_grad else [None] * len(mine)
+        )
         squares = sum((g * g).sum() for g in torch_gradients)
-        expected = torch.autograd.grad(squares, theirs, allow_unused=True) if squares.requires_grad else [None] * len(theirs)
-        pairs += [("second gradient", np.zeros(x.shape) if a is None else a.numpy(), np.zeros(x.shape) if b is None
-                   else b.numpy(force=True))
-                  for x, a, b in zip(mine, found, expected)]
+        expected = (
+            torch.autograd.grad(squares, theirs, allow_unused=True)
+            if squares.requires_grad
+            else [None] * len(theirs)
+        )
+        pairs += [
+            (
+                "second gradient",
+                np.zeros(x.shape) if a is None else a.numpy(),
+                np.zeros(x.shape) if b is None else b.numpy(force=True),
+            )
+            for x, a, b in zip(mine, found, expected)
+        ]
     for what, a, b in pairs:
         scale = max(1.0, float(np.abs(b).max(initial=0)))
-        if a.shape != b.shape or not np.allclose(a, b, rtol=1e-8, atol=1e-9 * scale, equal_nan=True):
+        if a.shape != b.shape or not np.allclose(
+            a, b, rtol=1e-8, atol=1e-9 * scale, equal_nan=True
+        ):
             return f"{what} off by {np.abs(a - b).max():.3g}: {told}"
     return None
 
@@ -341,7 +457,9 @@ def test_random_programs_agree_with_torch():
     failures = []
     for seed in range(SEED, SEED + N):
         if wrong := outcome(seed):
-            failures.append(f"FUZZ_SEED={seed} FUZZ_N=1 python -m pytest tests/test_fuzz.py    # {wrong}")
+            failures.append(
+                f"FUZZ_SEED={seed} FUZZ_N=1 python -m pytest tests/test_fuzz.py    # {wrong}"
+            )
             if len(failures) == 10:
                 break
     assert not failures, "\n" + "\n".join(failures)
@@ -362,6 +480,7 @@ def test_every_op_is_drawn():
 
 def test_a_wrong_rule_is_found_and_replayable():
     from tinygrad_attn.check import zoo
+
     with zoo.bug("max-tie"), zoo.bug("getitem-overwrite"):
         seeds = [seed for seed in range(200) if outcome(seed)]
         assert seeds and outcome(seeds[0])

@@ -11,8 +11,9 @@ from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, grad, guard, nn, no_grad, ops, optim
+from tinygrad_attn import Tensor, grad, nn, no_grad, ops, optim
 from tinygrad_attn.engine import Op
+from tinygrad_attn.engine import changes as guard
 
 
 def rand(*shape, seed=0):
@@ -76,9 +77,21 @@ def through_asarray(x):
         np.asarray(x)[0] = 5
 
 
-WAYS = [through_data, through_an_element, through_numpy, through_detach, through_a_view, through_a_transposed_view, through_out,
-        through_a_new_array,
-        through_setitem, through_an_optimiser, through_fill, through_sort, through_asarray]
+WAYS = [
+    through_data,
+    through_an_element,
+    through_numpy,
+    through_detach,
+    through_a_view,
+    through_a_transposed_view,
+    through_out,
+    through_a_new_array,
+    through_setitem,
+    through_an_optimiser,
+    through_fill,
+    through_sort,
+    through_asarray,
+]
 
 
 @pytest.mark.parametrize("change", WAYS, ids=lambda f: f.__name__)
@@ -87,8 +100,11 @@ def test_an_operand_changed_after_use(change):
     x.name = "my_input"
     loss = (x * w).sum()
     change(x)
-    with pytest.raises(ValueError, match=r"multiply needs its input 0, .*my_input.*changed in place after it was used.*Compute a new "
-                                         r"tensor instead"):
+    with pytest.raises(
+        ValueError,
+        match=r"multiply needs its input 0, .*my_input.*changed in place after it was used.*Compute a new "
+        r"tensor instead",
+    ):
         loss.backward()
 
 
@@ -112,7 +128,7 @@ def test_a_change_after_backward_is_fine(change):
 def test_the_message_names_the_line_that_reached_the_memory():
     x = rand(3)
     y = np.exp(x)
-    y.data[0] = 2.0                                   # here
+    y.data[0] = 2.0  # here
     with pytest.raises(ValueError, match=r"exp needs its own result.*test_guard\.py:\d+"):
         y.sum().backward()
 
@@ -147,20 +163,38 @@ def test_a_constant_array_that_changes():
         loss.backward()
 
 
-@pytest.mark.parametrize("f", [
-    lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: np.take_along_axis(w, i[:, None], 0), lambda w,
-    i: np.take(w, i, axis=0),
-    lambda w, i: F.cross_entropy(w, i, reduction="sum"), lambda w, i: np.where(i[:, None] == 1, w, 0.0),
-    lambda w, i: F.scaled_dot_product_attention(w, w, w, attn_mask=i[:, None] >= 0), lambda w, i: w.repeat(i, axis=0), lambda w,
-    i: np.roll(w, i[:1], axis=0),
-], ids=["embedding", "getitem", "take_along_axis", "take", "cross_entropy", "where", "attention", "repeat", "roll"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda w, i: F.embedding(i, w),
+        lambda w, i: w[i],
+        lambda w, i: np.take_along_axis(w, i[:, None], 0),
+        lambda w, i: np.take(w, i, axis=0),
+        lambda w, i: F.cross_entropy(w, i, reduction="sum"),
+        lambda w, i: np.where(i[:, None] == 1, w, 0.0),
+        lambda w, i: F.scaled_dot_product_attention(w, w, w, attn_mask=i[:, None] >= 0),
+        lambda w, i: w.repeat(i, axis=0),
+        lambda w, i: np.roll(w, i[:1], axis=0),
+    ],
+    ids=[
+        "embedding",
+        "getitem",
+        "take_along_axis",
+        "take",
+        "cross_entropy",
+        "where",
+        "attention",
+        "repeat",
+        "roll",
+    ],
+)
 def test_indices_that_change_are_found_out_or_do_not_matter(f):
     w, index = rand(4, 4), np.array([1, 2, 0, 1])
-    expected, = grad((f(w, index.copy()) ** 2).sum(), w)
+    (expected,) = grad((f(w, index.copy()) ** 2).sum(), w)
     loss = (f(w, index) ** 2).sum()
     index[:] = 3
     try:
-        found, = grad(loss, w)
+        (found,) = grad(loss, w)
     except ValueError as error:
         assert "changed in place" in str(error)
     else:
@@ -169,7 +203,9 @@ def test_indices_that_change_are_found_out_or_do_not_matter(f):
 
 def test_a_mask_of_attention_that_changes():
     x, mask = rand(4, 4), np.tri(4).astype(bool)
-    expected, = grad((F.scaled_dot_product_attention(x, x, x, attn_mask=mask.copy()) ** 2).sum(), x)
+    (expected,) = grad(
+        (F.scaled_dot_product_attention(x, x, x, attn_mask=mask.copy()) ** 2).sum(), x
+    )
     loss = (F.scaled_dot_product_attention(x, x, x, attn_mask=mask) ** 2).sum()
     mask[:] = True
     with pytest.raises(ValueError, match="changed in place"):
@@ -189,7 +225,7 @@ def test_a_constant_used_before_and_changed_between_two_uses():
     x, scale = rand(3), np.ones(3)
     first = (x * scale).sum()
     first.backward()
-    scale *= 2                                        # nobody needs the old values any more
+    scale *= 2  # nobody needs the old values any more
     x.grad = None
     (x * scale).sum().backward()
     assert np.array_equal(x.grad.numpy(), [2, 2, 2])
@@ -197,19 +233,27 @@ def test_a_constant_used_before_and_changed_between_two_uses():
 
 def test_what_no_rule_reads_may_change():
     x = rand(3)
-    loss = (x + 1.0).sum()                            # add's rule reads nothing
+    loss = (x + 1.0).sum()  # add's rule reads nothing
     x.data[:] = 0
     loss.backward()
     assert np.array_equal(x.grad.numpy(), [1, 1, 1])
 
 
-@pytest.mark.parametrize("f", [lambda x, c: x - c, lambda x, c: c + x, lambda x, c: F.mse_loss(x, c), ops.subtract,
-                               lambda x, c: ops.add(b=c, a=x)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, c: x - c,
+        lambda x, c: c + x,
+        lambda x, c: F.mse_loss(x, c),
+        ops.subtract,
+        lambda x, c: ops.add(b=c, a=x),
+    ],
+)
 def test_an_array_that_is_only_added_or_subtracted_is_not_watched(f):
     x, target = rand(3), np.ones(3)
     y = f(x, target)
     assert id(target) not in guard.watched
-    z = y + x * target                               # a product reads it
+    z = y + x * target  # a product reads it
     assert id(target) in guard.handed_out
     target += 1
     with pytest.raises(ValueError, match="multiply needs its input 1"):
@@ -217,17 +261,33 @@ def test_an_array_that_is_only_added_or_subtracted_is_not_watched(f):
 
 
 SETTINGS = {
-    "pad": {"width": ((1, 0), (2, 1))}, "scatter": {"index": np.array([3, 1, 3]), "shape": (4, 3)}, "getitem": {"index": (slice(1, 3), 0)},
-    "embedding": {"indices": np.array([0, 2, 0])}, "embedding_backward": {"indices": np.array([0, 2, 0]), "rows": 4},
-    "take_along_axis": {"indices": np.array([[0, 0, 2]]), "axis": 0}, "cumsum": {"axis": 1}, "astype": {"dtype": np.float32},
-    "broadcast_to": {"shape": (2, 3, 3)}, "reshape": {"shape": (9,)}, "roll": {"shift": 1}, "swapaxes": {"a": 0, "b": 1},
-    "windows": {"sizes": (2,), "axes": (1,)}, "overlapped": {"sizes": (3,), "axes": (0,), "shape": (5,)}}
+    "pad": {"width": ((1, 0), (2, 1))},
+    "scatter": {"index": np.array([3, 1, 3]), "shape": (4, 3)},
+    "getitem": {"index": (slice(1, 3), 0)},
+    "embedding": {"indices": np.array([0, 2, 0])},
+    "embedding_backward": {"indices": np.array([0, 2, 0]), "rows": 4},
+    "take_along_axis": {"indices": np.array([[0, 0, 2]]), "axis": 0},
+    "cumsum": {"axis": 1},
+    "astype": {"dtype": np.float32},
+    "broadcast_to": {"shape": (2, 3, 3)},
+    "reshape": {"shape": (9,)},
+    "roll": {"shift": 1},
+    "swapaxes": {"a": 0, "b": 1},
+    "windows": {"sizes": (2,), "axes": (1,)},
+    "overlapped": {"sizes": (3,), "axes": (0,), "shape": (5,)},
+}
 
 
-@pytest.mark.parametrize("op", [op for op in vars(ops).values() if isinstance(op, Op) and not op.reads], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "op",
+    [op for op in vars(ops).values() if isinstance(op, Op) and not op.reads],
+    ids=lambda op: op.__name__,
+)
 def test_no_rule_of_an_op_that_says_so_reads_values(op):
     x = np.arange(9.0).reshape(3, 3)
-    inputs, unknown = ([a] * (2 if op.variadic else len(op.positional)) for a in (x, np.full((3, 3), np.nan)))
+    inputs, unknown = (
+        [a] * (2 if op.variadic else len(op.positional)) for a in (x, np.full((3, 3), np.nan))
+    )
     settings = {**op.defaults, **SETTINGS.get(op.__name__, {})}
     y = op(*inputs, **settings)
     g = 1 + np.arange(float(y.size)).reshape(y.shape)
@@ -237,18 +297,25 @@ def test_no_rule_of_an_op_that_says_so_reads_values(op):
             return op.joint(g, y, *inputs, needs=(True,) * len(inputs), **settings)
         return [rule(g, y, *inputs, **settings) for rule in op.partials]
 
-    for blind, found in zip(gradients(np.full(y.shape, np.nan), unknown), gradients(y, inputs), strict=True):
+    for blind, found in zip(
+        gradients(np.full(y.shape, np.nan), unknown), gradients(y, inputs), strict=True
+    ):
         assert not np.isnan(blind).any()
         np.testing.assert_array_equal(blind, found)
 
 
 def test_an_optimiser_step_between_forward_and_backward():
-    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), Tensor(np.ones((2, 3), np.float32))
+    model, x = (
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)),
+        Tensor(np.ones((2, 3), np.float32)),
+    )
     step = optim.Adam(model.parameters(), lr=0.1)
     model(x).sum().backward()
     loss = model(x).sum()
     step.step()
-    with pytest.raises(ValueError, match="linear needs its input 1.*weight|linear needs its input 1"):
+    with pytest.raises(
+        ValueError, match="linear needs its input 1.*weight|linear needs its input 1"
+    ):
         loss.backward()
 
 
@@ -299,7 +366,7 @@ def test_loading_weights_between_forward_and_backward():
 
 def test_second_order_is_guarded_too():
     x = rand(3)
-    first, = grad((x ** 3).sum(), x, create_graph=True)
+    (first,) = grad((x**3).sum(), x, create_graph=True)
     x.data[0] = 9.0
     with pytest.raises(ValueError, match="changed in place"):
         first.sum().backward()
@@ -330,14 +397,16 @@ def test_memory_that_another_thread_takes_back_while_it_is_looked_at_has_not_cha
     w.numpy()
 
     def meanwhile(array):
-        guard.watched[id(w._data)].checksum = None       # as take_back ends
+        guard.watched[id(w._data)].checksum = None  # as take_back ends
         return checksum(array)
 
     monkeypatch.setattr(guard, "_checksum", meanwhile)
     assert guard.last_change(w._data) == 0
 
 
-def test_what_was_computed_from_a_change_that_two_threads_find_at_once_is_newer_than_it(monkeypatch):
+def test_what_was_computed_from_a_change_that_two_threads_find_at_once_is_newer_than_it(
+    monkeypatch,
+):
     w, checksum, losses = rand(3), guard._checksum, []
     array = w.data
     array += 1
@@ -345,7 +414,7 @@ def test_what_was_computed_from_a_change_that_two_threads_find_at_once_is_newer_
     def meanwhile(memory):
         now = checksum(memory)
         monkeypatch.setattr(guard, "_checksum", checksum)
-        losses.append((w * w).sum())                     # as the other thread does, which has found the change sooner
+        losses.append((w * w).sum())  # as the other thread does, which has found the change sooner
         return now
 
     monkeypatch.setattr(guard, "_checksum", meanwhile)
@@ -382,7 +451,9 @@ def test_the_latest_change_is_not_forgotten_for_one_that_another_thread_reports_
 
 
 @pytest.mark.parametrize("function", ["hand_out", "changed"])
-def test_what_is_reported_late_hides_no_later_change_of_what_was_used_meanwhile(monkeypatch, function):
+def test_what_is_reported_late_hides_no_later_change_of_what_was_used_meanwhile(
+    monkeypatch, function
+):
     """The step of another thread went unnoticed, and its backward pass took the new values for the old."""
     w, tick, losses = rand(3), guard.tick, []
 
@@ -466,7 +537,7 @@ def test_an_optimiser_takes_back_what_nobody_holds_any_more_and_only_that():
     def loss():
         return (w * w).sum()
 
-    seen = w.numpy()[1:]                             # a view holds all of it
+    seen = w.numpy()[1:]  # a view holds all of it
     loss().backward()
     step.step()
     assert id(w._data) in guard.handed_out
@@ -478,12 +549,14 @@ def test_an_optimiser_takes_back_what_nobody_holds_any_more_and_only_that():
     step.step()
     assert id(w._data) not in guard.handed_out
     late = loss()
-    w.data += 1                                      # handed out once more
+    w.data += 1  # handed out once more
     with pytest.raises(ValueError, match="changed in place"):
         late.backward()
 
 
-@pytest.mark.parametrize("differentiate", [lambda y, w: y.backward(), lambda y, w: grad(y, w)], ids=["backward", "grad"])
+@pytest.mark.parametrize(
+    "differentiate", [lambda y, w: y.backward(), lambda y, w: grad(y, w)], ids=["backward", "grad"]
+)
 def test_a_backward_pass_takes_back_what_nobody_holds_any_more_and_only_that(differentiate):
     w, held = rand(4), rand(4, seed=1)
 
@@ -499,14 +572,19 @@ def test_a_backward_pass_takes_back_what_nobody_holds_any_more_and_only_that(dif
     with pytest.raises(ValueError, match="changed in place"):
         differentiate(late, [w, held])
     late = loss()
-    w.numpy()[0] = 3.0                               # handed out once more
+    w.numpy()[0] = 3.0  # handed out once more
     with pytest.raises(ValueError, match="changed in place"):
         differentiate(late, [w, held])
 
 
-@pytest.mark.parametrize("take_back", [lambda w, v: grad(v.sum(), w, allow_unused=True), lambda w, v: optim.SGD([w], lr=0.1).step()],
-                         ids=["grad", "optimiser"])
-def test_a_change_that_an_older_graph_must_know_of_is_noticed_before_the_memory_is_taken_back(take_back):
+@pytest.mark.parametrize(
+    "take_back",
+    [lambda w, v: grad(v.sum(), w, allow_unused=True), lambda w, v: optim.SGD([w], lr=0.1).step()],
+    ids=["grad", "optimiser"],
+)
+def test_a_change_that_an_older_graph_must_know_of_is_noticed_before_the_memory_is_taken_back(
+    take_back,
+):
     w, v = rand(4), rand(4, seed=1)
     older = (w * v).sum()
     w.numpy()[0] = 2.0
@@ -520,11 +598,13 @@ def test_of_an_operand_only_what_was_used_is_looked_at():
     data, w = np.random.default_rng(0).standard_normal((8, 3)), rand(3)
     batch = data[2:4]
     loss = np.exp(batch * w).sum()
-    data[:2] = data[4:] = 0.0                        # the next batch is read into the same memory
+    data[:2] = data[4:] = 0.0  # the next batch is read into the same memory
     loss.backward()
     loss = np.exp(batch * w).sum()
     data[3, 1] = 9.0
-    with pytest.raises(ValueError, match=r"multiply needs its input 0.*last reached at .*test_guard.py"):
+    with pytest.raises(
+        ValueError, match=r"multiply needs its input 0.*last reached at .*test_guard.py"
+    ):
         loss.backward()
 
 
@@ -537,15 +617,19 @@ def test_the_line_that_reached_the_memory_last_is_quoted():
     linecache.cache[name] = len(cell), None, cell.splitlines(keepends=True), name
     exec(compile(cell, name, "exec"), {"x": x})
     x._data[0] = 9.0
-    with pytest.raises(ValueError, match=re.escape(f"last reached at {name}:2 `held = x.data  # of this cell`)")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"last reached at {name}:2 `held = x.data  # of this cell`)")
+    ):
         loss.backward()
 
 
-@pytest.mark.parametrize("decorated", [lambda function: function, no_grad()], ids=["plain", "as NumPy 2.0 decorates it"])
+@pytest.mark.parametrize(
+    "decorated", [lambda function: function, no_grad()], ids=["plain", "as NumPy 2.0 decorates it"]
+)
 def test_the_line_that_reached_the_memory_last_is_none_of_numpys(decorated):
     w, x = rand(3), Tensor(np.ones(3))
     loss = np.exp(w * x).sum()
-    decorated(np.testing.assert_array_equal)(x, x)   # asks for the numbers from inside NumPy
+    decorated(np.testing.assert_array_equal)(x, x)  # asks for the numbers from inside NumPy
     x._data[0] = 9.0
     with pytest.raises(ValueError, match=r"last reached at .*test_guard.py"):
         loss.backward()
@@ -561,7 +645,7 @@ def test_an_operand_that_is_used_whole_and_in_part():
         whole.backward()
     part = np.exp(batch * w).sum()
     data[0] = 1.0
-    np.exp(data * w)                                 # notices that the whole has changed
+    np.exp(data * w)  # notices that the whole has changed
     part.backward()
     part = np.exp(batch * w).sum()
     data[2] = 0.0
@@ -569,14 +653,25 @@ def test_an_operand_that_is_used_whole_and_in_part():
         part.backward()
 
 
-@pytest.mark.parametrize("expression", ["x * a", "a * x", "x @ a", "x / a", "np.multiply(x, a)", "x ** a"])
+@pytest.mark.parametrize(
+    "expression", ["x * a", "a * x", "x @ a", "x / a", "np.multiply(x, a)", "x ** a"]
+)
 def test_an_operand_at_the_top_of_a_program_is_found_on_its_line(expression, tmp_path):
-    lines = ["import numpy as np", "from tinygrad_attn import Tensor",
-             "x, a = Tensor([1.0, 2.0], requires_grad=True), np.array([3.0, 4.0])", f"y = {expression}", "a[0] = 5.0", "y.sum().backward()"]
+    lines = [
+        "import numpy as np",
+        "from tinygrad_attn import Tensor",
+        "x, a = Tensor([1.0, 2.0], requires_grad=True), np.array([3.0, 4.0])",
+        f"y = {expression}",
+        "a[0] = 5.0",
+        "y.sum().backward()",
+    ]
     program = tmp_path / "program.py"
     program.write_text("\n".join(lines))
     told = subprocess.run([sys.executable, program], capture_output=True, text=True)
-    assert "was changed in place after it was used" in told.stderr and f"program.py:4 `y = {expression}`)" in told.stderr, told.stderr
+    assert (
+        "was changed in place after it was used" in told.stderr
+        and f"program.py:4 `y = {expression}`)" in told.stderr
+    ), told.stderr
 
 
 def test_a_changed_matrix_that_was_solved_with():
@@ -588,7 +683,11 @@ def test_a_changed_matrix_that_was_solved_with():
         y.sum().backward()
 
 
-@pytest.mark.parametrize("part", [slice(None), slice(100, 300), (slice(None), slice(None, None, -1))], ids=["whole", "rows", "reversed"])
+@pytest.mark.parametrize(
+    "part",
+    [slice(None), slice(100, 300), (slice(None), slice(None, None, -1))],
+    ids=["whole", "rows", "reversed"],
+)
 def test_a_file_that_is_mapped_into_memory(part, tmp_path):
     data = np.memmap(tmp_path / "numbers", np.float64, "w+", shape=(400, 500))
     operand, w = data[part], rand(500)
@@ -605,12 +704,17 @@ def test_an_operand_that_shares_a_tensors_memory_is_told_of_the_packages_own_cha
     table, w = Tensor(np.ones((4, 3))), rand(3)
     loss = (table.numpy()[1:3] * w).sum()
     table[3] = 5.0
-    with pytest.raises(ValueError, match="multiply needs its input 0"):        # which row it was, nobody has written down
+    with pytest.raises(
+        ValueError, match="multiply needs its input 0"
+    ):  # which row it was, nobody has written down
         loss.backward()
 
 
-@pytest.mark.parametrize("view", [lambda a: np.broadcast_to(a[0], (1000, 3)), lambda a: a.T, lambda a: a[::-1]],
-                         ids=["repeated", "turned", "reversed"])
+@pytest.mark.parametrize(
+    "view",
+    [lambda a: np.broadcast_to(a[0], (1000, 3)), lambda a: a.T, lambda a: a[::-1]],
+    ids=["repeated", "turned", "reversed"],
+)
 def test_an_operand_that_is_as_large_as_its_memory_is_known_by_its_memory(view):
     data, scale = np.ones((3, 3)), rand(1)
     loss = (view(data) * scale).sum()
@@ -629,7 +733,7 @@ def test_an_operand_out_of_records_with_objects_in_them():
 
 def test_memory_handed_out_between_forward_and_backward():
     x, w = rand(3), rand(3, seed=1)
-    y = x * w                                        # recorded before anybody could reach its operands
+    y = x * w  # recorded before anybody could reach its operands
     other = rand(3).numpy()
     z = y * 2.0
     w.numpy()[0] = 1.0
@@ -648,8 +752,17 @@ def test_a_tensor_whose_gradient_is_kept_is_watched_all_the_same():
         y.sum().backward()
 
 
-@pytest.mark.parametrize("shape,dtype", [((1 << 18,), np.float32), ((1600, 500), np.float32), ((3, 50_001, 7), np.int8),
-                                         ((1021, 512), np.float64), ((700, 700), np.float16), ((1025, 1021), bool)])
+@pytest.mark.parametrize(
+    "shape,dtype",
+    [
+        ((1 << 18,), np.float32),
+        ((1600, 500), np.float32),
+        ((3, 50_001, 7), np.int8),
+        ((1021, 512), np.float64),
+        ((700, 700), np.float16),
+        ((1025, 1021), bool),
+    ],
+)
 def test_the_checksum_of_many_numbers_finds_every_kind_of_change(shape, dtype):
     rng = np.random.default_rng(0)
     a = (rng.random(shape) * 2).astype(dtype)
@@ -660,28 +773,39 @@ def test_the_checksum_of_many_numbers_finds_every_kind_of_change(shape, dtype):
         assert (guard._checksum(b) != before) == (b.tobytes() != a.tobytes())
 
     differs(a.copy())
-    differs(np.frombuffer(b"x" + a.tobytes(), dtype, offset=1).reshape(shape))         # where words do not begin at whole addresses
+    differs(
+        np.frombuffer(b"x" + a.tobytes(), dtype, offset=1).reshape(shape)
+    )  # where words do not begin at whole addresses
     for _ in range(20):
         i, j = (tuple(rng.integers(shape)) for _ in range(2))
         for change in (1, a[j]):
             b = a.copy()
             b[i], b[j] = change, a[i]
             differs(b)
-    differs(np.roll(a, 1, axis=0)), differs(a[::-1].copy()), differs(rng.permutation(a)), differs(np.zeros_like(a))
+    (
+        differs(np.roll(a, 1, axis=0)),
+        differs(a[::-1].copy()),
+        differs(rng.permutation(a)),
+        differs(np.zeros_like(a)),
+    )
     last = a.copy()
     last.reshape(-1).view(np.uint8)[-1] ^= 1
     differs(last)
-    words = a.reshape(-1).view(np.uint8)[:a.nbytes // 8 * 8].view(np.uint64)
+    words = a.reshape(-1).view(np.uint8)[: a.nbytes // 8 * 8].view(np.uint64)
     for apart in (509, 1021, 2 * 1021, 256 * 509, 256 * 1021, 509 * 1021):
         if words.size > apart:
             b = a.copy()
-            b.reshape(-1).view(np.uint8)[:a.nbytes // 8 * 8].view(np.uint64)[[5, 5 + apart]] = words[[5 + apart, 5]]
+            b.reshape(-1).view(np.uint8)[: a.nbytes // 8 * 8].view(np.uint64)[[5, 5 + apart]] = (
+                words[[5 + apart, 5]]
+            )
             differs(b)
 
 
 def test_the_checksum_finds_that_all_signs_have_turned():
     """The sign is the highest bit of a float64: turned an even number of times it leaves a sum of words as it was."""
-    a = np.random.default_rng(0).standard_normal((1018, 1021))           # as many rows of 509 as of 1,021, and nothing over
+    a = np.random.default_rng(0).standard_normal(
+        (1018, 1021)
+    )  # as many rows of 509 as of 1,021, and nothing over
     for factor in (-1, 2, 2**16):
         assert guard._checksum(a * factor) != guard._checksum(a)
 
@@ -690,9 +814,22 @@ def changes(rule_input, value):
     rule_input.data[...] = value
 
 
-@pytest.mark.parametrize("f", [lambda x: x.max(), lambda x: x.max(axis=0), lambda x: np.maximum(x, 1.5), lambda x: np.clip(x, -2, 2),
-                               np.var, np.std, np.abs, lambda x: np.fmod(7.0, x), lambda x: np.minimum(2.0, x), lambda x: x * x],
-                         ids=["max", "max0", "maximum", "clip", "var", "std", "abs", "fmod", "minimum", "square"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.max(),
+        lambda x: x.max(axis=0),
+        lambda x: np.maximum(x, 1.5),
+        lambda x: np.clip(x, -2, 2),
+        np.var,
+        np.std,
+        np.abs,
+        lambda x: np.fmod(7.0, x),
+        lambda x: np.minimum(2.0, x),
+        lambda x: x * x,
+    ],
+    ids=["max", "max0", "maximum", "clip", "var", "std", "abs", "fmod", "minimum", "square"],
+)
 @pytest.mark.parametrize("value", [0.25, -0.5, 5.0, [7.0, 6.0, 5.0]], ids=str)
 def test_a_change_after_which_the_rule_says_the_same_for_many_values(f, value):
     """The maximum's rule compares with the old maximum, which no value after the change is equal to."""
@@ -703,10 +840,21 @@ def test_a_change_after_which_the_rule_says_the_same_for_many_values(f, value):
         y.backward()
 
 
-@pytest.mark.parametrize("f", [lambda x, c: np.concatenate([x, c]), lambda x, c: np.stack([c, x]), lambda x, c: F.dropout(x, 0.5) + c,
-                               lambda x, c: F.linear(np.ones((2, 3)), x.reshape(1, 3), c[:1]), lambda x, c: np.roll(x, 1) - c,
-                               lambda x, c: np.where(np.array([True, False, True]), x, c), lambda x, c: np.sign(x) + c,
-                               lambda x, c: F.softmax(x - c), lambda x, c: np.exp(x) + c, lambda x, c: np.cumsum(x).reshape(3, 1) - c])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, c: np.concatenate([x, c]),
+        lambda x, c: np.stack([c, x]),
+        lambda x, c: F.dropout(x, 0.5) + c,
+        lambda x, c: F.linear(np.ones((2, 3)), x.reshape(1, 3), c[:1]),
+        lambda x, c: np.roll(x, 1) - c,
+        lambda x, c: np.where(np.array([True, False, True]), x, c),
+        lambda x, c: np.sign(x) + c,
+        lambda x, c: F.softmax(x - c),
+        lambda x, c: np.exp(x) + c,
+        lambda x, c: np.cumsum(x).reshape(3, 1) - c,
+    ],
+)
 def test_a_change_of_what_the_rule_looks_at_the_shape_of_is_no_error(f):
     x, c = rand(3), rand(3, seed=1)
     expected = grad(f(x, c).sum(), c, allow_unused=True)
@@ -720,10 +868,14 @@ def test_a_change_of_what_the_rule_looks_at_the_shape_of_is_no_error(f):
 def test_what_a_rule_may_ask_without_looking():
     x, w = rand(2, 3), rand(2, 3, seed=1)
     shapes = ta.op(lambda x: 2.0 * x)
-    shapes.vjp(lambda g, y, x: 2 * g * np.ones_like(x) + np.zeros(x.shape, x.dtype) * len(x) * x.ndim * np.size(x))
+    shapes.vjp(
+        lambda g, y, x: (
+            2 * g * np.ones_like(x) + np.zeros(x.shape, x.dtype) * len(x) * x.ndim * np.size(x)
+        )
+    )
     itself = ta.op(lambda x: x * x / 2)
     itself.vjp(lambda g, y, x: x)
-    partly = x * w.numpy().copy()                    # the rule for the other one is not asked, since nobody wants it
+    partly = x * w.numpy().copy()  # the rule for the other one is not asked, since nobody wants it
     loss, told = shapes(x).sum() + partly.sum(), itself(x).sum()
     changes(x, 4.0)
     loss.backward()
@@ -745,13 +897,16 @@ def test_a_tensor_that_is_thawed_between_forward_and_backward_stays_a_constant_a
     """Else it had the slope of those ops alone that were recorded for another one's sake: 4 here, where d(w x^3)/dx is 12."""
     torch = require("torch")
     found = []
-    for x, w in ((Tensor(2.0), Tensor(1.0, requires_grad=True)), (torch.tensor(2.0), torch.tensor(1.0, requires_grad=True))):
+    for x, w in (
+        (Tensor(2.0), Tensor(1.0, requires_grad=True)),
+        (torch.tensor(2.0), torch.tensor(1.0, requires_grad=True)),
+    ):
         y = x * x * w * x
         x.requires_grad_()
         (y * x).backward()
         found.append([x.grad.item(), w.grad.item()])
         y = x * x * w
-        for on in (False, True):                     # what it was when it was used counts
+        for on in (False, True):  # what it was when it was used counts
             x.requires_grad_(on)
         frozen = w.requires_grad_(False) * x
         w.requires_grad_()
@@ -769,14 +924,18 @@ def test_a_layer_frozen_for_one_forward_pass_alone_gets_nothing_of_it():
         with pytest.raises(ValueError, match="was not used"):
             grad(y.sum(), list(judged.parameters()), retain_graph=True)
         y.sum().backward()
-        assert all(p.grad is None for p in judged.parameters()) and all(p.grad is not None for p in made.parameters())
+        assert all(p.grad is None for p in judged.parameters()) and all(
+            p.grad is not None for p in made.parameters()
+        )
 
 
 def test_a_tensor_that_is_frozen_and_thawed_by_turns_is_a_constant_to_every_op_of_a_frozen_time():
     torch = require("torch")
     found = []
-    for x, w in ((Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)),
-                 (torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True))):
+    for x, w in (
+        (Tensor(2.0, requires_grad=True), Tensor(3.0, requires_grad=True)),
+        (torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)),
+    ):
         y = 0
         for turn in range(7):
             w.requires_grad_(turn % 2 == 0)

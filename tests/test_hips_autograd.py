@@ -25,20 +25,50 @@ SDIST = os.environ.get("AUTOGRAD_SDIST")
 def results(folder, report, **environment):
     """Outcome by test name."""
     path = os.pathsep.join([str(HERE / "hips"), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run([sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-p", "hips_shim", "-p", "no:cacheprovider",
-                          "-q", "-W", "ignore", "--junit-xml", str(report), "."], cwd=folder, capture_output=True, text=True,
-                         env={**os.environ, "PYTHONPATH": path, **environment})
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            ".",
+            "-p",
+            "hips_shim",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "-W",
+            "ignore",
+            "--junit-xml",
+            str(report),
+            ".",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
     assert report.exists(), run.stdout + run.stderr
     outcome = {}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
-        outcome[f"{case.get('classname')}::{case.get('name')}"] = ("skipped" if "skipped" in kinds else
-                                                                   "failed" if kinds & {"failure", "error"} else "passed")
+        outcome[f"{case.get('classname')}::{case.get('name')}"] = (
+            "skipped"
+            if "skipped" in kinds
+            else "failed"
+            if kinds & {"failure", "error"}
+            else "passed"
+        )
     return outcome
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SDIST, reason="AUTOGRAD_SDIST does not name an unpacked source distribution of HIPS autograd")
+@pytest.mark.skipif(
+    not SDIST,
+    reason="AUTOGRAD_SDIST does not name an unpacked source distribution of HIPS autograd",
+)
 def test_the_published_tests_pass(tmp_path, capsys):
     sys.path.insert(0, str(HERE / "hips"))
     try:
@@ -49,10 +79,16 @@ def test_the_published_tests_pass(tmp_path, capsys):
     counted = {name: result for name, result in outcome.items() if result != "skipped"}
     failed = [name for name, result in counted.items() if result == "failed"]
     share = 1 - len(failed) / len(counted)
-    unexpected = [name for name in failed if re.sub(r"\[.*", "", name.rpartition("::")[2]) not in NO_HOOK]
-    within = len(counted) - len([name for name in counted if re.sub(r"\[.*", "", name.rpartition("::")[2]) in NO_HOOK])
+    unexpected = [
+        name for name in failed if re.sub(r"\[.*", "", name.rpartition("::")[2]) not in NO_HOOK
+    ]
+    within = len(counted) - len(
+        [name for name in counted if re.sub(r"\[.*", "", name.rpartition("::")[2]) in NO_HOOK]
+    )
     with capsys.disabled():
-        print(f"\n{len(counted) - len(failed)} of {len(counted)} in scope pass ({share:.1%}); of those that NumPy lets anyone take over, "
-              f"{within - len(unexpected)} of {within} ({1 - len(unexpected) / within:.1%})")
+        print(
+            f"\n{len(counted) - len(failed)} of {len(counted)} in scope pass ({share:.1%}); of those that NumPy lets anyone take over, "
+            f"{within - len(unexpected)} of {within} ({1 - len(unexpected) / within:.1%})"
+        )
     assert len(counted) > 350
     assert not unexpected

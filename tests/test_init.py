@@ -8,7 +8,8 @@ import pytest
 from support import require
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, guard, no_grad, random
+from tinygrad_attn import Tensor, no_grad, random
+from tinygrad_attn.engine import changes as guard
 from tinygrad_attn.nn import init
 
 torch = require("torch")
@@ -70,8 +71,12 @@ def test_linear_and_attention_drawn_by_hand():
     out_weight = init.kaiming_uniform_(new(4, 4), a=math.sqrt(5))
     init.uniform_(new(4), -0.5, 0.5)  # drawn, then zeroed
     in_weight = init.xavier_uniform_(new(12, 4))
-    for ours, expected in [(weight, linear.weight), (bias, linear.bias), (out_weight, attention.out_proj.weight),
-                           (in_weight, attention.in_proj_weight)]:
+    for ours, expected in [
+        (weight, linear.weight),
+        (bias, linear.bias),
+        (out_weight, attention.out_proj.weight),
+        (in_weight, attention.in_proj_weight),
+    ]:
         np.testing.assert_array_equal(ours._data, expected.detach().numpy())
 
 
@@ -88,7 +93,10 @@ def test_a_generator_of_ones_own():
 
 
 def test_a_misspelt_name_gets_the_nearest():
-    with pytest.raises(AttributeError, match=r"tinygrad_attn.nn.init has no 'xavier_unifrm_'\. Did you mean 'xavier_uniform_'\?"):
+    with pytest.raises(
+        AttributeError,
+        match=r"tinygrad_attn.nn.init has no 'xavier_unifrm_'\. Did you mean 'xavier_uniform_'\?",
+    ):
         init.xavier_unifrm_
 
 
@@ -96,8 +104,14 @@ def test_a_misspelt_name_gets_the_nearest():
 def test_what_stands_for_an_initialiser_of_pytorchs_is_its_equal(name, shape):
     with pytest.raises(AttributeError) as caught:
         getattr(init, name)
-    ours, theirs = Tensor(np.zeros(shape)), getattr(torch.nn.init, name)(torch.zeros(shape, dtype=torch.float64)).numpy()
-    exec(re.search(r"Write (p\.data.*?)(, if .*)?\.$", str(caught.value)).group(1), {"np": np, "ta": ta, "p": ours})
+    ours, theirs = (
+        Tensor(np.zeros(shape)),
+        getattr(torch.nn.init, name)(torch.zeros(shape, dtype=torch.float64)).numpy(),
+    )
+    exec(
+        re.search(r"Write (p\.data.*?)(, if .*)?\.$", str(caught.value)).group(1),
+        {"np": np, "ta": ta, "p": ours},
+    )
     np.testing.assert_allclose(ours.data.T @ ours.data, theirs.T @ theirs, atol=1e-6)
 
 
@@ -113,31 +127,49 @@ def test_filling_counts_as_a_change_of_the_memory_by_the_caller(fill):
 
 def test_nothing_to_fill_and_far_means_are_warned_of():
     nothing, four = Tensor(np.empty((0, 3), np.float32)), Tensor(np.empty(4, np.float32))
-    for fill, arguments, text in ((init.kaiming_uniform_, (nothing,), "without elements"),
-                                  (init.kaiming_normal_, (nothing,), "without elements"),
-                                  (init.trunc_normal_, (four, 0.0, 1.0, 2.5, 3.0), "more than 2 std")):
+    for fill, arguments, text in (
+        (init.kaiming_uniform_, (nothing,), "without elements"),
+        (init.kaiming_normal_, (nothing,), "without elements"),
+        (init.trunc_normal_, (four, 0.0, 1.0, 2.5, 3.0), "more than 2 std"),
+    ):
         with pytest.warns(UserWarning, match=text) as caught:
             fill(*arguments)
-            no_grad()(fill)(*arguments)                 # which contextlib calls
-        assert [warning.filename for warning in caught] == [__file__] * 2      # the caller's line, not one of the package
+            no_grad()(fill)(*arguments)  # which contextlib calls
+        assert [warning.filename for warning in caught] == [
+            __file__
+        ] * 2  # the caller's line, not one of the package
 
 
-@pytest.mark.parametrize("call, text", [
-    (lambda t: init.xavier_uniform_(Tensor(np.ones(3))), "at least 2 dimensions.*uniform_"),
-    (lambda t: init.kaiming_uniform_(t, mode="fan"), "'fan_in' or 'fan_out', got 'fan'"),
-    (lambda t: init.calculate_gain("swish"), "no gain known for 'swish'"),
-    (lambda t: init.calculate_gain("leaky_relu", True), "must be a number"),
-    (lambda t: init.uniform_(t, 2.0, 1.0), "low <= high"),
-    (lambda t: init.xavier_uniform_(t, "relu"), r"gain is a number, got 'relu'; write init.calculate_gain\('relu'\)"),
-    (lambda t: init.xavier_normal_(t, gain="tanh"), r"gain is a number, got 'tanh'; write init.calculate_gain\('tanh'\)"),
-])
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda t: init.xavier_uniform_(Tensor(np.ones(3))), "at least 2 dimensions.*uniform_"),
+        (lambda t: init.kaiming_uniform_(t, mode="fan"), "'fan_in' or 'fan_out', got 'fan'"),
+        (lambda t: init.calculate_gain("swish"), "no gain known for 'swish'"),
+        (lambda t: init.calculate_gain("leaky_relu", True), "must be a number"),
+        (lambda t: init.uniform_(t, 2.0, 1.0), "low <= high"),
+        (
+            lambda t: init.xavier_uniform_(t, "relu"),
+            r"gain is a number, got 'relu'; write init.calculate_gain\('relu'\)",
+        ),
+        (
+            lambda t: init.xavier_normal_(t, gain="tanh"),
+            r"gain is a number, got 'tanh'; write init.calculate_gain\('tanh'\)",
+        ),
+    ],
+)
 def test_wrong_calls_are_explained(call, text):
     with pytest.raises(ValueError, match=text):
         call(Tensor(np.ones((2, 2))))
 
 
-@pytest.mark.parametrize("fill", [init.zeros_, init.normal_, init.xavier_uniform_, init.trunc_normal_])
+@pytest.mark.parametrize(
+    "fill", [init.zeros_, init.normal_, init.xavier_uniform_, init.trunc_normal_]
+)
 def test_an_array_is_no_parameter(fill):
     """PyTorch's `normal_(p.data)` comes here as an array: the parameter itself is meant."""
-    with pytest.raises(TypeError, match=r"into a Tensor, got array \(2, 2\) float64; give it the parameter p itself"):
+    with pytest.raises(
+        TypeError,
+        match=r"into a Tensor, got array \(2, 2\) float64; give it the parameter p itself",
+    ):
         fill(Tensor(np.ones((2, 2))).data)

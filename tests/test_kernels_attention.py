@@ -3,30 +3,56 @@
 import numpy as np
 import pytest
 
-from tinygrad_attn import threads
-from tinygrad_attn.kernels import attention as A
-from tinygrad_attn.kernels import exponentials, pieces, scores, tiled, whole
+from tinygrad_attn.fast import threads
+from tinygrad_attn.fast.kernels import attention as A
+from tinygrad_attn.fast.kernels import exponentials, pieces, scores, tiled, whole
 
-SHAPES = [((2, 3), 16, 16, 8, 8), ((), 1, 1, 4, 4), ((3,), 37, 41, 8, 5), ((2, 2), 5, 61, 7, 3), ((1, 5), 61, 17, 8, 8),
-          ((2,), 1, 33, 4, 4), ((2,), 33, 1, 4, 4)]
+SHAPES = [
+    ((2, 3), 16, 16, 8, 8),
+    ((), 1, 1, 4, 4),
+    ((3,), 37, 41, 8, 5),
+    ((2, 2), 5, 61, 7, 3),
+    ((1, 5), 61, 17, 8, 8),
+    ((2,), 1, 33, 4, 4),
+    ((2,), 33, 1, 4, 4),
+]
 MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf", "float over keys"]
 
 
-@pytest.fixture(params=["whole", "whole, by e^x", "tiled", "tiled, by e^x", "tiled, in pieces", "tiled, with room for some weights",
-                        "tiled, with room for all", "tiled, with room for all, by e^x"])
+@pytest.fixture(
+    params=[
+        "whole",
+        "whole, by e^x",
+        "tiled",
+        "tiled, by e^x",
+        "tiled, in pieces",
+        "tiled, with room for some weights",
+        "tiled, with room for all",
+        "tiled, with room for all, by e^x",
+    ]
+)
 def kernel(request, monkeypatch):
     """One kernel or the other, with blocks so small that tiny inputs have many of them; as on processors of this kind and that."""
     if "some" in request.param:
         forward = tiled.forward
-        monkeypatch.setattr(tiled, "forward", lambda q, k, *args: forward(q, k, *args[:-1], q[..., 0].size * k.shape[-2] // 3))
+        monkeypatch.setattr(
+            tiled,
+            "forward",
+            lambda q, k, *args: forward(q, k, *args[:-1], q[..., 0].size * k.shape[-2] // 3),
+        )
     monkeypatch.setattr(A, "ROOM", 1 << 40 if "room" in request.param else 0)
     by_e = "e^x" in request.param
     monkeypatch.setattr(scores, "EXP", np.exp if by_e else np.exp2)
     monkeypatch.setattr(scores, "UNIT", 1.0 if by_e else exponentials.LOG2E)
     for name in ("KEEP_ALWAYS", "KEEP_SCORES"):
         monkeypatch.setattr(A, name, 1 << 40 if "whole" in request.param else 0)
-    for module, name, value in ((tiled, "ROWS", 8), (tiled, "COLUMNS", 16), (whole, "BLOCK", 300), (whole, "BIG", 300),
-                                (whole, "STRIP", 5)):
+    for module, name, value in (
+        (tiled, "ROWS", 8),
+        (tiled, "COLUMNS", 16),
+        (whole, "BLOCK", 300),
+        (whole, "BIG", 300),
+        (whole, "STRIP", 5),
+    ):
         monkeypatch.setattr(module, name, value)
     small = 3 if "pieces" in request.param else 1 << 20
     monkeypatch.setattr(pieces, "WIDE", 5)
@@ -35,13 +61,17 @@ def kernel(request, monkeypatch):
 
 
 def make_mask(kind, lead, t, s, dtype, rng):
-    return {"none": lambda: None,
-            "padding": lambda: rng.random((*lead[:1], *(1,) * (len(lead) - 1), 1, s)) > 0.3,
-            "boolean": lambda: rng.random((t, s)) > 0.3,
-            "blind rows": lambda: (rng.random((*lead, t, s)) > 0.3) & (np.arange(t) % 2 == 1)[:, None],
-            "float": lambda: rng.standard_normal((*lead[-1:], t, s)).astype(dtype),
-            "float with -inf": lambda: np.where(rng.random((t, s)) > 0.5, rng.standard_normal((t, s)), -np.inf).astype(dtype),
-            "float over keys": lambda: rng.standard_normal((1, s)).astype(dtype)}[kind]()
+    return {
+        "none": lambda: None,
+        "padding": lambda: rng.random((*lead[:1], *(1,) * (len(lead) - 1), 1, s)) > 0.3,
+        "boolean": lambda: rng.random((t, s)) > 0.3,
+        "blind rows": lambda: (rng.random((*lead, t, s)) > 0.3) & (np.arange(t) % 2 == 1)[:, None],
+        "float": lambda: rng.standard_normal((*lead[-1:], t, s)).astype(dtype),
+        "float with -inf": lambda: np.where(
+            rng.random((t, s)) > 0.5, rng.standard_normal((t, s)), -np.inf
+        ).astype(dtype),
+        "float over keys": lambda: rng.standard_normal((1, s)).astype(dtype),
+    }[kind]()
 
 
 def composite(g, q, k, v, mask, causal, scale, keep=1.0):
@@ -65,7 +95,13 @@ def composite(g, q, k, v, mask, causal, scale, keep=1.0):
         lead = len(shape) - mask.ndim
         dmask = ds.sum(axis=tuple(range(lead)))
         dmask = dmask.sum(axis=tuple(i for i, n in enumerate(mask.shape) if n == 1), keepdims=True)
-    return out, ds @ k * scale, ds.swapaxes(-1, -2) @ q * scale, (p * keep).swapaxes(-1, -2) @ g, dmask
+    return (
+        out,
+        ds @ k * scale,
+        ds.swapaxes(-1, -2) @ q * scale,
+        (p * keep).swapaxes(-1, -2) @ g,
+        dmask,
+    )
 
 
 def check(found, expected, dtype, size=1.0):
@@ -73,7 +109,12 @@ def check(found, expected, dtype, size=1.0):
         if b is not None:
             assert a.dtype == dtype and a.shape == b.shape
             assert np.isfinite(a).all()
-            np.testing.assert_allclose(a, b, rtol=0, atol=(3e-5 if dtype == np.float32 else 1e-12) * (np.abs(b).max() + size))
+            np.testing.assert_allclose(
+                a,
+                b,
+                rtol=0,
+                atol=(3e-5 if dtype == np.float32 else 1e-12) * (np.abs(b).max() + size),
+            )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -82,14 +123,19 @@ def test_equals_the_equation(kernel, kind, dtype):
     rng = np.random.default_rng(MASKS.index(kind))
     for lead, t, s, d, dv in SHAPES:
         for causal in (False, True):
-            for size in (1, 60):                    # 60: unshifted exponentials overflow, so the row maximum is taken
-                q, k, v, g = (rng.standard_normal((*lead, *x)).astype(dtype) for x in ((t, d), (s, d), (s, dv), (t, dv)))
+            for size in (1, 60):  # 60: unshifted exponentials overflow, so the row maximum is taken
+                q, k, v, g = (
+                    rng.standard_normal((*lead, *x)).astype(dtype)
+                    for x in ((t, d), (s, d), (s, dv), (t, dv))
+                )
                 q *= size
                 mask, scale = make_mask(kind, lead, t, s, dtype, rng), d**-0.5
                 with np.errstate(all="raise"):
                     out, saved = A.attention(q, k, v, scale=scale, mask=mask, causal=causal)
                     shape = None if mask is None or mask.dtype == bool else mask.shape
-                    found = A.attention_backward(g, out, q, k, v, saved, scale=scale, mask_shape=shape)
+                    found = A.attention_backward(
+                        g, out, q, k, v, saved, scale=scale, mask_shape=shape
+                    )
                 assert isinstance(saved.state, whole.Whole if kernel == "whole" else tiled.Tiled)
                 check((out, *found), composite(g, q, k, v, mask, causal, scale), dtype, size)
 
@@ -107,6 +153,7 @@ def test_dropout_keeps_what_it_is_told(kernel):
 @pytest.mark.parametrize("dropout", [False, True])
 def test_nothing_is_read_that_was_not_written(kernel, monkeypatch, dropout, dv):
     """Blocks of turned keys may be wider than they are, and of keys and values the shorter ones are filled up: with what?"""
+
     def full_of_large_numbers(shape, dtype):
         return np.full(shape, np.finfo(dtype).max, dtype)
 
@@ -118,17 +165,25 @@ def test_nothing_is_read_that_was_not_written(kernel, monkeypatch, dropout, dv):
     keep, keep_scale = (rng.random((2, 14, 14)) > 0.3, 1 / 0.7) if dropout else (None, 1.0)
     with np.errstate(over="raise", invalid="raise"):
         out, saved = A.attention(q, k, v, scale=0.4, keep=keep, keep_scale=keep_scale)
-        found = A.attention_backward(g, out, q, k, v, saved, scale=0.4, keep=keep, keep_scale=keep_scale)
-    check((out, *found), composite(g, q, k, v, None, False, 0.4, 1.0 if keep is None else keep / 0.7), np.float64)
+        found = A.attention_backward(
+            g, out, q, k, v, saved, scale=0.4, keep=keep, keep_scale=keep_scale
+        )
+    check(
+        (out, *found),
+        composite(g, q, k, v, None, False, 0.4, 1.0 if keep is None else keep / 0.7),
+        np.float64,
+    )
 
 
 def test_weights_are_the_softmax(kernel):
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((2, 2, 19, 8))
-    out, _ = A.attention(q, k, np.eye(19)[None].repeat(2, 0), scale=0.3, causal=True, mask=np.arange(19) > 1)
+    out, _ = A.attention(
+        q, k, np.eye(19)[None].repeat(2, 0), scale=0.3, causal=True, mask=np.arange(19) > 1
+    )
     weights = A.attention_weights(q, k, scale=0.3, causal=True, mask=np.arange(19) > 1)
     np.testing.assert_allclose(weights, out, atol=1e-13)
-    assert (out[:, :2] == 0).all()                  # the first two rows may look only at what is masked
+    assert (out[:, :2] == 0).all()  # the first two rows may look only at what is masked
 
 
 @pytest.mark.parametrize("size", [3e3, 3e4, 3e8])
@@ -142,13 +197,20 @@ def test_weights_of_large_scores_add_up_to_one(kernel, size):
 def test_reads_strided_views_and_writes_into_them(kernel):
     rng = np.random.default_rng(0)
     b, t, h, d = 2, 21, 3, 4
-    packed, g = rng.standard_normal((b, t, 3, h, d)).astype("f"), rng.standard_normal((b, t, h, d)).astype("f").swapaxes(1, 2)
+    packed, g = (
+        rng.standard_normal((b, t, 3, h, d)).astype("f"),
+        rng.standard_normal((b, t, h, d)).astype("f").swapaxes(1, 2),
+    )
     q, k, v = packed.transpose(2, 0, 3, 1, 4)
     into, dpacked = np.full((b, t, h, d), np.nan, "f"), np.full_like(packed, np.nan)
     dq, dk, dv = dpacked.transpose(2, 0, 3, 1, 4)
     out, saved = A.attention(q, k, v, scale=0.5, out=into.swapaxes(1, 2))
     A.attention_backward(g, out, q, k, v, saved, scale=0.5, dq=dq, dk=dk, dv=dv)
-    check((into.swapaxes(1, 2), *dpacked.transpose(2, 0, 3, 1, 4)), composite(g, q, k, v, None, False, 0.5)[:4], np.float32)
+    check(
+        (into.swapaxes(1, 2), *dpacked.transpose(2, 0, 3, 1, 4)),
+        composite(g, q, k, v, None, False, 0.5)[:4],
+        np.float32,
+    )
 
 
 @pytest.mark.parametrize("lead, shared", [((3, 5), (3, 1, 13, 4)), ((), (1, 4))])
@@ -157,7 +219,11 @@ def test_keys_shared_by_broadcasting(kernel, lead, shared):
     q, g = rng.standard_normal((2, *lead, 11, 4))
     k, v = (np.broadcast_to(x, (*lead, 13, 4)) for x in rng.standard_normal((2, *shared)))
     out, saved = A.attention(q, k, v, scale=0.5)
-    check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, None, False, 0.5), np.float64)
+    check(
+        (out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)),
+        composite(g, q, k, v, None, False, 0.5),
+        np.float64,
+    )
 
 
 @pytest.mark.parametrize("t, s, dv", [(0, 3, 4), (3, 0, 4), (3, 5, 0)])
@@ -165,7 +231,12 @@ def test_nothing_to_compute(kernel, t, s, dv):
     q, k, v = np.ones((2, t, 4), "f"), np.ones((2, s, 4), "f"), np.ones((2, s, dv), "f")
     out, saved = A.attention(q, k, v, scale=1.0)
     weights = A.attention_weights(q, k, scale=1.0)
-    assert out.shape == (2, t, dv) and (out == 0).all() and weights.shape == (2, t, s) and out.dtype == weights.dtype == np.float32
+    assert (
+        out.shape == (2, t, dv)
+        and (out == 0).all()
+        and weights.shape == (2, t, s)
+        and out.dtype == weights.dtype == np.float32
+    )
     for x, dx in zip((q, k, v), A.attention_backward(out, out, q, k, v, saved, scale=1.0)):
         assert dx.shape == x.shape and (dx == 0).all()
 
@@ -176,7 +247,11 @@ def test_a_hidden_score_that_overflows_does_no_harm(kernel):
     k[:, 15:] *= 1e4
     mask = np.arange(20) < 15
     out, saved = A.attention(q, k, v, scale=0.5, mask=mask)
-    check((out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)), composite(g, q, k, v, mask, False, 0.5), np.float32)
+    check(
+        (out, *A.attention_backward(g, out, q, k, v, saved, scale=0.5)),
+        composite(g, q, k, v, mask, False, 0.5),
+        np.float32,
+    )
 
 
 def test_a_hidden_score_that_is_no_number_does_no_harm(kernel):
@@ -205,7 +280,7 @@ def test_what_all_keys_share_drops_out_of_the_gradient(kernel):
     """Over the keys the gradients of the scores sum to 0; not so if backward rounds scores of 1e3 otherwise than forward."""
     rng = np.random.default_rng(0)
     q, k, v, g = (rng.standard_normal((2, 40, 32)).astype("f") for _ in range(4))
-    q[0] *= 1e-4                                    # of small scores no maximum is subtracted
+    q[0] *= 1e-4  # of small scores no maximum is subtracted
     k += 1000
     out, saved = A.attention(q, k, v, scale=32**-0.5)
     found = out, *A.attention_backward(g, out, q, k, v, saved, scale=32**-0.5)[:3]
@@ -236,7 +311,9 @@ def test_threads_change_rounding_at_most_and_results_repeat(kernel):
 def test_the_choice_of_kernel_bounds_what_is_kept():
     q = np.ones((1, 8, 1024, 4), "f")
     assert isinstance(A.attention(q, q, q, scale=1.0)[1].state, tiled.Tiled)
-    assert isinstance(A.attention(q[:, :, :128], q[:, :, :128], q[:, :, :128], scale=1.0)[1].state, whole.Whole)
+    assert isinstance(
+        A.attention(q[:, :, :128], q[:, :, :128], q[:, :, :128], scale=1.0)[1].state, whole.Whole
+    )
     *state, kept = A.attention(q, q, q, scale=1.0)[1].state
     assert sum(x.nbytes for x in state) < 8 * 1024 * 8
     assert 0 < sum(x.nbytes for x in kept.values()) <= A.ROOM - 4 * q.nbytes
@@ -244,8 +321,17 @@ def test_the_choice_of_kernel_bounds_what_is_kept():
     assert sum(x.nbytes for x in state) < 8 * 1024 * 8 and not kept
 
 
-@pytest.mark.parametrize("room, kept", [(0, []), (50, []), (127, [(0, 16)]), (128, [(0, 0)]), (300, [(0, 0), (0, 16), (16, 16)]),
-                                        (600, [(0, 0), (0, 16), (8, 0), (8, 16), (16, 0), (16, 16)])])
+@pytest.mark.parametrize(
+    "room, kept",
+    [
+        (0, []),
+        (50, []),
+        (127, [(0, 16)]),
+        (128, [(0, 0)]),
+        (300, [(0, 0), (0, 16), (16, 16)]),
+        (600, [(0, 0), (0, 16), (8, 0), (8, 16), (16, 0), (16, 16)]),
+    ],
+)
 def test_tiles_are_kept_while_there_is_room(monkeypatch, room, kept):
     """20 rows and 30 columns make tiles of 8, 8 and 4 rows and 16 and 14 columns."""
     monkeypatch.setattr(tiled, "ROWS", 8)
@@ -255,13 +341,21 @@ def test_tiles_are_kept_while_there_is_room(monkeypatch, room, kept):
     out, mask = np.empty_like(q), scores.Mask(None, False, (2, 20, 30), q.dtype)
     state = tiled.forward(q, k, v, mask, 0.5, None, 1.0, out, 2 * room)
     assert sorted(state.kept) == [((head,), *at) for head in (0, 1) for at in kept]
-    for _ in range(2):                              # a retained graph goes backward again
+    for _ in range(2):  # a retained graph goes backward again
         found = A.attention_backward(g, out, q, k, v, A.Saved(state, mask), scale=0.5)
         check((out, *found), composite(g, q, k, v, None, False, 0.5), np.float64)
 
 
-@pytest.mark.parametrize("heads, length, recorded, room", [(8, 4096, True, 0), (8, 8192, True, 0), (8, 1024, True, 6 << 20),
-                                                           (1, 4096, True, 7 << 20), (8, 1024, False, 0)])
+@pytest.mark.parametrize(
+    "heads, length, recorded, room",
+    [
+        (8, 4096, True, 0),
+        (8, 8192, True, 0),
+        (8, 1024, True, 6 << 20),
+        (1, 4096, True, 7 << 20),
+        (8, 1024, False, 0),
+    ],
+)
 def test_weights_take_what_results_and_gradients_leave(monkeypatch, heads, length, recorded, room):
     q = np.broadcast_to(np.float32(0), (heads, length, 64))
     monkeypatch.setattr(tiled, "forward", lambda *args: args[-1])
@@ -278,13 +372,26 @@ def test_blocks_cover_every_item_once(lead, most):
     assert (seen == 1).all()
 
 
-@pytest.mark.parametrize("heads, rows, columns, causal, expected", [
-    (4096, 64, 64, False, whole.Whole),             # short: however many heads there are, tiles would take longer
-    (512, 362, 362, False, whole.Whole), (512, 363, 363, False, tiled.Tiled), (64, 363, 363, False, whole.Whole),
-    (8, 724, 724, False, whole.Whole), (8, 725, 725, False, tiled.Tiled),
-    (8, 961, 961, True, whole.Whole), (8, 962, 962, True, tiled.Tiled),         # half of the scores and half a strip
-    (512, 1, 4096, True, whole.Whole),              # one token more, with a cache
-])
+@pytest.mark.parametrize(
+    "heads, rows, columns, causal, expected",
+    [
+        (
+            4096,
+            64,
+            64,
+            False,
+            whole.Whole,
+        ),  # short: however many heads there are, tiles would take longer
+        (512, 362, 362, False, whole.Whole),
+        (512, 363, 363, False, tiled.Tiled),
+        (64, 363, 363, False, whole.Whole),
+        (8, 724, 724, False, whole.Whole),
+        (8, 725, 725, False, tiled.Tiled),
+        (8, 961, 961, True, whole.Whole),
+        (8, 962, 962, True, tiled.Tiled),  # half of the scores and half a strip
+        (512, 1, 4096, True, whole.Whole),  # one token more, with a cache
+    ],
+)
 def test_which_kernel_runs(heads, rows, columns, causal, expected):
     q, k = (np.broadcast_to(np.float32(0), (heads, n, 1)) for n in (rows, columns))
     with pytest.MonkeyPatch.context() as patch:
@@ -294,13 +401,27 @@ def test_which_kernel_runs(heads, rows, columns, causal, expected):
     assert saved.state == expected.__module__
 
 
-@pytest.mark.parametrize("batch, heads, length, depth, projected, expected", [
-    (1, 4, 256, 16, True, False),           # one sequence: its projections are left to the matrix library's threads
-    (2, 8, 190, 8, True, False), (2, 8, 192, 8, True, True),                    # 380 rows in all, and 384
-    (1, 4, 256, 8, True, True),             # so narrow that the library's threads do not run
-    (1, 4, 256, 16, False, True),           # heads that no projection has made
-    (1, 1, 256, 64, True, False)])          # few scores
-def test_heads_are_shared_out_unless_the_matrix_library_is_at_work(batch, heads, length, depth, projected, expected):
+@pytest.mark.parametrize(
+    "batch, heads, length, depth, projected, expected",
+    [
+        (
+            1,
+            4,
+            256,
+            16,
+            True,
+            False,
+        ),  # one sequence: its projections are left to the matrix library's threads
+        (2, 8, 190, 8, True, False),
+        (2, 8, 192, 8, True, True),  # 380 rows in all, and 384
+        (1, 4, 256, 8, True, True),  # so narrow that the library's threads do not run
+        (1, 4, 256, 16, False, True),  # heads that no projection has made
+        (1, 1, 256, 64, True, False),
+    ],
+)  # few scores
+def test_heads_are_shared_out_unless_the_matrix_library_is_at_work(
+    batch, heads, length, depth, projected, expected
+):
     shape = (batch, length, heads, depth) if projected else (batch, heads, length, depth)
     q = np.zeros(shape, np.float32)
     q = q.swapaxes(1, 2) if projected else q

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tinygrad_attn import threads
-from tinygrad_attn.kernels import linear, memory, pieces
+from tinygrad_attn.fast import threads
+from tinygrad_attn.fast.kernels import linear, memory, pieces
 
 LENGTHS = st.integers(1, 70)
 
@@ -23,7 +23,9 @@ def small(cuts):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_cuts", lambda: cuts), ("MOST", 6000), ("WIDE", 32), ("FEW", 2)):
             patch.setattr(pieces, name, value)
-        patch.setattr(linear, "TINY", 1000)             # smaller layers are not even asked whether they are thin
+        patch.setattr(
+            linear, "TINY", 1000
+        )  # smaller layers are not even asked whether they are thin
         pieces._rows.cache_clear()
         yield
     pieces._rows.cache_clear()
@@ -34,9 +36,18 @@ def numbers(rows, columns, dtype, columns_first=False):
     return np.asfortranarray(x) if columns_first else x
 
 
-@given(cuts=st.booleans(), height=LENGTHS, width=LENGTHS, shown=LENGTHS, depth=st.sampled_from([1, 5, 32, 33, 64]),
-       dtype=st.sampled_from(["f4", "f8"]), columns_first=st.booleans())
-def test_a_product_with_turned_blocks_or_with_their_first_columns(cuts, height, width, shown, depth, dtype, columns_first):
+@given(
+    cuts=st.booleans(),
+    height=LENGTHS,
+    width=LENGTHS,
+    shown=LENGTHS,
+    depth=st.sampled_from([1, 5, 32, 33, 64]),
+    dtype=st.sampled_from(["f4", "f8"]),
+    columns_first=st.booleans(),
+)
+def test_a_product_with_turned_blocks_or_with_their_first_columns(
+    cuts, height, width, shown, depth, dtype, columns_first
+):
     a, x = numbers(height, depth, dtype, columns_first), numbers(width, depth, dtype)
     for n in (width, min(shown, width)):
         out = np.full((height, n), np.nan, dtype)
@@ -47,7 +58,13 @@ def test_a_product_with_turned_blocks_or_with_their_first_columns(cuts, height, 
         np.testing.assert_allclose(out, a @ x[:n].T, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
 
 
-@given(cuts=st.booleans(), height=LENGTHS, depth=LENGTHS, width=st.sampled_from([1, 31, 32, 64]), columns_first=st.booleans())
+@given(
+    cuts=st.booleans(),
+    height=LENGTHS,
+    depth=LENGTHS,
+    width=st.sampled_from([1, 31, 32, 64]),
+    columns_first=st.booleans(),
+)
 def test_a_product_with_a_matrix(cuts, height, depth, width, columns_first):
     a, b = numbers(height, depth, "f8", columns_first), memory.aligned(numbers(depth, width, "f8"))
     out = np.full((height, width), np.nan)
@@ -56,9 +73,18 @@ def test_a_product_with_a_matrix(cuts, height, depth, width, columns_first):
     np.testing.assert_allclose(out, a @ b, rtol=0, atol=1e-12)
 
 
-@given(cuts=st.booleans(), height=LENGTHS, width=LENGTHS, shown=LENGTHS, depth=st.sampled_from([5, 32, 33]), turned=st.booleans(),
-       pairs=st.sampled_from([(2,), (2, 3)]))
-def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(cuts, height, width, shown, depth, turned, pairs):
+@given(
+    cuts=st.booleans(),
+    height=LENGTHS,
+    width=LENGTHS,
+    shown=LENGTHS,
+    depth=st.sampled_from([5, 32, 33]),
+    turned=st.booleans(),
+    pairs=st.sampled_from([(2,), (2, 3)]),
+)
+def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(
+    cuts, height, width, shown, depth, turned, pairs
+):
     """Stacks of matrices, written to after they were cut up: as the buffers of a tile are."""
     rng, shown = np.random.default_rng(height), min(shown, width)
     a = np.empty((*pairs, height, depth)) if not turned else np.empty((*pairs, depth, height)).mT
@@ -75,17 +101,43 @@ def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(cuts, h
     assert np.isnan(room[..., height:, :]).all() and np.isnan(room[..., shown:]).all()
 
 
-@given(cuts=st.booleans(), rows=st.integers(1, 20), width=LENGTHS, out=LENGTHS, bias=st.booleans(), dtype=st.sampled_from(["f4", "f8"]),
-       columns_first=st.booleans(), wants=st.tuples(*[st.booleans()] * 3))
-@example(cuts=True, rows=5, width=60, out=40, bias=True, dtype="f8", columns_first=False, wants=(True, True, True))
+@given(
+    cuts=st.booleans(),
+    rows=st.integers(1, 20),
+    width=LENGTHS,
+    out=LENGTHS,
+    bias=st.booleans(),
+    dtype=st.sampled_from(["f4", "f8"]),
+    columns_first=st.booleans(),
+    wants=st.tuples(*[st.booleans()] * 3),
+)
+@example(
+    cuts=True,
+    rows=5,
+    width=60,
+    out=40,
+    bias=True,
+    dtype="f8",
+    columns_first=False,
+    wants=(True, True, True),
+)
 def test_linear_layers_of_few_rows(cuts, rows, width, out, bias, dtype, columns_first, wants):
-    x, g, weight = numbers(rows, width, dtype), numbers(rows, out, dtype), numbers(out, width, dtype, columns_first)
+    x, g, weight = (
+        numbers(rows, width, dtype),
+        numbers(rows, out, dtype),
+        numbers(out, width, dtype, columns_first),
+    )
     b = numbers(1, out, dtype)[0] if bias else None
     with small(cuts):
-        assert pieces.thin(rows, weight.size) == (cuts and 4 <= rows <= 17 and rows * weight.size > 6000)
+        assert pieces.thin(rows, weight.size) == (
+            cuts and 4 <= rows <= 17 and rows * weight.size > 6000
+        )
         y = linear.linear(x, weight, b)
         found = linear.linear_backward(g, x, weight, *wants)
-    expected = [e if wanted else None for e, wanted in zip((g @ weight, g.T @ x, g.sum(0)), wants, strict=True)]
+    expected = [
+        e if wanted else None
+        for e, wanted in zip((g @ weight, g.T @ x, g.sum(0)), wants, strict=True)
+    ]
     assert y.dtype == dtype and y.flags.c_contiguous
     for a, e in zip((y, *found), (x @ weight.T + (0 if b is None else b), *expected), strict=True):
         assert a is e is None or np.allclose(a, e, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
@@ -109,10 +161,16 @@ def test_pieces_stay_below_the_limit(monkeypatch, depth):
     monkeypatch.setattr(pieces, "np", Recording())
     for rows, columns in ((256, 512), (232, 488), (255, 511)):
         tile = np.ones((rows, columns), np.float32)
-        blocks = pieces.turn(np.ones((columns, depth + 1), np.float32), pieces.room(columns, depth + 1, tile.dtype))
+        blocks = pieces.turn(
+            np.ones((columns, depth + 1), np.float32), pieces.room(columns, depth + 1, tile.dtype)
+        )
         pieces.Product(np.ones((rows, depth + 1), np.float32), blocks, tile)()
-        pieces.Product(tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32))()
-        pieces.Product(tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32))()
+        pieces.Product(
+            tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32)
+        )()
+        pieces.Product(
+            tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32)
+        )()
     pieces._rows.cache_clear()
     assert len(sizes) > 9 and max(sizes) <= 1_000_000 and np.median(sizes) > 400_000
 
@@ -122,23 +180,47 @@ def test_rows_begin_at_a_cache_line(dtype):
     for shape in ((3,), (5, 7), (2, 3, 17), (4, 0), (0, 4), (300, 65)):
         x = memory.empty_rows(shape, np.dtype(dtype))
         assert x.shape == shape and x.dtype == dtype
-        starts = [x[i].__array_interface__["data"][0] for i in np.ndindex(x.shape[:-1])] if x.size and x.ndim > 1 else []
+        starts = (
+            [x[i].__array_interface__["data"][0] for i in np.ndindex(x.shape[:-1])]
+            if x.size and x.ndim > 1
+            else []
+        )
         assert all(start % memory.LINE == 0 for start in starts)
         x[...] = 1
     copy = memory.aligned(np.arange(12.0).reshape(3, 4).T)
     assert (copy == np.arange(12.0).reshape(3, 4).T).all() and copy.base is not None
 
 
-@pytest.mark.skipif(threads.blas_core() not in pieces.CORES, reason="needs OpenBLAS and AVX-512, to play an older processor")
+@pytest.mark.skipif(
+    threads.blas_core() not in pieces.CORES,
+    reason="needs OpenBLAS and AVX-512, to play an older processor",
+)
 def test_the_processor_decides():
-    code = "from tinygrad_attn.kernels import pieces; from tinygrad_attn.threads import blas_core; print(blas_core(), pieces._cuts())"
-    told = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, OPENBLAS_CORETYPE="Haswell"), capture_output=True, text=True)
+    code = "from tinygrad_attn.fast.kernels import pieces; from tinygrad_attn.fast.threads import blas_core; print(blas_core(), pieces._cuts())"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ, OPENBLAS_CORETYPE="Haswell"),
+        capture_output=True,
+        text=True,
+    )
     assert told.stdout.split() == ["Haswell", "False"] and pieces._cuts()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
-@pytest.mark.parametrize("shape, axes", [((300, 200), (1, 0)), ((513, 64), (1, 0)), ((63, 900), (1, 0)), ((5, 101, 131), (0, 2, 1)),
-                                         ((101, 5, 131), (2, 1, 0)), ((3, 4), (1, 0)), ((0, 4), (1, 0)), ((7,), (0,)), ((), ())])
+@pytest.mark.parametrize(
+    "shape, axes",
+    [
+        ((300, 200), (1, 0)),
+        ((513, 64), (1, 0)),
+        ((63, 900), (1, 0)),
+        ((5, 101, 131), (0, 2, 1)),
+        ((101, 5, 131), (2, 1, 0)),
+        ((3, 4), (1, 0)),
+        ((0, 4), (1, 0)),
+        ((7,), (0,)),
+        ((), ()),
+    ],
+)
 def test_a_turned_matrix_is_copied_row_by_row(shape, axes, dtype):
     x = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
     turned = x.transpose(axes)

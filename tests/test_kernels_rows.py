@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, threads
-from tinygrad_attn.kernels import choice as R
-from tinygrad_attn.kernels import dropout as D
-from tinygrad_attn.kernels import exponentials as E
-from tinygrad_attn.kernels import gelu as G
-from tinygrad_attn.kernels import linear as L
-from tinygrad_attn.kernels import norm as N
-from tinygrad_attn.kernels import rows
-from tinygrad_attn.kernels import softmax as S
-from tinygrad_attn.kernels.erf import erf
+from tinygrad_attn import Tensor
+from tinygrad_attn.fast import threads
+from tinygrad_attn.fast.kernels import choice as R
+from tinygrad_attn.fast.kernels import dropout as D
+from tinygrad_attn.fast.kernels import exponentials as E
+from tinygrad_attn.fast.kernels import gelu as G
+from tinygrad_attn.fast.kernels import linear as L
+from tinygrad_attn.fast.kernels import norm as N
+from tinygrad_attn.fast.kernels import rows
+from tinygrad_attn.fast.kernels import softmax as S
+from tinygrad_attn.fast.kernels.erf import erf
 
 
 @pytest.mark.parametrize("rows", [3, 3000])
@@ -28,6 +29,7 @@ def test_an_axis_is_a_whole_number_however_large_the_array(f, axis, rows):
     with pytest.raises(TypeError, match="integer"):
         f(Tensor(np.ones((rows, 2), np.float32)), axis)
 
+
 TOLERANCE = {"f": 2e-6, "d": 1e-13}
 
 
@@ -36,8 +38,17 @@ def small_blocks(request, monkeypatch):
     """Blocks of a few rows, and several threads for anything, so that small inputs take every path."""
     before = threads.get_num_threads()
     threads.set_num_threads(request.param)
-    for module, name, value in ((rows, "BIG", 40), (rows, "ALONE", 24), (rows, "SHARED", 16), (L, "BIG", 40), (L, "ROWS", 5),
-                                (L, "SMALL", 30), (L, "TINY", 10), (L, "SHORT", 8), (L, "STACKS", 40)):
+    for module, name, value in (
+        (rows, "BIG", 40),
+        (rows, "ALONE", 24),
+        (rows, "SHARED", 16),
+        (L, "BIG", 40),
+        (L, "ROWS", 5),
+        (L, "SMALL", 30),
+        (L, "TINY", 10),
+        (L, "SHORT", 8),
+        (L, "STACKS", 40),
+    ):
         monkeypatch.setattr(module, name, value)
     yield
     threads.set_num_threads(before)
@@ -46,7 +57,12 @@ def small_blocks(request, monkeypatch):
 def assert_close(found, expected, dtype, factor=1.0):
     found = np.asarray(found)
     assert found.dtype == dtype and found.shape == np.shape(expected)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=factor * TOLERANCE[dtype] * (1 + np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(
+        found,
+        expected,
+        rtol=0,
+        atol=factor * TOLERANCE[dtype] * (1 + np.abs(expected).max(initial=0)),
+    )
 
 
 def slope(f, x, g, h=1e-6):
@@ -61,7 +77,13 @@ def slope(f, x, g, h=1e-6):
 
 # ---- erf
 
-NUMBERS = np.concatenate([np.linspace(-7, 7, 4001), 10.0 ** np.linspace(-300, 1, 500), [0.0, -0.0, 0.46875, 1, 4, 6, 5.999999]])
+NUMBERS = np.concatenate(
+    [
+        np.linspace(-7, 7, 4001),
+        10.0 ** np.linspace(-300, 1, 500),
+        [0.0, -0.0, 0.46875, 1, 4, 6, 5.999999],
+    ]
+)
 
 
 def test_erf_in_float64_is_right_to_two_units_in_the_last_place():
@@ -82,7 +104,7 @@ def test_erf_in_float32():
     true = np.array([math.erf(v) for v in x])
     assert np.abs(y - true).max() < 2e-7
     normal = np.abs(true) > np.finfo("f").tiny
-    assert np.abs(y[normal] / true[normal] - 1).max() < 3e-7       # near zero too
+    assert np.abs(y[normal] / true[normal] - 1).max() < 3e-7  # near zero too
     assert erf(x.astype(np.float16)).dtype == np.float16
 
 
@@ -97,6 +119,7 @@ def test_erf_far_out(dtype):
 
 # ---- GELU
 
+
 def true_gelu(x, tanh):
     if tanh:
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -107,7 +130,11 @@ def true_gelu(x, tanh):
 def processor(request, monkeypatch):
     """With AVX-512 and without."""
     by_e = request.param == "e^x"
-    for name, value in (("BY_EXP", by_e), ("EXP", np.exp if by_e else np.exp2), ("UNIT", 1.0 if by_e else 1 / math.log(2))):
+    for name, value in (
+        ("BY_EXP", by_e),
+        ("EXP", np.exp if by_e else np.exp2),
+        ("UNIT", 1.0 if by_e else 1 / math.log(2)),
+    ):
         monkeypatch.setattr(G, name, value)
 
 
@@ -121,32 +148,56 @@ def test_gelu(processor, shape, dtype, tanh):
     assert_close(y, true_gelu(x.astype("d"), tanh), dtype)
     dx = G.gelu_backward(g, x, phi, tanh=tanh)
     assert dx.dtype == dtype
-    np.testing.assert_allclose(dx, slope(lambda x: true_gelu(x, tanh), x, g), atol=1e-5 if dtype == "f" else 1e-8)
+    np.testing.assert_allclose(
+        dx, slope(lambda x: true_gelu(x, tanh), x, g), atol=1e-5 if dtype == "f" else 1e-8
+    )
 
 
 @pytest.mark.parametrize("tanh", [False, True])
 @pytest.mark.parametrize("dtype", "fd")
 def test_gelu_far_out(processor, dtype, tanh):
-    far, vast = (1e15, 1e25) if dtype == "f" else (1e110, 1e200)        # the cubes overflow, and the squares
+    far, vast = (
+        (1e15, 1e25) if dtype == "f" else (1e110, 1e200)
+    )  # the cubes overflow, and the squares
     x = np.array([1e4, -1e4, 30, -30, 0, far, -far, vast, -vast], dtype)
     with np.errstate(all="raise"):
         y, phi = G.gelu(x, tanh=tanh)
         dx = G.gelu_backward(np.ones_like(x), x, phi, tanh=tanh)
     np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0, far, 0, vast, 0])
-    slopes = [np.nan, np.nan] if tanh else [1, 0]   # by the tanh formula NaN, as PyTorch's
+    slopes = [np.nan, np.nan] if tanh else [1, 0]  # by the tanh formula NaN, as PyTorch's
     np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5, 1, 0, *slopes], atol=1e-7)
 
 
 # ---- exponentials
 
-@pytest.mark.parametrize("loops, exponential, log1p", [
-    ({"exp": "X86_V4", "exp2": "X86_V4", "log": "X86_V4", "log1p": "X86_V4"}, np.exp2, True),
-    ({"exp": "FMA3__AVX2", "exp2": "baseline(SSE SSE2)", "log": "FMA3__AVX2", "log1p": "baseline(SSE SSE2)"}, np.exp, False),
-    ({"exp": "baseline(NEON)", "exp2": "baseline(NEON)"}, np.exp2, True),
-    ({}, np.exp2, True)])
-def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(monkeypatch, loops, exponential, log1p):
+
+@pytest.mark.parametrize(
+    "loops, exponential, log1p",
+    [
+        ({"exp": "X86_V4", "exp2": "X86_V4", "log": "X86_V4", "log1p": "X86_V4"}, np.exp2, True),
+        (
+            {
+                "exp": "FMA3__AVX2",
+                "exp2": "baseline(SSE SSE2)",
+                "log": "FMA3__AVX2",
+                "log1p": "baseline(SSE SSE2)",
+            },
+            np.exp,
+            False,
+        ),
+        ({"exp": "baseline(NEON)", "exp2": "baseline(NEON)"}, np.exp2, True),
+        ({}, np.exp2, True),
+    ],
+)
+def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(
+    monkeypatch, loops, exponential, log1p
+):
     def told(func_name, signature):
-        return {name: {"ff": {"current": loop}} for name, loop in loops.items() if re.search(func_name, name)}
+        return {
+            name: {"ff": {"current": loop}}
+            for name, loop in loops.items()
+            if re.search(func_name, name)
+        }
 
     with monkeypatch.context() as patch:
         patch.setattr(np.lib.introspect, "opt_func_info", told)
@@ -159,7 +210,9 @@ def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(monkeypatch, 
 @pytest.mark.parametrize("dtype", "fd")
 def test_log1p(monkeypatch, dtype, at_once):
     monkeypatch.setattr(E, "LOG1P", at_once)
-    x = np.concatenate([np.linspace(0, 1, 10_001), np.geomspace(1e-30, 1, 10_001), [np.nan]]).astype(dtype)
+    x = np.concatenate(
+        [np.linspace(0, 1, 10_001), np.geomspace(1e-30, 1, 10_001), [np.nan]]
+    ).astype(dtype)
     expected = np.log1p(x.astype(np.longdouble)).astype("d")
     found = E.log1p(x)
     assert found is x and found.dtype == dtype
@@ -168,8 +221,11 @@ def test_log1p(monkeypatch, dtype, at_once):
 
 # ---- ReLU
 
+
 @pytest.mark.parametrize("dtype", "efd")
-@pytest.mark.parametrize("shape", [(37,), (5, 3, 7), (0, 4), (256,), (257,), (40, 50), (7, 11, 401), (3, 100_003)])
+@pytest.mark.parametrize(
+    "shape", [(37,), (5, 3, 7), (0, 4), (256,), (257,), (40, 50), (7, 11, 401), (3, 100_003)]
+)
 def test_relu(shape, dtype):
     rng = np.random.default_rng(0)
     x, g = (np.asarray(rng.standard_normal(shape), dtype) for _ in range(2))
@@ -192,6 +248,7 @@ def test_relu_of_nan_and_of_negative_zero(n):
 
 # ---- where
 
+
 @pytest.mark.parametrize("dtype", "efd")
 def test_where_is_numpys(dtype):
     rng = np.random.default_rng(0)
@@ -200,15 +257,44 @@ def test_where_is_numpys(dtype):
     condition = rng.random((97, 101)) < 0.5
     assert condition.size >= R.MANY
     number = a.dtype.type
-    for c in (condition, condition.T.copy().T, np.broadcast_to(condition[:1], (97, 101)), condition[None]):
-        for x, y in ((a, b), (a, 0), (0.0, a), (a, -0.0), (-np.inf, a), (a, 2), (a, b[:, :1]), (a[:1], b), (a[0, 3], b), (number(0), b),
-                     (b, number(7)), (a, np.zeros((), dtype)), (a, b.astype("d")), (a, np.int8(3)), (np.arange(101), b), (a[None], b),
-                     (0, b.T.copy().T), (True, a), (a[::-1, ::-1], b), (0, 0), (1.5, 2), (np.float64(2), a),
-                     (number(0), np.zeros((), dtype)), (rng.standard_normal((2, 97, 101)).astype(dtype), b)):
+    for c in (
+        condition,
+        condition.T.copy().T,
+        np.broadcast_to(condition[:1], (97, 101)),
+        condition[None],
+    ):
+        for x, y in (
+            (a, b),
+            (a, 0),
+            (0.0, a),
+            (a, -0.0),
+            (-np.inf, a),
+            (a, 2),
+            (a, b[:, :1]),
+            (a[:1], b),
+            (a[0, 3], b),
+            (number(0), b),
+            (b, number(7)),
+            (a, np.zeros((), dtype)),
+            (a, b.astype("d")),
+            (a, np.int8(3)),
+            (np.arange(101), b),
+            (a[None], b),
+            (0, b.T.copy().T),
+            (True, a),
+            (a[::-1, ::-1], b),
+            (0, 0),
+            (1.5, 2),
+            (np.float64(2), a),
+            (number(0), np.zeros((), dtype)),
+            (rng.standard_normal((2, 97, 101)).astype(dtype), b),
+        ):
             expected, found = np.where(c, x, y), R.where(c, x, y)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
-            assert found.dtype == expected.dtype and not any(np.shares_memory(found, z) for z in (a, b))
+            assert found.dtype == expected.dtype and not any(
+                np.shares_memory(found, z) for z in (a, b)
+            )
     np.testing.assert_array_equal(R.where(condition[0], a, b), np.where(condition[0], a, b))
     np.testing.assert_array_equal(R.where(True, a, b), a)
     thirds = np.arange(97 * 101).reshape(97, 101) % 3
@@ -226,11 +312,14 @@ def test_where_of_many_numbers_is_differentiated_twice():
         np.testing.assert_array_equal(dx.numpy(), np.where(condition, g * 2 * x.numpy(), 0))
         np.testing.assert_array_equal(dy.numpy(), np.where(condition, 0, g))
     finite = np.where(np.isinf(g), 0, g)
-    dx, = ta.grad(np.where(condition, x * x, y), x, finite, create_graph=True)
-    np.testing.assert_allclose(ta.grad(dx, x, np.ones_like(g))[0].numpy(), np.where(condition, 2 * finite, 0))
+    (dx,) = ta.grad(np.where(condition, x * x, y), x, finite, create_graph=True)
+    np.testing.assert_allclose(
+        ta.grad(dx, x, np.ones_like(g))[0].numpy(), np.where(condition, 2 * finite, 0)
+    )
 
 
 # ---- normalisation
+
 
 def true_norm(x, weight, bias, center, eps=1e-5):
     h = x - x.mean(-1, keepdims=True) if center else x
@@ -248,7 +337,12 @@ def test_norm(shape, dtype, center):
         y, saved = N.norm(x, weight, bias, eps=1e-5, center=center)
         assert_close(y, true_norm(x.astype("d"), weight, bias, center), dtype, 5)
         dx, dweight, dbias = N.norm_backward(g, x, weight, saved, True, True)
-        assert_close(dx, slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g), dtype, 20 if dtype == "f" else 1e6)
+        assert_close(
+            dx,
+            slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g),
+            dtype,
+            20 if dtype == "f" else 1e6,
+        )
         assert_close(dweight, (g * true_norm(x.astype("d"), None, None, center)).sum(0), dtype, 10)
         assert_close(dbias, g.astype("d").sum(0), dtype, 10)
     assert N.norm_backward(g, x, weight, saved)[1:] == (None, None)
@@ -258,12 +352,19 @@ def test_norm_of_equal_numbers_is_zero_and_keeps_its_precision_far_from_zero():
     rng = np.random.default_rng(0)
     assert (N.norm(np.full((2, 8), 3.0), None, None, eps=1e-5)[0] == 0).all()
     x = (1000 + rng.standard_normal((9, 64))).astype("f")
-    np.testing.assert_allclose(N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=1e-3)
-    x = (1e4 + rng.standard_normal((2, 300_000))).astype("f")                   # a product with 1/n would lose the mean's fifth digit
-    np.testing.assert_allclose(N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=3e-3)
+    np.testing.assert_allclose(
+        N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=1e-3
+    )
+    x = (1e4 + rng.standard_normal((2, 300_000))).astype(
+        "f"
+    )  # a product with 1/n would lose the mean's fifth digit
+    np.testing.assert_allclose(
+        N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=3e-3
+    )
 
 
 # ---- softmax and cross-entropy
+
 
 def true_softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
@@ -283,8 +384,17 @@ def test_softmax_and_its_logarithm(shape, dtype):
         assert_close(y, p, dtype)
         assert_close(dx, p * (g - (g * p).sum(-1, keepdims=True)), dtype, 5 * size)
         with np.errstate(divide="ignore"):
-            assert_close(log, x - x.max(-1, keepdims=True, initial=-np.inf) - np.log(
-                np.exp(x.astype("d") - x.max(-1, keepdims=True, initial=-np.inf)).sum(-1, keepdims=True)), dtype)
+            assert_close(
+                log,
+                x
+                - x.max(-1, keepdims=True, initial=-np.inf)
+                - np.log(
+                    np.exp(x.astype("d") - x.max(-1, keepdims=True, initial=-np.inf)).sum(
+                        -1, keepdims=True
+                    )
+                ),
+                dtype,
+            )
         assert_close(dlog, g - p * g.sum(-1, keepdims=True), dtype, 50 * size)
 
 
@@ -296,11 +406,18 @@ def dtype_scale(dtype, size):
 @pytest.mark.parametrize("shape", [(1, 1), (7, 1), (5, 3), (40, 65), (3, 1023), (3, 1024), (0, 4)])
 def test_row_maxima_are_numpys(shape, dtype):
     rng = np.random.default_rng(0)
-    x = rng.integers(-3, 4, shape).astype(dtype)                    # with ties
+    x = rng.integers(-3, 4, shape).astype(dtype)  # with ties
     x[x == -3] = -np.inf
-    for array in (x, x[1:], np.where(rng.random(shape) < 0.1, np.nan, x).astype(dtype), np.full(shape, -np.inf, dtype)):
+    for array in (
+        x,
+        x[1:],
+        np.where(rng.random(shape) < 0.1, np.nan, x).astype(dtype),
+        np.full(shape, -np.inf, dtype),
+    ):
         top = rows.row_max(array)
-        assert top.dtype == array.dtype and np.array_equal(top, array.max(-1, keepdims=True), equal_nan=True)
+        assert top.dtype == array.dtype and np.array_equal(
+            top, array.max(-1, keepdims=True), equal_nan=True
+        )
 
 
 @pytest.mark.parametrize("dtype", ["f", "d"])
@@ -311,7 +428,9 @@ def test_softmax_of_rows_far_from_zero_and_apart(dtype):
     for part in (x, x[:1], x[1:2], x[2:4], x[4:5], x[5:]):
         assert_close(S.softmax(part), true_softmax(part.astype("d")), dtype)
     apart = np.array([[-30.0, -103.0], [-7.5, -100.0], [30.0, -50.0]], dtype)
-    assert np.allclose(np.log(S.softmax(apart)[:, 1]), [-73, -92.5, -80], rtol=1e-3), "what is small is not lost"
+    assert np.allclose(np.log(S.softmax(apart)[:, 1]), [-73, -92.5, -80], rtol=1e-3), (
+        "what is small is not lost"
+    )
     assert (S.softmax(np.linspace(-200, 200, 401, dtype=dtype)[:, None]) == 1).all()
 
 
@@ -332,7 +451,7 @@ def test_cross_entropy(dtype, smoothing, weighted):
         loss = (1 - smoothing) * minus[np.arange(11), target] + smoothing * minus.mean(-1)
         return np.where(target == -1, 0, loss)
 
-    x[7] = np.inf                                   # an ignored row may hold anything
+    x[7] = np.inf  # an ignored row may hold anything
     loss, lse = S.cross_entropy(x, labels, weight, **settings)
     dx = S.cross_entropy_backward(g, x, labels, lse, weight, **settings)
     x[7] = 0
@@ -346,31 +465,74 @@ def test_cross_entropy_far_out():
     x = np.array([[1000.0, 0, -1000], [0, -np.inf, 0]])
     loss, lse = S.cross_entropy(x, np.array([1, 0]))
     np.testing.assert_allclose(loss, [1000, math.log(2)])
-    np.testing.assert_allclose(S.cross_entropy_backward(np.ones(2), x, np.array([1, 0]), lse), [[1, -1, 0], [-0.5, 0, 0.5]])
+    np.testing.assert_allclose(
+        S.cross_entropy_backward(np.ones(2), x, np.array([1, 0]), lse), [[1, -1, 0], [-0.5, 0, 0.5]]
+    )
 
 
 # ---- linear
 
+
 @pytest.mark.parametrize("dtype", "fd")
-@pytest.mark.parametrize("a, b", [
-    ((3,), (3,)), ((3,), (3, 4)), ((5, 3), (3,)), ((1, 1), (1, 1)), ((7, 3), (3, 5)), ((4, 3), (3, 5)), ((2, 3), (3, 1)), ((0, 3), (3, 4)),
-    ((6, 0), (0, 4)), ((9, 3), (3, 0)), ((2, 7, 3), (3, 5)), ((2, 4, 7, 3), (4, 3, 5)), ((3, 1, 7, 3), (4, 3, 5)),
-    ((2, 1, 7, 3), (1, 4, 3, 5)), ((7, 3), (4, 3, 5)), ((1, 1, 7, 3), (1, 1, 3, 5)), ((3, 0, 3), (3, 3, 5)),
-    ((1, 5, 7, 3), (5, 3, 4)), ((5, 1), (1, 4)), ((0, 1), (1, 3)), ((3, 5, 1), (3, 1, 4)), ((2, 1, 5, 1), (3, 1, 4)), ((5, 1), (3, 1, 4)),
-    ((3, 5, 1), (1, 4))], ids=str)
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ((3,), (3,)),
+        ((3,), (3, 4)),
+        ((5, 3), (3,)),
+        ((1, 1), (1, 1)),
+        ((7, 3), (3, 5)),
+        ((4, 3), (3, 5)),
+        ((2, 3), (3, 1)),
+        ((0, 3), (3, 4)),
+        ((6, 0), (0, 4)),
+        ((9, 3), (3, 0)),
+        ((2, 7, 3), (3, 5)),
+        ((2, 4, 7, 3), (4, 3, 5)),
+        ((3, 1, 7, 3), (4, 3, 5)),
+        ((2, 1, 7, 3), (1, 4, 3, 5)),
+        ((7, 3), (4, 3, 5)),
+        ((1, 1, 7, 3), (1, 1, 3, 5)),
+        ((3, 0, 3), (3, 3, 5)),
+        ((1, 5, 7, 3), (5, 3, 4)),
+        ((5, 1), (1, 4)),
+        ((0, 1), (1, 3)),
+        ((3, 5, 1), (3, 1, 4)),
+        ((2, 1, 5, 1), (3, 1, 4)),
+        ((5, 1), (3, 1, 4)),
+        ((3, 5, 1), (1, 4)),
+    ],
+    ids=str,
+)
 def test_product_is_numpys(a, b, dtype):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(a).astype(dtype), rng.standard_normal(b).astype(dtype)
     assert_close(L.product(x, y), x.astype("d") @ y, dtype)
     if x.ndim > 1:
-        turned = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)      # as x^T in a gradient by weights
+        turned = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(
+            -1, -2
+        )  # as x^T in a gradient by weights
         assert_close(L.product(turned, y), x.astype("d") @ y, dtype)
         assert_close(L.product(np.repeat(x, 2, axis=-1)[..., ::2], y), x.astype("d") @ y, dtype)
-        assert_close(L.product(np.broadcast_to(x[..., :1, :], x.shape), y), np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y, dtype)
+        assert_close(
+            L.product(np.broadcast_to(x[..., :1, :], x.shape), y),
+            np.broadcast_to(x[..., :1, :], x.shape).astype("d") @ y,
+            dtype,
+        )
 
 
-@pytest.mark.parametrize("a, b", [((1, 1), (1, 3)), ((3, 1), (1, 1)), ((1, 1), (1, 1)), ((3, 1), (1, 3)), ((1, 3), (3, 1)),
-                                  ((20, 1), (1, 1)), ((1, 1), (1, 20))])
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ((1, 1), (1, 3)),
+        ((3, 1), (1, 1)),
+        ((1, 1), (1, 1)),
+        ((3, 1), (1, 3)),
+        ((1, 3), (3, 1)),
+        ((20, 1), (1, 1)),
+        ((1, 1), (1, 20)),
+    ],
+)
 @pytest.mark.parametrize("dtype", "fd")
 def test_zero_times_nan_is_nan_also_where_one_factor_is_a_single_number(a, b, dtype):
     """NumPy's `dot` returns zeros for a single 0, whatever the other matrix holds."""
@@ -379,7 +541,9 @@ def test_zero_times_nan_is_nan_also_where_one_factor_is_a_single_number(a, b, dt
         assert np.isnan(L.product(x, y)).all()
         assert np.isnan(L.linear(x, y.T, None)).all()
         assert np.isnan(L.linear_backward(x, np.ones((len(x), y.shape[1]), dtype), y)[0]).all()
-        assert np.isnan(L.linear_backward(x.T, y, np.ones((len(x), y.shape[1]), dtype), False, True)[1]).all()
+        assert np.isnan(
+            L.linear_backward(x.T, y, np.ones((len(x), y.shape[1]), dtype), False, True)[1]
+        ).all()
     with np.errstate(invalid="ignore"):
         assert np.isnan(L.product(zeros[0], np.full(b, np.inf, dtype))).all()
 
@@ -388,9 +552,16 @@ def test_product_of_other_numbers_and_shapes_that_do_not_fit():
     x = np.arange(21).reshape(7, 3)
     assert np.array_equal(L.product(x, x.T), x @ x.T) and L.product(x, x.T).dtype == x.dtype
     assert L.product(x.astype("f"), x.T.astype("d")).dtype == np.float64
-    for column, row in ((x[:, :1], x[:1]), (x[:, :1] > 6, x[:1] > 1), (x[:, :1].astype("f"), x[:1].astype("d")),
-                        (x[None, :, :1], x[:1] > 1)):
-        assert np.array_equal(L.product(column, row), column @ row) and L.product(column, row).dtype == (column @ row).dtype
+    for column, row in (
+        (x[:, :1], x[:1]),
+        (x[:, :1] > 6, x[:1] > 1),
+        (x[:, :1].astype("f"), x[:1].astype("d")),
+        (x[None, :, :1], x[:1] > 1),
+    ):
+        assert (
+            np.array_equal(L.product(column, row), column @ row)
+            and L.product(column, row).dtype == (column @ row).dtype
+        )
     for column in (x[:, :1], x[None, :, :1]):
         with pytest.raises(ValueError):
             L.product(column, x)
@@ -399,7 +570,9 @@ def test_product_of_other_numbers_and_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match="shape mismatch|core dimension|broadcast"):
         L.product(np.ones((2, 7, 3)), np.ones((3, 3, 5)))
     for left, right in ((2, Tensor(x)), (Tensor(x), 2.5), (np.float64(2), Tensor(np.ones((3, 3))))):
-        with pytest.raises(ValueError, match=r"A number has no rows or columns: multiply with \* instead of @"):
+        with pytest.raises(
+            ValueError, match=r"A number has no rows or columns: multiply with \* instead of @"
+        ):
             left @ right
 
 
@@ -411,7 +584,11 @@ def test_linear(m, i, o, dtype):
     assert_close(L.linear(x, w, b), x.astype("d") @ w.T + b, dtype)
     assert_close(L.linear(x, w, None), x.astype("d") @ w.T, dtype)
     dx, dw, db = L.linear_backward(g, x, w, True, True, True)
-    for found, expected in ((dx, g.astype("d") @ w), (dw, g.astype("d").T @ x), (db, g.astype("d").sum(0))):
+    for found, expected in (
+        (dx, g.astype("d") @ w),
+        (dw, g.astype("d").T @ x),
+        (db, g.astype("d").sum(0)),
+    ):
         assert_close(found, expected, dtype)
     assert L.linear_backward(g, x, w, False, False, False) == (None, None, None)
     assert L.linear_backward(g, x, w, False, True, False)[1].shape == w.shape
@@ -420,10 +597,14 @@ def test_linear(m, i, o, dtype):
 @pytest.mark.parametrize("number", [2, 3, 5])
 @pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=3)))
 def test_the_gradients_of_linear_laid_end_to_end_and_shared_out(wanted, number):
-    rng = np.random.default_rng([number, *wanted])      # other numbers each time: freed memory may still hold the right ones of before
+    rng = np.random.default_rng(
+        [number, *wanted]
+    )  # other numbers each time: freed memory may still hold the right ones of before
     x, w, g = (rng.standard_normal(s) for s in ((17, 6), (11, 6), (17, 11)))
     threads.set_num_threads(number)
-    for want, found, expected in zip(wanted, L.linear_backward(g, x, w, *wanted), (g @ w, g.T @ x, g.sum(0)), strict=True):
+    for want, found, expected in zip(
+        wanted, L.linear_backward(g, x, w, *wanted), (g @ w, g.T @ x, g.sum(0)), strict=True
+    ):
         if want:
             np.testing.assert_allclose(found, expected, atol=1e-13)
         else:
@@ -436,7 +617,13 @@ def test_results_repeat():
     runs = []
     for _ in range(3):
         y, saved = N.norm(x, None, None, eps=1e-5)
-        runs.append((y, *N.norm_backward(g, x, None, saved, True, True), *L.linear_backward(g, x, x[:9].copy(), True, True, True)))
+        runs.append(
+            (
+                y,
+                *N.norm_backward(g, x, None, saved, True, True),
+                *L.linear_backward(g, x, x[:9].copy(), True, True, True),
+            )
+        )
     for again in runs[1:]:
         for a, b in zip(runs[0], again, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -450,7 +637,9 @@ def test_dropout_in_blocks_is_bit_equal_to_the_equation(dtype):
     for view in (lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1]):
         y = D.dropout(view(x), view(keep), 0.3)
         assert y.dtype == dtype
-        assert np.argsort(y.strides).tolist() == np.argsort(np.abs(view(x).strides)).tolist()       # the next dropout draws in that order
+        assert (
+            np.argsort(y.strides).tolist() == np.argsort(np.abs(view(x).strides)).tolist()
+        )  # the next dropout draws in that order
         np.testing.assert_array_equal(y, view(expected))
     assert not D.dropout(x, np.zeros_like(keep), 1.0).any()
 
@@ -460,11 +649,19 @@ def test_wide_rows_and_the_buffer_of_numpy_afterwards():
     for width in (159, 160, 170, 4096, 4097):
         x, seen, few = rng.standard_normal((60, width)), set(), set()
         rows.by_rows(lambda s, seen=seen: seen.add(np.getbufsize()), 60, width)
-        rows.by_rows(lambda s, seen=few: seen.add(np.getbufsize()), 1, width)       # two calls would cost more than they bring
-        assert seen == {width // 16 * 16 if 160 <= width <= 4096 else 8192} and few == {np.getbufsize()} == {8192}
+        rows.by_rows(
+            lambda s, seen=few: seen.add(np.getbufsize()), 1, width
+        )  # two calls would cost more than they bring
+        assert seen == {width // 16 * 16 if 160 <= width <= 4096 else 8192} and few == {
+            np.getbufsize()
+        } == {8192}
         e = np.exp(x - x.max(-1, keepdims=True))
         assert_close(S.softmax(x), e / e.sum(-1, keepdims=True), "d")
-        assert_close(N.norm(x, None, None, eps=0.0)[0], (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), "d")
+        assert_close(
+            N.norm(x, None, None, eps=0.0)[0],
+            (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True),
+            "d",
+        )
     with pytest.raises(ZeroDivisionError):
         rows.by_rows(lambda s: 1 / 0, 60, 500)
     assert np.getbufsize() == 8192

@@ -36,11 +36,20 @@ def every_operator(a, b):
     return [a, b], g
 
 
-@pytest.mark.parametrize("expression, numbers", [(small_network, (-4.0,)), (small_network, (3.0,)), (every_operator, (-4.0, 2.0)),
-                                                 (every_operator, (1.5, -0.25))])
+@pytest.mark.parametrize(
+    "expression, numbers",
+    [
+        (small_network, (-4.0,)),
+        (small_network, (3.0,)),
+        (every_operator, (-4.0, 2.0)),
+        (every_operator, (1.5, -0.25)),
+    ],
+)
 def test_values_and_gradients_are_pytorchs(expression, numbers):
     mine, y = expression(*(Tensor(x, requires_grad=True, dtype=np.float64) for x in numbers))
-    theirs, z = expression(*(torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in numbers))
+    theirs, z = expression(
+        *(torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in numbers)
+    )
     y.backward()
     z.backward()
     assert y.item() == pytest.approx(z.item(), rel=1e-12)
@@ -52,7 +61,9 @@ def test_the_default_dtype_gives_the_same_in_float32():
     (a, b), g = every_operator(Tensor(-4.0, requires_grad=True), Tensor(2.0, requires_grad=True))
     g.backward()
     assert g.dtype == np.float32
-    assert (g.item(), a.grad.item(), b.grad.item()) == pytest.approx((24.7041, 138.8338, 645.5773), abs=2e-3)
+    assert (g.item(), a.grad.item(), b.grad.item()) == pytest.approx(
+        (24.7041, 138.8338, 645.5773), abs=2e-3
+    )
 
 
 def test_a_neuron_of_scalars_learns():
@@ -63,8 +74,10 @@ def test_a_neuron_of_scalars_learns():
     weights = [Tensor(w, requires_grad=True) for w in (0.1, 0.2, 0.0)]
     losses = []
     for _ in range(20):
-        margins = [(weights[0] * float(x) + weights[1] * float(y) + weights[2]) * float(label)
-                   for (x, y), label in zip(points, labels, strict=True)]
+        margins = [
+            (weights[0] * float(x) + weights[1] * float(y) + weights[2]) * float(label)
+            for (x, y), label in zip(points, labels, strict=True)
+        ]
         loss = sum((1 - m).relu() for m in margins) / len(margins)
         for w in weights:
             w.zero_grad()

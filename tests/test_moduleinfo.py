@@ -19,14 +19,39 @@ from tinygrad_attn import Tensor, nn
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 
-NAMES = ["Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax",
-         "MSELoss", "CrossEntropyLoss", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
-         "TransformerDecoderLayer", "Transformer"]
-INFO = {info.module_cls.__name__: info for info in common_modules.module_db
-        if info.module_cls.__module__.startswith("torch.nn.modules")}
+NAMES = [
+    "Linear",
+    "Embedding",
+    "LayerNorm",
+    "RMSNorm",
+    "ReLU",
+    "GELU",
+    "SiLU",
+    "Sigmoid",
+    "Tanh",
+    "Softmax",
+    "LogSoftmax",
+    "MSELoss",
+    "CrossEntropyLoss",
+    "MultiheadAttention",
+    "TransformerEncoderLayer",
+    "TransformerEncoder",
+    "TransformerDecoderLayer",
+    "Transformer",
+]
+INFO = {
+    info.module_cls.__name__: info
+    for info in common_modules.module_db
+    if info.module_cls.__module__.startswith("torch.nn.modules")
+}
 TOLERANCE = 1e-6
-EXPECTED = {"Linear": 3, "Embedding": 2, "CrossEntropyLoss": 105, "MultiheadAttention": 64,
-            "TransformerEncoderLayer": 35}
+EXPECTED = {
+    "Linear": 3,
+    "Embedding": 2,
+    "CrossEntropyLoss": 105,
+    "MultiheadAttention": 64,
+    "TransformerEncoderLayer": 35,
+}
 RENAMED = {torch.nn.functional.gelu: "gelu", torch.nn.functional.relu: "relu"}
 
 
@@ -34,10 +59,13 @@ def samples(name, training):
     """(torch module, its own constructor arguments, forward arguments) of each sample, with known random numbers."""
     torch.manual_seed(0)
     info = INFO[name]
-    for sample in info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=True,
-                                          training=training):
+    for sample in info.module_inputs_func(
+        info, device="cpu", dtype=torch.float64, requires_grad=True, training=training
+    ):
         made = sample.constructor_input
-        theirs = info.module_cls(*made.args, **{**made.kwargs, **dtype_for(info.module_cls)}).to(torch.float64)
+        theirs = info.module_cls(*made.args, **{**made.kwargs, **dtype_for(info.module_cls)}).to(
+            torch.float64
+        )
         yield theirs.train(training), made, sample.forward_input
 
 
@@ -49,10 +77,17 @@ def translate(x):
     """A constructor's argument for us."""
     if isinstance(x, torch.nn.TransformerEncoderLayer):
         attention = x.self_attn
-        layer = nn.TransformerEncoderLayer(attention.embed_dim, attention.num_heads, x.linear1.out_features,
-                                           x.dropout.p,
-                                           RENAMED[x.activation], x.norm1.eps, attention.batch_first, x.norm_first,
-                                           x.linear1.bias is not None)
+        layer = nn.TransformerEncoderLayer(
+            attention.embed_dim,
+            attention.num_heads,
+            x.linear1.out_features,
+            x.dropout.p,
+            RENAMED[x.activation],
+            x.norm1.eps,
+            attention.batch_first,
+            x.norm_first,
+            x.linear1.bias is not None,
+        )
         layer.load_state_dict(x.state_dict())
         return layer
     if isinstance(x, torch.Tensor):
@@ -61,8 +96,9 @@ def translate(x):
 
 
 def ours_for(theirs, made):
-    module = getattr(nn, type(theirs).__name__)(*map(translate, made.args),
-                                                **{k: translate(v) for k, v in made.kwargs.items()})
+    module = getattr(nn, type(theirs).__name__)(
+        *map(translate, made.args), **{k: translate(v) for k, v in made.kwargs.items()}
+    )
     module.astype(np.float64).load_state_dict(theirs.state_dict())
     return module.train(theirs.training)
 
@@ -81,8 +117,9 @@ def assert_close(ours, theirs, what):
         return
     ours, theirs = ours.numpy(), theirs.detach().numpy()
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), what
-    np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE,
-                               err_msg=what)     # NaN where theirs is NaN, and only there
+    np.testing.assert_allclose(
+        ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, err_msg=what
+    )  # NaN where theirs is NaN, and only there
 
 
 def outputs(y):
@@ -109,7 +146,9 @@ def compare(theirs, made, call):
         if isinstance(a, torch.Tensor) and a.requires_grad:
             assert_close(b.grad, a.grad, f"gradient of {name}")
             gradients += 1
-    for (name, a), (same, b) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
+    for (name, a), (same, b) in zip(
+        theirs.named_parameters(), ours.named_parameters(), strict=True
+    ):
         assert name == same
         assert_close(b.grad, a.grad, f"gradient of {name}")
         gradients += 1
@@ -141,9 +180,13 @@ def test_outputs_and_every_gradient_agree_with_torch(name, training):
         try:
             gradients += compare(theirs, made, call)
         except Exception as error:
-            failed.append(f"sample {i} {made.args} {made.kwargs} called with {list(call.kwargs)}: {error!r}")
+            failed.append(
+                f"sample {i} {made.args} {made.kwargs} called with {list(call.kwargs)}: {error!r}"
+            )
     mode = "training" if training else "evaluation"
-    print(f"\n{name}, {mode}: {seen - len(failed)} of {seen} agree, {gradients} gradients; "
-          f"out of scope: {dict(skipped) or 'none'}")
+    print(
+        f"\n{name}, {mode}: {seen - len(failed)} of {seen} agree, {gradients} gradients; "
+        f"out of scope: {dict(skipped) or 'none'}"
+    )
     assert not failed, f"{len(failed)} of {seen} differ\n" + "\n".join(failed[:5])
     assert seen >= EXPECTED.get(name, 1) and gradients

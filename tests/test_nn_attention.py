@@ -14,7 +14,7 @@ from support import require
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, no_grad
 from tinygrad_attn import random as ta_random
-from tinygrad_attn.record import record_attention
+from tinygrad_attn.nn.scopes import record_attention
 
 B, T, S, E, H = 2, 3, 5, 8, 2
 
@@ -32,14 +32,35 @@ def masks(kind):
     blocked[..., 0] = False
     padding = np.array([[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]], bool)
     added = np.where(blocked, -np.inf, draw.normal(size=blocked.shape))
-    return {"bool": (blocked, None), "bool3": (blocked, None), "float": (added, None), "float3": (added, None),
-            "padding": (None, padding), "float padding": (None, np.where(padding, -np.inf, 0.5)),
-            "bool + padding": (blocked, padding), "float3 + padding": (added, np.where(padding, -np.inf, 0.0))}[kind]
+    return {
+        "bool": (blocked, None),
+        "bool3": (blocked, None),
+        "float": (added, None),
+        "float3": (added, None),
+        "padding": (None, padding),
+        "float padding": (None, np.where(padding, -np.inf, 0.5)),
+        "bool + padding": (blocked, padding),
+        "float3 + padding": (added, np.where(padding, -np.inf, 0.0)),
+    }[kind]
 
 
-KINDS = ["none", "bool", "bool3", "float", "float3", "padding", "float padding", "bool + padding", "float3 + padding"]
-OPTIONS = [dict(kdim=4, vdim=6), dict(add_bias_kv=True, add_zero_attn=True), dict(bias=False),
-           dict(kdim=4, add_zero_attn=True)]
+KINDS = [
+    "none",
+    "bool",
+    "bool3",
+    "float",
+    "float3",
+    "padding",
+    "float padding",
+    "bool + padding",
+    "float3 + padding",
+]
+OPTIONS = [
+    dict(kdim=4, vdim=6),
+    dict(add_bias_kv=True, add_zero_attn=True),
+    dict(bias=False),
+    dict(kdim=4, add_zero_attn=True),
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -49,12 +70,21 @@ def test_equals_torch_with_every_mask(kind, options):
     attn_mask, padding = masks(kind)
     for batch_first, weights, average in itertools.product((True, False), repeat=3):
         torch.manual_seed(0)
-        theirs = torch.nn.MultiheadAttention(E, H, batch_first=batch_first, dtype=torch.float64, **options)
+        theirs = torch.nn.MultiheadAttention(
+            E, H, batch_first=batch_first, dtype=torch.float64, **options
+        )
         ours = nn.MultiheadAttention(E, H, batch_first=batch_first, dtype=np.float64, **options)
         ours.load_state_dict(theirs.state_dict())
-        arrays = [numbers(B, T, E), numbers(B, S, options.get("kdim", E)), numbers(B, S, options.get("vdim", E))]
+        arrays = [
+            numbers(B, T, E),
+            numbers(B, S, options.get("kdim", E)),
+            numbers(B, S, options.get("vdim", E)),
+        ]
         arrays = arrays if batch_first else [x.swapaxes(0, 1).copy() for x in arrays]
-        a, b = [torch.tensor(x, requires_grad=True) for x in arrays], [Tensor(x, requires_grad=True) for x in arrays]
+        a, b = (
+            [torch.tensor(x, requires_grad=True) for x in arrays],
+            [Tensor(x, requires_grad=True) for x in arrays],
+        )
         as_torch = lambda m: None if m is None else torch.tensor(m)
         y, w = theirs(*a, as_torch(padding), weights, as_torch(attn_mask), average)
         z, v = ours(*b, padding, weights, attn_mask, average)
@@ -77,29 +107,46 @@ def by_hand(layer, query, key, value, allowed):
     bq, bk, bv = np.split(layer.in_proj_bias.numpy(), np.cumsum(layer._widths)[:2])
     heads = []
     for h in range(layer.num_heads):
-        d, v = slice(h * layer.head_dim, (h + 1) * layer.head_dim), slice(h * layer.value_head_dim,
-                                                                          (h + 1) * layer.value_head_dim)
-        scores = (query @ wq[d].T + bq[d]) @ (key @ wk[d].T + bk[d]).swapaxes(-1, -2) / math.sqrt(layer.head_dim)
+        d, v = (
+            slice(h * layer.head_dim, (h + 1) * layer.head_dim),
+            slice(h * layer.value_head_dim, (h + 1) * layer.value_head_dim),
+        )
+        scores = (
+            (query @ wq[d].T + bq[d])
+            @ (key @ wk[d].T + bk[d]).swapaxes(-1, -2)
+            / math.sqrt(layer.head_dim)
+        )
         e = np.exp(scores) * allowed
         heads.append(e / e.sum(-1, keepdims=True) @ (value @ wv[v].T + bv[v]))
     return np.concatenate(heads, -1) @ layer.out_proj.weight.numpy().T + layer.out_proj.bias.numpy()
 
 
 def test_head_sizes_are_free():
-    layer = nn.MultiheadAttention(35, 4, batch_first=True, head_dim=6, value_head_dim=3, dtype=np.float64)
-    assert layer.in_proj_weight.shape == (4 * 6 * 2 + 4 * 3, 35) and layer.out_proj.weight.shape == (35, 12)
+    layer = nn.MultiheadAttention(
+        35, 4, batch_first=True, head_dim=6, value_head_dim=3, dtype=np.float64
+    )
+    assert layer.in_proj_weight.shape == (
+        4 * 6 * 2 + 4 * 3,
+        35,
+    ) and layer.out_proj.weight.shape == (35, 12)
     for p in layer.parameters():
         p._data[...] = numbers(*p.shape) / 3
     x, m = numbers(2, 3, 35), numbers(2, 5, 35)
     np.testing.assert_allclose(layer(x, m, m)[0].numpy(), by_hand(layer, x, m, m, 1.0), rtol=1e-9)
-    np.testing.assert_allclose(layer(x, x, x, is_causal=True)[0].numpy(), by_hand(layer, x, x, x, np.tri(3)), rtol=1e-9)
-    with pytest.raises(ValueError, match="embed_dim=35 does not divide into num_heads=4.*head_dim=9"):
+    np.testing.assert_allclose(
+        layer(x, x, x, is_causal=True)[0].numpy(), by_hand(layer, x, x, x, np.tri(3)), rtol=1e-9
+    )
+    with pytest.raises(
+        ValueError, match="embed_dim=35 does not divide into num_heads=4.*head_dim=9"
+    ):
         nn.MultiheadAttention(35, 4)
 
 
 def test_keys_and_values_may_have_no_width_as_in_torch():
     torch = require("torch")
-    theirs, ours = (m.MultiheadAttention(E, H, kdim=0, vdim=0, batch_first=True) for m in (torch.nn, nn))
+    theirs, ours = (
+        m.MultiheadAttention(E, H, kdim=0, vdim=0, batch_first=True) for m in (torch.nn, nn)
+    )
     ours.load_state_dict(theirs.state_dict())
     x, none = numbers(B, T, E).astype(np.float32), np.ones((B, S, 0), np.float32)
     for a, b in zip(theirs(*map(torch.tensor, (x, none, none))), ours(x, none, none)):
@@ -119,13 +166,17 @@ def test_is_causal_needs_no_mask_and_adds_to_one(options):
     other = np.zeros((4, 4), bool)
     other[2, 0] = True
     both = layer(x, x, x, attn_mask=other, is_causal=True)[0].numpy()
-    np.testing.assert_allclose(both, layer(x, x, x, attn_mask=other | blocked)[0].numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        both, layer(x, x, x, attn_mask=other | blocked)[0].numpy(), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_is_causal_does_not_let_a_causal_mask_of_another_size_pass(size):
     layer, x = nn.MultiheadAttention(E, H, batch_first=True), ta_random.randn(B, 4, E)
-    with pytest.raises(ValueError, match=rf"attn_mask must have the shape \(T, S\) = \(4, 4\).*\({size}, {size}\)"):
+    with pytest.raises(
+        ValueError, match=rf"attn_mask must have the shape \(T, S\) = \(4, 4\).*\({size}, {size}\)"
+    ):
         layer(x, x, x, attn_mask=F.causal_mask(size), is_causal=True)
 
 
@@ -172,29 +223,42 @@ def test_the_same_numbers_whether_or_not_weights_are_asked_for(training):
     assert all(np.array_equal(r, results[0]) for r in results)
 
 
-@pytest.mark.parametrize("settings", [{}, {"kdim": 5, "vdim": 3}, {"add_bias_kv": True}, {"dropout": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"kdim": 5, "vdim": 3}, {"add_bias_kv": True}, {"dropout": 0.2}], ids=str
+)
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_dropout_on_the_result_is_torchs(batch_first, need_weights, settings):
     """It draws in the order of memory, and PyTorch's result lies (T, B, E) there, whatever is asked for."""
     torch = require("torch")
-    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=batch_first, dtype=torch.float64, **settings)
+    theirs = torch.nn.MultiheadAttention(
+        12, 3, batch_first=batch_first, dtype=torch.float64, **settings
+    )
     ours = nn.MultiheadAttention(12, 3, batch_first=batch_first, dtype=np.float64, **settings)
     ours.load_state_dict(theirs.state_dict())
-    arrays = [numbers(4, 6, size) for size in (12, settings.get("kdim", 12), settings.get("vdim", 12))]
+    arrays = [
+        numbers(4, 6, size) for size in (12, settings.get("kdim", 12), settings.get("vdim", 12))
+    ]
     torch.manual_seed(2)
-    expected = torch.nn.functional.dropout(theirs(*map(torch.tensor, arrays), need_weights=need_weights)[0], 0.5)
+    expected = torch.nn.functional.dropout(
+        theirs(*map(torch.tensor, arrays), need_weights=need_weights)[0], 0.5
+    )
     ta_random.manual_seed(2)
     found = F.dropout(ours(*arrays, need_weights=need_weights)[0], 0.5)
     np.testing.assert_allclose(found.numpy(), expected.detach().numpy(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["Encoder", "Decoder"])
-@pytest.mark.parametrize("change", ["attention does not train", "one dropout is on", "one dropout is off"])
+@pytest.mark.parametrize(
+    "change", ["attention does not train", "one dropout is on", "one dropout is off"]
+)
 def test_dropout_of_a_layer_changed_afterwards_is_torchs(kind, change):
     torch = require("torch")
     p = 0.0 if change == "one dropout is on" else 0.5
-    theirs, ours = (getattr(module, f"Transformer{kind}Layer")(8, 2, 16, dropout=p, batch_first=True) for module in (torch.nn, nn))
+    theirs, ours = (
+        getattr(module, f"Transformer{kind}Layer")(8, 2, 16, dropout=p, batch_first=True)
+        for module in (torch.nn, nn)
+    )
     ours.load_state_dict(theirs.state_dict())
     for layer in (theirs, ours):
         if change == "attention does not train":
@@ -204,25 +268,42 @@ def test_dropout_of_a_layer_changed_afterwards_is_torchs(kind, change):
     inputs = [numbers(3, 5, 8).astype(np.float32)] * (1 if kind == "Encoder" else 2)
     torch.manual_seed(1)
     ta_random.manual_seed(1)
-    np.testing.assert_allclose(ours(*inputs).numpy(), theirs(*map(torch.tensor, inputs)).detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        ours(*inputs).numpy(),
+        theirs(*map(torch.tensor, inputs)).detach().numpy(),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_what_a_layer_tells_its_attention_holds_for_one_call():
-    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), Tensor(numbers(3, 5, 8).astype(np.float32))
+    layer, x = (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        Tensor(numbers(3, 5, 8).astype(np.float32)),
+    )
     before = layer.self_attn(x, x, x)[0].data.strides
     layer.eval()(x)
-    assert layer.train().self_attn(x, x, x)[0].data.strides == before != layer.eval().self_attn(x, x, x)[0].data.strides
+    assert (
+        layer.train().self_attn(x, x, x)[0].data.strides
+        == before
+        != layer.eval().self_attn(x, x, x)[0].data.strides
+    )
 
 
 def test_dropout_on_the_weights_is_torchs():
     torch = require("torch")
-    theirs, ours = torch.nn.MultiheadAttention(E, H, dropout=0.4), nn.MultiheadAttention(E, H, dropout=0.4)
+    theirs, ours = (
+        torch.nn.MultiheadAttention(E, H, dropout=0.4),
+        nn.MultiheadAttention(E, H, dropout=0.4),
+    )
     ours.load_state_dict(theirs.state_dict())
     x = numbers(T, B, E).astype(np.float32)
     torch.manual_seed(1)
     ta_random.manual_seed(1)
-    (y, w), (z, v) = theirs(*[torch.tensor(x)] * 3, average_attn_weights=False), ours(*[x] * 3,
-                                                                                      average_attn_weights=False)
+    (y, w), (z, v) = (
+        theirs(*[torch.tensor(x)] * 3, average_attn_weights=False),
+        ours(*[x] * 3, average_attn_weights=False),
+    )
     np.testing.assert_allclose(v.numpy(), w.detach().numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(z.numpy(), y.detach().numpy(), rtol=1e-5, atol=1e-6)
 
@@ -245,14 +326,21 @@ def test_a_fully_masked_row_is_zero_and_has_no_gradient(need_weights, as_float):
         assert not weights.numpy()[1].any() and not weights.numpy()[0, 1].any()
         np.testing.assert_allclose(weights.numpy()[0, [0, 2]].sum(-1), 1)
     (out * numbers(*out.shape)).sum().backward()
-    assert not x.grad.numpy()[1].any() and np.isfinite(x.grad.numpy()).all() and x.grad.numpy()[0].any()
+    assert (
+        not x.grad.numpy()[1].any()
+        and np.isfinite(x.grad.numpy()).all()
+        and x.grad.numpy()[0].any()
+    )
     assert all(np.isfinite(p.grad.numpy()).all() for p in layer.parameters())
 
 
 def test_unbatched_is_a_batch_of_one():
     layer = nn.MultiheadAttention(E, H, add_bias_kv=True)
     x, m = ta_random.randn(T, E), ta_random.randn(S, E)
-    padding, mask = np.array([0, 0, 0, 1, 1], bool), np.random.default_rng(0).random((H, T, S)) < 0.3
+    padding, mask = (
+        np.array([0, 0, 0, 1, 1], bool),
+        np.random.default_rng(0).random((H, T, S)) < 0.3,
+    )
     out, weights = layer(x, m, m, padding, attn_mask=mask)
     expected = layer(x[:, None], m[:, None], m[:, None], padding[None], attn_mask=mask)
     np.testing.assert_array_equal(out.numpy(), expected[0].numpy()[:, 0])
@@ -278,21 +366,53 @@ def test_masked_keys_change_nothing():
 BATCH = np.ones((2, 3, 8))
 
 
-@pytest.mark.parametrize("arguments, named, error, text", [
-    ((BATCH, BATCH[0], BATCH[0]), {}, ValueError, r"or three unbatched.*\(B, T, E\) since batch_first=True"),
-    ((BATCH[..., :4],) * 3, {}, ValueError, "made for a query with last axis 8"),
-    ((BATCH, BATCH[..., :4], BATCH), {}, ValueError, "a key with 8 .*pass kdim="),
-    ((BATCH, np.ones((5, 3, 8)), np.ones((5, 3, 8))), {}, ValueError, "one batch size.*did you mean batch_first=False"),
-    ((BATCH, np.ones((5, 4, 8)), np.ones((5, 4, 8))), {}, ValueError, r"one batch size\. Got"),
-    ((BATCH, BATCH, BATCH[:, :2]), {}, ValueError, "one value for each key"),
-    ((BATCH,) * 3, {"attn_mask": np.ones((3, 3), int)}, TypeError, "True = blocked.*mask == 0"),
-    ((BATCH,) * 3, {"attn_mask": np.zeros((2, 3, 3), bool)}, ValueError,
-     r"\(B\*H, T, S\) = \(4, 3, 3\).*np.repeat\(mask, 2, axis=0\)"),
-    ((BATCH,) * 3, {"attn_mask": np.zeros((2, 3), bool)}, ValueError, "is key_padding_mask"),
-    ((BATCH, np.ones((2, 5, 8)), np.ones((2, 5, 8))), {"attn_mask": np.zeros((5, 3), bool)}, ValueError, "Transposed"),
-    ((BATCH,) * 3, {"key_padding_mask": np.zeros((3, 2), bool)}, ValueError, r"\(B, S\) = \(2, 3\).*Transpose it"),
-    ((BATCH[0],) * 3, {"key_padding_mask": np.zeros((1, 3), bool)}, ValueError, r"\(S,\) = \(3,\) for this unbatched"),
-])
+@pytest.mark.parametrize(
+    "arguments, named, error, text",
+    [
+        (
+            (BATCH, BATCH[0], BATCH[0]),
+            {},
+            ValueError,
+            r"or three unbatched.*\(B, T, E\) since batch_first=True",
+        ),
+        ((BATCH[..., :4],) * 3, {}, ValueError, "made for a query with last axis 8"),
+        ((BATCH, BATCH[..., :4], BATCH), {}, ValueError, "a key with 8 .*pass kdim="),
+        (
+            (BATCH, np.ones((5, 3, 8)), np.ones((5, 3, 8))),
+            {},
+            ValueError,
+            "one batch size.*did you mean batch_first=False",
+        ),
+        ((BATCH, np.ones((5, 4, 8)), np.ones((5, 4, 8))), {}, ValueError, r"one batch size\. Got"),
+        ((BATCH, BATCH, BATCH[:, :2]), {}, ValueError, "one value for each key"),
+        ((BATCH,) * 3, {"attn_mask": np.ones((3, 3), int)}, TypeError, "True = blocked.*mask == 0"),
+        (
+            (BATCH,) * 3,
+            {"attn_mask": np.zeros((2, 3, 3), bool)},
+            ValueError,
+            r"\(B\*H, T, S\) = \(4, 3, 3\).*np.repeat\(mask, 2, axis=0\)",
+        ),
+        ((BATCH,) * 3, {"attn_mask": np.zeros((2, 3), bool)}, ValueError, "is key_padding_mask"),
+        (
+            (BATCH, np.ones((2, 5, 8)), np.ones((2, 5, 8))),
+            {"attn_mask": np.zeros((5, 3), bool)},
+            ValueError,
+            "Transposed",
+        ),
+        (
+            (BATCH,) * 3,
+            {"key_padding_mask": np.zeros((3, 2), bool)},
+            ValueError,
+            r"\(B, S\) = \(2, 3\).*Transpose it",
+        ),
+        (
+            (BATCH[0],) * 3,
+            {"key_padding_mask": np.zeros((1, 3), bool)},
+            ValueError,
+            r"\(S,\) = \(3,\) for this unbatched",
+        ),
+    ],
+)
 def test_errors_say_what_to_do(arguments, named, error, text):
     with pytest.raises(error, match=text):
         nn.MultiheadAttention(8, 2, batch_first=True)(*arguments, **named)
@@ -304,17 +424,23 @@ def test_masks_may_be_lists_and_torchs():
     padding = np.array([[False, False, False], [False, False, True]])
     expected = layer(BATCH, BATCH, BATCH, padding, attn_mask=blocked)[0].numpy()
     for form in (np.ndarray.tolist, torch.from_numpy, Tensor):
-        np.testing.assert_array_equal(layer(BATCH, BATCH, BATCH, form(padding), attn_mask=form(blocked))[0].numpy(), expected)
+        np.testing.assert_array_equal(
+            layer(BATCH, BATCH, BATCH, form(padding), attn_mask=form(blocked))[0].numpy(), expected
+        )
 
 
 @pytest.mark.parametrize("length", [2, 3])
 def test_a_causal_mask_upside_down_is_warned_about(length):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), BATCH[:, :length]
-    for call in (lambda: layer(x, x, x, attn_mask=np.tri(length, dtype=bool)),
-                 lambda: F.scaled_dot_product_attention(x, x, x, F.causal_mask(length))):
-        with pytest.warns(UserWarning, match="True means blocked, in F.* may look: write ~mask") as caught:
+    for call in (
+        lambda: layer(x, x, x, attn_mask=np.tri(length, dtype=bool)),
+        lambda: F.scaled_dot_product_attention(x, x, x, F.causal_mask(length)),
+    ):
+        with pytest.warns(
+            UserWarning, match="True means blocked, in F.* may look: write ~mask"
+        ) as caught:
             call()
-        assert caught[0].filename == __file__       # the caller's line, not one of the package
+        assert caught[0].filename == __file__  # the caller's line, not one of the package
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layer(x, x, x, attn_mask=F.causal_mask(length))
@@ -324,10 +450,13 @@ def test_a_causal_mask_upside_down_is_warned_about(length):
 def test_nothing_large_is_kept_when_long_causal_weights_have_been_looked_at():
     layer, x = nn.MultiheadAttention(4, 1, batch_first=True), ta_random.randn(1, 1500, 4)
     with no_grad():
-        layer(x[:, :9], x[:, :9], x[:, :9], is_causal=True)                  # what is small may stay
+        layer(x[:, :9], x[:, :9], x[:, :9], is_causal=True)  # what is small may stay
         tracemalloc.start()
         weights = layer(x, x, x, is_causal=True)[1]
-        assert not np.triu(weights.numpy()[0], 1).any() and tracemalloc.get_traced_memory()[0] >= weights.numpy().nbytes
+        assert (
+            not np.triu(weights.numpy()[0], 1).any()
+            and tracemalloc.get_traced_memory()[0] >= weights.numpy().nbytes
+        )
         del weights
         kept = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -342,9 +471,14 @@ def test_record_attention_by_dotted_name():
         model(x[0])
     assert list(seen) == ["layers.0.self_attn", "layers.1.self_attn"]
     first, unbatched = seen["layers.0.self_attn"]
-    assert type(first) is np.ndarray and first.shape == (B, H, T, T) and unbatched.shape == (1, H, T, T)
-    np.testing.assert_allclose(first, model.layers[0].self_attn(x, x, x, average_attn_weights=False)[1].numpy(),
-                               rtol=1e-6)
+    assert (
+        type(first) is np.ndarray
+        and first.shape == (B, H, T, T)
+        and unbatched.shape == (1, H, T, T)
+    )
+    np.testing.assert_allclose(
+        first, model.layers[0].self_attn(x, x, x, average_attn_weights=False)[1].numpy(), rtol=1e-6
+    )
     with record_attention() as outer, record_attention(model) as inner:
         attention = model.layers[1].self_attn
         attention(x, x, x)
@@ -354,11 +488,13 @@ def test_record_attention_by_dotted_name():
     with record_attention() as outer:
         with record_attention() as inner:
             pass
-        attention(x, x, x)                           # the one that is left was the second's only
+        attention(x, x, x)  # the one that is left was the second's only
     assert list(outer) == ["MultiheadAttention"] and not inner
     with record_attention() as outer:
         _, weights = F.scaled_dot_product_attention(x, x, x, need_weights=True)
-    assert not outer and weights.shape == (B, T, T) and "none that goes to" in record_attention.__doc__
+    assert (
+        not outer and weights.shape == (B, T, T) and "none that goes to" in record_attention.__doc__
+    )
 
 
 def test_record_attention_of_modules_that_are_no_attributes():
@@ -367,7 +503,11 @@ def test_record_attention_of_modules_that_are_no_attributes():
             return nn.MultiheadAttention(E, H, batch_first=True)(x, x, x)[0]
 
     x, chain = ta_random.randn(B, T, E), nn.Sequential(nn.Identity(), Passing())
-    for module, root, name in ((Passing(), None, ""), (chain, None, "1."), (chain, nn.Identity(), "Sequential.Passing.")):
+    for module, root, name in (
+        (Passing(), None, ""),
+        (chain, None, "1."),
+        (chain, nn.Identity(), "Sequential.Passing."),
+    ):
         with record_attention(root) as seen:
             module(x)
         assert list(seen) == [f"{name}MultiheadAttention"]
@@ -391,11 +531,23 @@ def test_record_attention_of_the_small_modules_and_per_thread():
         thread.join()
         assert not seen
         pair(x)
-    assert {name: w[0].shape for name, w in seen.items()} == {"own": (B, 1, T, T), "additive": (B, 1, T, T)}
+    assert {name: w[0].shape for name, w in seen.items()} == {
+        "own": (B, 1, T, T),
+        "additive": (B, 1, T, T),
+    }
 
 
-SENTENCE = np.array([[0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64],
-                     [0.22, 0.58, 0.33], [0.77, 0.25, 0.10], [0.05, 0.80, 0.55]], np.float32)
+SENTENCE = np.array(
+    [
+        [0.43, 0.15, 0.89],
+        [0.55, 0.87, 0.66],
+        [0.57, 0.85, 0.64],
+        [0.22, 0.58, 0.33],
+        [0.77, 0.25, 0.10],
+        [0.05, 0.80, 0.55],
+    ],
+    np.float32,
+)
 
 
 def test_self_attention_prints_the_documents_numbers():
@@ -403,14 +555,25 @@ def test_self_attention_prints_the_documents_numbers():
     ta_random.manual_seed(123)
     for linear in layer.children():
         if isinstance(linear, nn.Linear):
-            linear.weight = nn.Parameter(ta_random.rand(3, 2).T)             # the document's (in, out)
-    rows = [[.2996, .8053], [.3061, .8210], [.3058, .8203], [.2948, .7939], [.2927, .7891], [.2990, .8040]]
+            linear.weight = nn.Parameter(ta_random.rand(3, 2).T)  # the document's (in, out)
+    rows = [
+        [0.2996, 0.8053],
+        [0.3061, 0.8210],
+        [0.3058, 0.8203],
+        [0.2948, 0.7939],
+        [0.2927, 0.7891],
+        [0.2990, 0.8040],
+    ]
     with record_attention() as seen:
         np.testing.assert_allclose(layer(SENTENCE).numpy(), rows, atol=6e-5)
-    np.testing.assert_allclose(seen["SelfAttention"][0][0, 0, 1], [.1500, .2264, .2199, .1311, .0906, .1820], atol=6e-5)
+    np.testing.assert_allclose(
+        seen["SelfAttention"][0][0, 0, 1],
+        [0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820],
+        atol=6e-5,
+    )
     ta_random.manual_seed(789)
     out = nn.SelfAttention(3, 2)(SENTENCE).numpy()
-    np.testing.assert_allclose(out[[0, -1]], [[-.0739, .0713], [-.0754, .0693]], atol=6e-5)
+    np.testing.assert_allclose(out[[0, -1]], [[-0.0739, 0.0713], [-0.0754, 0.0693]], atol=6e-5)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 3), (0, 0, 3), (0, 3)], ids=str)
@@ -418,22 +581,30 @@ def test_self_attention_of_nothing_is_nothing(shape):
     layer, x = nn.SelfAttention(3, 2), Tensor(np.zeros(shape, np.float32), requires_grad=True)
     out = layer(x)
     out.sum().backward()
-    assert out.shape == (*shape[:-1], 2) and x.grad.shape == shape and not layer.W_value.weight.grad.numpy().any()
+    assert (
+        out.shape == (*shape[:-1], 2)
+        and x.grad.shape == shape
+        and not layer.W_value.weight.grad.numpy().any()
+    )
 
 
 def test_self_attention_causal_bias_and_dropout():
     layer = nn.SelfAttention(3, 2, qkv_bias=True, causal=True, dropout=0.5).eval()
     x = SENTENCE[None].repeat(2, axis=0)
-    q, k, v = (x @ m.weight.numpy().T + m.bias.numpy() for m in (layer.W_query, layer.W_key, layer.W_value))
+    q, k, v = (
+        x @ m.weight.numpy().T + m.bias.numpy() for m in (layer.W_query, layer.W_key, layer.W_value)
+    )
     e = np.exp(q @ k.swapaxes(1, 2) / math.sqrt(2)) * np.tri(6)
-    np.testing.assert_allclose(layer(x).numpy(), e / e.sum(-1, keepdims=True) @ v, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        layer(x).numpy(), e / e.sum(-1, keepdims=True) @ v, rtol=1e-5, atol=1e-6
+    )
     changed = x.copy()
     changed[:, 3:] = 9
     np.testing.assert_array_equal(layer(changed).numpy()[:, :3], layer(x).numpy()[:, :3])
     with record_attention() as seen:
         layer.train()(x)
     assert 0 < (seen["SelfAttention"][0][:, 0][:, np.tri(6, dtype=bool)] == 0).mean() < 1
-    layer.dropout.eval()                             # it alone
+    layer.dropout.eval()  # it alone
     np.testing.assert_array_equal(layer(x).numpy(), layer.eval()(x).numpy())
     with pytest.raises(ValueError, match=r"takes \(T, d_in\) or \(B, T, d_in\)"):
         layer(np.ones(3))
@@ -442,7 +613,12 @@ def test_self_attention_causal_bias_and_dropout():
 def test_additive_attention_prints_the_documents_numbers():
     layer = nn.AdditiveAttention(20, 2, 8, dropout=0.1).eval()
     value = np.arange(40, dtype=np.float32).reshape(1, 10, 4).repeat(2, axis=0)
-    out, weights = layer(ta_random.randn(2, 1, 20), np.ones((2, 10, 2), np.float32), value, F.padding_mask([2, 6], 10))
+    out, weights = layer(
+        ta_random.randn(2, 1, 20),
+        np.ones((2, 10, 2), np.float32),
+        value,
+        F.padding_mask([2, 6], 10),
+    )
     np.testing.assert_allclose(out.numpy(), [[[2, 3, 4, 5]], [[10, 11, 12, 13]]], rtol=1e-5)
     np.testing.assert_allclose(weights.numpy()[1, 0], [1 / 6] * 6 + [0] * 4, rtol=1e-5)
 

@@ -14,22 +14,35 @@ def attention(**options):
 
 
 def encoder(layers=2):
-    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), layers).eval()
+    return nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), layers
+    ).eval()
 
 
 def step(layer, x, t, cache, **named):
     """The output for token t alone."""
-    new = x[:, t:t + 1]
+    new = x[:, t : t + 1]
     return layer(new, new, new, is_causal=True, cache=cache, **named)[0].numpy()[:, 0]
 
 
-@pytest.mark.parametrize("first, second", [(slice(0, 3), slice(3, 4)), (slice(0, 1), slice(1, 2))], ids=["other length", "same length"])
+@pytest.mark.parametrize(
+    "first, second",
+    [(slice(0, 3), slice(3, 4)), (slice(0, 1), slice(1, 2))],
+    ids=["other length", "same length"],
+)
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_three_slices_are_no_self_attention(first, second, batch_first):
-    layer, x, cache = nn.MultiheadAttention(8, 2, batch_first=batch_first), ta_random.randn(4, 4, 8), nn.KeyValueCache()
+    layer, x, cache = (
+        nn.MultiheadAttention(8, 2, batch_first=batch_first),
+        ta_random.randn(4, 4, 8),
+        nn.KeyValueCache(),
+    )
     part = lambda s: x[:, s] if batch_first else x[s]
     layer(part(first), part(first), part(first), cache=cache)
-    with pytest.raises(ValueError, match="takes the same object three times.*memory must stay the same.*fresh KeyValueCache"):
+    with pytest.raises(
+        ValueError,
+        match="takes the same object three times.*memory must stay the same.*fresh KeyValueCache",
+    ):
         layer(part(second), part(second), part(second), cache=cache)
 
 
@@ -44,18 +57,28 @@ def test_a_module_has_either_its_own_tokens_or_a_memory_in_the_cache():
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_a_memory_that_stays_the_same_may_be_another_object(batch_first):
-    layer, x, memory = nn.MultiheadAttention(8, 2, batch_first=batch_first), ta_random.randn(2, 2, 8), ta_random.randn(2, 2, 8)
+    layer, x, memory = (
+        nn.MultiheadAttention(8, 2, batch_first=batch_first),
+        ta_random.randn(2, 2, 8),
+        ta_random.randn(2, 2, 8),
+    )
     cache, expected = nn.KeyValueCache(), layer(x, memory, memory)[0].numpy()
     for again in (memory, memory, memory[:], memory.numpy().copy()):
         np.testing.assert_array_equal(layer(x, again, again, cache=cache)[0].numpy(), expected)
     with pytest.raises(ValueError, match="memory must stay the same"):
-        layer(x, memory, memory * 2, cache=cache)           # other values for the same keys
+        layer(x, memory, memory * 2, cache=cache)  # other values for the same keys
     with pytest.raises(ValueError, match="memory must stay the same"):
         layer(x, memory * 2, memory, cache=cache)
 
 
-@pytest.mark.parametrize("wrong", [dict(key_padding_mask=np.zeros((2, 9), bool)), dict(attn_mask=np.zeros((9, 9), bool)),
-                                   dict(attn_mask=np.zeros((1, 4), int))])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(key_padding_mask=np.zeros((2, 9), bool)),
+        dict(attn_mask=np.zeros((9, 9), bool)),
+        dict(attn_mask=np.zeros((1, 4), int)),
+    ],
+)
 def test_a_mask_that_is_refused_leaves_no_token_behind(wrong):
     layer, x, cache = attention(add_zero_attn=True), ta_random.randn(2, 4, 8), nn.KeyValueCache()
     whole = layer(x, x, x, is_causal=True)[0].numpy()
@@ -70,11 +93,15 @@ def test_a_mask_that_an_encoder_refuses_leaves_no_token_behind():
     model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
     model(x[:, :3], is_causal=True, cache=cache)
     with pytest.raises(ValueError, match="attn_mask must have the shape"):
-        model(x[:, 3:], np.zeros((1, 1), bool), is_causal=True, cache=cache)       # causal, but of new tokens alone
+        model(
+            x[:, 3:], np.zeros((1, 1), bool), is_causal=True, cache=cache
+        )  # causal, but of new tokens alone
     with pytest.raises(ValueError, match="key_padding_mask must have the shape"):
         model(x[:, 3:], src_key_padding_mask=np.zeros((2, 1), bool), is_causal=True, cache=cache)
     out = model(x[:, 3:], src_key_padding_mask=np.zeros((2, 4), bool), is_causal=True, cache=cache)
-    np.testing.assert_allclose(out.numpy()[:, 0], model(x, is_causal=True).numpy()[:, 3], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        out.numpy()[:, 0], model(x, is_causal=True).numpy()[:, 3], rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -89,17 +116,21 @@ def test_a_call_that_ended_between_two_layers_is_found_out(after):
 
     model.layers[1].forward = interrupted
     with pytest.raises(KeyboardInterrupt):
-        model(x[:, after:after + 1], is_causal=True, cache=cache)
+        model(x[:, after : after + 1], is_causal=True, cache=cache)
     model.layers[1].forward = works
-    with pytest.raises(ValueError, match="an earlier call failed half way; start a fresh KeyValueCache"):
-        model(x[:, after:after + 1], is_causal=True, cache=cache)
+    with pytest.raises(
+        ValueError, match="an earlier call failed half way; start a fresh KeyValueCache"
+    ):
+        model(x[:, after : after + 1], is_causal=True, cache=cache)
 
 
 @pytest.mark.parametrize("past", [1, 3])
 def test_a_model_and_its_cache_are_copied_together(past):
     """With as many tokens again, a cache that names the old modules would pass for a fresh one."""
     model, x, cache = encoder(), ta_random.randn(2, 2 * past, 8), nn.KeyValueCache()
-    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    decoder = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1
+    ).eval()
     with no_grad():
         expected = decoder(model(x, is_causal=True), x, tgt_is_causal=True).numpy()[:, past:]
         decoder(model(x[:, :past], is_causal=True, cache=cache), x, tgt_is_causal=True, cache=cache)
@@ -113,14 +144,18 @@ def test_a_model_and_its_cache_are_copied_together(past):
 def test_a_copy_goes_its_own_way(make, recorded):
     """As a beam search needs it: one beginning, two ends."""
     model, x, other = encoder(), ta_random.randn(2, 6, 8), ta_random.randn(2, 2, 8)
-    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    decoder = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1
+    ).eval()
     memory = ta_random.randn(2, 3, 8)
 
     def both(x, cache, cross):
-        return model(x, is_causal=True, cache=cache), decoder(x, memory, tgt_is_causal=True, cache=cross)
+        return model(x, is_causal=True, cache=cache), decoder(
+            x, memory, tgt_is_causal=True, cache=cross
+        )
 
     def generate(x, caches):
-        parts = [both(x[:, t:t + 1], *caches) for t in range(x.shape[1])]
+        parts = [both(x[:, t : t + 1], *caches) for t in range(x.shape[1])]
         return [np.concatenate([out.numpy() for out in outs], 1) for outs in zip(*parts)]
 
     with no_grad() if not recorded else np.errstate():
@@ -129,9 +164,9 @@ def test_a_copy_goes_its_own_way(make, recorded):
         twins = [make(cache) for cache in caches]
         assert [cache.length for cache in twins] == [3, 3]
         ends = [], []
-        for t in range(2):                           # by turns, so that neither may write where the other reads
-            ends[0].append(generate(x[:, 3 + t:4 + t], caches))
-            ends[1].append(generate(other[:, t:t + 1], twins))
+        for t in range(2):  # by turns, so that neither may write where the other reads
+            ends[0].append(generate(x[:, 3 + t : 4 + t], caches))
+            ends[1].append(generate(other[:, t : t + 1], twins))
         for end, tail in zip(ends, (x[:, 3:5], other)):
             whole = np.concatenate([x.numpy()[:, :3], tail.numpy()], 1)
             for i, expected in enumerate(both(whole, None, None)):
@@ -142,21 +177,29 @@ def test_a_copy_goes_its_own_way(make, recorded):
 @pytest.mark.parametrize("rows", [[1, 0], [0, 0, 2, 2], np.array([False, True, True]), 2])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_after_reordering_the_rows_go_on_as_if_they_had_been_so_from_the_start(rows, batch_first, recorded):
+def test_after_reordering_the_rows_go_on_as_if_they_had_been_so_from_the_start(
+    rows, batch_first, recorded
+):
     """As a beam search needs it: each step goes on from the best sequences, one of which may come twice."""
-    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=batch_first), 2).eval()
+    model = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(8, 2, 16, batch_first=batch_first), 2
+    ).eval()
     rows_of, turn = np.atleast_1d(np.arange(3)[rows]), (0, 1, 2) if batch_first else (1, 0, 2)
     x, memory, cache = ta_random.randn(3, 6, 8), ta_random.randn(3, 4, 8), nn.KeyValueCache()
 
     def run(x, memory, **how):
-        return model(x.transpose(turn), memory.transpose(turn), tgt_is_causal=True, **how).numpy().transpose(turn)
+        return (
+            model(x.transpose(turn), memory.transpose(turn), tgt_is_causal=True, **how)
+            .numpy()
+            .transpose(turn)
+        )
 
     with no_grad() if not recorded else enable_grad():
         for t in range(3):
-            run(x[:, t:t + 1], memory, cache=cache)
+            run(x[:, t : t + 1], memory, cache=cache)
         cache.reorder(rows)
         x, memory = x[rows_of], memory[rows_of]
-        found = np.concatenate([run(x[:, t:t + 1], memory, cache=cache) for t in range(3, 6)], 1)
+        found = np.concatenate([run(x[:, t : t + 1], memory, cache=cache) for t in range(3, 6)], 1)
         np.testing.assert_allclose(found, run(x, memory)[:, 3:], rtol=1e-5, atol=1e-6)
     assert cache.length == 6
 
@@ -168,10 +211,14 @@ def test_a_row_that_the_batch_does_not_have_changes_nothing_in_the_cache():
         with pytest.raises(IndexError, match="index 2 is out of bounds"):
             cache.reorder([0, 2])
         found = model(x[:, 3:], is_causal=True, cache=cache).numpy()
-        np.testing.assert_allclose(found, model(x, is_causal=True).numpy()[:, 3:], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            found, model(x, is_causal=True).numpy()[:, 3:], rtol=1e-5, atol=1e-6
+        )
 
 
-@pytest.mark.parametrize("first, then", [(np.float16, np.float64), (np.float16, np.float32), (np.float64, np.float16)])
+@pytest.mark.parametrize(
+    "first, then", [(np.float16, np.float64), (np.float16, np.float32), (np.float64, np.float16)]
+)
 def test_tokens_of_another_dtype_are_kept_as_exactly_without_gradients_as_with_them(first, then):
     numbers = np.array([1e-3, 1.0, 1 / 3]).reshape(1, 1, 3, 1)
     kept = []
@@ -191,5 +238,5 @@ def test_the_size_of_a_cache_is_that_of_its_keys_and_values():
     assert cache.nbytes == 0
     with no_grad():
         for t in range(5):
-            model(x[:, t:t + 1], is_causal=True, cache=cache)
+            model(x[:, t : t + 1], is_causal=True, cache=cache)
             assert cache.nbytes == 2 * 2 * 2 * 8 * (t + 1) * 4

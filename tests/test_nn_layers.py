@@ -20,13 +20,17 @@ MAKERS = {
     "rms norm": lambda nn: nn.RMSNorm((3, 4)),
     "attention": lambda nn: nn.MultiheadAttention(8, 2, add_bias_kv=True),
     "attention of other widths": lambda nn: nn.MultiheadAttention(8, 2, kdim=3, vdim=5, bias=False),
-    "encoder": lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 2, nn.LayerNorm(4)),
+    "encoder": lambda nn: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(4, 2, 8), 2, nn.LayerNorm(4)
+    ),
     "decoder": lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8, bias=False), 2),
     "transformer": lambda nn: nn.Transformer(4, 2, 1, 2, 8),
 }
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:.*initiali.ing", "ignore:Initializing")
+@pytest.mark.filterwarnings(
+    "ignore:enable_nested_tensor", "ignore:.*initiali.ing", "ignore:Initializing"
+)
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
 def test_initial_values_are_torchs_draws(maker):
     torch = require("torch")
@@ -36,38 +40,64 @@ def test_initial_values_are_torchs_draws(maker):
     assert list(ours) == list(theirs)
     for name, value in theirs.items():
         assert ours[name].dtype == np.float32
-        np.testing.assert_allclose(ours[name].numpy(), value.numpy(), rtol=0, atol=1e-6, err_msg=name)
-    assert ta_random.rand(1).item() == torch.rand(1).item()       # and the stream stands at the same place
+        np.testing.assert_allclose(
+            ours[name].numpy(), value.numpy(), rtol=0, atol=1e-6, err_msg=name
+        )
+    assert (
+        ta_random.rand(1).item() == torch.rand(1).item()
+    )  # and the stream stands at the same place
 
 
 def test_arguments_of_the_same_names_stand_in_torchs_order_and_have_its_defaults():
     torch, compared = require("torch"), 0
-    for ours, theirs in ((nn, torch.nn), (F, torch.nn.functional), (nn.init, torch.nn.init), (optim, torch.optim)):
+    for ours, theirs in (
+        (nn, torch.nn),
+        (F, torch.nn.functional),
+        (nn.init, torch.nn.init),
+        (optim, torch.optim),
+    ):
         for name in sorted({*dir(ours)} & {*dir(theirs)}):
             try:
-                mine, other = (inspect.signature(getattr(module, name)).parameters for module in (ours, theirs))
-            except (TypeError, ValueError):             # no function, or one that does not tell
+                mine, other = (
+                    inspect.signature(getattr(module, name)).parameters for module in (ours, theirs)
+                )
+            except (TypeError, ValueError):  # no function, or one that does not tell
                 continue
             shared = [key for key in mine if key in other]
             assert shared == [key for key in other if key in mine], name
             for key in shared:
                 a, b = mine[key].default, other[key].default
                 if isinstance(a, (int, float, tuple)) or a is None:
-                    assert a == b or name == "ModuleList", (name, key)      # whose () stands for None
+                    assert a == b or name == "ModuleList", (name, key)  # whose () stands for None
                     compared += 1
     assert compared > 100
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.LayerNorm(3), nn.RMSNorm(3), nn.GELU(), nn.SiLU(),
-                                   nn.Softmax(dim=-1),
-                                   nn.LogSoftmax(), nn.Sigmoid(), nn.Tanh(), nn.FeedForward(3, 5),
-                                   nn.SinusoidalPositionalEncoding(3), nn.LearnedPositionalEncoding(9, 3),
-                                   nn.SelfAttention(3, 2)],
-                         ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Linear(3, 2),
+        nn.LayerNorm(3),
+        nn.RMSNorm(3),
+        nn.GELU(),
+        nn.SiLU(),
+        nn.Softmax(dim=-1),
+        nn.LogSoftmax(),
+        nn.Sigmoid(),
+        nn.Tanh(),
+        nn.FeedForward(3, 5),
+        nn.SinusoidalPositionalEncoding(3),
+        nn.LearnedPositionalEncoding(9, 3),
+        nn.SelfAttention(3, 2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
 def test_integers_are_promoted_and_floats_keep_their_dtype(layer):
     numbers = np.eye(3, dtype=int)
     whole, single = layer(Tensor(numbers)), layer(Tensor(numbers.astype(np.float32)))
-    assert whole.dtype == single.dtype == np.float32 and np.array_equal(whole.numpy(), single.numpy())
+    assert whole.dtype == single.dtype == np.float32 and np.array_equal(
+        whole.numpy(), single.numpy()
+    )
     layer.astype(np.float64)
     assert layer(Tensor(numbers.astype(np.float64))).dtype == np.float64
 
@@ -97,8 +127,11 @@ def test_dropout_draws_torchs_mask(shape):
     torch.manual_seed(3)
     ta_random.manual_seed(3)
     theirs, ours = torch.nn.Dropout(0.4), nn.Dropout(0.4)
-    np.testing.assert_allclose(ours(Tensor(np.ones(shape, np.float32))).numpy(), theirs(torch.ones(shape)).numpy(),
-                               rtol=1e-6)
+    np.testing.assert_allclose(
+        ours(Tensor(np.ones(shape, np.float32))).numpy(),
+        theirs(torch.ones(shape)).numpy(),
+        rtol=1e-6,
+    )
     x = Tensor([1.0, 2.0])
     assert ours.eval()(x) is x and nn.Dropout(0.0)(x) is x
 
@@ -109,10 +142,16 @@ def test_a_probability_may_be_a_numpy_number():
     for p in (0.5, np.float32(0.5)):
         ta_random.manual_seed(1)
         results.append(nn.Dropout(p)(x).numpy())
-    assert np.array_equal(*results) and nn.MultiheadAttention(4, 2, dropout=np.float32(0.5)).dropout == 0.5
+    assert (
+        np.array_equal(*results)
+        and nn.MultiheadAttention(4, 2, dropout=np.float32(0.5)).dropout == 0.5
+    )
 
 
-@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Dropout, *(partial(partial, f) for f in (F.relu, F.silu, F.dropout))])
+@pytest.mark.parametrize(
+    "kind",
+    [nn.ReLU, nn.SiLU, nn.Dropout, *(partial(partial, f) for f in (F.relu, F.silu, F.dropout))],
+)
 def test_inplace_is_taken_and_changes_nothing_in_place(kind):
     x, results = Tensor(np.linspace(-1, 1, 10), requires_grad=True), []
     for inplace in (False, True):
@@ -148,44 +187,143 @@ def test_embedding_padding_gets_no_gradient():
     assert not table.weight.requires_grad and np.array_equal(table(2).numpy(), [0, 0, 1])
     table = nn.Embedding.from_pretrained(np.eye(3), freeze=False, padding_idx=-1)
     table([2, 0]).sum().backward()
-    assert table.padding_idx == 2 and not table.weight.grad.numpy()[2].any() and table.weight.grad.numpy()[0].all()
+    assert (
+        table.padding_idx == 2
+        and not table.weight.grad.numpy()[2].any()
+        and table.weight.grad.numpy()[0].all()
+    )
     for index in (np.uint8(1), np.asarray(1), Tensor(np.asarray(1))):
         assert nn.Embedding(4, 3, padding_idx=index).padding_idx == 1
 
 
-@pytest.mark.parametrize("call, error, text", [
-    (lambda: nn.Linear(3, 2)(np.ones((3, 4))), ValueError, r"Linear\(in_features=3.*array \(3, 4\).*Transpose input"),
-    (lambda: nn.Linear(3, 2)("text"), TypeError, "Tensor"),
-    (lambda: nn.Tanh()(require("torch").ones(2)), TypeError, r"arrays and numbers, got Tensor \(2,\) torch.*write Tensor\(x\) first"),
-    (lambda: nn.Embedding(3, 2, padding_idx=3), ValueError, "padding_idx=3 is not one of the 3 rows"),
-    (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=7), ValueError, "padding_idx=7 is not one of the 3 rows"),
-    (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=-4), ValueError, "padding_idx=-4 is not one of the 3 rows"),
-    (lambda: nn.Embedding(3, 2, padding_idx=1.5), ValueError, "padding_idx=1.5 is not one of the 3 rows"),
-    (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=0.5), ValueError, "padding_idx=0.5 is not one of the 3 rows"),
-    (lambda: nn.Embedding.from_pretrained(np.ones(3)), ValueError, r"\(num_embeddings, embedding_dim\), got .*\(3,\)"),
-    (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 .* outside the table"),
-    (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
-    (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
-    (lambda: nn.LayerNorm(-1), ValueError, r"sizes of a layer are whole numbers, none negative; got \(-1,\)"),
-    (lambda: nn.RMSNorm((3, -1)), ValueError, r"sizes of a layer are whole numbers, none negative; got \(3, -1\)"),
-    (lambda: nn.LayerNorm(3, dtype=int), TypeError, "dtype of a layer is a floating one .* got <class 'int'>"),
-    (lambda: nn.MultiheadAttention(4, 2, dtype=np.int64), TypeError, "dtype of a layer is a floating one .*int64"),
-    (lambda: nn.Linear(3, 2, dtype="single precision"), TypeError, "dtype of a layer is a floating one .* got 'single precision'"),
-    (lambda: nn.Dropout(1.5), ValueError, r"Dropout: p is the probability .* \[0, 1\], got 1.5"),
-    (lambda: nn.Dropout("half"), ValueError, "got 'half'"),
-    (lambda: nn.MultiheadAttention(0, 2), ValueError, "embed_dim is a whole number above 0, got 0"),
-    (lambda: nn.MultiheadAttention(4, -2), ValueError, "num_heads is a whole number above 0, got -2"),
-    (lambda: nn.MultiheadAttention(4, 2, dropout=-1), ValueError, "MultiheadAttention: dropout is the probability .* got -1"),
-    (lambda: nn.MultiheadAttention(4, 2, dropout="half"), ValueError, "got 'half'"),
-    (lambda: nn.MultiheadAttention(4, 2.0), ValueError, "MultiheadAttention: num_heads is a whole number above 0, got 2.0"),
-    (lambda: nn.MultiheadAttention("4", 2), ValueError, "embed_dim is a whole number above 0, got '4'"),
-    (lambda: nn.MultiheadAttention(3, 4, head_dim=3 // 4), ValueError, "head_dim is a whole number above 0, got 0"),
-    (lambda: nn.MultiheadAttention(4, 2, value_head_dim=0), ValueError, "value_head_dim is a whole number above 0, got 0"),
-    (lambda: nn.GELU("erf"), ValueError, "'none' or 'tanh'"),
-    (lambda: nn.FeedForward(2, 2, activation="rleu"), ValueError, "'relu', 'gelu' or a function.*mean 'relu'"),
-    (lambda: nn.SinusoidalPositionalEncoding(4, 3)(np.ones((1, 4, 4))), ValueError, "max_len=3 positions.*from 0 to 3"),
-    (lambda: nn.LearnedPositionalEncoding(3, 4)(np.ones((2, 5))), ValueError, "with E = 4"),
-])
+@pytest.mark.parametrize(
+    "call, error, text",
+    [
+        (
+            lambda: nn.Linear(3, 2)(np.ones((3, 4))),
+            ValueError,
+            r"Linear\(in_features=3.*array \(3, 4\).*Transpose input",
+        ),
+        (lambda: nn.Linear(3, 2)("text"), TypeError, "Tensor"),
+        (
+            lambda: nn.Tanh()(require("torch").ones(2)),
+            TypeError,
+            r"arrays and numbers, got Tensor \(2,\) torch.*write Tensor\(x\) first",
+        ),
+        (
+            lambda: nn.Embedding(3, 2, padding_idx=3),
+            ValueError,
+            "padding_idx=3 is not one of the 3 rows",
+        ),
+        (
+            lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=7),
+            ValueError,
+            "padding_idx=7 is not one of the 3 rows",
+        ),
+        (
+            lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=-4),
+            ValueError,
+            "padding_idx=-4 is not one of the 3 rows",
+        ),
+        (
+            lambda: nn.Embedding(3, 2, padding_idx=1.5),
+            ValueError,
+            "padding_idx=1.5 is not one of the 3 rows",
+        ),
+        (
+            lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=0.5),
+            ValueError,
+            "padding_idx=0.5 is not one of the 3 rows",
+        ),
+        (
+            lambda: nn.Embedding.from_pretrained(np.ones(3)),
+            ValueError,
+            r"\(num_embeddings, embedding_dim\), got .*\(3,\)",
+        ),
+        (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 .* outside the table"),
+        (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
+        (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
+        (
+            lambda: nn.LayerNorm(-1),
+            ValueError,
+            r"sizes of a layer are whole numbers, none negative; got \(-1,\)",
+        ),
+        (
+            lambda: nn.RMSNorm((3, -1)),
+            ValueError,
+            r"sizes of a layer are whole numbers, none negative; got \(3, -1\)",
+        ),
+        (
+            lambda: nn.LayerNorm(3, dtype=int),
+            TypeError,
+            "dtype of a layer is a floating one .* got <class 'int'>",
+        ),
+        (
+            lambda: nn.MultiheadAttention(4, 2, dtype=np.int64),
+            TypeError,
+            "dtype of a layer is a floating one .*int64",
+        ),
+        (
+            lambda: nn.Linear(3, 2, dtype="single precision"),
+            TypeError,
+            "dtype of a layer is a floating one .* got 'single precision'",
+        ),
+        (
+            lambda: nn.Dropout(1.5),
+            ValueError,
+            r"Dropout: p is the probability .* \[0, 1\], got 1.5",
+        ),
+        (lambda: nn.Dropout("half"), ValueError, "got 'half'"),
+        (
+            lambda: nn.MultiheadAttention(0, 2),
+            ValueError,
+            "embed_dim is a whole number above 0, got 0",
+        ),
+        (
+            lambda: nn.MultiheadAttention(4, -2),
+            ValueError,
+            "num_heads is a whole number above 0, got -2",
+        ),
+        (
+            lambda: nn.MultiheadAttention(4, 2, dropout=-1),
+            ValueError,
+            "MultiheadAttention: dropout is the probability .* got -1",
+        ),
+        (lambda: nn.MultiheadAttention(4, 2, dropout="half"), ValueError, "got 'half'"),
+        (
+            lambda: nn.MultiheadAttention(4, 2.0),
+            ValueError,
+            "MultiheadAttention: num_heads is a whole number above 0, got 2.0",
+        ),
+        (
+            lambda: nn.MultiheadAttention("4", 2),
+            ValueError,
+            "embed_dim is a whole number above 0, got '4'",
+        ),
+        (
+            lambda: nn.MultiheadAttention(3, 4, head_dim=3 // 4),
+            ValueError,
+            "head_dim is a whole number above 0, got 0",
+        ),
+        (
+            lambda: nn.MultiheadAttention(4, 2, value_head_dim=0),
+            ValueError,
+            "value_head_dim is a whole number above 0, got 0",
+        ),
+        (lambda: nn.GELU("erf"), ValueError, "'none' or 'tanh'"),
+        (
+            lambda: nn.FeedForward(2, 2, activation="rleu"),
+            ValueError,
+            "'relu', 'gelu' or a function.*mean 'relu'",
+        ),
+        (
+            lambda: nn.SinusoidalPositionalEncoding(4, 3)(np.ones((1, 4, 4))),
+            ValueError,
+            "max_len=3 positions.*from 0 to 3",
+        ),
+        (lambda: nn.LearnedPositionalEncoding(3, 4)(np.ones((2, 5))), ValueError, "with E = 4"),
+    ],
+)
 def test_errors_say_what_to_do(call, error, text):
     with pytest.raises(error, match=text):
         call()
@@ -193,8 +331,12 @@ def test_errors_say_what_to_do(call, error, text):
 
 def test_positions():
     table = nn.SinusoidalPositionalEncoding(6)(np.zeros((1, 4, 6), int)).numpy()[0]
-    np.testing.assert_allclose(table[1], [.841471, .540302, .046399, .998923, .002154, .999998], atol=1e-6)
-    np.testing.assert_allclose(table[3], [.141120, -.989992, .138798, .990321, .006463, .999979], atol=1e-6)
+    np.testing.assert_allclose(
+        table[1], [0.841471, 0.540302, 0.046399, 0.998923, 0.002154, 0.999998], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        table[3], [0.141120, -0.989992, 0.138798, 0.990321, 0.006463, 0.999979], atol=1e-6
+    )
     assert not nn.SinusoidalPositionalEncoding(6).state_dict()
     for layer in (nn.SinusoidalPositionalEncoding(6, 9), nn.LearnedPositionalEncoding(9, 6)):
         x = ta_random.randn(2, 5, 6)
@@ -205,19 +347,30 @@ def test_positions():
         np.testing.assert_array_equal(layer(x.swapaxes(0, 1)).numpy(), batch_first.swapaxes(0, 1))
     learned = nn.LearnedPositionalEncoding(9, 6)
     learned(x).sum().backward()
-    np.testing.assert_array_equal(learned.weight.grad.numpy(), np.repeat([[2.0], [0.0]], [5, 4], axis=0) * np.ones(6))
+    np.testing.assert_array_equal(
+        learned.weight.grad.numpy(), np.repeat([[2.0], [0.0]], [5, 4], axis=0) * np.ones(6)
+    )
 
 
 def test_feed_forward_is_its_equation():
     layer = nn.FeedForward(3, 5, activation=np.tanh)
     x = ta_random.randn(2, 3).numpy()
     w1, b1, w2, b2 = (p.numpy() for p in layer.parameters())
-    np.testing.assert_allclose(layer(x).numpy(), np.tanh(x @ w1.T + b1) @ w2.T + b2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        layer(x).numpy(), np.tanh(x @ w1.T + b1) @ w2.T + b2, rtol=1e-5, atol=1e-6
+    )
 
 
-OPERANDS = {"as usual": lambda x: x, "an array": lambda x: x.numpy(), "float64": lambda x: x.astype(np.float64),
-            "float16": lambda x: x.astype(np.float16), "turned": lambda x: x.swapaxes(0, 1), "no rows": lambda x: x[:0],
-            "one row": lambda x: x[0, 0], "integers": lambda x: np.rint(x).astype(np.int64)}
+OPERANDS = {
+    "as usual": lambda x: x,
+    "an array": lambda x: x.numpy(),
+    "float64": lambda x: x.astype(np.float64),
+    "float16": lambda x: x.astype(np.float16),
+    "turned": lambda x: x.swapaxes(0, 1),
+    "no rows": lambda x: x[:0],
+    "one row": lambda x: x[0, 0],
+    "integers": lambda x: np.rint(x).astype(np.int64),
+}
 
 
 @pytest.mark.parametrize("kind", OPERANDS)
@@ -225,24 +378,61 @@ OPERANDS = {"as usual": lambda x: x, "an array": lambda x: x.numpy(), "float64":
 def test_the_one_look_of_linear_and_layer_norm_changes_nothing(kind, parameters):
     x = OPERANDS[kind](ta_random.randn(3, 2, 4, requires_grad=True))
     like = x if x.dtype.kind == "f" else x.astype(parameters)
-    linear, norm, plain = (layer.astype(parameters) for layer in (nn.Linear(4, 5), nn.LayerNorm(4), nn.LayerNorm((2, 4), bias=False)))
-    pairs = [(linear(x), F.linear(like, linear.weight, linear.bias)), (norm(x), F.layer_norm(like, (4,), norm.weight, norm.bias))]
+    linear, norm, plain = (
+        layer.astype(parameters)
+        for layer in (nn.Linear(4, 5), nn.LayerNorm(4), nn.LayerNorm((2, 4), bias=False))
+    )
+    pairs = [
+        (linear(x), F.linear(like, linear.weight, linear.bias)),
+        (norm(x), F.layer_norm(like, (4,), norm.weight, norm.bias)),
+    ]
     if x.ndim == 3 and x.shape[1] == 2:
         pairs.append((plain(x), F.layer_norm(like, (2, 4), plain.weight)))
     for ours, expected in pairs:
-        assert ours.dtype == expected.dtype and ours.shape == expected.shape and np.array_equal(ours.numpy(), expected.numpy())
+        assert (
+            ours.dtype == expected.dtype
+            and ours.shape == expected.shape
+            and np.array_equal(ours.numpy(), expected.numpy())
+        )
 
 
-@pytest.mark.parametrize("name, value, shape, text", [
-    ("weight", np.ones(3), (3, 4), r"layer_norm: weight must have the shape normalized_shape = \(4,\), got .*\(3,\)"),
-    ("bias", np.ones((1, 4)), (3, 4), r"layer_norm: bias must have the shape normalized_shape = \(4,\), got .*\(1, 4\)"),
-    ("normalized_shape", (2, 4), (3, 4), r"normalized_shape \(2, 4\) must be the last sizes of the input"),
-    ("normalized_shape", (), (3, 4), r"normalized_shape \(\) must be the last sizes of the input"),
-    ("normalized_shape", (), (), r"normalized_shape \(\) must be the last sizes of the input"),
-])
+@pytest.mark.parametrize(
+    "name, value, shape, text",
+    [
+        (
+            "weight",
+            np.ones(3),
+            (3, 4),
+            r"layer_norm: weight must have the shape normalized_shape = \(4,\), got .*\(3,\)",
+        ),
+        (
+            "bias",
+            np.ones((1, 4)),
+            (3, 4),
+            r"layer_norm: bias must have the shape normalized_shape = \(4,\), got .*\(1, 4\)",
+        ),
+        (
+            "normalized_shape",
+            (2, 4),
+            (3, 4),
+            r"normalized_shape \(2, 4\) must be the last sizes of the input",
+        ),
+        (
+            "normalized_shape",
+            (),
+            (3, 4),
+            r"normalized_shape \(\) must be the last sizes of the input",
+        ),
+        ("normalized_shape", (), (), r"normalized_shape \(\) must be the last sizes of the input"),
+    ],
+)
 def test_a_norm_whose_parts_were_changed_says_what_no_longer_fits(name, value, shape, text):
     norm = nn.LayerNorm(4, elementwise_affine=name != "normalized_shape")
-    setattr(norm, name, nn.Parameter(value, dtype=np.float32) if isinstance(value, np.ndarray) else value)
+    setattr(
+        norm,
+        name,
+        nn.Parameter(value, dtype=np.float32) if isinstance(value, np.ndarray) else value,
+    )
     with pytest.raises(ValueError, match=text):
         norm(np.ones(shape, np.float32))
 
@@ -251,4 +441,6 @@ def test_a_norm_whose_parts_were_changed_says_what_no_longer_fits(name, value, s
 def test_a_norm_takes_any_number_as_its_eps(eps):
     norm, x = nn.LayerNorm(4), ta_random.randn(3, 4)
     norm.eps = eps
-    assert np.array_equal(norm(x).numpy(), F.layer_norm(x, 4, norm.weight, norm.bias, float(eps)).numpy())
+    assert np.array_equal(
+        norm(x).numpy(), F.layer_norm(x, 4, norm.weight, norm.bias, float(eps)).numpy()
+    )

@@ -38,6 +38,7 @@ def torch_net(torch):
             self.body = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
             self.tied = torch.nn.Linear(3, 4)
             self.tied.weight = self.first.weight
+
     return Net()
 
 
@@ -45,17 +46,28 @@ def test_names_and_order_are_torchs():
     torch = require("torch")
     theirs, ours = torch_net(torch), Net()
     theirs.table, ours.table = torch.nn.Buffer(torch.ones(2)), nn.Buffer(np.ones(2))
-    theirs.shift, ours.shift = torch.nn.Parameter(torch.ones(2)), nn.Parameter(np.ones(2))          # after a buffer, and yet before it
-    theirs.again, ours.again = theirs.first, ours.first              # one module under two names
+    theirs.shift, ours.shift = (
+        torch.nn.Parameter(torch.ones(2)),
+        nn.Parameter(np.ones(2)),
+    )  # after a buffer, and yet before it
+    theirs.again, ours.again = theirs.first, ours.first  # one module under two names
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.first.table, ours.first.table = torch.nn.Buffer(torch.ones(3)), nn.Buffer(np.ones(3))
     for walk in ("named_parameters", "named_buffers"):
-        for asked in itertools.product(("", "net"), (True, False), (True, False)):                  # prefix, recurse, remove_duplicate
-            assert [n for n, _ in getattr(ours, walk)(*asked)] == [n for n, _ in getattr(theirs, walk)(*asked)], (walk, asked)
+        for asked in itertools.product(
+            ("", "net"), (True, False), (True, False)
+        ):  # prefix, recurse, remove_duplicate
+            assert [n for n, _ in getattr(ours, walk)(*asked)] == [
+                n for n, _ in getattr(theirs, walk)(*asked)
+            ], (walk, asked)
     for walk, recurse in itertools.product(("parameters", "buffers"), (True, False)):
-        assert [x.shape for x in getattr(ours, walk)(recurse)] == [tuple(x.shape) for x in getattr(theirs, walk)(recurse)], (walk, recurse)
+        assert [x.shape for x in getattr(ours, walk)(recurse)] == [
+            tuple(x.shape) for x in getattr(theirs, walk)(recurse)
+        ], (walk, recurse)
     for once in (True, False):
-        assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [n for n, _ in theirs.named_modules(remove_duplicate=once)]
+        assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [
+            n for n, _ in theirs.named_modules(remove_duplicate=once)
+        ]
     assert [n for n, _ in ours.named_children()] == [n for n, _ in theirs.named_children()]
     assert list(ours.modules()) == [m for _, m in ours.named_modules()]
 
@@ -70,7 +82,9 @@ def test_a_shared_parameter_is_one_parameter_under_two_names():
 
 
 def test_a_typo_names_the_nearest_attribute():
-    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'wieght'.*mean 'weight'"):
+    with pytest.raises(
+        AttributeError, match="'Linear' object has no attribute 'wieght'.*mean 'weight'"
+    ):
         nn.Linear(2, 2).wieght
     assert not hasattr(nn.Linear(2, 2), "nothing_like_it")
 
@@ -80,15 +94,26 @@ def test_what_would_silently_not_be_trained_is_an_error():
     net.layers = [nn.Linear(2, 2)]
     with pytest.raises(TypeError, match="Net.layers is a plain list .* nn.ModuleList"):
         list(net.parameters())
-    for holder in (OrderedDict(a=nn.ReLU()), defaultdict(list, a=[nn.ReLU()]), deque([nn.ReLU()]), {nn.ReLU()}, [nn.Buffer([1.0])]):
+    for holder in (
+        OrderedDict(a=nn.ReLU()),
+        defaultdict(list, a=[nn.ReLU()]),
+        deque([nn.ReLU()]),
+        {nn.ReLU()},
+        [nn.Buffer([1.0])],
+    ):
         net.layers = holder
         for walk in (net.parameters, net.state_dict):
-            with pytest.raises(TypeError, match=f"Net.layers is a plain {type(holder).__name__} of modules"):
+            with pytest.raises(
+                TypeError, match=f"Net.layers is a plain {type(holder).__name__} of modules"
+            ):
                 list(walk())
-    net.layers = [nn.Parameter([1.0])]               # for which a ModuleList would be no home
-    with pytest.raises(TypeError, match=r"plain list .*; for a parameter or buffer setattr\(self, f'layers_\{i\}', p\)"):
+    net.layers = [nn.Parameter([1.0])]  # for which a ModuleList would be no home
+    with pytest.raises(
+        TypeError,
+        match=r"plain list .*; for a parameter or buffer setattr\(self, f'layers_\{i\}', p\)",
+    ):
         list(net.parameters())
-    net.layers = (nn.Linear(2, 2),)                  # on purpose
+    net.layers = (nn.Linear(2, 2),)  # on purpose
     assert len(list(net.parameters())) == 6
     with pytest.raises(TypeError, match=r"'scale' is a Parameter of Net.*nn.Parameter\(value\)"):
         net.scale = Tensor([1.0])
@@ -96,7 +121,15 @@ def test_what_would_silently_not_be_trained_is_an_error():
         nn.Module()(1)
 
 
-ASSIGNMENTS = [operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow]
+ASSIGNMENTS = [
+    operator.iadd,
+    operator.isub,
+    operator.imul,
+    operator.itruediv,
+    operator.ifloordiv,
+    operator.imod,
+    operator.ipow,
+]
 
 
 @pytest.mark.parametrize("recording", [no_grad, enable_grad])
@@ -104,11 +137,16 @@ ASSIGNMENTS = [operator.iadd, operator.isub, operator.imul, operator.itruediv, o
 def test_an_augmented_assignment_to_a_parameter_is_an_error(assign, recording):
     """`for p in net.parameters(): p -= rate * p.grad` changes them in PyTorch, and would only rename p here."""
     net = nn.Linear(2, 2)
-    with recording(), pytest.raises(TypeError, match=r"leave Parameter \(2, 2\) float32 as it is.*p\.data -= x\.data"):
+    with (
+        recording(),
+        pytest.raises(
+            TypeError, match=r"leave Parameter \(2, 2\) float32 as it is.*p\.data -= x\.data"
+        ),
+    ):
         for p in net.parameters():
             assign(p, Tensor(np.ones((2, 2), np.float32)))
     y = net.weight * 1
-    y += net.weight                                  # a result may be given a new value
+    y += net.weight  # a result may be given a new value
     assert np.array_equal(y.numpy(), 2 * net.weight.numpy())
 
 
@@ -117,11 +155,15 @@ def test_an_augmented_assignment_to_a_trained_tensor_is_an_error_under_no_grad(a
     """There PyTorch's loops update in place; while ops are recorded, `x -= x.mean()` on an argument is plain NumPy code."""
     w, step = Tensor([1.0, 2.0], requires_grad=True), Tensor([0.5, 0.5])
     with no_grad():
-        with pytest.raises(TypeError, match=r"leave Tensor \(2,\) float32 as it is.*p\.data -= x\.data"):
+        with pytest.raises(
+            TypeError, match=r"leave Tensor \(2,\) float32 as it is.*p\.data -= x\.data"
+        ):
             for p in [w]:
                 assign(p, step)
         assert np.array_equal(assign(w * 1, step).numpy(), assign(w.numpy().copy(), step.numpy()))
-        assert np.array_equal(assign(w.detach(), step).numpy(), assign(w.numpy().copy(), step.numpy()))
+        assert np.array_equal(
+            assign(w.detach(), step).numpy(), assign(w.numpy().copy(), step.numpy())
+        )
     y = assign(w, step)
     assert y is not w and y.requires_grad and np.array_equal(w.numpy(), [1, 2])
     total = 0.0
@@ -129,15 +171,23 @@ def test_an_augmented_assignment_to_a_trained_tensor_is_an_error_under_no_grad(a
     assert total.item() == 3
 
 
-@pytest.mark.parametrize("value", [[[nn.Linear(2, 2)]], {"a": [nn.Linear(2, 2)]}, [{"a": nn.Linear(2, 2)}],
-                                   [[1.0], [nn.Parameter(np.ones(2))]]], ids=["lists", "lists by name", "dicts", "parameters"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[nn.Linear(2, 2)]],
+        {"a": [nn.Linear(2, 2)]},
+        [{"a": nn.Linear(2, 2)}],
+        [[1.0], [nn.Parameter(np.ones(2))]],
+    ],
+    ids=["lists", "lists by name", "dicts", "parameters"],
+)
 def test_modules_in_a_list_of_lists_are_an_error_too(value):
     net = Net()
     net.layers = value
     for walk in (net.parameters, net.modules, net.state_dict):
         with pytest.raises(TypeError, match="Net.layers is a plain (list|dict) .* nn.ModuleList"):
             list(walk())
-    net.layers = [["names"], {"sizes": [1, 2]}, (nn.Linear(2, 2),)]          # the tuple is on purpose
+    net.layers = [["names"], {"sizes": [1, 2]}, (nn.Linear(2, 2),)]  # the tuple is on purpose
     assert len(list(net.parameters())) == 6
 
 
@@ -150,8 +200,13 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
     bad["body.0.weight"] = bad["body.0.weight"].T
     with pytest.raises(ValueError) as error:
         net.load_state_dict(bad)
-    for part in ("nothing was changed", r"missing: 'scale' (4,)", "unexpected: 'sclae'. Did you mean 'scale'?",
-                 "shape: 'body.0.weight' is (3, 4) here but (4, 3)", "Transpose it"):
+    for part in (
+        "nothing was changed",
+        r"missing: 'scale' (4,)",
+        "unexpected: 'sclae'. Did you mean 'scale'?",
+        "shape: 'body.0.weight' is (3, 4) here but (4, 3)",
+        "Transpose it",
+    ):
         assert part in str(error.value)
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in net.state_dict().items())
     with pytest.raises(ValueError, match=r"load_state_dict\(mapping\['model'\]\)"):
@@ -170,9 +225,14 @@ def test_names_are_guessed_for_the_first_that_do_not_fit_and_all_are_listed():
     """A guess compares a name with all others: with a few thousand of both that took as many minutes as there is patience."""
     net = nn.Sequential(*[nn.Linear(1, 1) for _ in range(30)])
     with pytest.raises(ValueError) as error:
-        net.load_state_dict({name.replace("weight", "weigth"): value for name, value in net.state_dict().items()})
+        net.load_state_dict(
+            {name.replace("weight", "weigth"): value for name, value in net.state_dict().items()}
+        )
     lines = [line for line in str(error.value).splitlines() if "unexpected: " in line]
-    assert lines[0] == "  unexpected: '0.weigth'. Did you mean '0.weight'?" and lines[-1] == "  unexpected: '29.weigth'."
+    assert (
+        lines[0] == "  unexpected: '0.weigth'. Did you mean '0.weight'?"
+        and lines[-1] == "  unexpected: '29.weigth'."
+    )
     assert len(lines) == 30 and sum("Did you mean" in line for line in lines) == 20
 
 
@@ -199,7 +259,10 @@ def test_an_interrupt_at_any_line_of_loading_leaves_all_old_values_or_all_new_on
             came = True
         finally:
             sys.settrace(before)
-        fits = [all(np.array_equal(value, state[name]) for name, value in net.state_dict().items()) for state in (old, new)]
+        fits = [
+            all(np.array_equal(value, state[name]) for name, value in net.state_dict().items())
+            for state in (old, new)
+        ]
         assert any(fits), line
     assert line > 20
 
@@ -220,8 +283,10 @@ def test_load_state_dict_copies_in_place(kind):
         values = {k: Tensor(v) for k, v in values.items()}
     elif kind in ("torch", "bfloat16"):
         torch = require("torch")
-        values = {k: torch.tensor(v).to(torch.bfloat16 if kind == "bfloat16" else torch.float32) for k,
-                  v in values.items()}
+        values = {
+            k: torch.tensor(v).to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+            for k, v in values.items()
+        }
     arrays = [p._data for p in net.parameters()]
     assert net.load_state_dict(values) == ([], [])
     assert all(p._data is a for p, a in zip(net.parameters(), arrays))
@@ -253,7 +318,9 @@ def test_settings_reach_every_module():
     assert all(p.dtype == p.grad.dtype == np.float64 for p in net.parameters())
     kept = [p.grad for p in net.parameters()]
     net.zero_grad(set_to_none=False)
-    assert all(p.grad is g and not g.data.any() for p, g in zip(net.parameters(), kept, strict=True))
+    assert all(
+        p.grad is g and not g.data.any() for p, g in zip(net.parameters(), kept, strict=True)
+    )
     net.zero_grad()
     assert all(p.grad is None for p in net.parameters())
     net.requires_grad_(False)
@@ -276,7 +343,11 @@ def test_buffers_are_saved_as_torchs():
         layers = torch.nn if module is theirs else nn
         module.add_module("inner", layers.Linear(1, 1))
         module.register_parameter("own", layers.Parameter(make(1)))
-    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["own", "kept", "inner.weight", "inner.bias"]
+    assert (
+        list(ours.state_dict())
+        == list(theirs.state_dict())
+        == ["own", "kept", "inner.weight", "inner.bias"]
+    )
     assert [n for n, _ in ours.named_buffers()] == [n for n, _ in theirs.named_buffers()]
     assert not copy.deepcopy(ours).left.persistent and "kept" not in dict(ours.named_parameters())
     ours.astype(np.float32)
@@ -293,12 +364,21 @@ def test_an_array_given_to_a_buffer_becomes_its_value():
         module.left = ones(4)
     assert list(ours.state_dict()) == list(theirs.state_dict()) == ["mean"]
     np.testing.assert_allclose(ours.mean.numpy(), theirs.mean.numpy(), rtol=1e-6)
-    assert {n: b.shape for n, b in ours.named_buffers()} == {"mean": (2,), "left": (4,)} and not ours.left.persistent
+    assert {n: b.shape for n, b in ours.named_buffers()} == {
+        "mean": (2,),
+        "left": (4,),
+    } and not ours.left.persistent
     ours.mean = Tensor(np.ones(2, np.float32), requires_grad=True) * 2
-    assert type(ours.mean) is nn.Buffer and not ours.mean.requires_grad and ours.mean.dtype == np.float32
-    ours.mean = ours.mean._data.sum()                # a NumPy number
+    assert (
+        type(ours.mean) is nn.Buffer
+        and not ours.mean.requires_grad
+        and ours.mean.dtype == np.float32
+    )
+    ours.mean = ours.mean._data.sum()  # a NumPy number
     assert type(ours.mean) is nn.Buffer and ours.mean.shape == ()
-    with pytest.raises(TypeError, match=r"'mean' is a Buffer of Module, and 0.5 is not.*nn.Buffer\(value\)"):
+    with pytest.raises(
+        TypeError, match=r"'mean' is a Buffer of Module, and 0.5 is not.*nn.Buffer\(value\)"
+    ):
         ours.mean = 0.5
     buffer = ours.mean = nn.Buffer(np.ones(1), persistent=False)
     assert ours.mean is buffer and not ours.state_dict()
@@ -310,7 +390,11 @@ def test_an_array_given_to_a_buffer_becomes_its_value():
 def test_a_state_dict_shares_the_memory_of_every_shape():
     class Scale(nn.Module):
         def __init__(self):
-            self.number, self.row, self.count = nn.Parameter(2.0), nn.Parameter([1.0, 1.0]), nn.Buffer(np.array(1))
+            self.number, self.row, self.count = (
+                nn.Parameter(2.0),
+                nn.Parameter([1.0, 1.0]),
+                nn.Buffer(np.array(1)),
+            )
 
     scale = Scale()
     state = scale.state_dict()
@@ -362,14 +446,21 @@ def test_values_of_a_state_dict_are_not_changed_in_vain():
     before = net.weight.numpy().copy()
     with no_grad():
         for change in (operator.imul, operator.iadd, operator.imatmul):
-            with pytest.raises(TypeError, match=r"would leave StateValue \(2, 2\) float32 as it is.*Write p\.data -= x\.data"):
+            with pytest.raises(
+                TypeError,
+                match=r"would leave StateValue \(2, 2\) float32 as it is.*Write p\.data -= x\.data",
+            ):
                 change(net.state_dict()["weight"], 0.5)
     net.state_dict()["weight"].data *= 0.5
     assert np.array_equal(net.weight.numpy(), before / 2)
     for kept in (copy.deepcopy(net.state_dict()), pickle.loads(pickle.dumps(net.state_dict()))):
         kept["weight"] += 1
-        assert type(kept["weight"]) is type(kept["bias"]) is Tensor and np.array_equal(kept["weight"].numpy(), before / 2 + 1)
-    assert type(net.state_dict()["weight"] * 2) is Tensor and np.array_equal(net.weight.numpy(), before / 2)
+        assert type(kept["weight"]) is type(kept["bias"]) is Tensor and np.array_equal(
+            kept["weight"].numpy(), before / 2 + 1
+        )
+    assert type(net.state_dict()["weight"] * 2) is Tensor and np.array_equal(
+        net.weight.numpy(), before / 2
+    )
 
 
 def test_a_graph_recorded_before_astype_is_told_of_it():
@@ -390,13 +481,19 @@ def test_a_property_that_fails_says_its_own_reason():
         def width(self):
             return self.inner.out_featuers
 
-    with pytest.raises(AttributeError, match="no attribute 'out_featuers'. Did you mean 'out_features'"):
+    with pytest.raises(
+        AttributeError, match="no attribute 'out_featuers'. Did you mean 'out_features'"
+    ):
         _ = Net().width
 
 
 def test_containers():
     layers = nn.ModuleList(nn.Linear(i, i) for i in (1, 2, 3))
-    assert len(layers) == 3 and layers[-1].in_features == 3 and [m.in_features for m in layers[1:]] == [2, 3]
+    assert (
+        len(layers) == 3
+        and layers[-1].in_features == 3
+        and [m.in_features for m in layers[1:]] == [2, 3]
+    )
     layers.insert(0, nn.ReLU()).append(nn.GELU()).extend([nn.SiLU()])
     del layers[1]
     layers[0] = nn.Tanh()
@@ -406,11 +503,18 @@ def test_containers():
     assert list(named.state_dict()) == ["up.weight", "up.bias"] and isinstance(named[1], nn.ReLU)
     table = nn.ModuleDict({"a": nn.ReLU()})
     table["b"] = nn.GELU()
-    assert list(table) == ["a", "b"] and "a" in table and len(table) == 2 and isinstance(table["b"], nn.GELU)
+    assert (
+        list(table) == ["a", "b"]
+        and "a" in table
+        and len(table) == 2
+        and isinstance(table["b"], nn.GELU)
+    )
     del table["a"]
     assert table.keys() == ["b"] and [type(m) for m in table.values()] == [nn.GELU]
     table.update({"c": nn.ReLU(), "b": nn.Tanh()})
-    assert table.keys() == ["b", "c"] and isinstance(table.pop("b"), nn.Tanh) and table.keys() == ["c"]
+    assert (
+        table.keys() == ["b", "c"] and isinstance(table.pop("b"), nn.Tanh) and table.keys() == ["c"]
+    )
     with pytest.raises(TypeError, match="'e' of a ModuleDict must be a Module"):
         table.update([("d", nn.ReLU()), ("e", np.tanh)])
     for name in ("b", "training"):
@@ -426,9 +530,17 @@ def test_containers():
         nn.Sequential(nn.ReLU(), np.tanh)
     for wrong in (np.tanh, None, [nn.ReLU()], nn.ReLU):
         for make in (nn.Sequential, nn.ModuleDict, nn.ModuleDict().__setitem__):
-            with pytest.raises(TypeError, match="'act' of a (Sequential|ModuleDict) must be a Module, got"):
-                make(*("act", wrong) if make not in (nn.Sequential, nn.ModuleDict) else ({"act": wrong},))
-    with pytest.raises(ValueError, match="Sequential cannot hold 'forward', which is one of its own attributes"):
+            with pytest.raises(
+                TypeError, match="'act' of a (Sequential|ModuleDict) must be a Module, got"
+            ):
+                make(
+                    *("act", wrong)
+                    if make not in (nn.Sequential, nn.ModuleDict)
+                    else ({"act": wrong},)
+                )
+    with pytest.raises(
+        ValueError, match="Sequential cannot hold 'forward', which is one of its own attributes"
+    ):
         nn.Sequential({"forward": nn.ReLU()})
     twice = nn.ReLU()
     assert len(nn.Sequential(twice, nn.Linear(1, 1), twice)) == 3
@@ -436,21 +548,36 @@ def test_containers():
 
 def test_a_module_dict_is_made_of_pairs_too():
     relu = nn.ReLU()
-    assert nn.ModuleDict([("a", relu), ("b", nn.GELU())])["a"] is nn.ModuleDict(nn.ModuleDict({"a": relu}))["a"] is relu
+    assert (
+        nn.ModuleDict([("a", relu), ("b", nn.GELU())])["a"]
+        is nn.ModuleDict(nn.ModuleDict({"a": relu}))["a"]
+        is relu
+    )
     for wrong in ([relu], relu, 3):
-        with pytest.raises(TypeError, match="a ModuleDict takes a dictionary of Modules, got .*write nn.ModuleList"):
+        with pytest.raises(
+            TypeError, match="a ModuleDict takes a dictionary of Modules, got .*write nn.ModuleList"
+        ):
             nn.ModuleDict(wrong)
 
 
-@pytest.mark.parametrize("put", [
-    lambda name: nn.ModuleDict({name: nn.ReLU()}), lambda name: nn.Sequential({name: nn.ReLU()}),
-    lambda name: nn.Module().add_module(name, nn.ReLU()), lambda name: nn.Module().register_buffer(name, np.ones(1)),
-    lambda name: nn.Module().register_parameter(name, nn.Parameter(1.0)), lambda name: nn.Module().register_buffer(name, None),
-    lambda name: nn.Module().register_parameter(name, None)],
-    ids=["dict", "sequential", "module", "buffer", "parameter", "no buffer", "no parameter"])
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda name: nn.ModuleDict({name: nn.ReLU()}),
+        lambda name: nn.Sequential({name: nn.ReLU()}),
+        lambda name: nn.Module().add_module(name, nn.ReLU()),
+        lambda name: nn.Module().register_buffer(name, np.ones(1)),
+        lambda name: nn.Module().register_parameter(name, nn.Parameter(1.0)),
+        lambda name: nn.Module().register_buffer(name, None),
+        lambda name: nn.Module().register_parameter(name, None),
+    ],
+    ids=["dict", "sequential", "module", "buffer", "parameter", "no buffer", "no parameter"],
+)
 def test_a_name_that_a_state_dict_could_not_tell_apart_is_refused(put):
     for name in ("a.b", ""):
-        with pytest.raises(ValueError, match=f"{name!r} is no name.* at least one character and no dot"):
+        with pytest.raises(
+            ValueError, match=f"{name!r} is no name.* at least one character and no dot"
+        ):
             put(name)
     with pytest.raises(TypeError, match="a name is a string, got 1"):
         put(1)
@@ -458,7 +585,9 @@ def test_a_name_that_a_state_dict_could_not_tell_apart_is_refused(put):
 
 def test_what_would_not_be_trained_is_not_registered():
     module = nn.Module()
-    with pytest.raises(TypeError, match=r"register_parameter takes a Parameter, got Tensor .*nn.Parameter\(value\)"):
+    with pytest.raises(
+        TypeError, match=r"register_parameter takes a Parameter, got Tensor .*nn.Parameter\(value\)"
+    ):
         module.register_parameter("weight", Tensor([1.0]))
     with pytest.raises(TypeError, match="add_module takes a Module, got 3"):
         module.add_module("layer", 3)
@@ -469,12 +598,20 @@ def test_what_would_not_be_trained_is_not_registered():
 
 def test_names_of_a_sequential_stay_when_more_is_added():
     torch = require("torch")
-    theirs = torch.nn.Sequential(dict_of(torch.nn)).append(torch.nn.Linear(3, 1)).extend([torch.nn.Tanh(), torch.nn.Linear(1, 1)])
+    theirs = (
+        torch.nn.Sequential(dict_of(torch.nn))
+        .append(torch.nn.Linear(3, 1))
+        .extend([torch.nn.Tanh(), torch.nn.Linear(1, 1)])
+    )
     ours = nn.Sequential(dict_of(nn)).append(nn.Linear(3, 1)).extend([nn.Tanh(), nn.Linear(1, 1)])
     theirs[0], ours[0] = torch.nn.Linear(2, 3, bias=False), nn.Linear(2, 3, bias=False)
     theirs[-1], ours[-1] = torch.nn.Linear(1, 2), nn.Linear(1, 2)
-    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["fc.weight", "2.weight", "2.bias", "4.weight", "4.bias"]
-    numbered = nn.Sequential({"1": nn.ReLU()}).append(nn.Tanh())             # PyTorch's would lose one
+    assert (
+        list(ours.state_dict())
+        == list(theirs.state_dict())
+        == ["fc.weight", "2.weight", "2.bias", "4.weight", "4.bias"]
+    )
+    numbered = nn.Sequential({"1": nn.ReLU()}).append(nn.Tanh())  # PyTorch's would lose one
     assert [type(m) for m in numbered] == [nn.ReLU, nn.Tanh]
     before = dict(numbered.named_children())
     with pytest.raises(TypeError, match="item 3 of a Sequential must be a Module"):
@@ -495,8 +632,14 @@ def test_a_list_is_made_and_extended_by_another():
     for there in (torch.nn, nn):
         first, rows = there.Linear(1, 2), there.Sequential(there.Linear(2, 2), there.ReLU())
         layers = there.ModuleList(there.ModuleList([first])).extend(rows)
-        assert list(layers) == [first, *rows] and layers[0] is first and len(there.Sequential(first).extend(layers)) == 4
-    with pytest.raises(TypeError, match=r"(?s)takes a list of Modules, got .*; write it in \[brackets\]"):
+        assert (
+            list(layers) == [first, *rows]
+            and layers[0] is first
+            and len(there.Sequential(first).extend(layers)) == 4
+        )
+    with pytest.raises(
+        TypeError, match=r"(?s)takes a list of Modules, got .*; write it in \[brackets\]"
+    ):
         nn.ModuleList(nn.ModuleDict({"a": nn.ReLU()}))
 
 
@@ -506,43 +649,67 @@ def test_containers_are_joined_and_taken_from_as_pytorchs(kind):
 
     def shapes(there):
         make = getattr(there, kind)
-        one, two = make(there.Linear(i, i) for i in (1, 2)) if kind == "ModuleList" else make(there.Linear(1, 1), there.Linear(2, 2)), \
-            make([there.Linear(3, 3)]) if kind == "ModuleList" else make(there.Linear(3, 3))
+        one, two = (
+            make(there.Linear(i, i) for i in (1, 2))
+            if kind == "ModuleList"
+            else make(there.Linear(1, 1), there.Linear(2, 2)),
+            make([there.Linear(3, 3)]) if kind == "ModuleList" else make(there.Linear(3, 3)),
+        )
         both = one + two
         assert type(both) is make and len(one) == 2 and both[0] is one[0]
         same = one
         one += two
         assert one is same
         last = one.pop(0)
-        return [[(name, tuple(p.shape)) for name, p in part.named_parameters()] for part in (both, one, last)]
+        return [
+            [(name, tuple(p.shape)) for name, p in part.named_parameters()]
+            for part in (both, one, last)
+        ]
 
     assert shapes(nn) == shapes(torch.nn)
     with pytest.raises(TypeError, match=r"takes a list of Modules, got .*write it in \[brackets\]"):
         getattr(nn, kind)() + nn.ReLU()
 
 
-@pytest.mark.parametrize("part", [slice(1, 3), slice(None, None, 2), slice(-1, None), slice(4, None)])
+@pytest.mark.parametrize(
+    "part", [slice(1, 3), slice(None, None, 2), slice(-1, None), slice(4, None)]
+)
 @pytest.mark.parametrize("names", ["0123", "abcd"])
 def test_part_of_a_sequential_keeps_its_names(names, part):
     """As PyTorch's, so that its state dict fits; a part of a ModuleList is numbered anew in both."""
     torch = require("torch")
     for there in (torch.nn, nn):
-        whole = there.Sequential(OrderedDict((name, there.Linear(i + 1, 1)) for i, name in enumerate(names)))
-        assert [(name, m.in_features) for name, m in whole[part].named_children()] == [(n, i + 1) for i, n in enumerate(names)][part]
-        assert [name for name, _ in there.ModuleList(whole)[part].named_children()] == list("0123")[:len(whole[part])]
+        whole = there.Sequential(
+            OrderedDict((name, there.Linear(i + 1, 1)) for i, name in enumerate(names))
+        )
+        assert [(name, m.in_features) for name, m in whole[part].named_children()] == [
+            (n, i + 1) for i, n in enumerate(names)
+        ][part]
+        assert [name for name, _ in there.ModuleList(whole)[part].named_children()] == list("0123")[
+            : len(whole[part])
+        ]
     kind = type("Mine", (nn.Sequential,), {})
     assert type(kind(nn.ReLU(), nn.ReLU())[part]) is kind
-    fills = type("Fills", (nn.Sequential,), {"__init__": lambda self: nn.Sequential.__init__(self, *[nn.ReLU() for _ in range(4)])})()
+    fills = type(
+        "Fills",
+        (nn.Sequential,),
+        {"__init__": lambda self: nn.Sequential.__init__(self, *[nn.ReLU() for _ in range(4)])},
+    )()
     assert list(fills[part]) == list(fills)[part]
 
 
 def test_repr_of_a_sequential_shows_its_names():
     torch = require("torch")
     for there in (torch.nn, nn):
-        assert repr(there.Sequential(dict_of(there))[1:].append(there.Tanh())) == "Sequential(\n  (act): ReLU()\n  (1): Tanh()\n)"
+        assert (
+            repr(there.Sequential(dict_of(there))[1:].append(there.Tanh()))
+            == "Sequential(\n  (act): ReLU()\n  (1): Tanh()\n)"
+        )
     assert "(a): ReLU()\n  (b): ReLU()" in repr(nn.Sequential({"a": nn.ReLU(), "b": nn.ReLU()}))
     several = nn.Sequential(*[nn.ReLU() for _ in range(6)])
-    assert "(2-4): 3 x ReLU()" in repr(several[2:5]) and "(0): ReLU()\n  (3): ReLU()" in repr(several[::3])
+    assert "(2-4): 3 x ReLU()" in repr(several[2:5]) and "(0): ReLU()\n  (3): ReLU()" in repr(
+        several[::3]
+    )
 
 
 def dict_of(nn):
@@ -551,34 +718,54 @@ def dict_of(nn):
 
 def test_repr_is_a_tree():
     assert repr(nn.Sequential(nn.Linear(2, 3), nn.ReLU())) == (
-        "Sequential(\n  (0): Linear(in_features=2, out_features=3, bias=True)\n  (1): ReLU()\n)")
+        "Sequential(\n  (0): Linear(in_features=2, out_features=3, bias=True)\n  (1): ReLU()\n)"
+    )
     assert "(0-2): 3 x ReLU()" in repr(nn.ModuleList([nn.ReLU(), nn.ReLU(), nn.ReLU()]))
 
 
-@pytest.mark.parametrize("module, head", [
-    (nn.Embedding(5, 3), "5, 3"),
-    (nn.Embedding(5, 3, padding_idx=-1), "5, 3, padding_idx=4"),
-    (nn.LayerNorm(8), "(8,), eps=1e-05, elementwise_affine=True"),
-    (nn.LayerNorm((2, 8), 0.1, bias=False), "(2, 8), eps=0.1, elementwise_affine=True, bias=False"),
-    (nn.LayerNorm(8, elementwise_affine=False), "(8,), eps=1e-05, elementwise_affine=False"),
-    (nn.RMSNorm(8), "(8,), eps=None, elementwise_affine=True"),
-    (nn.Dropout(0.1), "p=0.1"),
-    (nn.GELU("tanh"), "approximate='tanh'"),
-    (nn.LogSoftmax(1), "axis=1"),
-    (nn.MSELoss("sum"), "reduction='sum'"),
-    (nn.CrossEntropyLoss(label_smoothing=0.1), "reduction='mean', label_smoothing=0.1"),
-    (nn.MultiheadAttention(8, 2), "embed_dim=8, num_heads=2"),
-    (nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True), "embed_dim=8, num_heads=2, dropout=0.1, batch_first=True"),
-    (nn.MultiheadAttention(8, 3, head_dim=4), "embed_dim=8, num_heads=3, head_dim=4, value_head_dim=4"),
-    (nn.MultiheadAttention(8, 2, value_head_dim=3), "embed_dim=8, num_heads=2, head_dim=4, value_head_dim=3"),
-    (nn.SelfAttention(3, 4, causal=True), "causal=True"),
-    (nn.SinusoidalPositionalEncoding(6, 9), "d_model=6, max_len=9"),
-    (nn.LearnedPositionalEncoding(9, 6), "max_len=9, d_model=6"),
-    (nn.TransformerEncoderLayer(4, 2, 4, norm_first=True), "norm_first=True"),
-    (nn.TransformerDecoderLayer(4, 2, 4), ""),
-], ids=lambda x: x if isinstance(x, str) else type(x).__name__)
+@pytest.mark.parametrize(
+    "module, head",
+    [
+        (nn.Embedding(5, 3), "5, 3"),
+        (nn.Embedding(5, 3, padding_idx=-1), "5, 3, padding_idx=4"),
+        (nn.LayerNorm(8), "(8,), eps=1e-05, elementwise_affine=True"),
+        (
+            nn.LayerNorm((2, 8), 0.1, bias=False),
+            "(2, 8), eps=0.1, elementwise_affine=True, bias=False",
+        ),
+        (nn.LayerNorm(8, elementwise_affine=False), "(8,), eps=1e-05, elementwise_affine=False"),
+        (nn.RMSNorm(8), "(8,), eps=None, elementwise_affine=True"),
+        (nn.Dropout(0.1), "p=0.1"),
+        (nn.GELU("tanh"), "approximate='tanh'"),
+        (nn.LogSoftmax(1), "axis=1"),
+        (nn.MSELoss("sum"), "reduction='sum'"),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), "reduction='mean', label_smoothing=0.1"),
+        (nn.MultiheadAttention(8, 2), "embed_dim=8, num_heads=2"),
+        (
+            nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True),
+            "embed_dim=8, num_heads=2, dropout=0.1, batch_first=True",
+        ),
+        (
+            nn.MultiheadAttention(8, 3, head_dim=4),
+            "embed_dim=8, num_heads=3, head_dim=4, value_head_dim=4",
+        ),
+        (
+            nn.MultiheadAttention(8, 2, value_head_dim=3),
+            "embed_dim=8, num_heads=2, head_dim=4, value_head_dim=3",
+        ),
+        (nn.SelfAttention(3, 4, causal=True), "causal=True"),
+        (nn.SinusoidalPositionalEncoding(6, 9), "d_model=6, max_len=9"),
+        (nn.LearnedPositionalEncoding(9, 6), "max_len=9, d_model=6"),
+        (nn.TransformerEncoderLayer(4, 2, 4, norm_first=True), "norm_first=True"),
+        (nn.TransformerDecoderLayer(4, 2, 4), ""),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
 def test_repr_shows_the_settings(module, head):
-    assert repr(module).splitlines()[0].removeprefix(f"{type(module).__name__}(").removesuffix(")") == head
+    assert (
+        repr(module).splitlines()[0].removeprefix(f"{type(module).__name__}(").removesuffix(")")
+        == head
+    )
 
 
 def test_a_name_that_is_no_text_is_refused_like_any_other():
@@ -599,12 +786,23 @@ def test_a_name_that_is_registered_as_none_stays_registered():
     assert net.mask is net.past is net.scale is None and list(net.state_dict()) == ["cache"]
     other = copy.copy(net)
     net.cache = None
-    net.mask, net.past, net.cache, net.scale = np.ones(2), np.ones(2), Tensor(np.ones(2)), nn.Parameter(np.ones(2))
-    assert list(net.state_dict()) == ["scale", "mask", "cache"] and [name for name, _ in net.named_parameters()] == ["scale"]
+    net.mask, net.past, net.cache, net.scale = (
+        np.ones(2),
+        np.ones(2),
+        Tensor(np.ones(2)),
+        nn.Parameter(np.ones(2)),
+    )
+    assert list(net.state_dict()) == ["scale", "mask", "cache"] and [
+        name for name, _ in net.named_parameters()
+    ] == ["scale"]
     assert net.astype(np.float16).past.dtype == np.float16 and other.mask is None
     for unregistered in (other, copy.deepcopy(other), nn.Linear(2, 2, bias=False)):
         with pytest.raises(TypeError, match="is a Parameter of .* would no longer be trained"):
-            setattr(unregistered, "bias" if isinstance(unregistered, nn.Linear) else "scale", Tensor(np.ones(2), requires_grad=True))
+            setattr(
+                unregistered,
+                "bias" if isinstance(unregistered, nn.Linear) else "scale",
+                Tensor(np.ones(2), requires_grad=True),
+            )
     with pytest.raises(TypeError, match="is a Buffer of .* delete it first"):
         other.mask = 3
     del other.mask
@@ -612,12 +810,21 @@ def test_a_name_that_is_registered_as_none_stays_registered():
     assert other.mask == 3
 
 
-@pytest.mark.parametrize("layer, names", [
-    (nn.Linear(2, 2, bias=False), ["bias"]), (nn.LayerNorm(2, bias=False), ["bias"]),
-    (nn.LayerNorm(2, elementwise_affine=False), ["weight", "bias"]), (nn.RMSNorm(2, elementwise_affine=False), ["weight"]),
-    (nn.MultiheadAttention(2, 1, bias=False), ["in_proj_bias", "bias_k", "bias_v", "q_proj_weight", "k_proj_weight", "v_proj_weight"]),
-    (nn.MultiheadAttention(2, 1, kdim=3), ["in_proj_weight", "bias_k", "bias_v"])],
-    ids=["linear", "norm-bias", "norm", "rms", "attention", "attention-apart"])
+@pytest.mark.parametrize(
+    "layer, names",
+    [
+        (nn.Linear(2, 2, bias=False), ["bias"]),
+        (nn.LayerNorm(2, bias=False), ["bias"]),
+        (nn.LayerNorm(2, elementwise_affine=False), ["weight", "bias"]),
+        (nn.RMSNorm(2, elementwise_affine=False), ["weight"]),
+        (
+            nn.MultiheadAttention(2, 1, bias=False),
+            ["in_proj_bias", "bias_k", "bias_v", "q_proj_weight", "k_proj_weight", "v_proj_weight"],
+        ),
+        (nn.MultiheadAttention(2, 1, kdim=3), ["in_proj_weight", "bias_k", "bias_v"]),
+    ],
+    ids=["linear", "norm-bias", "norm", "rms", "attention", "attention-apart"],
+)
 def test_what_a_layer_was_made_without_is_still_the_name_of_a_parameter(layer, names):
     before = list(layer.state_dict())
     for name in names:
@@ -645,6 +852,7 @@ def test_a_module_may_have_an_attribute_called_empty():
             self.cache = None
             self.cache = 3
             self.register_parameter("bias", None)
+
     module = Own()
     module.bias = nn.Parameter(np.ones(2))
     assert module._empty == [] and [name for name, _ in module.named_parameters()] == ["bias"]

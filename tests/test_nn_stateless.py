@@ -21,12 +21,20 @@ def layer():
 
 
 def others(module):
-    return {name: Tensor(rng.standard_normal(p.shape), requires_grad=True) for name, p in module.named_parameters()}
+    return {
+        name: Tensor(rng.standard_normal(p.shape), requires_grad=True)
+        for name, p in module.named_parameters()
+    }
 
 
 def test_value_and_gradients_are_pytorchs():
     torch = require("torch")
-    ours, theirs = layer(), torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64)
+    ours, theirs = (
+        layer(),
+        torch.nn.TransformerEncoderLayer(
+            8, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64
+        ),
+    )
     mine = others(ours)
     theirs_given = {name: torch.tensor(t.numpy(), requires_grad=True) for name, t in mine.items()}
     y = ta.functional_call(ours, mine, X)
@@ -56,7 +64,9 @@ def test_the_slope_of_a_step_of_training():
     names, weights = zip(*model.named_parameters(), strict=True)
 
     def after(*weights):
-        loss = F.mse_loss(ta.functional_call(model, dict(zip(names, weights, strict=True)), x), target)
+        loss = F.mse_loss(
+            ta.functional_call(model, dict(zip(names, weights, strict=True)), x), target
+        )
         slopes = ta.grad(loss, weights, create_graph=True)
         stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, slopes, strict=True)}
         return F.mse_loss(ta.functional_call(model, stepped, (x,)), target)
@@ -71,7 +81,11 @@ def test_forward_mode_by_parameters():
     f = lambda *ws: ta.functional_call(model, dict(zip(names, ws, strict=True)), X).sum()
     _, slope = ta.jvp(f, list(weights), directions)
     found = ta.grad(model(X).sum(), weights)
-    np.testing.assert_allclose(slope.numpy(), sum((g.numpy() * v).sum() for g, v in zip(found, directions, strict=True)), rtol=1e-9)
+    np.testing.assert_allclose(
+        slope.numpy(),
+        sum((g.numpy() * v).sum() for g, v in zip(found, directions, strict=True)),
+        rtol=1e-9,
+    )
 
 
 def test_arrays_settings_and_buffers():
@@ -83,7 +97,9 @@ def test_arrays_settings_and_buffers():
             return self.weight * x * times + self.shift
 
     module = Scaled()
-    assert ta.functional_call(module, {"shift": np.array([5.0])}, 3.0, {"times": 2}).tolist() == [17]
+    assert ta.functional_call(module, {"shift": np.array([5.0])}, 3.0, {"times": 2}).tolist() == [
+        17
+    ]
     assert ta.functional_call(module, {}, (3.0,)).tolist() == [7]
     assert module(3.0).dtype == np.float32 and module(3.0).tolist() == [7]
 
@@ -100,19 +116,48 @@ def test_a_shared_parameter_is_replaced_under_all_its_names():
     model, x = tied(), np.ones((1, 2), np.float32)
     double = Tensor(2 * np.eye(2, dtype=np.float32))
     assert ta.functional_call(model, {"a.weight": double}, x).tolist() == [[4, 4]]
-    assert ta.functional_call(model, {"a.weight": double, "b.weight": double}, x).tolist() == [[4, 4]]
+    assert ta.functional_call(model, {"a.weight": double, "b.weight": double}, x).tolist() == [
+        [4, 4]
+    ]
     own = model.a.weight.numpy()
-    np.testing.assert_allclose(ta.functional_call(model, {"b.weight": double}, x, tie_weights=False).numpy(), 2 * x @ own.T)
-    with pytest.raises(ValueError, match="'a.weight' and 'b.weight' are one parameter, and got two values"):
+    np.testing.assert_allclose(
+        ta.functional_call(model, {"b.weight": double}, x, tie_weights=False).numpy(), 2 * x @ own.T
+    )
+    with pytest.raises(
+        ValueError, match="'a.weight' and 'b.weight' are one parameter, and got two values"
+    ):
         ta.functional_call(model, {"a.weight": double, "b.weight": double + 1}, x)
 
 
-@pytest.mark.parametrize("given, settings, kind, message", [
-    ({"self_attn.in_proj_wieght": 1.0}, {}, ValueError, "no parameter or buffer 'self_attn.in_proj_wieght'. Did you mean"),
-    ({"norm1.weight": np.ones(3)}, {}, ValueError, r"'norm1.weight' of TransformerEncoderLayer has the shape \(8,\), but array \(3,\)"),
-    ([np.ones(8)], {}, TypeError, r"takes a mapping .* dict\(model.named_parameters\(\)\), got a list"),
-    ({"norm1.weight": np.ones(8)}, {"strict": True}, ValueError, "missing: self_attn.in_proj_weight, .*norm2.bias"),
-])
+@pytest.mark.parametrize(
+    "given, settings, kind, message",
+    [
+        (
+            {"self_attn.in_proj_wieght": 1.0},
+            {},
+            ValueError,
+            "no parameter or buffer 'self_attn.in_proj_wieght'. Did you mean",
+        ),
+        (
+            {"norm1.weight": np.ones(3)},
+            {},
+            ValueError,
+            r"'norm1.weight' of TransformerEncoderLayer has the shape \(8,\), but array \(3,\)",
+        ),
+        (
+            [np.ones(8)],
+            {},
+            TypeError,
+            r"takes a mapping .* dict\(model.named_parameters\(\)\), got a list",
+        ),
+        (
+            {"norm1.weight": np.ones(8)},
+            {"strict": True},
+            ValueError,
+            "missing: self_attn.in_proj_weight, .*norm2.bias",
+        ),
+    ],
+)
 def test_what_does_not_fit_is_said(given, settings, kind, message):
     with pytest.raises(kind, match=message):
         ta.functional_call(layer(), given, X, **settings)
@@ -127,9 +172,15 @@ def test_a_checkpoint_inside_is_computed_again_with_the_same_parameters():
             return ta.checkpoint(lambda x: np.tanh(self.inner(x)), x)
 
     module, x = Spared(), Tensor(X, requires_grad=True)
-    for mine in (others(module), {name: Tensor(p.numpy(), requires_grad=True) for name, p in module.named_parameters()}):
+    for mine in (
+        others(module),
+        {name: Tensor(p.numpy(), requires_grad=True) for name, p in module.named_parameters()},
+    ):
         y = ta.functional_call(module, mine, x)
-        wanted = ta.grad(np.tanh(F.linear(x, mine["inner.weight"], mine["inner.bias"])).sum(), list(mine.values()))
+        wanted = ta.grad(
+            np.tanh(F.linear(x, mine["inner.weight"], mine["inner.bias"])).sum(),
+            list(mine.values()),
+        )
         y.sum().backward()
         for t, g in zip(mine.values(), wanted, strict=True):
             np.testing.assert_allclose(t.grad.numpy(), g.numpy(), rtol=1e-9)
@@ -140,7 +191,9 @@ def test_strict_counts_a_shared_parameter_as_given_by_any_of_its_names():
     model, x = tied(), np.ones((1, 2), np.float32)
     parameters = dict(model.named_parameters())
     assert [*parameters] == ["a.weight"]
-    np.testing.assert_array_equal(ta.functional_call(model, parameters, x, strict=True).numpy(), model(x).numpy())
+    np.testing.assert_array_equal(
+        ta.functional_call(model, parameters, x, strict=True).numpy(), model(x).numpy()
+    )
     with pytest.raises(ValueError, match="missing: b.weight"):
         ta.functional_call(model, parameters, x, strict=True, tie_weights=False)
 
@@ -159,10 +212,15 @@ class Penalised(nn.Module):
     """Looks at its own parameters while it is called."""
 
     def __init__(self):
-        self.inner, self.shift = nn.Linear(2, 2, bias=False, dtype=np.float64), nn.Buffer(np.zeros(2))
+        self.inner, self.shift = (
+            nn.Linear(2, 2, bias=False, dtype=np.float64),
+            nn.Buffer(np.zeros(2)),
+        )
 
     def forward(self, x):
-        return self.inner(x).sum() + sum((p * p).sum() for p in self.parameters()), [*self.state_dict()]
+        return self.inner(x).sum() + sum((p * p).sum() for p in self.parameters()), [
+            *self.state_dict()
+        ]
 
 
 def test_the_module_finds_the_other_tensors_among_its_parameters():
@@ -186,14 +244,21 @@ def test_a_call_inside_a_call_replaces_what_was_replaced():
             return ta.functional_call(inner, {"weight": inner.weight * 3}, x) + inner(x)
 
     weight, own = Tensor([[2.0]], requires_grad=True, dtype=np.float64), [inner.weight, inner.bias]
-    y = ta.functional_call(Twice(), {"inner.weight": weight, "inner.bias": np.zeros(1)}, np.ones((1, 1)))
+    y = ta.functional_call(
+        Twice(), {"inner.weight": weight, "inner.bias": np.zeros(1)}, np.ones((1, 1))
+    )
     y.backward()
     assert y.item() == 8 and weight.grad.item() == 4
     assert inner.weight is own[0] and inner.bias is own[1] and list(inner.parameters()) == own
 
 
 def test_calls_of_several_threads_do_not_see_each_others_parameters():
-    model, x, wrong, interval = nn.Linear(1, 1), np.ones((1, 1), np.float32), [], sys.getswitchinterval()
+    model, x, wrong, interval = (
+        nn.Linear(1, 1),
+        np.ones((1, 1), np.float32),
+        [],
+        sys.getswitchinterval(),
+    )
     own = model.weight
 
     def run(k):

@@ -11,9 +11,18 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, no_grad
 from tinygrad_attn import random as ta_random
 
-ENCODER_ROWS = [[-1.0328, -.9185, .6710, 1.2804], [-1.4175, -.1948, 1.3775, .2347], [-1.0022, -.8035, .3029, 1.5028]]
-DECODER_ROWS = [[-.1402, -.7298, -.8038, 1.6738], [-.7154, 1.6404, -.8922, -.0327], [.0890, .6641, -1.6547, .9016],
-                [.2811, -1.0920, 1.5008, -.6900], [-.4675, 1.5222, -1.2012, .1465]]
+ENCODER_ROWS = [
+    [-1.0328, -0.9185, 0.6710, 1.2804],
+    [-1.4175, -0.1948, 1.3775, 0.2347],
+    [-1.0022, -0.8035, 0.3029, 1.5028],
+]
+DECODER_ROWS = [
+    [-0.1402, -0.7298, -0.8038, 1.6738],
+    [-0.7154, 1.6404, -0.8922, -0.0327],
+    [0.0890, 0.6641, -1.6547, 0.9016],
+    [0.2811, -1.0920, 1.5008, -0.6900],
+    [-0.4675, 1.5222, -1.2012, 0.1465],
+]
 
 
 def encoder_layer():
@@ -27,11 +36,13 @@ def decoder_layer():
 def test_the_documents_encoder_layer():
     ta_random.manual_seed(42)
     x = ta_random.randn(3, 1, 4)
-    np.testing.assert_allclose(x.numpy()[0, 0], [.3367, .1288, .2345, .2303], atol=6e-5)
+    np.testing.assert_allclose(x.numpy()[0, 0], [0.3367, 0.1288, 0.2345, 0.2303], atol=6e-5)
     layer = encoder_layer()
     np.testing.assert_allclose(layer(x).numpy()[:, 0], ENCODER_ROWS, atol=6e-5)
     first_norm = layer.norm1(x + layer.self_attn(x, x, x)[0])
-    np.testing.assert_allclose(first_norm.numpy()[0, 0], [-.9493, -1.0434, 1.1045, .8881], atol=6e-5)
+    np.testing.assert_allclose(
+        first_norm.numpy()[0, 0], [-0.9493, -1.0434, 1.1045, 0.8881], atol=6e-5
+    )
 
 
 def test_the_documents_decoder_layer():
@@ -41,15 +52,19 @@ def test_the_documents_decoder_layer():
     source, target = ta_random.randn(3, 1, 4), ta_random.randn(5, 1, 4)
     encoder_layer(), decoder_layer()
     encoder, decoder = encoder_layer(), decoder_layer()
-    np.testing.assert_allclose(decoder(target, encoder(source)).numpy()[:, 0], DECODER_ROWS, atol=6e-5)
+    np.testing.assert_allclose(
+        decoder(target, encoder(source)).numpy()[:, 0], DECODER_ROWS, atol=6e-5
+    )
 
 
 def test_weights_of_manual_seed_42_are_torchs():
     torch = require("torch")
     torch.manual_seed(42)
     ta_random.manual_seed(42)
-    theirs, ours = torch.nn.TransformerEncoderLayer(4, 2, 8).state_dict(), nn.TransformerEncoderLayer(4, 2,
-                                                                                                      8).state_dict()
+    theirs, ours = (
+        torch.nn.TransformerEncoderLayer(4, 2, 8).state_dict(),
+        nn.TransformerEncoderLayer(4, 2, 8).state_dict(),
+    )
     assert list(theirs) == list(ours)
     assert sum(v.size for k, v in ours.items() if "norm" not in k) == 16 + 4 + 48 + 12 + 40 + 36
     for name in theirs:
@@ -84,25 +99,38 @@ def test_training_with_dropout_is_torchs_number_for_number(kind, batch_first, no
     (y * y).sum().backward()
     (z * z).sum().backward()
     for (name, p), q in zip(theirs.named_parameters(), ours.parameters(), strict=True):
-        np.testing.assert_allclose(q.grad.numpy(), p.grad.numpy(), rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(
+            q.grad.numpy(), p.grad.numpy(), rtol=1e-3, atol=1e-4, err_msg=name
+        )
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("options", [{}, {"norm_first": True, "bias": False},
-                                     {"activation": "gelu", "layer_norm_eps": 1e-3}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm_first": True, "bias": False}, {"activation": "gelu", "layer_norm_eps": 1e-3}],
+    ids=str,
+)
 def test_our_weights_load_into_torch(options):
     torch = require("torch")
     ours = family(nn, "transformer", batch_first=True, **options).eval()
     for p in ours.parameters():
         p._data[...] = np.random.default_rng(p.size).normal(size=p.shape) * 0.4
     theirs = family(torch.nn, "transformer", batch_first=True, **options).eval()
-    theirs.load_state_dict({name: torch.tensor(value.numpy()) for name, value in ours.state_dict().items()})
+    theirs.load_state_dict(
+        {name: torch.tensor(value.numpy()) for name, value in ours.state_dict().items()}
+    )
     src, tgt = (ta_random.randn(2, n, 8) for n in (5, 4))
     padding, causal = F.padding_mask([5, 3], 5), F.causal_mask(4)
     with torch.no_grad():
-        y = theirs(*(torch.tensor(x.numpy()) for x in (src, tgt)), tgt_mask=torch.tensor(causal),
-                   src_key_padding_mask=torch.tensor(padding), memory_key_padding_mask=torch.tensor(padding))
-    z = ours(src, tgt, tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        y = theirs(
+            *(torch.tensor(x.numpy()) for x in (src, tgt)),
+            tgt_mask=torch.tensor(causal),
+            src_key_padding_mask=torch.tensor(padding),
+            memory_key_padding_mask=torch.tensor(padding),
+        )
+    z = ours(
+        src, tgt, tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding
+    )
     np.testing.assert_allclose(z.numpy(), y.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -122,7 +150,10 @@ def test_a_layer_of_ones_own_need_not_know_of_caches():
             return 2 * x
 
     x = ta_random.randn(2, 3, 4)
-    for stack, inputs in ((nn.TransformerEncoder(Twice(), 3), (x,)), (nn.TransformerDecoder(Twice(), 3), (x, x))):
+    for stack, inputs in (
+        (nn.TransformerEncoder(Twice(), 3), (x,)),
+        (nn.TransformerDecoder(Twice(), 3), (x, x)),
+    ):
         np.testing.assert_array_equal(stack(*inputs).numpy(), 8 * x.numpy())
 
 
@@ -131,7 +162,10 @@ class Wrapped(nn.Module):
 
     def __init__(self, base):
         self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+        self.down, self.up = (
+            nn.Linear(base.in_features, 2, bias=False),
+            nn.Linear(2, base.out_features, bias=False),
+        )
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x):
@@ -141,13 +175,19 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_the_linear_layers_of_a_layer_may_be_wrapped(kind):
     x = ta_random.randn(2, 5, 8)
-    layer = {"encoder": nn.TransformerEncoderLayer, "decoder": nn.TransformerDecoderLayer}[kind](8, 2, 16, batch_first=True).eval()
+    layer = {"encoder": nn.TransformerEncoderLayer, "decoder": nn.TransformerDecoderLayer}[kind](
+        8, 2, 16, batch_first=True
+    ).eval()
     given = (x,) if kind == "encoder" else (x, x)
     before, whole = layer(*given).numpy(), layer(*(np.ones((2, 5, 8), int) for _ in given)).numpy()
-    layer.linear1, layer.linear2, layer.self_attn.out_proj = map(Wrapped, (layer.linear1, layer.linear2, layer.self_attn.out_proj))
+    layer.linear1, layer.linear2, layer.self_attn.out_proj = map(
+        Wrapped, (layer.linear1, layer.linear2, layer.self_attn.out_proj)
+    )
     layer.dropout = nn.Identity()
     np.testing.assert_allclose(layer(*given).numpy(), before, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(layer(*(np.ones((2, 5, 8), int) for _ in given)).numpy(), whole, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        layer(*(np.ones((2, 5, 8), int) for _ in given)).numpy(), whole, rtol=1e-6, atol=1e-6
+    )
     layer.astype(np.float64)
     assert layer(*(np.ones((2, 5, 8), int) for _ in given)).dtype == np.float64
     layer.train()(*given).sum().backward()
@@ -156,13 +196,29 @@ def test_the_linear_layers_of_a_layer_may_be_wrapped(kind):
 
 def test_an_attention_of_ones_own_in_a_layer_need_not_know_of_caches():
     class Attention(nn.Module):
-        def forward(self, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None, is_causal=False):
+        def forward(
+            self,
+            query,
+            key,
+            value,
+            key_padding_mask=None,
+            need_weights=True,
+            attn_mask=None,
+            is_causal=False,
+        ):
             return 2 * value, None
 
-    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), ta_random.randn(2, 5, 8)
+    layer, x = (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+        ta_random.randn(2, 5, 8),
+    )
     layer.self_attn = Attention()
     expected = layer.norm1(3 * x)
-    np.testing.assert_allclose(layer(x).numpy(), layer.norm2(expected + layer.linear2(F.relu(layer.linear1(expected)))).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        layer(x).numpy(),
+        layer.norm2(expected + layer.linear2(F.relu(layer.linear1(expected)))).numpy(),
+        rtol=1e-6,
+    )
 
 
 def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
@@ -179,14 +235,18 @@ def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
 def test_causal_hints_change_no_number(hint, dtype):
     model = family(nn, "transformer", batch_first=True, dropout=0.0)
     src, tgt = ta_random.randn(2, 4, 8), ta_random.randn(2, 3, 8)
-    mask = lambda n: F.causal_mask(n) if dtype is bool else nn.Transformer.generate_square_subsequent_mask(n)
+    mask = lambda n: (
+        F.causal_mask(n) if dtype is bool else nn.Transformer.generate_square_subsequent_mask(n)
+    )
     plain = model(src, tgt, F.causal_mask(4) | False, F.causal_mask(3)).numpy()
     hinted = model(src, tgt, mask(4), mask(3), src_is_causal=hint, tgt_is_causal=hint).numpy()
     np.testing.assert_allclose(hinted, plain, rtol=1e-4, atol=1e-5)
     without = model(src, tgt, src_is_causal=True, tgt_is_causal=True).numpy()
     np.testing.assert_allclose(without, plain, rtol=1e-4, atol=1e-5)
     tgt.numpy()[:, 2] = 5
-    np.testing.assert_allclose(model(src, tgt, mask(4), mask(3)).numpy()[:, :2], plain[:, :2], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        model(src, tgt, mask(4), mask(3)).numpy()[:, :2], plain[:, :2], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_the_float_causal_mask():
@@ -195,24 +255,38 @@ def test_the_float_causal_mask():
     assert mask.dtype == np.float32
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", F.silu, np.tanh, nn.GELU("tanh")],
-                         ids=["relu", "gelu", "F.silu", "np.tanh", "GELU tanh"])
+@pytest.mark.parametrize(
+    "activation",
+    ["relu", "gelu", F.silu, np.tanh, nn.GELU("tanh")],
+    ids=["relu", "gelu", "F.silu", "np.tanh", "GELU tanh"],
+)
 def test_any_activation(activation):
-    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation=activation, dtype=np.float64)
+    layer = nn.TransformerEncoderLayer(
+        4, 2, 8, dropout=0.0, activation=activation, dtype=np.float64
+    )
     x = ta_random.randn(3, 1, 4, dtype=np.float64)
     h = layer.norm1(x + layer.self_attn(x, x, x)[0])
     inner = layer.linear1(h)
     inner = (getattr(F, activation) if isinstance(activation, str) else activation)(inner)
-    np.testing.assert_allclose(layer(x).numpy(), layer.norm2(h + layer.linear2(inner)).numpy(), rtol=1e-9)
+    np.testing.assert_allclose(
+        layer(x).numpy(), layer.norm2(h + layer.linear2(inner)).numpy(), rtol=1e-9
+    )
 
 
 def test_a_sequence_of_nothing_but_padding_gives_no_nan():
     model = family(nn, "transformer", batch_first=True, dropout=0.0)
-    src, tgt = Tensor(ta_random.randn(2, 4, 8).numpy(), requires_grad=True), ta_random.randn(2, 3, 8)
+    src, tgt = (
+        Tensor(ta_random.randn(2, 4, 8).numpy(), requires_grad=True),
+        ta_random.randn(2, 3, 8),
+    )
     empty = F.padding_mask([4, 0], 4)
     out = model(src, tgt, src_key_padding_mask=empty, memory_key_padding_mask=empty)
     (out * ta_random.randn(*out.shape)).sum().backward()
-    assert np.isfinite(out.numpy()).all() and np.isfinite(src.grad.numpy()).all() and not src.grad.numpy()[1].any()
+    assert (
+        np.isfinite(out.numpy()).all()
+        and np.isfinite(src.grad.numpy()).all()
+        and not src.grad.numpy()[1].any()
+    )
     assert all(np.isfinite(p.grad.numpy()).all() for p in model.parameters())
 
 
@@ -235,23 +309,33 @@ def test_a_cache_gives_the_same_numbers_as_the_whole_sequence(steps, batch_first
     for pieces, expected in zip(parts, whole):
         np.testing.assert_allclose(np.concatenate(pieces, axis), expected, rtol=1e-5, atol=1e-6)
     assert caches[0].length == caches[1].length == 6
-    with pytest.raises(ValueError, match="a batch of 6, but the new tokens are a batch of 1.*fresh KeyValueCache"):
+    with pytest.raises(
+        ValueError, match="a batch of 6, but the new tokens are a batch of 1.*fresh KeyValueCache"
+    ):
         encoder(x[:1, :1], cache=caches[0])
 
 
-@pytest.mark.parametrize("recorded", ["..........", "1.........", ".....1....", ".1.1.1.1.1", "1111111111"])
+@pytest.mark.parametrize(
+    "recorded", ["..........", "1.........", ".....1....", ".1.1.1.1.1", "1111111111"]
+)
 def test_a_cache_may_be_filled_with_and_without_recording(recorded):
     """Without it the tokens lie in one growing array; with it gradients reach the earlier ones."""
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), ta_random.randn(2, 10, 8)
-    whole, cache, outs = layer(x, x, x, is_causal=True, need_weights=False)[0], nn.KeyValueCache(), []
+    whole, cache, outs = (
+        layer(x, x, x, is_causal=True, need_weights=False)[0],
+        nn.KeyValueCache(),
+        [],
+    )
     for t, letter in enumerate(recorded):
-        new = x[:, t:t + 1]
+        new = x[:, t : t + 1]
         with no_grad() if letter == "." else nullcontext():
             outs.append(layer(new, new, new, is_causal=True, need_weights=False, cache=cache)[0])
-    np.testing.assert_allclose(np.concatenate([out.numpy() for out in outs], 1), whole.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([out.numpy() for out in outs], 1), whole.numpy(), rtol=1e-5, atol=1e-6
+    )
     if "." not in recorded:
-        expected, = grad(whole[:, -1].sum(), layer.in_proj_weight)
-        found, = grad(outs[-1].sum(), layer.in_proj_weight)
+        (expected,) = grad(whole[:, -1].sum(), layer.in_proj_weight)
+        (found,) = grad(outs[-1].sum(), layer.in_proj_weight)
         np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -261,20 +345,31 @@ def test_a_cache_with_padding_and_bias_kv():
     whole = layer(x, x, x, padding, is_causal=True)[0].numpy()
     cache = nn.KeyValueCache()
     for t in range(5):
-        new = x[:, t:t + 1]
-        out, weights = layer(new, new, new, padding[:, :t + 1], is_causal=True, cache=cache)
+        new = x[:, t : t + 1]
+        out, weights = layer(new, new, new, padding[:, : t + 1], is_causal=True, cache=cache)
         np.testing.assert_allclose(out.numpy()[:, 0], whole[:, t], rtol=1e-4, atol=1e-6)
         assert weights.shape == (2, 1, t + 3)
 
 
-@pytest.mark.parametrize("call, text", [
-    (lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 1, 8))),
-     "one size, on axis 1 since batch_first=False"),
-    (lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 8))), "both unbatched or batches"),
-    (lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 2, 4))), "must be d_model=8"),
-    (lambda: nn.TransformerEncoderLayer(8, 2, activation="swish"), "'relu', 'gelu' or a function such as F.silu"),
-    (lambda: nn.TransformerEncoderLayer(9, 2), "embed_dim=9 does not divide"),
-])
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (
+            lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 1, 8))),
+            "one size, on axis 1 since batch_first=False",
+        ),
+        (
+            lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 8))),
+            "both unbatched or batches",
+        ),
+        (lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 2, 4))), "must be d_model=8"),
+        (
+            lambda: nn.TransformerEncoderLayer(8, 2, activation="swish"),
+            "'relu', 'gelu' or a function such as F.silu",
+        ),
+        (lambda: nn.TransformerEncoderLayer(9, 2), "embed_dim=9 does not divide"),
+    ],
+)
 def test_errors_say_what_to_do(call, text):
     with pytest.raises(ValueError, match=text):
         call()

@@ -41,24 +41,38 @@ def read(path):
 
 
 def test_each_chapter_has_a_notebook(made):
-    assert sorted(path.stem for path in made.glob("*.ipynb")) == [path.stem for path in CHAPTERS] and len(CHAPTERS) == 22
+    assert (
+        sorted(path.stem for path in made.glob("*.ipynb")) == [path.stem for path in CHAPTERS]
+        and len(CHAPTERS) == 22
+    )
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_a_notebook_holds_what_its_chapter_holds(made, chapter):
     cells = read(made / f"{chapter.stem}.ipynb").cells
     text = chapter.read_text("utf-8")
-    code = [cell.source + "\n" for cell in cells if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", [])]
+    code = [
+        cell.source + "\n"
+        for cell in cells
+        if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", [])
+    ]
     assert code == [block.code for block in blocks(text) if block.language == "python"] and code
     marking = [cell.source for cell in cells if "exercise" in cell.metadata.get("tags", [])]
     calls = re.findall(r"^python (-m tinygrad_attn exercise \w+)$", text, re.M)
     assert marking == [f"import sys\n!{{sys.executable}} {call}" for call in calls] and calls
     words = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    assert words.startswith("# ") and "```python" not in words and "\n{" not in words and "<!--" not in words
+    assert (
+        words.startswith("# ")
+        and "```python" not in words
+        and "\n{" not in words
+        and "<!--" not in words
+    )
     for path in re.findall(r"\]\((?!https?:)([^)#\s]+)", re.sub(r"(?s)(`+).*?\1", "", words)):
         assert (made / path).exists(), path
     for path in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
-        assert (made / "images" / Path(path).name).read_bytes() == (chapter.parent / path).read_bytes()
+        assert (made / "images" / Path(path).name).read_bytes() == (
+            chapter.parent / path
+        ).read_bytes()
 
 
 @pytest.fixture
@@ -70,7 +84,8 @@ def course(notebooks, tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text("# Page\n")
     (tmp_path / "images" / "p.svg").write_text("<svg/>")
     (tmp_path / "course" / "01-next.md").write_text("# Next\n\n```python\nprint('there')\n```\n")
-    (tmp_path / "course" / "00-first.md").write_text("""# First
+    (tmp_path / "course" / "00-first.md").write_text(
+        """# First
 
 Go on to [the next](01-next.md#next), see [a page](../page.md#there) or [the web](https://example.org/a.md); `f[i](x.md)` is code.
 
@@ -105,7 +120,9 @@ ls
 ```python
 print("after the error")
 ```
-""", "utf-8")
+""",
+        "utf-8",
+    )
     return tmp_path
 
 
@@ -113,22 +130,39 @@ def test_links_errors_and_text(notebooks, course):
     out = course / "made"
     assert notebooks.main(["first", "--out", str(out)]) == 0
     first, error, text, last = read(out / "00-first.ipynb").cells
-    assert "[the next](01-next.ipynb), see [a page](../page.md#there) or [the web](https://example.org/a.md);" in first.source
+    assert (
+        "[the next](01-next.ipynb), see [a page](../page.md#there) or [the web](https://example.org/a.md);"
+        in first.source
+    )
     assert "`f[i](x.md)` is code" in first.source
-    assert '![A picture](images/p.svg "with a title")' in first.source and (out / "images" / "p.svg").exists()
+    assert (
+        '![A picture](images/p.svg "with a title")' in first.source
+        and (out / "images" / "p.svg").exists()
+    )
     assert error.source == "1 / 0" and error.metadata.tags == ["raises-exception"]
-    for part in ('```python\nopen("no', ">>> a[0](b.md)", "```sh\nls\n```", "````markdown\n```python\n1 / 0"):
+    for part in (
+        '```python\nopen("no',
+        ">>> a[0](b.md)",
+        "```sh\nls\n```",
+        "````markdown\n```python\n1 / 0",
+    ):
         assert part in text.source
     assert last.source == 'print("after the error")' and not last.metadata
     before = (out / "00-first.ipynb").read_bytes()
-    assert notebooks.main(["first", "--out", str(out)]) == 0 and (out / "00-first.ipynb").read_bytes() == before
+    assert (
+        notebooks.main(["first", "--out", str(out)]) == 0
+        and (out / "00-first.ipynb").read_bytes() == before
+    )
     assert not (out / "01-next.ipynb").exists() and not list(out.rglob(".saving*"))
 
 
 @pytest.mark.parametrize("text", ["```{math}\nx\n```", ":::{note}\nx\n:::", "see {func}`f`"])
 def test_what_only_sphinx_knows_is_refused(notebooks, course, text):
     (course / "course" / "00-first.md").write_text(f"# First\n\n{text}\n")
-    with pytest.raises(ValueError, match=r"00-first\.md, line 3: a notebook does not know .* write it in plain Markdown"):
+    with pytest.raises(
+        ValueError,
+        match=r"00-first\.md, line 3: a notebook does not know .* write it in plain Markdown",
+    ):
         notebooks.main(["--out", str(course / "made")])
 
 
@@ -151,11 +185,21 @@ def test_the_exercise_can_be_marked_in_the_notebook(notebooks, course, capsys):
     (chapter,) = (path for path in CHAPTERS if path.stem.startswith("04-"))
     shutil.copy(chapter, course / "course")
     assert notebooks.main(["04", "--run", "--out", str(course / "made")]) == 0
-    (marking,) = (cell for cell in read(course / "made" / f"{chapter.stem}.ipynb").cells if "exercise" in cell.metadata.get("tags", []))
-    assert "exercise 4, unbroadcast: " in marking.outputs[0].text and "not written yet" in marking.outputs[0].text
+    (marking,) = (
+        cell
+        for cell in read(course / "made" / f"{chapter.stem}.ipynb").cells
+        if "exercise" in cell.metadata.get("tags", [])
+    )
+    assert (
+        "exercise 4, unbroadcast: " in marking.outputs[0].text
+        and "not written yet" in marking.outputs[0].text
+    )
 
 
 def test_a_name_that_no_chapter_has(notebooks, capsys):
     with pytest.raises(SystemExit) as end:
         notebooks.main(["17-farther"])
-    assert end.value.code == 2 and "no chapter has such a name; there are 00-slope" in capsys.readouterr().err
+    assert (
+        end.value.code == 2
+        and "no chapter has such a name; there are 00-slope" in capsys.readouterr().err
+    )

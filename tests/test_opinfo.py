@@ -53,15 +53,19 @@ def reduction(function):
 
 def spread(function):
     """var and std: how many degrees of freedom are taken off is ddof."""
+
     def call(x, dim=None, *, correction=1, unbiased=True, keepdim=False):
-        if isinstance(dim, bool):                    # torch.var(x, unbiased)
+        if isinstance(dim, bool):  # torch.var(x, unbiased)
             dim, unbiased = None, dim
         ddof = (1 if correction is None else correction) if unbiased else 0
         axis = axes(x, dim)
         n = x.size if axis is None else math.prod(x.shape[a] for a in np.atleast_1d(axis))
         if ddof > n:
-            raise OutOfScope("more degrees of freedom taken off than there are: clamped at 0 in PyTorch, negative in NumPy")
+            raise OutOfScope(
+                "more degrees of freedom taken off than there are: clamped at 0 in PyTorch, negative in NumPy"
+            )
         return function(x, axis=axis, ddof=ddof, keepdims=keepdim)
+
     return call
 
 
@@ -90,20 +94,26 @@ def squeezed(x, dim=None):
     if axis is None:
         return x.squeeze()
     if any(x.shape[a] != 1 for a in np.atleast_1d(axis)):
-        raise OutOfScope("squeeze of an axis that is not 1: left alone in PyTorch, refused by NumPy")
+        raise OutOfScope(
+            "squeeze of an axis that is not 1: left alone in PyTorch, refused by NumPy"
+        )
     return x.squeeze(axis)
 
 
 def expanded(x, shape):
     lead = len(shape) - x.ndim
-    return np.broadcast_to(x, tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(shape)))
+    return np.broadcast_to(
+        x, tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(shape))
+    )
 
 
 def item(x, index):
     return x[index]
 
 
-def cross_entropy(x, target, *, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+def cross_entropy(
+    x, target, *, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0
+):
     return F.cross_entropy(x, target, weight, ignore_index, reduction, label_smoothing)
 
 
@@ -113,8 +123,12 @@ def embedding(weight, indices, *, padding_idx=None, max_norm=None, scale_grad_by
     return F.embedding(indices, weight, padding_idx)
 
 
-def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+def attention(
+    q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )
 
 
 def clamp(x, min=None, max=None):
@@ -128,21 +142,27 @@ def extreme(function):
         if dim is not None:
             raise OutOfScope("max and min along a dim give indices too; ours are amax and amin")
         return function(x)
+
     return call
 
 
 def softmax(function):
     def call(x, dim, dtype=None):
-        return function(x.astype(np.dtype(str(dtype).removeprefix("torch."))) if dtype else x, axis=dim)
+        return function(
+            x.astype(np.dtype(str(dtype).removeprefix("torch."))) if dtype else x, axis=dim
+        )
+
     return call
 
 
 def along(function):
     """Of a single number PyTorch takes the axes 0 and -1 too, and changes nothing."""
+
     def call(x, dim=-1, *, dtype=None):
         if dtype is not None:
             raise OutOfScope("dtype: write .astype(dtype) first")
         return x if x.ndim == 0 else function(x, axis=dim)
+
     return call
 
 
@@ -153,7 +173,9 @@ def running(function):
 
 def covariance(x, *, correction=1, fweights=None, aweights=None):
     if aweights is not None:
-        raise OutOfScope("cov with aweights, which are float32 in all samples, and PyTorch multiplies them as such")
+        raise OutOfScope(
+            "cov with aweights, which are float32 in all samples, and PyTorch multiplies them as such"
+        )
     return np.cov(x, ddof=correction, fweights=fweights)
 
 
@@ -175,12 +197,15 @@ def slopes(x, *, spacing=None, dim=None, edge_order=1):
 def padding(mode):
     def call(x, pad, mode=mode, value=None):
         width = [(0, 0)] * x.ndim
-        for i in range(len(pad) // 2):               # the last axis first
+        for i in range(len(pad) // 2):  # the last axis first
             width[-1 - i] = pad[2 * i], pad[2 * i + 1]
         if any(n < 0 for pair in width for n in pair):
             raise OutOfScope("pad: a negative width, which NumPy refuses")
         settings = {"constant_values": value or 0.0} if mode == "constant" else {}
-        return np.pad(x, width, {"replicate": "edge", "circular": "wrap"}.get(mode, mode), **settings)
+        return np.pad(
+            x, width, {"replicate": "edge", "circular": "wrap"}.get(mode, mode), **settings
+        )
+
     return call
 
 
@@ -190,11 +215,14 @@ def norm(function, ord):
             raise OutOfScope("dtype: write .astype(dtype) first")
         if function is np.linalg.matrix_norm:
             if dim not in (None, (-2, -1)):
-                raise OutOfScope("matrix_norm along other axes than the last two, which NumPy's has not")
+                raise OutOfScope(
+                    "matrix_norm along other axes than the last two, which NumPy's has not"
+                )
             return function(x, ord=ord, keepdims=keepdim)
         if function is np.linalg.norm and x.ndim == 0:
             raise OutOfScope("an axis of a 0-d tensor, which NumPy refuses")
         return function(x, ord=ord, axis=axes(x, dim), keepdims=keepdim)
+
     return call
 
 
@@ -232,7 +260,11 @@ def several(*tensors):
 
 
 def parts(x, size, dim=0):
-    return np.split(x, range(size, x.shape[dim], size) if isinstance(size, int) else np.cumsum(size)[:-1], axis=dim)
+    return np.split(
+        x,
+        range(size, x.shape[dim], size) if isinstance(size, int) else np.cumsum(size)[:-1],
+        axis=dim,
+    )
 
 
 def einsum(operands, subscripts):
@@ -263,7 +295,11 @@ def take_along(x, indices, dim=None):
 
 
 def gather(x, dim, index):
-    if x.ndim == 0 or index.ndim != x.ndim or any(i != n for a, (i, n) in enumerate(zip(index.shape, x.shape)) if a != dim % x.ndim):
+    if (
+        x.ndim == 0
+        or index.ndim != x.ndim
+        or any(i != n for a, (i, n) in enumerate(zip(index.shape, x.shape)) if a != dim % x.ndim)
+    ):
         raise OutOfScope("gather of fewer rows than there are, which np.take_along_axis refuses")
     return ops.take_along_axis(x, indices=plain(index), axis=dim)
 
@@ -283,8 +319,11 @@ def joined(function):
     def call(tensors, dim=0):
         shapes = {len(t.shape) for t in tensors}
         if len(shapes) > 1:
-            raise OutOfScope("cat with an empty 1-d tensor among others, a relic that NumPy refuses")
+            raise OutOfScope(
+                "cat with an empty 1-d tensor among others, a relic that NumPy refuses"
+            )
         return function(tensors, axis=dim)
+
     return call
 
 
@@ -301,86 +340,228 @@ def binary(function):
 
 
 TABLE = {
-    "add": plus, "sub": minus, "rsub": lambda a, b, *, alpha=1: minus(b, a, alpha=alpha), "mul": binary(np.multiply),
-    "div/no_rounding_mode": division, "true_divide": division, "pow": lambda a, b: a ** b, "neg": unary(np.negative),
-    "__radd__": lambda a, b: b + a, "__rsub__": lambda a, b: b - a, "__rmul__": lambda a, b: b * a,
-    "__rdiv__": lambda a, b: b / a, "__rpow__": lambda a, b: b ** a, "__rmatmul__": lambda a, b: b @ a,
-    "matmul": lambda a, b: a @ b, "mm": lambda a, b: a @ b, "bmm": lambda a, b: a @ b, "mv": lambda a, b: a @ b,
-    "dot": lambda a, b: a @ b, "nn.functional.linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
-    "remainder": binary(np.remainder), "__rmod__": lambda a, b: b % a, "fmod": binary(np.fmod),
-    "maximum": binary(np.maximum), "minimum": binary(np.minimum), "max/binary": binary(np.maximum),
-    "min/binary": binary(np.minimum), "hypot": binary(np.hypot), "atan2": binary(np.arctan2), "logaddexp": binary(np.logaddexp),
-    "abs": unary(np.absolute), "exp": unary(np.exp), "exp2": unary(np.exp2), "expm1": unary(np.expm1), "log": unary(np.log),
-    "log2": unary(np.log2), "log10": unary(np.log10), "log1p": unary(np.log1p), "sqrt": unary(np.sqrt),
-    "square": unary(np.square), "reciprocal": unary(np.reciprocal), "sin": unary(np.sin), "cos": unary(np.cos),
-    "tan": unary(np.tan), "asin": unary(np.arcsin), "acos": unary(np.arccos), "atan": unary(np.arctan), "sinh": unary(np.sinh),
-    "cosh": unary(np.cosh), "tanh": unary(F.tanh), "asinh": unary(np.arcsinh), "acosh": unary(np.arccosh),
-    "atanh": unary(np.arctanh), "sigmoid": unary(F.sigmoid), "erf": unary(ops.erf), "clamp": clamp,
-    "clamp_max": lambda x, max: clamp(x, max=max), "clamp_min": lambda x, min: clamp(x, min=min),
+    "add": plus,
+    "sub": minus,
+    "rsub": lambda a, b, *, alpha=1: minus(b, a, alpha=alpha),
+    "mul": binary(np.multiply),
+    "div/no_rounding_mode": division,
+    "true_divide": division,
+    "pow": lambda a, b: a**b,
+    "neg": unary(np.negative),
+    "__radd__": lambda a, b: b + a,
+    "__rsub__": lambda a, b: b - a,
+    "__rmul__": lambda a, b: b * a,
+    "__rdiv__": lambda a, b: b / a,
+    "__rpow__": lambda a, b: b**a,
+    "__rmatmul__": lambda a, b: b @ a,
+    "matmul": lambda a, b: a @ b,
+    "mm": lambda a, b: a @ b,
+    "bmm": lambda a, b: a @ b,
+    "mv": lambda a, b: a @ b,
+    "dot": lambda a, b: a @ b,
+    "nn.functional.linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+    "remainder": binary(np.remainder),
+    "__rmod__": lambda a, b: b % a,
+    "fmod": binary(np.fmod),
+    "maximum": binary(np.maximum),
+    "minimum": binary(np.minimum),
+    "max/binary": binary(np.maximum),
+    "min/binary": binary(np.minimum),
+    "hypot": binary(np.hypot),
+    "atan2": binary(np.arctan2),
+    "logaddexp": binary(np.logaddexp),
+    "abs": unary(np.absolute),
+    "exp": unary(np.exp),
+    "exp2": unary(np.exp2),
+    "expm1": unary(np.expm1),
+    "log": unary(np.log),
+    "log2": unary(np.log2),
+    "log10": unary(np.log10),
+    "log1p": unary(np.log1p),
+    "sqrt": unary(np.sqrt),
+    "square": unary(np.square),
+    "reciprocal": unary(np.reciprocal),
+    "sin": unary(np.sin),
+    "cos": unary(np.cos),
+    "tan": unary(np.tan),
+    "asin": unary(np.arcsin),
+    "acos": unary(np.arccos),
+    "atan": unary(np.arctan),
+    "sinh": unary(np.sinh),
+    "cosh": unary(np.cosh),
+    "tanh": unary(F.tanh),
+    "asinh": unary(np.arcsinh),
+    "acosh": unary(np.arccosh),
+    "atanh": unary(np.arctanh),
+    "sigmoid": unary(F.sigmoid),
+    "erf": unary(ops.erf),
+    "clamp": clamp,
+    "clamp_max": lambda x, max: clamp(x, max=max),
+    "clamp_min": lambda x, min: clamp(x, min=min),
     "where": lambda x, condition, other: np.where(condition, x, other),
-    "sum": reduction(np.sum), "mean": reduction(np.mean), "amax": reduction(np.max), "amin": reduction(np.min),
-    "prod": reduction(np.prod), "var": spread(np.var), "std": spread(np.std), "var/unbiased": spread(np.var),
-    "std/unbiased": spread(np.std), "max/reduction_no_dim": extreme(np.max), "min/reduction_no_dim": extreme(np.min),
-    "max/reduction_with_dim": extreme(np.max), "min/reduction_with_dim": extreme(np.min), "cumsum": along(np.cumsum),
-    "logsumexp": lambda x, dim, keepdim=False: F.logsumexp(x, tuple(dim) if isinstance(dim, (list, tuple)) else dim, keepdim),
-    "reshape": lambda x, *shape: x.reshape(shape_of(shape)), "view": lambda x, *shape: x.reshape(shape_of(shape)),
-    "ravel": lambda x: x.ravel(), "permute": lambda x, dims: x.transpose(dims), "T": lambda x: x.T, "mT": lambda x: x.mT,
-    "transpose": lambda x, dim0, dim1: x if x.ndim == 0 else x.swapaxes(dim0, dim1), "squeeze": squeezed, "squeeze/multiple": squeezed,
-    "broadcast_to": expanded, "expand": lambda x, *shape: expanded(x, shape_of(shape)), "clone": lambda x: x.clone(),
-    "flip": lambda x, dims: np.flip(x, axes(x, dims)), "roll": rolled, "tril": lambda x, diagonal=0: ops.tril(x, k=diagonal),
-    "triu": lambda x, diagonal=0: ops.triu(x, k=diagonal), "cat": joined(np.concatenate), "stack": joined(np.stack),
-    "__getitem__": item, "take_along_dim": take_along, "gather": gather, "index_select": index_select,
-    "softmax": softmax(F.softmax), "log_softmax": softmax(F.log_softmax), "softmax/with_dtype": softmax(F.softmax),
+    "sum": reduction(np.sum),
+    "mean": reduction(np.mean),
+    "amax": reduction(np.max),
+    "amin": reduction(np.min),
+    "prod": reduction(np.prod),
+    "var": spread(np.var),
+    "std": spread(np.std),
+    "var/unbiased": spread(np.var),
+    "std/unbiased": spread(np.std),
+    "max/reduction_no_dim": extreme(np.max),
+    "min/reduction_no_dim": extreme(np.min),
+    "max/reduction_with_dim": extreme(np.max),
+    "min/reduction_with_dim": extreme(np.min),
+    "cumsum": along(np.cumsum),
+    "logsumexp": lambda x, dim, keepdim=False: F.logsumexp(
+        x, tuple(dim) if isinstance(dim, (list, tuple)) else dim, keepdim
+    ),
+    "reshape": lambda x, *shape: x.reshape(shape_of(shape)),
+    "view": lambda x, *shape: x.reshape(shape_of(shape)),
+    "ravel": lambda x: x.ravel(),
+    "permute": lambda x, dims: x.transpose(dims),
+    "T": lambda x: x.T,
+    "mT": lambda x: x.mT,
+    "transpose": lambda x, dim0, dim1: x if x.ndim == 0 else x.swapaxes(dim0, dim1),
+    "squeeze": squeezed,
+    "squeeze/multiple": squeezed,
+    "broadcast_to": expanded,
+    "expand": lambda x, *shape: expanded(x, shape_of(shape)),
+    "clone": lambda x: x.clone(),
+    "flip": lambda x, dims: np.flip(x, axes(x, dims)),
+    "roll": rolled,
+    "tril": lambda x, diagonal=0: ops.tril(x, k=diagonal),
+    "triu": lambda x, diagonal=0: ops.triu(x, k=diagonal),
+    "cat": joined(np.concatenate),
+    "stack": joined(np.stack),
+    "__getitem__": item,
+    "take_along_dim": take_along,
+    "gather": gather,
+    "index_select": index_select,
+    "softmax": softmax(F.softmax),
+    "log_softmax": softmax(F.log_softmax),
+    "softmax/with_dtype": softmax(F.softmax),
     "log_softmax/with_dtype": softmax(F.log_softmax),
-    "nn.functional.layer_norm": lambda x, normalized_shape, weight=None, bias=None, eps=1e-5:
-        F.layer_norm(x, normalized_shape, weight, bias, eps),
-    "nn.functional.rms_norm": lambda x, normalized_shape, weight=None, eps=None: F.rms_norm(x, normalized_shape, weight, eps),
-    "nn.functional.relu": lambda x: F.relu(x), "nn.functional.silu": lambda x: F.silu(x),
-    "nn.functional.gelu": lambda x, *, approximate="none": F.gelu(x, approximate), "nn.functional.embedding": embedding,
-    "nn.functional.dropout": lambda x, p=0.5, training=True: F.dropout(x, p, training), "nn.functional.cross_entropy": cross_entropy,
-    "nn.functional.mse_loss": lambda x, target, *, reduction="mean": F.mse_loss(x, target, reduction),
+    "nn.functional.layer_norm": lambda x, normalized_shape, weight=None, bias=None, eps=1e-5: (
+        F.layer_norm(x, normalized_shape, weight, bias, eps)
+    ),
+    "nn.functional.rms_norm": lambda x, normalized_shape, weight=None, eps=None: F.rms_norm(
+        x, normalized_shape, weight, eps
+    ),
+    "nn.functional.relu": lambda x: F.relu(x),
+    "nn.functional.silu": lambda x: F.silu(x),
+    "nn.functional.gelu": lambda x, *, approximate="none": F.gelu(x, approximate),
+    "nn.functional.embedding": embedding,
+    "nn.functional.dropout": lambda x, p=0.5, training=True: F.dropout(x, p, training),
+    "nn.functional.cross_entropy": cross_entropy,
+    "nn.functional.mse_loss": lambda x, target, *, reduction="mean": F.mse_loss(
+        x, target, reduction
+    ),
     "nn.functional.scaled_dot_product_attention": attention,
     # What is NumPy's by name
-    "cumprod": along(np.cumprod), "cummax": running(np.maximum.accumulate), "cummin": running(np.minimum.accumulate),
-    "logcumsumexp": along(np.logaddexp.accumulate), "cov": covariance, "corrcoef": unary(np.corrcoef), "diff": differences,
-    "gradient": slopes, "trapezoid": lambda y, x=None, *, dim=-1, dx=1.0: np.trapezoid(y, x, dx, dim), "quantile": quantile,
-    "nansum": reduction(np.nansum), "nanmean": reduction(np.nanmean), "msort": lambda x: np.sort(x, 0) if x.ndim else x,
-    "aminmax": lambda x, *, dim=None, keepdim=False: tuple(f(x, axis=axes(x, dim), keepdims=keepdim) for f in (np.min, np.max)),
-    "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: np.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf),
-    "kron": binary(np.kron), "outer": binary(np.outer), "inner": binary(np.inner), "vdot": binary(np.vdot), "tensordot": tensordot,
-    "linalg.cross": lambda a, b, *, dim=-1: np.cross(a, b, axis=dim), "linalg.vecdot": lambda a, b, *, dim=-1: np.vecdot(a, b, axis=dim),
-    "einsum": einsum, "trace": unary(np.trace), "diag": lambda x, diagonal=0: np.diag(x, diagonal),
-    "diagflat": lambda x, offset=0: np.diagflat(x, offset), "linalg.diagonal": diagonal,
+    "cumprod": along(np.cumprod),
+    "cummax": running(np.maximum.accumulate),
+    "cummin": running(np.minimum.accumulate),
+    "logcumsumexp": along(np.logaddexp.accumulate),
+    "cov": covariance,
+    "corrcoef": unary(np.corrcoef),
+    "diff": differences,
+    "gradient": slopes,
+    "trapezoid": lambda y, x=None, *, dim=-1, dx=1.0: np.trapezoid(y, x, dx, dim),
+    "quantile": quantile,
+    "nansum": reduction(np.nansum),
+    "nanmean": reduction(np.nanmean),
+    "msort": lambda x: np.sort(x, 0) if x.ndim else x,
+    "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
+        f(x, axis=axes(x, dim), keepdims=keepdim) for f in (np.min, np.max)
+    ),
+    "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: np.nan_to_num(
+        x, nan=nan or 0.0, posinf=posinf, neginf=neginf
+    ),
+    "kron": binary(np.kron),
+    "outer": binary(np.outer),
+    "inner": binary(np.inner),
+    "vdot": binary(np.vdot),
+    "tensordot": tensordot,
+    "linalg.cross": lambda a, b, *, dim=-1: np.cross(a, b, axis=dim),
+    "linalg.vecdot": lambda a, b, *, dim=-1: np.vecdot(a, b, axis=dim),
+    "einsum": einsum,
+    "trace": unary(np.trace),
+    "diag": lambda x, diagonal=0: np.diag(x, diagonal),
+    "diagflat": lambda x, offset=0: np.diagflat(x, offset),
+    "linalg.diagonal": diagonal,
     "diagonal": lambda x, offset=0, dim1=0, dim2=1: np.diagonal(x, offset, dim1, dim2),
-    "rot90": lambda x, k=1, dims=(0, 1): np.rot90(x, k, dims), "fliplr": unary(np.fliplr), "flipud": unary(np.flipud),
-    "hstack": unary(np.hstack), "vstack": unary(np.vstack), "dstack": unary(np.dstack), "column_stack": unary(np.column_stack),
-    "tile": lambda x, dims: np.tile(x, dims), "repeat": repeat,
-    "movedim": lambda x, source, destination: np.moveaxis(x, source, destination), "unsqueeze": lambda x, dim: np.expand_dims(x, dim),
-    "unbind": lambda x, dim=0: tuple(np.moveaxis(x, dim, 0)), "split": parts, "split_with_sizes": parts,
-    "tensor_split": lambda x, cut, dim=0: np.array_split(x, plain(cut), axis=dim), "hsplit": lambda x, cut: np.hsplit(x, cut),
-    "vsplit": lambda x, cut: np.vsplit(x, cut), "dsplit": lambda x, cut: np.dsplit(x, cut), "masked_select": masked_select,
-    "masked_fill": lambda x, mask, value: np.where(mask, value, x), "take": lambda x, index: np.take(x, index),
+    "rot90": lambda x, k=1, dims=(0, 1): np.rot90(x, k, dims),
+    "fliplr": unary(np.fliplr),
+    "flipud": unary(np.flipud),
+    "hstack": unary(np.hstack),
+    "vstack": unary(np.vstack),
+    "dstack": unary(np.dstack),
+    "column_stack": unary(np.column_stack),
+    "tile": lambda x, dims: np.tile(x, dims),
+    "repeat": repeat,
+    "movedim": lambda x, source, destination: np.moveaxis(x, source, destination),
+    "unsqueeze": lambda x, dim: np.expand_dims(x, dim),
+    "unbind": lambda x, dim=0: tuple(np.moveaxis(x, dim, 0)),
+    "split": parts,
+    "split_with_sizes": parts,
+    "tensor_split": lambda x, cut, dim=0: np.array_split(x, plain(cut), axis=dim),
+    "hsplit": lambda x, cut: np.hsplit(x, cut),
+    "vsplit": lambda x, cut: np.vsplit(x, cut),
+    "dsplit": lambda x, cut: np.dsplit(x, cut),
+    "masked_select": masked_select,
+    "masked_fill": lambda x, mask, value: np.where(mask, value, x),
+    "take": lambda x, index: np.take(x, index),
     "narrow": lambda x, dim, start, length: np.take(x, int(start) + np.arange(length), axis=dim),
     "broadcast_tensors": lambda *xs: np.broadcast_arrays(*several(*xs)),
     "meshgrid/variadic_tensors": lambda *xs, indexing="ij": np.meshgrid(*xs, indexing=indexing),
-    "atleast_1d": lambda *xs: np.atleast_1d(*several(*xs)), "atleast_2d": lambda *xs: np.atleast_2d(*several(*xs)),
+    "atleast_1d": lambda *xs: np.atleast_1d(*several(*xs)),
+    "atleast_2d": lambda *xs: np.atleast_2d(*several(*xs)),
     "atleast_3d": lambda *xs: np.atleast_3d(*several(*xs)),
-    "deg2rad": unary(np.deg2rad), "rad2deg": unary(np.rad2deg), "frac": lambda x: np.modf(x)[0], "trunc": unary(np.trunc),
-    "floor": unary(np.floor), "ceil": unary(np.ceil), "round": unary(np.round),
-    "round/decimals_3": lambda x, *, decimals: np.round(x, decimals), "sign": unary(np.sign), "copysign": binary(np.copysign),
-    "fmax": binary(np.fmax), "fmin": binary(np.fmin),
-    "logaddexp2": binary(np.logaddexp2), "float_power": binary(np.float_power), "sinc": unary(np.sinc), "positive": unary(np.positive),
-    "rsqrt": lambda x: 1 / np.sqrt(x), "lerp": lambda a, b, weight: a + weight * (b - a),
-    "dist": lambda a, b, p=2: np.linalg.vector_norm((a - b).reshape(-1), ord=p), "nn.functional.tanhshrink": lambda x: x - np.tanh(x),
+    "deg2rad": unary(np.deg2rad),
+    "rad2deg": unary(np.rad2deg),
+    "frac": lambda x: np.modf(x)[0],
+    "trunc": unary(np.trunc),
+    "floor": unary(np.floor),
+    "ceil": unary(np.ceil),
+    "round": unary(np.round),
+    "round/decimals_3": lambda x, *, decimals: np.round(x, decimals),
+    "sign": unary(np.sign),
+    "copysign": binary(np.copysign),
+    "fmax": binary(np.fmax),
+    "fmin": binary(np.fmin),
+    "logaddexp2": binary(np.logaddexp2),
+    "float_power": binary(np.float_power),
+    "sinc": unary(np.sinc),
+    "positive": unary(np.positive),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "lerp": lambda a, b, weight: a + weight * (b - a),
+    "dist": lambda a, b, p=2: np.linalg.vector_norm((a - b).reshape(-1), ord=p),
+    "nn.functional.tanhshrink": lambda x: x - np.tanh(x),
     "nn.functional.softsign": lambda x: x / (1 + np.abs(x)),
-    "nn.functional.leaky_relu": lambda x, negative_slope=0.01: np.where(x > 0, x, negative_slope * x),
-    **{f"nn.functional.pad/{mode}": padding(mode) for mode in ("constant", "reflect", "replicate", "circular")},
-    "linalg.det": unary(np.linalg.det), "linalg.slogdet": unary(np.linalg.slogdet), "linalg.inv": unary(np.linalg.inv), "linalg.pinv": pinv,
-    "linalg.matrix_power": lambda x, n: np.linalg.matrix_power(x, n), "linalg.multi_dot": unary(np.linalg.multi_dot), "linalg.solve": solve,
-    "linalg.svdvals": unary(np.linalg.svdvals), "linalg.qr": lambda x, mode="reduced": np.linalg.qr(x, mode),
-    "linalg.cond": lambda x, p=None: np.linalg.cond(x, p), "linalg.vander": vander, "linalg.lstsq/grad_oriented": least_squares,
-    "linalg.norm": norm(np.linalg.norm, None), "linalg.norm/subgradients_at_zero": norm(np.linalg.norm, None),
-    "linalg.vector_norm": norm(np.linalg.vector_norm, 2), "linalg.matrix_norm": norm(np.linalg.matrix_norm, "fro"),
+    "nn.functional.leaky_relu": lambda x, negative_slope=0.01: np.where(
+        x > 0, x, negative_slope * x
+    ),
+    **{
+        f"nn.functional.pad/{mode}": padding(mode)
+        for mode in ("constant", "reflect", "replicate", "circular")
+    },
+    "linalg.det": unary(np.linalg.det),
+    "linalg.slogdet": unary(np.linalg.slogdet),
+    "linalg.inv": unary(np.linalg.inv),
+    "linalg.pinv": pinv,
+    "linalg.matrix_power": lambda x, n: np.linalg.matrix_power(x, n),
+    "linalg.multi_dot": unary(np.linalg.multi_dot),
+    "linalg.solve": solve,
+    "linalg.svdvals": unary(np.linalg.svdvals),
+    "linalg.qr": lambda x, mode="reduced": np.linalg.qr(x, mode),
+    "linalg.cond": lambda x, p=None: np.linalg.cond(x, p),
+    "linalg.vander": vander,
+    "linalg.lstsq/grad_oriented": least_squares,
+    "linalg.norm": norm(np.linalg.norm, None),
+    "linalg.norm/subgradients_at_zero": norm(np.linalg.norm, None),
+    "linalg.vector_norm": norm(np.linalg.vector_norm, 2),
+    "linalg.matrix_norm": norm(np.linalg.matrix_norm, "fro"),
 }
 SAMPLES = {f"{op.name}/{op.variant_test_name}".rstrip("/"): op for op in op_db}
 
@@ -410,7 +591,7 @@ def check(op, function, sample, tolerance):
         inspect.signature(function).bind(*mine, **settings)
     except TypeError as error:
         raise OutOfScope(str(error)) from None
-    manual_seed(42)                                  # PyTorch's samples of random operators seed with 42: masks are equal
+    manual_seed(42)  # PyTorch's samples of random operators seed with 42: masks are equal
     with np.errstate(all="ignore"):
         y = function(*mine, **settings)
     expected = op(*arguments, **sample.kwargs)
@@ -427,10 +608,22 @@ def check(op, function, sample, tolerance):
     inputs = leaves([arguments, sample.kwargs], torch.Tensor)
     if not pairs or not inputs:
         return
-    theirs = torch.autograd.grad([e for _, e, _ in pairs], inputs, [torch.from_numpy(np.asarray(g)) for *_, g in pairs], allow_unused=True)
-    reached = [(y, Tensor(g)) for y, _, g in pairs if isinstance(y, Tensor) and y.requires_grad]        # a plain array is constant
+    theirs = torch.autograd.grad(
+        [e for _, e, _ in pairs],
+        inputs,
+        [torch.from_numpy(np.asarray(g)) for *_, g in pairs],
+        allow_unused=True,
+    )
+    reached = [
+        (y, Tensor(g)) for y, _, g in pairs if isinstance(y, Tensor) and y.requires_grad
+    ]  # a plain array is constant
     with np.errstate(all="ignore"):
-        found = grad([y for y, _ in reached], leaves([mine, settings], Tensor), [g for _, g in reached], allow_unused=True)
+        found = grad(
+            [y for y, _ in reached],
+            leaves([mine, settings], Tensor),
+            [g for _, g in reached],
+            allow_unused=True,
+        )
     for i, (g, x, h) in enumerate(zip(found, inputs, theirs, strict=True)):
         g = np.zeros(x.shape, x.detach().numpy().dtype) if g is None else g.numpy()
         h = np.zeros(x.shape, x.detach().numpy().dtype) if h is None else h.numpy()
@@ -445,20 +638,50 @@ def assert_close(a, b, tolerance, what):
     assert a.dtype == b.dtype, f"{what}: dtype {a.dtype}, not {b.dtype}"
     assert a.shape == b.shape, f"{what}: shape {a.shape}, not {b.shape}"
     finite = np.abs(b[np.isfinite(b)])
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * (1 + finite.max(initial=0)), err_msg=what)
+    np.testing.assert_allclose(
+        a, b, rtol=tolerance, atol=tolerance * (1 + finite.max(initial=0)), err_msg=what
+    )
 
 
 LEFT_OUT = {
-    "add": 2, "sub": 2, "rsub": 2, "clamp": 2, "sum": 3, "mean": 3, "amax": 3, "amin": 3, "prod": 6, "cumsum": 1,
-    "max/reduction_with_dim": 4, "min/reduction_with_dim": 4, "squeeze": 3, "squeeze/multiple": 3, "flip": 2, "cat": 1,
-    "gather": 3, "index_select": 1,
-    "cumprod": 1, "cov": 18, "quantile": 12, "nansum": 3, "nanmean": 3, "aminmax": 2, "tensordot": 1, "einsum": 1,
-    "nn.functional.pad/constant": 4, "nn.functional.pad/reflect": 1, "nn.functional.pad/replicate": 1, "nn.functional.pad/circular": 1,
-    "linalg.pinv": 16, "linalg.solve": 6, "linalg.vander": 5, "linalg.vector_norm": 27, "linalg.matrix_norm": 32,
+    "add": 2,
+    "sub": 2,
+    "rsub": 2,
+    "clamp": 2,
+    "sum": 3,
+    "mean": 3,
+    "amax": 3,
+    "amin": 3,
+    "prod": 6,
+    "cumsum": 1,
+    "max/reduction_with_dim": 4,
+    "min/reduction_with_dim": 4,
+    "squeeze": 3,
+    "squeeze/multiple": 3,
+    "flip": 2,
+    "cat": 1,
+    "gather": 3,
+    "index_select": 1,
+    "cumprod": 1,
+    "cov": 18,
+    "quantile": 12,
+    "nansum": 3,
+    "nanmean": 3,
+    "aminmax": 2,
+    "tensordot": 1,
+    "einsum": 1,
+    "nn.functional.pad/constant": 4,
+    "nn.functional.pad/reflect": 1,
+    "nn.functional.pad/replicate": 1,
+    "nn.functional.pad/circular": 1,
+    "linalg.pinv": 16,
+    "linalg.solve": 6,
+    "linalg.vander": 5,
+    "linalg.vector_norm": 27,
+    "linalg.matrix_norm": 32,
     "linalg.lstsq/grad_oriented": 24,
 }
 """Samples out of scope, for each dtype."""
-
 
 
 @pytest.fixture(scope="module")
@@ -487,5 +710,7 @@ def test_pytorchs_samples(name, dtype, tally):
             failures.append(f"sample {i}: {sample.summary()}\n    {type(error).__name__}: {error}")
     tally[0].append(passed)
     tally[1].update(left)
-    assert not failures, f"{len(failures)} of {len(failures) + passed} samples differ\n" + "\n".join(failures[:6])
+    assert not failures, (
+        f"{len(failures)} of {len(failures) + passed} samples differ\n" + "\n".join(failures[:6])
+    )
     assert left.total() == LEFT_OUT.get(name, 0), f"left out: {left}"

@@ -40,15 +40,27 @@ def stated_version() -> str:
 
 def test_no_test_module_needs_an_optional_library_to_be_collected():
     """A plain `import torch` in one of them stops the whole suite where torch is missing; require() skips the module."""
-    stated = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    optional = {re.split(r"\W", name)[0] for name in sum(stated.values(), [])} - {"tinygrad_attn", "pytest", "hypothesis"} | {"sklearn"}
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    optional = {re.split(r"\W", name)[0] for name in sum(stated.values(), [])} - {
+        "tinygrad_attn",
+        "pytest",
+        "hypothesis",
+    } | {"sklearn"}
     assert {"torch", "matplotlib", "safetensors"} <= optional
     for path in (ROOT / "tests").glob("*.py"):
         required: set[str] = set()
         for node in ast.parse(path.read_text("utf-8")).body:
             required |= set(re.findall(r"require\(['\"](\w+)", ast.unparse(node)))
-            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
-            assert not {module.split(".")[0] for module in modules} & (optional - required), f"{path.name}, line {node.lineno}"
+            modules = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [getattr(node, "module", None) or ""]
+            )
+            assert not {module.split(".")[0] for module in modules} & (optional - required), (
+                f"{path.name}, line {node.lineno}"
+            )
 
 
 def test_import_brings_in_numpy_only():
@@ -63,14 +75,23 @@ print(json.dumps(sorted(new - sys.stdlib_module_names)))
 
 
 def test_what_is_loaded_later_is_listed_at_once():
-    assert fresh("import json; import tinygrad_attn as ta; print(json.dumps(sorted({*ta.__all__} - {*dir(ta)})))") == []
+    assert (
+        fresh(
+            "import json; import tinygrad_attn as ta; print(json.dumps(sorted({*ta.__all__} - {*dir(ta)})))"
+        )
+        == []
+    )
 
 
 def test_what_the_hints_promise_is_what_comes(monkeypatch):
     """mypy reads the same program in `make lint`."""
+
     def check(value, hint):
-        assert hint is typing.Any or isinstance(value, typing.get_origin(hint) or hint), f"{value!r} is no {hint}"
+        assert hint is typing.Any or isinstance(value, typing.get_origin(hint) or hint), (
+            f"{value!r} is no {hint}"
+        )
         checked.append(hint)
+
     checked: list = []
     monkeypatch.setattr(typing, "assert_type", check)
     runpy.run_path(str(ROOT / "tests" / "typed_program.py"))["right"]()
@@ -82,15 +103,33 @@ def test_a_star_import_brings_in_this_packages_names_only():
         module = importlib.import_module("tinygrad_attn" + name)
         got: dict = {}
         exec(f"from {module.__name__} import *", got)
-        homes = {getattr(got[public], "__module__", None) or got[public].__name__ for public in got if public != "__builtins__"}
+        homes = {
+            getattr(got[public], "__module__", None) or got[public].__name__
+            for public in got
+            if public != "__builtins__"
+        }
         assert all(home.startswith("tinygrad_attn") for home in homes), (module, homes)
         assert module.__all__ and len({*module.__all__}) == len(module.__all__)
 
 
-@pytest.mark.parametrize("library, call, words", [
-    ("torch", lambda: ta.compare_with_torch(ta.nn.Linear(2, 2), None), r'needs torch.*"tinygrad_attn\[torch\]".*ta\.gradcheck'),
-    ("matplotlib.pyplot", lambda: ta.viz.attention([[[1.0]]]), r'matplotlib.*"tinygrad_attn\[viz\]".*ta\.viz\.attention_html')])
-def test_without_a_library_one_reads_what_to_install_and_what_works_all_the_same(library, call, words, monkeypatch):
+@pytest.mark.parametrize(
+    "library, call, words",
+    [
+        (
+            "torch",
+            lambda: ta.compare_with_torch(ta.nn.Linear(2, 2), None),
+            r'needs torch.*"tinygrad_attn\[torch\]".*ta\.gradcheck',
+        ),
+        (
+            "matplotlib.pyplot",
+            lambda: ta.viz.attention([[[1.0]]]),
+            r'matplotlib.*"tinygrad_attn\[viz\]".*ta\.viz\.attention_html',
+        ),
+    ],
+)
+def test_without_a_library_one_reads_what_to_install_and_what_works_all_the_same(
+    library, call, words, monkeypatch
+):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ImportError, match=words):
         call()
@@ -142,8 +181,12 @@ def test_the_version_is_one():
 
 def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
     require("hatchling")
-    done = subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-                          cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -152,14 +195,24 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
         metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
         scripts = archive.read(f"{info}/entry_points.txt").decode()
         assert f"{info}/licenses/LICENSE" in archive.namelist()
-    ours = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*")
-            if path.is_file() and path.suffix != ".pyc"}
+    ours = {
+        path.relative_to(ROOT).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     assert inside == ours
     assert "tinygrad_attn/py.typed" in inside
     assert metadata["Version"] == stated_version()
     core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert core == ["numpy>=2.0"]
-    assert set(metadata.get_all("Provides-Extra")) == {"viz", "examples", "torch", "test", "docs", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "viz",
+        "examples",
+        "torch",
+        "test",
+        "docs",
+        "dev",
+    }
     assert "tinygrad-attn = tinygrad_attn.cli:main" in scripts
 
 
@@ -172,7 +225,7 @@ def test_the_package_runs_from_a_zip_file(tmp_path):
 import sys; sys.path.insert(0, {str(tmp_path / "all.zip")!r})
 import json, numpy as np, tinygrad_attn as ta
 x = ta.Tensor([1.0, 2.0], requires_grad=True)
-from tinygrad_attn.demo.report import template
+from tinygrad_attn.cli.demo.report import template
 print(json.dumps([ta.__file__, ta.backward_steps(np.sum(np.exp(x))).html(), template()]))
 """)
     assert "all.zip" in where and "<script>" in steps and "{{accuracy}}" in report
@@ -180,7 +233,15 @@ print(json.dumps([ta.__file__, ta.backward_steps(np.sum(np.exp(x))).html(), temp
 
 def test_nothing_is_read_or_written_in_the_encoding_of_the_system(tmp_path):
     """Which is not UTF-8 on Windows; what says so is Python's own warning."""
-    done = subprocess.run([sys.executable, "-X", "warn_default_encoding", "-W", "error::EncodingWarning", "-c", f"""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "warn_default_encoding",
+            "-W",
+            "error::EncodingWarning",
+            "-c",
+            f"""
 import numpy as np, tinygrad_attn as ta
 from tinygrad_attn import doctor
 x = ta.Tensor([1.0, 2.0], requires_grad=True)
@@ -188,19 +249,39 @@ for name in ("a.txt", "a.html"):
     ta.viz.graph(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/" + name)
 ta.backward_steps(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/b.html")
 doctor.product_time()
-"""], capture_output=True, encoding="utf-8", cwd=ROOT)
+""",
+        ],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_both_ways_to_the_command_line_are_one():
     assert callable(importlib.import_module("tinygrad_attn.cli").main)
-    done = subprocess.run([sys.executable, "-m", "tinygrad_attn", "--help"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tinygrad_attn", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "demo" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["torch", "graphviz", "pygraphviz", "matplotlib", "safetensors", "tokenizers", "tqdm",
-                                  "sklearn", "hypothesis", "threadpoolctl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch",
+        "graphviz",
+        "pygraphviz",
+        "matplotlib",
+        "safetensors",
+        "tokenizers",
+        "tqdm",
+        "sklearn",
+        "hypothesis",
+        "threadpoolctl",
+    ],
+)
 def test_ci_has_every_optional_library(name):
     """So that no other test can be skipped there unseen."""
     assert require(name).__name__ == name
@@ -208,7 +289,13 @@ def test_ci_has_every_optional_library(name):
 
 def test_the_readme_names_the_pythons_that_the_classifiers_name():
     known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
-    minor = [int(line.rpartition(".")[2]) for line in known if line.startswith("Programming Language :: Python :: 3.")]
+    minor = [
+        int(line.rpartition(".")[2])
+        for line in known
+        if line.startswith("Programming Language :: Python :: 3.")
+    ]
     for page in ("README.md", "README.zh-CN.md"):
-        first, last = re.search(r"Python 3\.(\d+) \S+ 3\.(\d+)", (ROOT / page).read_text("utf-8")).groups()
+        first, last = re.search(
+            r"Python 3\.(\d+) \S+ 3\.(\d+)", (ROOT / page).read_text("utf-8")
+        ).groups()
         assert minor == [*range(int(first), int(last) + 1)]

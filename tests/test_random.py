@@ -23,7 +23,11 @@ DRAWS = {
     "rand 1": (lambda: torch.rand(1), lambda: random.rand(1), 0),
     "rand 2x3x5": (lambda: torch.rand(2, 3, 5), lambda: random.rand(2, 3, 5), 0),
     "rand 700": (lambda: torch.rand(700), lambda: random.rand(700), 0),
-    "rand float64": (lambda: torch.rand(7, dtype=torch.float64), lambda: random.rand(7, dtype=np.float64), 0),
+    "rand float64": (
+        lambda: torch.rand(7, dtype=torch.float64),
+        lambda: random.rand(7, dtype=np.float64),
+        0,
+    ),
     "rand none": (lambda: torch.rand(0, 3), lambda: random.rand(0, 3), 0),
     "randn 1": (lambda: torch.randn(1), lambda: random.randn(1), 0),
     "randn scalar": (lambda: torch.randn(()), lambda: random.randn(()), 0),
@@ -32,14 +36,33 @@ DRAWS = {
     "randn 16": (lambda: torch.randn(16), lambda: random.randn(16), 1.1e-6),
     "randn 17": (lambda: torch.randn(17), lambda: random.randn(17), 1.1e-6),
     "randn 40x25": (lambda: torch.randn(40, 25), lambda: random.randn(40, 25), 1.1e-6),
-    "randn float64 5": (lambda: torch.randn(5, dtype=torch.float64), lambda: random.randn(5, dtype=np.float64), 0),
+    "randn float64 5": (
+        lambda: torch.randn(5, dtype=torch.float64),
+        lambda: random.randn(5, dtype=np.float64),
+        0,
+    ),
     "randn float64 37": (
-        lambda: torch.randn(37, dtype=torch.float64), lambda: random.randn(37, dtype=np.float64), 2e-15),
+        lambda: torch.randn(37, dtype=torch.float64),
+        lambda: random.randn(37, dtype=np.float64),
+        2e-15,
+    ),
     "randint": (lambda: torch.randint(7, (9,)), lambda: random.randint(7, (9,)), 0),
-    "randint from": (lambda: torch.randint(-5, 9, (2, 3)), lambda: random.randint(-5, 9, (2, 3)), 0),
+    "randint from": (
+        lambda: torch.randint(-5, 9, (2, 3)),
+        lambda: random.randint(-5, 9, (2, 3)),
+        0,
+    ),
     "randint size=": (lambda: torch.randint(7, size=(9,)), lambda: random.randint(7, size=(9,)), 0),
-    "randint high=": (lambda: torch.randint(high=7, size=(9,)), lambda: random.randint(high=7, size=(9,)), 0),
-    "randint below 2^28": (lambda: torch.randint(2**28 - 1, (5,)), lambda: random.randint(2**28 - 1, (5,)), 0),
+    "randint high=": (
+        lambda: torch.randint(high=7, size=(9,)),
+        lambda: random.randint(high=7, size=(9,)),
+        0,
+    ),
+    "randint below 2^28": (
+        lambda: torch.randint(2**28 - 1, (5,)),
+        lambda: random.randint(2**28 - 1, (5,)),
+        0,
+    ),
     "randint 2^28": (lambda: torch.randint(2**28, (5,)), lambda: random.randint(2**28, (5,)), 0),
     "randint 2^40": (lambda: torch.randint(2**40, (5,)), lambda: random.randint(2**40, (5,)), 0),
     "randperm 0": (lambda: torch.randperm(0), lambda: random.randperm(0), 0),
@@ -76,7 +99,15 @@ def test_any_order_of_draws(seed):
 def test_the_spare_normal_survives_other_draws_but_not_a_seed():
     torch.manual_seed(3)
     random.manual_seed(3)
-    for name in ("randn 1", "rand 1", "randn 17", "randn float64 5", "randperm 50", "randn 1", "randn 1"):
+    for name in (
+        "randn 1",
+        "rand 1",
+        "randn 17",
+        "randn float64 5",
+        "randperm 50",
+        "randn 1",
+        "randn 1",
+    ):
         assert_equal(name)
     assert_equal("randn 1")
     torch.manual_seed(3)
@@ -84,7 +115,9 @@ def test_the_spare_normal_survives_other_draws_but_not_a_seed():
     assert_equal("randn 1")
 
 
-@pytest.mark.parametrize("low, high", [(-0.04, 0.04), (-1 / 3, 1 / 3), (0.1, 0.9), (-0.5, 1.7), (2, 2)])
+@pytest.mark.parametrize(
+    "low, high", [(-0.04, 0.04), (-1 / 3, 1 / 3), (0.1, 0.9), (-0.5, 1.7), (2, 2)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_uniform_between_bounds(low, high, dtype):
     torch.manual_seed(5)
@@ -107,7 +140,9 @@ def test_half_precision_never_reaches_the_open_end():
 def test_normal_with_mean_and_std(size, std, dtype, tolerance):
     torch.manual_seed(5)
     theirs = torch.empty(size, dtype=getattr(torch, dtype)).normal_(1.5, std).numpy()
-    np.testing.assert_allclose(Generator(5).normal(size, 1.5, std, dtype), theirs, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        Generator(5).normal(size, 1.5, std, dtype), theirs, rtol=0, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("shape", [(1,), (6, 6), (4, 5, 70)])
@@ -148,7 +183,11 @@ def test_state_round_trip_goes_on_identically():
     np.testing.assert_array_equal(generator.normal(5), expected[0])
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))], ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))],
+    ids=["copy", "deepcopy", "pickle"],
+)
 def test_a_copy_is_a_stream_of_its_own(copied):
     generator = Generator(1)
     generator.normal(3)  # leaves a spare normal
@@ -166,7 +205,14 @@ def test_state_that_is_none_is_refused():
         Generator().set_state({**state, "key": np.zeros(3)})
     with pytest.raises(ValueError, match="position 700"):
         Generator().set_state({**state, "position": 700})
-    for none in (3, None, [], {**state, "position": None}, {**state, "spare_normal": None}, {**state, "key": [None]}):
+    for none in (
+        3,
+        None,
+        [],
+        {**state, "position": None},
+        {**state, "spare_normal": None},
+        {**state, "key": [None]},
+    ):
         with pytest.raises(ValueError, match="not a generator state"):
             Generator().set_state(none)
 
@@ -188,24 +234,38 @@ def test_threads_that_seed_draw_as_if_alone():
     for thread in both:
         thread.join()
     assert together == alone and alone[0] != alone[1]
-    np.testing.assert_array_equal(random.rand(4)._data, Generator(7).uniform(4))  # the main thread's stream is its own
+    np.testing.assert_array_equal(
+        random.rand(4)._data, Generator(7).uniform(4)
+    )  # the main thread's stream is its own
     random.manual_seed(7)
-    thread = threading.Thread(target=random.rand, args=(4,))        # which sets no seed, and so draws from the main thread's stream
+    thread = threading.Thread(
+        target=random.rand, args=(4,)
+    )  # which sets no seed, and so draws from the main thread's stream
     thread.start()
     thread.join()
     np.testing.assert_array_equal(random.rand(4)._data, Generator(7).uniform(8)[4:])
 
 
-@pytest.mark.parametrize("draw", [
-    lambda g: g.uniform(3), lambda g: g.normal(3), lambda g: g.normal(20), lambda g: g.bernoulli(3, 0.5),
-    lambda g: g.integers(0, 9, 3), lambda g: g.permutation(3),
-], ids=["uniform", "few normals", "normals", "bernoulli", "integers", "permutation"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda g: g.uniform(3),
+        lambda g: g.normal(3),
+        lambda g: g.normal(20),
+        lambda g: g.bernoulli(3, 0.5),
+        lambda g: g.integers(0, 9, 3),
+        lambda g: g.permutation(3),
+    ],
+    ids=["uniform", "few normals", "normals", "bernoulli", "integers", "permutation"],
+)
 def test_no_other_thread_comes_between_the_words_of_a_draw(draw, monkeypatch):
     generator, entered = Generator(3), []
     words = generator._words
 
     def watched(count):
-        other = threading.Thread(target=lambda: entered.append(generator._lock.acquire(blocking=False)))
+        other = threading.Thread(
+            target=lambda: entered.append(generator._lock.acquire(blocking=False))
+        )
         other.start()
         other.join()
         return words(count)
@@ -224,7 +284,7 @@ def in_child(draw):
         os._exit(0)
     os.close(theirs)
     with open(ours, "rb") as found:
-        if not select.select([found], [], [], 20)[0]:                # it may hang before its first line
+        if not select.select([found], [], [], 20)[0]:  # it may hang before its first line
             os.kill(child, signal.SIGKILL)
         numbers = np.frombuffer(found.read(), np.float32)
     return numbers if os.waitpid(child, 0)[1] == 0 else None
@@ -241,7 +301,7 @@ def test_a_child_forked_while_a_thread_draws_goes_on_from_there(monkeypatch):
         with self._bits.lock:
             drawing.set()
             time.sleep(0.3)
-        return words(self, count)                    # outside: before NumPy 2.4 the lock cannot be taken twice
+        return words(self, count)  # outside: before NumPy 2.4 the lock cannot be taken twice
 
     monkeypatch.setattr(Generator, "_words", slowly)
     thread = threading.Thread(target=generator.uniform, args=(4,))
@@ -250,7 +310,9 @@ def test_a_child_forked_while_a_thread_draws_goes_on_from_there(monkeypatch):
     monkeypatch.undo()
     found = in_child(lambda: np.concatenate([generator.uniform(4), random.rand(4)._data]))
     thread.join()
-    here = np.concatenate([generator.uniform(4), random.rand(4)._data])      # the parent's lock is free again
+    here = np.concatenate(
+        [generator.uniform(4), random.rand(4)._data]
+    )  # the parent's lock is free again
     np.testing.assert_array_equal(found, Generator(7).uniform(12)[4:])
     np.testing.assert_array_equal(here, found)
 
@@ -275,15 +337,24 @@ def test_a_child_forked_by_a_thread_with_a_stream_of_its_own_has_it_until_it_see
     thread = threading.Thread(target=fork)
     thread.start()
     thread.join()
-    np.testing.assert_array_equal(children[0], np.concatenate([Generator(5).uniform(4), Generator(7).uniform(8)]))
+    np.testing.assert_array_equal(
+        children[0], np.concatenate([Generator(5).uniform(4), Generator(7).uniform(8)])
+    )
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 1 / 3, 0.5, 0.9, 1 - 2**-30, 1.0])
 def test_bernoulli_compares_all_53_bits_also_where_the_first_word_ties(p, monkeypatch):
     limit = math.ceil(p * 2.0**53)
-    k = np.array([max(limit + step, 0) % 2**53 for step in (-2**32, -2, -1, 0, 1, 2**32)] + [0, 2**53 - 1], np.uint64)
-    words = np.stack([k >> np.uint64(32), k & np.uint64(2**32 - 1)], axis=1).reshape(-1).astype(np.uint32)
-    words[0::2] |= np.uint32(0xABC) << np.uint32(21)                # the bits above are not looked at
+    k = np.array(
+        [max(limit + step, 0) % 2**53 for step in (-(2**32), -2, -1, 0, 1, 2**32)] + [0, 2**53 - 1],
+        np.uint64,
+    )
+    words = (
+        np.stack([k >> np.uint64(32), k & np.uint64(2**32 - 1)], axis=1)
+        .reshape(-1)
+        .astype(np.uint32)
+    )
+    words[0::2] |= np.uint32(0xABC) << np.uint32(21)  # the bits above are not looked at
     generator = Generator(3)
     monkeypatch.setattr(generator, "_words", lambda count: words[:count])
     np.testing.assert_array_equal(generator.bernoulli(len(k), p), k < limit)
@@ -298,10 +369,16 @@ def test_words_are_the_twisters_however_many_are_drawn(count):
 
 def test_default_dtype_and_gradient():
     x = random.rand(2, 3, requires_grad=True)
-    assert x.dtype == np.float32 and x.requires_grad and x.shape == random.rand((2, 3)).shape == (2, 3)
+    assert (
+        x.dtype == np.float32 and x.requires_grad and x.shape == random.rand((2, 3)).shape == (2, 3)
+    )
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.asarray, lambda n: Tensor(np.asarray(n))], ids=["uint8", "array", "Tensor"])
+@pytest.mark.parametrize(
+    "kind",
+    [np.uint8, np.asarray, lambda n: Tensor(np.asarray(n))],
+    ids=["uint8", "array", "Tensor"],
+)
 def test_whole_numbers_of_every_kind_are_bounds(kind):
     random.manual_seed(3)
     bounded, mixed = random.randint(kind(3), kind(10), (5,)), random.randperm(kind(7))
@@ -310,24 +387,31 @@ def test_whole_numbers_of_every_kind_are_bounds(kind):
     np.testing.assert_array_equal(mixed, torch.randperm(7))
 
 
-@pytest.mark.parametrize("call, error, text", [
-    (lambda: random.manual_seed(1.5), TypeError, "takes an integer, got 1.5"),
-    (lambda: random.manual_seed(True), TypeError, "takes an integer"),
-    (lambda: random.rand(2, 3.0), TypeError, r"write rand\(2, 3\)"),
-    (lambda: random.rand(-1), TypeError, "integers >= 0"),
-    (lambda: random.rand((2, 3), 4), TypeError, r"integers >= 0, got \(\(2, 3\), 4\)"),
-    (lambda: random.rand(2, dtype=np.int64), TypeError, "use randint"),
-    (lambda: random.randint(10, 3), TypeError, r"write randint\(10, \(2, 3\)\)"),
-    (lambda: random.randint(5, 5, (2,)), ValueError, "low < high"),
-    (lambda: random.randint(2.5, (2,)), TypeError, "randint takes whole numbers as low and high, got 0 and 2.5"),
-    (lambda: random.randint(0, None, (2,)), TypeError, "randint takes whole numbers"),
-    (lambda: random.randint(0, 2**64, (2,)), ValueError, "within int64"),
-    (lambda: random.randperm(-1), ValueError, "n >= 0"),
-    (lambda: random.randperm(2.5), TypeError, "randperm takes a whole number, got 2.5"),
-    (lambda: Generator().uniform(3, 2, 1), ValueError, "low <= high"),
-    (lambda: Generator().normal(3, 0, -1), ValueError, "std >= 0"),
-    (lambda: Generator().bernoulli(3, 1.5), ValueError, "between 0 and 1"),
-])
+@pytest.mark.parametrize(
+    "call, error, text",
+    [
+        (lambda: random.manual_seed(1.5), TypeError, "takes an integer, got 1.5"),
+        (lambda: random.manual_seed(True), TypeError, "takes an integer"),
+        (lambda: random.rand(2, 3.0), TypeError, r"write rand\(2, 3\)"),
+        (lambda: random.rand(-1), TypeError, "integers >= 0"),
+        (lambda: random.rand((2, 3), 4), TypeError, r"integers >= 0, got \(\(2, 3\), 4\)"),
+        (lambda: random.rand(2, dtype=np.int64), TypeError, "use randint"),
+        (lambda: random.randint(10, 3), TypeError, r"write randint\(10, \(2, 3\)\)"),
+        (lambda: random.randint(5, 5, (2,)), ValueError, "low < high"),
+        (
+            lambda: random.randint(2.5, (2,)),
+            TypeError,
+            "randint takes whole numbers as low and high, got 0 and 2.5",
+        ),
+        (lambda: random.randint(0, None, (2,)), TypeError, "randint takes whole numbers"),
+        (lambda: random.randint(0, 2**64, (2,)), ValueError, "within int64"),
+        (lambda: random.randperm(-1), ValueError, "n >= 0"),
+        (lambda: random.randperm(2.5), TypeError, "randperm takes a whole number, got 2.5"),
+        (lambda: Generator().uniform(3, 2, 1), ValueError, "low <= high"),
+        (lambda: Generator().normal(3, 0, -1), ValueError, "std >= 0"),
+        (lambda: Generator().bernoulli(3, 1.5), ValueError, "between 0 and 1"),
+    ],
+)
 def test_wrong_calls_are_explained(call, error, text):
     with pytest.raises(error, match=text):
         call()
@@ -346,6 +430,6 @@ def test_a_whole_encoder_layer_has_torchs_weights():
 
 def test_integers_of_the_whole_range():
     """64 bits of two words: no remainder is taken, where 2^64 would not fit."""
-    found = random.Generator(0).integers(-2**63, 2**63, 1000)
+    found = random.Generator(0).integers(-(2**63), 2**63, 1000)
     words = random.Generator(0)._double_words(1000)
     assert found.dtype == np.int64 and [int(i) + 2**63 for i in found] == words.tolist()

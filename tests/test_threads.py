@@ -14,7 +14,8 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from tinygrad_attn import threads, waiting
+from tinygrad_attn.fast import signals as waiting
+from tinygrad_attn.fast import threads
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_split_covers_the_range_once_in_one_part_per_thread():
         where.add(threading.get_ident())
         time.sleep(0.02)
 
-    for _ in range(50):                                  # on a busy machine the caller may do what a worker has not begun in time
+    for _ in range(50):  # on a busy machine the caller may do what a worker has not begun in time
         seen[:] = 0
         where.clear()
         threads.split(part, 10)
@@ -104,7 +105,7 @@ def test_an_idle_worker_keeps_no_arrays_alive():
     threads.split(lambda lo, hi, array=array: both.wait(20), 2)
     del array
     until = time.monotonic() + 5
-    while alive() is not None and time.monotonic() < until:          # the worker answers before it lets go
+    while alive() is not None and time.monotonic() < until:  # the worker answers before it lets go
         time.sleep(0.001)
     assert alive() is None
 
@@ -174,13 +175,15 @@ def test_one_blas_thread_nests_and_a_number_chosen_inside_holds_afterwards():
         threads.split(lambda lo, hi: inside.append(blas.get()), 2)
         threads.set_num_threads(before)
         inside.append(blas.get())
-    assert blas.get() == before or chosen != 3          # more than this library may use
+    assert blas.get() == before or chosen != 3  # more than this library may use
     if blas.found and chosen == 3:
         assert set(inside) == {1}
 
 
 @pytest.mark.parametrize("when", ["entering", "leaving"])
-def test_an_interrupt_while_entering_or_leaving_leaves_the_matrix_library_as_it_was(when, monkeypatch):
+def test_an_interrupt_while_entering_or_leaving_leaves_the_matrix_library_as_it_was(
+    when, monkeypatch
+):
     blas, number, interrupted = threads._blas(), [2], []
 
     def told(n):
@@ -197,16 +200,19 @@ def test_an_interrupt_while_entering_or_leaving_leaves_the_matrix_library_as_it_
     assert interrupted and number == [2] and threads._inside.count == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and their choice")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two cores and their choice",
+)
 def test_the_worker_keeps_off_the_callers_core_and_the_caller_is_left_alone():
     before, worker, caller, both = os.sched_getaffinity(0), [], [], threading.Barrier(2)
 
     def part(lo, hi):
-        both.wait(timeout=10)                           # a caller that had ended by then would do the worker's part as well
+        both.wait(timeout=10)  # a caller that had ended by then would do the worker's part as well
         (worker if lo else caller).append(os.sched_getaffinity(0))
 
     for core in sorted(before)[:2]:
-        os.sched_setaffinity(0, {core})                 # to be there, and then free again
+        os.sched_setaffinity(0, {core})  # to be there, and then free again
         os.sched_setaffinity(0, before)
         threads.split(part, 2)
         assert worker.pop() == before - {threads._pool.caller} and caller.pop() == before
@@ -228,10 +234,15 @@ def busy_worker(monkeypatch):
     free.set()
 
 
-@pytest.mark.parametrize("run, parts", [(threads.split, [(0, 2), (2, 4)]), (threads.tasks, [(0,), (1,), (2,), (3,)])])
+@pytest.mark.parametrize(
+    "run, parts", [(threads.split, [(0, 2), (2, 4)]), (threads.tasks, [(0,), (1,), (2,), (3,)])]
+)
 def test_what_no_worker_has_begun_is_done_by_the_caller(busy_worker, run, parts):
     done = []
-    caller = threading.Thread(target=lambda: run(lambda *part: done.append((part, threading.current_thread())), 4), daemon=True)
+    caller = threading.Thread(
+        target=lambda: run(lambda *part: done.append((part, threading.current_thread())), 4),
+        daemon=True,
+    )
     caller.start()
     caller.join(10)
     assert not caller.is_alive(), "the caller waits for a worker that is busy"
@@ -243,7 +254,7 @@ def test_an_error_in_a_part_that_the_caller_took_over_reaches_it(busy_worker):
 
     def part(lo, hi):
         ended.append(lo)
-        assert np.geterr()["over"] == "raise"           # the caller's settings hold there as well
+        assert np.geterr()["over"] == "raise"  # the caller's settings hold there as well
         if lo:
             raise ZeroDivisionError
 
@@ -256,6 +267,7 @@ def test_an_error_in_a_part_that_the_caller_took_over_reaches_it(busy_worker):
 
 def test_where_no_thread_can_be_started_the_caller_does_it_all(monkeypatch):
     """As at the interpreter's end since Python 3.12, and where a system allows no more of them."""
+
     def refused(thread):
         raise RuntimeError("can't start new thread")
 
@@ -288,8 +300,12 @@ def test_nobody_looks_out_where_threads_have_to_share_a_core(more):
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["looking", "asleep"])
-def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_or_sleeps(asleep, monkeypatch):
-    monkeypatch.setattr(waiting, "LOOKS", 1 << 12 if asleep else 1 << 34)       # ended by the other thread, or several seconds
+def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_or_sleeps(
+    asleep, monkeypatch
+):
+    monkeypatch.setattr(
+        waiting, "LOOKS", 1 << 12 if asleep else 1 << 34
+    )  # ended by the other thread, or several seconds
     signals, calls, results = waiting.Signals(), SimpleQueue(), SimpleQueue()
 
     def work():
@@ -308,7 +324,7 @@ def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_o
         time.sleep(0.001)
     calls.put(None)
     signals.call()
-    worker.join(3)                                       # less than a look that nobody ends
+    worker.join(3)  # less than a look that nobody ends
     assert answers == [-number for number in range(1, 21)] and not worker.is_alive()
 
 
@@ -323,20 +339,30 @@ def test_the_number_is_checked():
 
 
 def python(code, **environment):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
 def test_importing_starts_nothing_and_the_environment_says_how_many():
-    code = ("import threading, numpy, tinygrad_attn.threads as t; "
-            "print(threading.active_count(), t._found_blas, t._pool.workers, t.get_num_threads())")
+    code = (
+        "import threading, numpy, tinygrad_attn.fast.threads as t; "
+        "print(threading.active_count(), t._found_blas, t._pool.workers, t.get_num_threads())"
+    )
     assert python(code, OPENBLAS_NUM_THREADS="", OMP_NUM_THREADS="1") == ["1", "None", "0", "1"]
     assert python(code, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="5")[-1] == "1"
 
 
-@pytest.mark.parametrize("first, second, number", [("4,2", "5", 4), ("0", "5", 5), ("many", "3", 3), ("-2", "", 8), ("64", "", 8)])
+@pytest.mark.parametrize(
+    "first, second, number",
+    [("4,2", "5", 4), ("0", "5", 5), ("many", "3", 3), ("-2", "", 8), ("64", "", 8)],
+)
 def test_what_the_environment_may_say(monkeypatch, first, second, number):
     monkeypatch.setattr(threads, "_cores", lambda: set(range(8)))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", first)
@@ -352,7 +378,8 @@ def refuse(name): raise OSError('cannot load library')
 ctypes.PyDLL = ctypes.CDLL = refuse""",
     "affinity": """
 for name in ('sched_getaffinity', 'sched_setaffinity', 'register_at_fork'):
-    vars(os).pop(name, None)"""}
+    vars(os).pop(name, None)""",
+}
 
 
 @pytest.mark.parametrize("what", MISSING)
@@ -361,7 +388,7 @@ def test_where_something_is_missing_that_only_speed_needs_all_the_same_is_done(w
 import os, sys, threading, numpy.random
 sys.modules['threadpoolctl'] = None
 {MISSING[what]}
-import tinygrad_attn.threads as t
+import tinygrad_attn.fast.threads as t
 t.set_num_threads(3)
 seen, all_three = [], threading.Barrier(3)
 t.split(lambda lo, hi: (all_three.wait(), seen.append(hi - lo)), 9)
@@ -371,11 +398,18 @@ print(*seen, t.get_num_threads(), t.reuse_memory(), t.blas_found())"""
     assert what == "affinity" or (reused, found) == ("False", "False")
 
 
-@pytest.mark.skipif(not list(Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")), reason="NumPy's wheel only")
-def test_the_matrix_library_is_found_beside_numpy_where_names_are_not_looked_for_in_what_an_extension_uses(monkeypatch):
+@pytest.mark.skipif(
+    not list(Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")),
+    reason="NumPy's wheel only",
+)
+def test_the_matrix_library_is_found_beside_numpy_where_names_are_not_looked_for_in_what_an_extension_uses(
+    monkeypatch,
+):
     """As on Windows."""
     library = threads._library
-    monkeypatch.setattr(threads, "_library", lambda path: None if "_multiarray_umath" in path else library(path))
+    monkeypatch.setattr(
+        threads, "_library", lambda path: None if "_multiarray_umath" in path else library(path)
+    )
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     blas, before = threads._Blas(), threads._blas().get()
     try:
@@ -388,7 +422,7 @@ def test_the_matrix_library_is_found_beside_numpy_where_names_are_not_looked_for
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_gets_threads_of_its_own():
     code = """
-import os, tinygrad_attn.threads as t
+import os, tinygrad_attn.fast.threads as t
 t.set_num_threads(2)
 seen = []
 t.split(lambda lo, hi: seen.append(lo), 2)
@@ -402,8 +436,10 @@ print(os.waitpid(child, 0)[1])
 
 
 def test_reuse_memory_says_whether_it_did_and_changes_no_result():
-    code = ("import numpy as np, tinygrad_attn.threads as t; a = np.arange(1e6).sum(); done = t.reuse_memory(); "
-            "print(done, np.arange(1e6).sum() == a)")
+    code = (
+        "import numpy as np, tinygrad_attn.fast.threads as t; a = np.arange(1e6).sum(); done = t.reuse_memory(); "
+        "print(done, np.arange(1e6).sum() == a)"
+    )
     done, same = python(code)
     assert done in ("True", "False") and same == "True"
 
@@ -412,7 +448,7 @@ def test_reuse_memory_says_whether_it_did_and_changes_no_result():
 @pytest.mark.parametrize("megabytes", [8, 100])
 def test_memory_that_is_reused_is_not_cleared_again_however_large_the_array(megabytes):
     code = f"""
-import resource, numpy as np, tinygrad_attn.threads as t
+import resource, numpy as np, tinygrad_attn.fast.threads as t
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def use():
     before = faults()
@@ -427,9 +463,15 @@ print(t.reuse_memory(), fresh, (use(), use())[1])"""
     assert int(again) < 3 <= int(fresh)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc learns how large arrays are")
-@pytest.mark.parametrize("first", ["nn.Linear(1, 1)", "nn.Parameter([1.0])", "x.backward()", "ta.grad(x * x, x)"])
-def test_from_the_first_parameter_or_backward_pass_on_freed_memory_is_kept_but_not_from_import_on(first):
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc learns how large arrays are"
+)
+@pytest.mark.parametrize(
+    "first", ["nn.Linear(1, 1)", "nn.Parameter([1.0])", "x.backward()", "ta.grad(x * x, x)"]
+)
+def test_from_the_first_parameter_or_backward_pass_on_freed_memory_is_kept_but_not_from_import_on(
+    first,
+):
     code = f"""
 import ctypes
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)              # PR_SET_THP_DISABLE: with large pages there would be few to count anyway
@@ -465,7 +507,7 @@ print(x.grad.item())"""
 def test_an_interrupt_at_any_line_of_a_call_leaves_the_workers_free(nth, monkeypatch):
     """`nth` line of _together, counted as it runs; later ones than there are interrupt nothing."""
     monkeypatch.setattr(threads, "_pool", threads._Pool())
-    threads.split(lambda lo, hi: None, 3)                # so that the workers are there
+    threads.split(lambda lo, hi: None, 3)  # so that the workers are there
     seen = 0
 
     def trace(frame, event, arg):
@@ -492,7 +534,7 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_the_workers_free(nth, monkeyp
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_while_a_thread_keeps_the_matrix_library_at_one_has_all_of_it():
     code = """
-import os, threading, tinygrad_attn.threads as t
+import os, threading, tinygrad_attn.fast.threads as t
 t.set_num_threads(2)
 blas, inside, leave, told = t._blas(), threading.Event(), threading.Event(), []
 handlers, register = [], os.register_at_fork

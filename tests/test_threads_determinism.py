@@ -17,7 +17,11 @@ from tinygrad_attn.engine import local
 
 def make(seed):
     ta.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8),
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+        nn.Linear(8, 3),
+    )
 
 
 def train(model, seed, steps=25):
@@ -65,10 +69,12 @@ def in_threads(*jobs):
 def test_two_threads_train_two_models_as_one_after_the_other(workers):
     before, threads = sys.getswitchinterval(), ta.get_num_threads()
     ta.set_num_threads(workers)
-    sys.setswitchinterval(1e-5)                       # change threads as often as possible
+    sys.setswitchinterval(1e-5)  # change threads as often as possible
     try:
         expected = [train(make(seed), seed) for seed in (1, 2)]
-        models = [make(seed) for seed in (1, 2)]      # one after the other: the package has one generator
+        models = [
+            make(seed) for seed in (1, 2)
+        ]  # one after the other: the package has one generator
         found = in_threads(*(lambda m=m, s=s: train(m, s) for m, s in zip(models, (1, 2))))
     finally:
         sys.setswitchinterval(before)
@@ -94,7 +100,7 @@ def test_gradients_of_one_shared_parameter_from_two_graphs():
     w = Tensor(np.arange(4.0), requires_grad=True)
 
     def job(k):
-        return lambda: [ta.grad((w ** 2 * k).sum(), w)[0].numpy() for _ in range(200)]
+        return lambda: [ta.grad((w**2 * k).sum(), w)[0].numpy() for _ in range(200)]
 
     for k, found in zip((1.0, 3.0), in_threads(job(1.0), job(3.0))):
         assert all(np.array_equal(g, 2 * k * w.numpy()) for g in found)
@@ -118,13 +124,15 @@ def test_no_grad_and_observers_belong_to_their_thread():
         with no_grad(), detect_anomaly():
             inside.set()
             seen.wait(10)
-            return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(local.context.observers)
+            return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(
+                local.context.observers
+            )
 
     def loud():
         inside.wait(10)
         try:
             with np.errstate(divide="ignore"):
-                y = np.log(Tensor([0.0], requires_grad=True))          # no anomaly is detected here
+                y = np.log(Tensor([0.0], requires_grad=True))  # no anomaly is detected here
             return y.requires_grad, len(local.context.observers)
         finally:
             seen.set()
@@ -141,8 +149,13 @@ def test_a_new_thread_starts_recording_whatever_its_parent_does():
 
 def test_gradcheck_in_two_threads():
     def job(seed):
-        return lambda: str(gradcheck(lambda x: np.tanh(x) ** 2, Tensor(np.random.default_rng(seed).standard_normal((3, 3)),
-                                                                       requires_grad=True)))
+        return lambda: str(
+            gradcheck(
+                lambda x: np.tanh(x) ** 2,
+                Tensor(np.random.default_rng(seed).standard_normal((3, 3)), requires_grad=True),
+            )
+        )
+
     assert in_threads(job(1), job(2)) == [job(1)(), job(2)()]
 
 
@@ -157,6 +170,7 @@ def test_in_place_changes_are_found_in_the_thread_that_made_them():
                     loss.backward()
             else:
                 loss.backward()
+
     in_threads(job, job)
 
 
@@ -188,8 +202,20 @@ def test_another_process_gets_the_same_bits():
     """Nothing depends on addresses, hash seeds or the order of a set."""
     outputs = []
     for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        outputs.append(subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True).stdout)
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
+        outputs.append(
+            subprocess.run(
+                [sys.executable, "-c", PROGRAM],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
     assert outputs[0] == outputs[1] and len(outputs[0]) > 1000
 
 
@@ -208,7 +234,9 @@ def test_the_number_of_threads_changes_results_by_rounding_only_and_each_number_
     x, g = r.standard_normal((2, 8, 128, 128)).astype(np.float32)
     q, k, v, w = r.standard_normal((4, 1, 3, 1100, 16)).astype(np.float32)
     ta.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, activation="gelu", batch_first=True)
+    layer = nn.TransformerEncoderLayer(
+        128, 4, 512, dropout=0.0, activation="gelu", batch_first=True
+    )
 
     def everything():
         layer.zero_grad()
@@ -216,7 +244,10 @@ def test_the_number_of_threads_changes_results_by_rounding_only_and_each_number_
         y, z = layer(inputs[0]), F.scaled_dot_product_attention(*inputs[1:], is_causal=True)
         (y * g).sum().backward()
         (z * w).sum().backward()
-        return [t.numpy().copy() for t in (y, z, *(i.grad for i in inputs), *(p.grad for p in layer.parameters()))]
+        return [
+            t.numpy().copy()
+            for t in (y, z, *(i.grad for i in inputs), *(p.grad for p in layer.parameters()))
+        ]
 
     before, results = ta.get_num_threads(), {}
     try:
@@ -227,4 +258,7 @@ def test_the_number_of_threads_changes_results_by_rounding_only_and_each_number_
     finally:
         ta.set_num_threads(before)
     for n in (2, 3):
-        assert all(np.abs(a - b).max() <= 3e-6 * np.abs(b).max() for a, b in zip(results[n], results[1], strict=True))
+        assert all(
+            np.abs(a - b).max() <= 3e-6 * np.abs(b).max()
+            for a, b in zip(results[n], results[1], strict=True)
+        )

@@ -29,21 +29,31 @@ def scalar(x):
 
 def torchs(torch, name):
     t = torch.tensor
-    return {"f": lambda x: torch.tanh(x @ t(W)) * (x * x).sum(), "scalar": lambda x: (torch.exp(x) * torch.sin(x)).sum() + x.prod()}[name]
+    return {
+        "f": lambda x: torch.tanh(x @ t(W)) * (x * x).sum(),
+        "scalar": lambda x: (torch.exp(x) * torch.sin(x)).sum() + x.prod(),
+    }[name]
 
 
 def assert_close(a, b, **tolerance):
-    np.testing.assert_allclose(a.numpy(), b.numpy() if hasattr(b, "numpy") else b, **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
+    np.testing.assert_allclose(
+        a.numpy(),
+        b.numpy() if hasattr(b, "numpy") else b,
+        **({"rtol": 1e-10, "atol": 1e-12} | tolerance),
+    )
 
 
 def test_everything_agrees_with_torch():
     torch = require("torch")
     from torch.autograd import functional as their
+
     x, v, g = torch.tensor(X), torch.tensor(V), rng.standard_normal(4)
     y, pullback = vjp(f, X)
     assert_close(y, torchs(torch, "f")(x))
     assert_close(pullback(g)[0], their.vjp(torchs(torch, "f"), x, torch.tensor(g))[1])
-    assert_close(pullback(2 * g)[0], 2 * their.vjp(torchs(torch, "f"), x, torch.tensor(g))[1])     # it may be called again
+    assert_close(
+        pullback(2 * g)[0], 2 * their.vjp(torchs(torch, "f"), x, torch.tensor(g))[1]
+    )  # it may be called again
     assert_close(jvp(f, X, V)[1], their.jvp(torchs(torch, "f"), x, v)[1])
     assert_close(jacobian(f, X), their.jacobian(torchs(torch, "f"), x))
     assert_close(hessian(scalar, X), their.hessian(torchs(torch, "scalar"), x))
@@ -77,7 +87,9 @@ def test_an_argument_that_is_listed_twice_has_the_same_gradient_twice():
 
 def test_inputs_may_be_tensors_arrays_and_numbers():
     assert value_and_grad(lambda x: x**3)(2.0)[1].item() == 12.0
-    assert value_and_grad(lambda x: x**3)(2.0)[0].dtype == np.float32        # a Python number takes the default dtype
+    assert (
+        value_and_grad(lambda x: x**3)(2.0)[0].dtype == np.float32
+    )  # a Python number takes the default dtype
     t = Tensor(X, requires_grad=True)
     value, slope = value_and_grad(lambda x: np.sum(x**3))(t)
     assert_close(slope, 3 * X**2)
@@ -105,19 +117,37 @@ def test_a_result_of_whole_numbers_or_booleans_is_constant_to_jvp_too():
         assert_close(vjp(f, X)[1](V)[0], np.zeros(3))
 
 
-@pytest.mark.parametrize("several", [[Tensor(X), Tensor(V)], (Tensor(X), 1.0), {"w": X}, [(X, 1.0)], nn.Linear(1, 1)])
-@pytest.mark.parametrize("call", [
-    lambda f, x: value_and_grad(f)(x), lambda f, x: vjp(f, x), lambda f, x: jvp(f, [x], [x]), jacobian, hessian, lambda f, x: hvp(f, x, x)])
+@pytest.mark.parametrize(
+    "several", [[Tensor(X), Tensor(V)], (Tensor(X), 1.0), {"w": X}, [(X, 1.0)], nn.Linear(1, 1)]
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: value_and_grad(f)(x),
+        lambda f, x: vjp(f, x),
+        lambda f, x: jvp(f, [x], [x]),
+        jacobian,
+        hessian,
+        lambda f, x: hvp(f, x, x),
+    ],
+)
 def test_several_inputs_at_once_are_told_to_come_one_by_one(call, several):
-    with pytest.raises(TypeError, match=r"one argument is one Tensor.*got .*argnums=\(0, 1\).*vjp\(f, \*xs\).*ta\.grad\(loss, xs\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"one argument is one Tensor.*got .*argnums=\(0, 1\).*vjp\(f, \*xs\).*ta\.grad\(loss, xs\)",
+    ):
         call(lambda x: 1.0, several)
 
 
-@pytest.mark.parametrize("one, kind, told", [
-    ([[1.0, 2.0], [3.0]], ValueError, "the rows of this list differ in length"),
-    ([True, False], TypeError, r"only floating-point tensors .*astype\(np.float32\)"),
-    (("1", "2"), TypeError, r"holds real numbers or booleans; got \('1', '2'\)"),
-    ([1.0, None], TypeError, "holds real numbers or booleans")])
+@pytest.mark.parametrize(
+    "one, kind, told",
+    [
+        ([[1.0, 2.0], [3.0]], ValueError, "the rows of this list differ in length"),
+        ([True, False], TypeError, r"only floating-point tensors .*astype\(np.float32\)"),
+        (("1", "2"), TypeError, r"holds real numbers or booleans; got \('1', '2'\)"),
+        ([1.0, None], TypeError, "holds real numbers or booleans"),
+    ],
+)
 def test_a_list_of_numbers_is_one_array_and_told_what_is_wrong_with_it(one, kind, told):
     """Who forgot a number in a row was told to pass several tensors one by one."""
     with pytest.raises(kind, match=told):
@@ -125,31 +155,54 @@ def test_a_list_of_numbers_is_one_array_and_told_what_is_wrong_with_it(one, kind
     assert np.array_equal(value_and_grad(lambda x: (x * x).sum())([1.0, 2.0])[1], [2, 4])
 
 
-@pytest.mark.parametrize("call", [
-    lambda v: jvp(np.sin, 1.0, v), lambda v: hvp(np.sin, 1.0, v), lambda v: vjp(np.sin, 1.0)[1](v), lambda v: vjp(lambda x: 2.0, X)[1](v),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda v: jvp(np.sin, 1.0, v),
+        lambda v: hvp(np.sin, 1.0, v),
+        lambda v: vjp(np.sin, 1.0)[1](v),
+        lambda v: vjp(lambda x: 2.0, X)[1](v),
+    ],
+)
 @pytest.mark.parametrize("v", ["a", 1j, [None]])
 def test_a_direction_is_of_real_numbers(call, v):
     with pytest.raises(TypeError, match="a Tensor holds real numbers or booleans; got"):
         call(v)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: value_and_grad(math.sin)(0.5), lambda: hessian(math.sin, 0.5), lambda: jvp(math.sin, 0.5, 1.0), lambda: vjp(math.sin, 0.5),
-    lambda: hvp(math.sin, 0.5, 1.0), lambda: jacobian(lambda x: x.numpy(), X), lambda: jacobian(lambda x: x.numpy() * 0 + x.numpy()[0], X),
-    lambda: value_and_grad(lambda a, b: float(b) * 2, argnums=1)(X, -1.0), lambda: value_and_grad(math.sqrt)(0.0),
-    lambda: value_and_grad(math.asin)(1.0), lambda: value_and_grad(lambda x: round(np.sum(x).item()))(np.array([1.0, 2.0])),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: value_and_grad(math.sin)(0.5),
+        lambda: hessian(math.sin, 0.5),
+        lambda: jvp(math.sin, 0.5, 1.0),
+        lambda: vjp(math.sin, 0.5),
+        lambda: hvp(math.sin, 0.5, 1.0),
+        lambda: jacobian(lambda x: x.numpy(), X),
+        lambda: jacobian(lambda x: x.numpy() * 0 + x.numpy()[0], X),
+        lambda: value_and_grad(lambda a, b: float(b) * 2, argnums=1)(X, -1.0),
+        lambda: value_and_grad(math.sqrt)(0.0),
+        lambda: value_and_grad(math.asin)(1.0),
+        lambda: value_and_grad(lambda x: round(np.sum(x).item()))(np.array([1.0, 2.0])),
+    ],
+)
 def test_a_result_that_left_the_graph_is_no_constant(call):
-    with pytest.raises(TypeError, match="does not remember how it was computed; it must return a Tensor"):
+    with pytest.raises(
+        TypeError, match="does not remember how it was computed; it must return a Tensor"
+    ):
         call()
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: jvp(f, [X, X], [V]), "2 inputs but 1 tangents"), (lambda: jvp(f, X, V[:2]), "a tangent has its input's shape"),
-    (lambda: hvp(scalar, X, V[:2]), "v has x's shape"), (lambda: hvp(f, X, V), "a single number"),
-    (lambda: hessian(f, X), "a single number"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: jvp(f, [X, X], [V]), "2 inputs but 1 tangents"),
+        (lambda: jvp(f, X, V[:2]), "a tangent has its input's shape"),
+        (lambda: hvp(scalar, X, V[:2]), "v has x's shape"),
+        (lambda: hvp(f, X, V), "a single number"),
+        (lambda: hessian(f, X), "a single number"),
+    ],
+)
 def test_wrong_shapes_are_value_errors_and_the_docstrings_say_so(call, words):
     with pytest.raises(ValueError, match=words):
         call()
@@ -162,14 +215,17 @@ def test_third_derivative_has_its_closed_form():
     assert_close(slope(slope(slope(np.sin)))(x), -np.cos(x))
     assert_close(slope(slope(slope(lambda x: x**5)))(x), 60 * x**2)
     assert_close(slope(slope(slope(lambda x: np.exp(2 * x))))(x), 8 * np.exp(2 * x))
-    assert_close(jacobian(lambda x: jacobian(lambda x: jacobian(np.tanh, x), x), x), -2 * (1 - np.tanh(x)**2) * (1 - 3 * np.tanh(x)**2))
+    assert_close(
+        jacobian(lambda x: jacobian(lambda x: jacobian(np.tanh, x), x), x),
+        -2 * (1 - np.tanh(x) ** 2) * (1 - 3 * np.tanh(x) ** 2),
+    )
 
 
 def test_third_order_tensor_of_softmax_has_its_closed_form():
     """d^3 logsumexp: the third cumulants of a categorical distribution."""
     p = np.exp(X) / np.exp(X).sum()
     eye = np.eye(3)
-    centred = eye - p                                # row k: e_k - p
+    centred = eye - p  # row k: e_k - p
     cumulants = np.einsum("k,ka,kb,kc->abc", p, centred, centred, centred)
     assert_close(jacobian(lambda x: hessian(lambda x: F.logsumexp(x, -1), x), X), cumulants)
 
@@ -180,9 +236,15 @@ def test_third_order_through_attention_and_layer_norm():
 
     def slope(function, inputs):
         """The gradient of the curvature along a direction: a third derivative."""
+
         def along(*xs):
-            tangent = jvp(lambda *x: jvp(lambda *x: np.sum(np.sin(function(*x))), x, direction)[1], xs, direction)[1]
+            tangent = jvp(
+                lambda *x: jvp(lambda *x: np.sum(np.sin(function(*x))), x, direction)[1],
+                xs,
+                direction,
+            )[1]
             return tangent * 1.0
+
         return value_and_grad(along, argnums=tuple(range(len(inputs))))(*inputs)[1]
 
     def written_out(q, k, v):
@@ -190,12 +252,20 @@ def test_third_order_through_attention_and_layer_norm():
         weights = np.exp(scores)
         return weights / np.sum(weights, axis=-1, keepdims=True) @ v
 
-    for mine, reference in zip(slope(F.scaled_dot_product_attention, (q, k, v)), slope(written_out, (q, k, v)), strict=True):
+    for mine, reference in zip(
+        slope(F.scaled_dot_product_attention, (q, k, v)), slope(written_out, (q, k, v)), strict=True
+    ):
         assert_close(mine, reference, rtol=1e-8)
     x, w, b = rng.standard_normal((2, 4)), rng.standard_normal(4), rng.standard_normal(4)
     direction = [rng.standard_normal(a.shape) for a in (x, w, b)]
-    normalized = lambda x, w, b: (x - np.mean(x, -1, keepdims=True)) / np.sqrt(np.var(x, -1, keepdims=True) + 1e-5) * w + b
-    for mine, reference in zip(slope(lambda x, w, b: F.layer_norm(x, 4, w, b), (x, w, b)), slope(normalized, (x, w, b)), strict=True):
+    normalized = lambda x, w, b: (
+        (x - np.mean(x, -1, keepdims=True)) / np.sqrt(np.var(x, -1, keepdims=True) + 1e-5) * w + b
+    )
+    for mine, reference in zip(
+        slope(lambda x, w, b: F.layer_norm(x, 4, w, b), (x, w, b)),
+        slope(normalized, (x, w, b)),
+        strict=True,
+    ):
         assert_close(mine, reference, rtol=1e-8)
 
 
@@ -206,16 +276,23 @@ def test_transforms_can_be_nested_and_differentiated():
     gradgradcheck(lambda x: hessian(scalar, x, create_graph=True), [X])
     assert_close(jacobian(lambda x: value_and_grad(scalar)(x)[1], X), hessian(scalar, X))
     assert_close(jvp(lambda x: value_and_grad(scalar)(x)[1], X, V)[1], hvp(scalar, X, V))
-    inner = lambda x: value_and_grad(lambda y: x * y * y)(3.0)[1]            # a variable of the outer function inside: 6 x
+    inner = lambda x: value_and_grad(lambda y: x * y * y)(3.0)[
+        1
+    ]  # a variable of the outer function inside: 6 x
     assert value_and_grad(lambda x: x * inner(x))(2.0)[1].item() == 24.0
 
 
 def test_none_in_place_of_a_direction():
     """backward() takes it for the 1 of a single number; here what is missing has a shape, which is told."""
-    for f, rule in ((lambda: vjp(lambda x: x * 2, np.ones(3))[1](None), "g has y's shape"),
-                    (lambda: hvp(lambda x: (x * x).sum(), np.ones(3), None), "v has x's shape"),
-                    (lambda: jvp(lambda x: x * 2, np.ones(3), None), "a tangent has its input's shape")):
-        with pytest.raises(TypeError, match=rule + r", and None has none: write np.ones\(\(3,\)\), or other numbers"):
+    for f, rule in (
+        (lambda: vjp(lambda x: x * 2, np.ones(3))[1](None), "g has y's shape"),
+        (lambda: hvp(lambda x: (x * x).sum(), np.ones(3), None), "v has x's shape"),
+        (lambda: jvp(lambda x: x * 2, np.ones(3), None), "a tangent has its input's shape"),
+    ):
+        with pytest.raises(
+            TypeError,
+            match=rule + r", and None has none: write np.ones\(\(3,\)\), or other numbers",
+        ):
             f()
 
 
@@ -234,30 +311,71 @@ def test_a_pullback_is_differentiated_by_g_alone():
 
 def test_a_pullback_of_what_has_one_derivative_only_takes_constants_anywhere():
     once = op(lambda x: np.sinh(x))
-    once.vjp(lambda g, y, x: g * np.array([math.cosh(i) for i in np.asarray(x)]))        # no rule that can be differentiated
+    once.vjp(
+        lambda g, y, x: g * np.array([math.cosh(i) for i in np.asarray(x)])
+    )  # no rule that can be differentiated
     _, pullback = vjp(once, X)
     assert_close(value_and_grad(lambda w: np.sum(pullback(V)[0] * w))(X)[1], V * np.cosh(X))
     with pytest.raises(TypeError, match="would lose"):
         value_and_grad(lambda w: np.sum(pullback(w)[0]))(X)
 
 
-@pytest.mark.parametrize("call, error, message", [
-    (lambda: value_and_grad(lambda x: x)(X), ValueError, r"needs a function with a single number.*Tensor \(3,\)"),
-    (lambda: vjp(lambda x: (x, x), X), TypeError, "must return one Tensor"),
-    (lambda: jvp(f, X, np.ones(2)), ValueError, r"a tangent has its input's shape: got \(2,\)"),
-    (lambda: jvp(f, (X,), (V, V)), ValueError, "1 inputs but 2 tangents"),
-    (lambda: hvp(scalar, X, np.ones(2)), ValueError, r"v has x's shape: got \(2,\)"),
-    (lambda: vjp(f, X)[1](np.ones(3)), ValueError, r"g has y's shape: got \(3,\) for Tensor \(4,\)"),
-    (lambda: vjp(lambda x: np.ones(2), X)[1](np.ones(3)), ValueError, r"g has y's shape: got \(3,\) for Tensor \(2,\)"),
-    (lambda: value_and_grad(scalar, X), TypeError, r"argnums counts the arguments.*array \(3,\).*value_and_grad\(f\)\(x\)"),
-    (lambda: value_and_grad(scalar, argnums="x"), TypeError, "argnums counts the arguments.*'x'"),
-    (lambda: value_and_grad(scalar)(), TypeError, "argnums=0 counts from 0, but 0 arguments came by place"),
-    (lambda: value_and_grad(scalar)(x=X), TypeError, "without its name"),
-    (lambda: value_and_grad(scalar, argnums=(0, 1))(X), TypeError, r"argnums=\(0, 1\) counts from 0, but 1 arguments"),
-    (lambda: hessian(lambda x: x, X), ValueError, "^this transform needs a function with a single number"),
-    (lambda: ta.grad(scalar, X), TypeError, r"ta\.value_and_grad\(f\)\(x\)"),
-    (lambda: checkpoint(lambda x: (x, x), Tensor(X)), TypeError, "checkpoint.. needs a function that returns one Tensor"),
-])
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (
+            lambda: value_and_grad(lambda x: x)(X),
+            ValueError,
+            r"needs a function with a single number.*Tensor \(3,\)",
+        ),
+        (lambda: vjp(lambda x: (x, x), X), TypeError, "must return one Tensor"),
+        (lambda: jvp(f, X, np.ones(2)), ValueError, r"a tangent has its input's shape: got \(2,\)"),
+        (lambda: jvp(f, (X,), (V, V)), ValueError, "1 inputs but 2 tangents"),
+        (lambda: hvp(scalar, X, np.ones(2)), ValueError, r"v has x's shape: got \(2,\)"),
+        (
+            lambda: vjp(f, X)[1](np.ones(3)),
+            ValueError,
+            r"g has y's shape: got \(3,\) for Tensor \(4,\)",
+        ),
+        (
+            lambda: vjp(lambda x: np.ones(2), X)[1](np.ones(3)),
+            ValueError,
+            r"g has y's shape: got \(3,\) for Tensor \(2,\)",
+        ),
+        (
+            lambda: value_and_grad(scalar, X),
+            TypeError,
+            r"argnums counts the arguments.*array \(3,\).*value_and_grad\(f\)\(x\)",
+        ),
+        (
+            lambda: value_and_grad(scalar, argnums="x"),
+            TypeError,
+            "argnums counts the arguments.*'x'",
+        ),
+        (
+            lambda: value_and_grad(scalar)(),
+            TypeError,
+            "argnums=0 counts from 0, but 0 arguments came by place",
+        ),
+        (lambda: value_and_grad(scalar)(x=X), TypeError, "without its name"),
+        (
+            lambda: value_and_grad(scalar, argnums=(0, 1))(X),
+            TypeError,
+            r"argnums=\(0, 1\) counts from 0, but 1 arguments",
+        ),
+        (
+            lambda: hessian(lambda x: x, X),
+            ValueError,
+            "^this transform needs a function with a single number",
+        ),
+        (lambda: ta.grad(scalar, X), TypeError, r"ta\.value_and_grad\(f\)\(x\)"),
+        (
+            lambda: checkpoint(lambda x: (x, x), Tensor(X)),
+            TypeError,
+            "checkpoint.. needs a function that returns one Tensor",
+        ),
+    ],
+)
 def test_wrong_use_says_what_to_write(call, error, message):
     with pytest.raises(error, match=message):
         call()
@@ -272,6 +390,7 @@ def test_transforms_work_under_no_grad_and_leave_it_as_it_was():
 
 # ---- checkpoint
 
+
 def both_ways(function, inputs, parameters=(), order=1):
     """Gradients with and without checkpoint, as arrays."""
     found = []
@@ -282,22 +401,28 @@ def both_ways(function, inputs, parameters=(), order=1):
         grads = ta.grad(np.sum(y * y), [*xs, *parameters], create_graph=order > 1)
         if order > 1:
             grads = ta.grad(sum(np.sum(g * g) for g in grads), [*xs, *parameters])
-        found.append([y.detach().numpy(), *(g.detach().numpy() for g in grads), np.array(ta.rand(1).item())])
+        found.append(
+            [y.detach().numpy(), *(g.detach().numpy() for g in grads), np.array(ta.rand(1).item())]
+        )
     return found
 
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_checkpoint_gives_the_same_gradients(order):
     layer = nn.Linear(3, 4).astype(np.float64)
-    weight = Tensor(W, requires_grad=True) * 1.0     # not a leaf: its gradient goes on to what made it
+    weight = Tensor(W, requires_grad=True) * 1.0  # not a leaf: its gradient goes on to what made it
 
     def block(x):
         hidden = F.dropout(np.tanh(layer(x)), 0.5, True)
         return hidden * (x @ weight)
 
     plain, again = both_ways(block, [Y], [*layer.parameters(), weight], order)
-    for a, b in zip(plain, again, strict=True):      # the last one: the random numbers drawn afterwards are the same too
-        np.testing.assert_allclose(a, b, rtol=0 if order == 1 else 1e-12)    # the second order adds in another sequence
+    for a, b in zip(
+        plain, again, strict=True
+    ):  # the last one: the random numbers drawn afterwards are the same too
+        np.testing.assert_allclose(
+            a, b, rtol=0 if order == 1 else 1e-12
+        )  # the second order adds in another sequence
 
 
 def test_checkpoint_of_a_whole_layer_with_dropout():
@@ -308,7 +433,7 @@ def test_checkpoint_of_a_whole_layer_with_dropout():
         np.testing.assert_array_equal(a, b)
     with ta.record_attention() as seen:
         checkpoint(layer, Tensor(inputs, requires_grad=True)).sum().backward()
-    assert [len(calls) for calls in seen.values()] == [1]                    # what is run again has been seen before
+    assert [len(calls) for calls in seen.values()] == [1]  # what is run again has been seen before
 
 
 def test_a_checkpointed_block_may_add_to_its_input():
@@ -320,7 +445,7 @@ def test_a_checkpointed_block_may_add_to_its_input():
         y *= x
         return y
 
-    for function in (block, lambda x: checkpoint(block, x)):                 # and within another checkpoint
+    for function in (block, lambda x: checkpoint(block, x)):  # and within another checkpoint
         plain, again = both_ways(function, [X], [*layer.parameters(), outside])
         for a, b in zip(plain, again, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -329,16 +454,27 @@ def test_a_checkpointed_block_may_add_to_its_input():
         with ta.no_grad():
             x -= 1
         return x
+
     with pytest.raises(TypeError, match="p -= x and the like"):
         checkpoint(step, outside)
 
 
-@pytest.mark.parametrize("transform", [lambda f, x: ta.vjp(f, x)[0], lambda f, x: ta.jvp(f, x, X)[0],
-                                       lambda f, x: ta.value_and_grad(f)(x)[0]], ids=["vjp", "jvp", "value_and_grad"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: ta.vjp(f, x)[0],
+        lambda f, x: ta.jvp(f, x, X)[0],
+        lambda f, x: ta.value_and_grad(f)(x)[0],
+    ],
+    ids=["vjp", "jvp", "value_and_grad"],
+)
 def test_a_checkpoint_finds_what_a_transform_in_it_only_hands_on(transform):
     """At the first run the transform's result is cut from its graph, and no op takes the tensor in."""
+
     def gradients(run):
-        total = lambda x, outside: np.sum(np.sin(run(lambda x: x * transform(lambda _: outside, x), x)))
+        total = lambda x, outside: np.sum(
+            np.sin(run(lambda x: x * transform(lambda _: outside, x), x))
+        )
         return ta.value_and_grad(total, (0, 1))(X, 2.0)[1]
 
     for plain, again in zip(gradients(lambda f, x: f(x)), gradients(checkpoint), strict=True):
@@ -359,10 +495,12 @@ def test_checkpoints_nest():
 
 def test_checkpoint_details():
     w = Tensor(W, requires_grad=True)
-    checkpoint(lambda x: w, Tensor(X)).sum().backward()                      # what it closes over, unchanged
+    checkpoint(lambda x: w, Tensor(X)).sum().backward()  # what it closes over, unchanged
     assert_close(w.grad, np.ones((3, 4)))
     x = Tensor(X, requires_grad=True)
-    y = checkpoint(lambda a, b, scale: a * b * x * scale, x, x, scale=2.0)   # one tensor three times: twice given and once closed over
+    y = checkpoint(
+        lambda a, b, scale: a * b * x * scale, x, x, scale=2.0
+    )  # one tensor three times: twice given and once closed over
     assert_close(ta.grad(y.sum(), x)[0], 6 * X**2)
     assert not checkpoint(lambda a: a * 2, Tensor(X)).requires_grad
     mixed = checkpoint(lambda a, mask, n: np.where(mask, a, 0) * n, x, X > 0, 3)
@@ -371,7 +509,9 @@ def test_checkpoint_details():
         assert not checkpoint(lambda a: a * 2, x).requires_grad
     y = checkpoint(lambda a: a.detach() * a, x)
     assert_close(ta.grad(y.sum(), x)[0], X)
-    gradgradcheck(lambda a: checkpoint(lambda b: np.tanh(b @ W) * np.sum(b @ w), a), [X], params=[w])
+    gradgradcheck(
+        lambda a: checkpoint(lambda b: np.tanh(b @ W) * np.sum(b @ w), a), [X], params=[w]
+    )
 
 
 def test_a_checkpoint_of_what_needs_no_gradient_is_a_tensor_too():
@@ -397,15 +537,26 @@ def test_a_checkpoint_sees_what_a_transform_inside_is_taken_at():
     slope = lambda x, **options: np.sum(value_and_grad(lambda y: np.sum(y**4), **options)(z)[1] * x)
     for run in (lambda f, *xs, **options: f(*xs, **options), checkpoint):
         assert_close(ta.grad(run(slope, Tensor(2 * X), create_graph=True), z)[0], 24 * X**3)
-        assert_close(ta.grad(vjp(lambda x, run=run: run(slope, x), 2 * X, create_graph=True)[0], z)[0], 24 * X**3)
+        assert_close(
+            ta.grad(vjp(lambda x, run=run: run(slope, x), 2 * X, create_graph=True)[0], z)[0],
+            24 * X**3,
+        )
 
 
-@pytest.mark.parametrize("product", [
-    lambda v: jvp(np.sin, X, v)[1], lambda v: vjp(np.sin, X)[1](v)[0], lambda v: hvp(lambda x: -np.sum(np.cos(x)), X, v),
-])
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda v: jvp(np.sin, X, v)[1],
+        lambda v: vjp(np.sin, X)[1](v)[0],
+        lambda v: hvp(lambda x: -np.sum(np.cos(x)), X, v),
+    ],
+)
 def test_a_checkpoint_sees_the_direction_of_a_transform_inside(product):
     for run in (lambda f, x: f(x), checkpoint):
-        assert_close(value_and_grad(lambda v, run=run: np.sum(run(lambda x: product(v) * x, V)))(Y[0])[1], np.cos(X) * V)
+        assert_close(
+            value_and_grad(lambda v, run=run: np.sum(run(lambda x: product(v) * x, V)))(Y[0])[1],
+            np.cos(X) * V,
+        )
 
 
 def test_a_gradient_inside_a_checkpoint_is_a_transforms():
@@ -413,10 +564,12 @@ def test_a_gradient_inside_a_checkpoint_is_a_transforms():
     w = Tensor(W, requires_grad=True)
     f = lambda v: np.mean((X @ v) ** 2)
     step = lambda v: v - 0.1 * value_and_grad(f, create_graph=True)(v)[1]
-    plain, = ta.grad(np.sum(step(step(w)) ** 3), w)
+    (plain,) = ta.grad(np.sum(step(step(w)) ** 3), w)
     assert_close(ta.grad(checkpoint(lambda v: np.sum(step(step(v)) ** 3), w), w)[0], plain)
     for wrong in (lambda v: ta.grad(f(v), v)[0], lambda v: f(v).backward()):
-        with pytest.raises(ValueError, match=r"Inside ta\.checkpoint take it with ta\.value_and_grad or ta\.vjp"):
+        with pytest.raises(
+            ValueError, match=r"Inside ta\.checkpoint take it with ta\.value_and_grad or ta\.vjp"
+        ):
             checkpoint(wrong, w)
     with pytest.raises(ValueError, match=r"check for no_grad\(\)[^C]*$"), ta.no_grad():
         checkpoint(lambda v: ta.grad(f(v), v)[0], w)
@@ -424,7 +577,7 @@ def test_a_gradient_inside_a_checkpoint_is_a_transforms():
 
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
-    y = checkpoint(lambda x: x[:next(lengths)], Tensor(X, requires_grad=True))
+    y = checkpoint(lambda x: x[: next(lengths)], Tensor(X, requires_grad=True))
     with pytest.raises(ValueError, match="must do the same when it is run again"):
         y.sum().backward()
 
@@ -435,7 +588,7 @@ def test_a_released_tensor_is_a_constant_to_a_function_of_something_else(run):
     h = w * w
     h.sum().backward()
     g = lambda x: np.sum(run(lambda x: np.sin(x) * h, x))
-    slope, bend = X**2 * np.cos(X), np.diag(-X**2 * np.sin(X))
+    slope, bend = X**2 * np.cos(X), np.diag(-(X**2) * np.sin(X))
     for x in (X, w):
         assert_close(value_and_grad(g)(x)[1], slope)
         assert_close(vjp(g, x)[1](1.0)[0], slope)
@@ -448,6 +601,7 @@ def test_a_released_tensor_is_a_constant_to_a_function_of_something_else(run):
         y = x * x
         y.sum().backward()
         return y.sum()
+
     with pytest.raises(RuntimeError, match="has been released"):
         value_and_grad(releases)(X)
 
@@ -459,11 +613,13 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
     def change(array):
         array[...] += 1
 
-    for f, between, words in ((lambda x: x * w, lambda: change(w.data), "changed in place after it was used"),
-                              (lambda x: x * c, lambda: change(c.data), "its result is another one"),
-                              (lambda x: x * a, lambda: change(a), "its result is another one"),
-                              (lambda x: x * a * 1e-9, lambda: change(a), "its result is another one"),
-                              (lambda x: drop(x), lambda: drop.eval(), "its result is another one")):
+    for f, between, words in (
+        (lambda x: x * w, lambda: change(w.data), "changed in place after it was used"),
+        (lambda x: x * c, lambda: change(c.data), "its result is another one"),
+        (lambda x: x * a, lambda: change(a), "its result is another one"),
+        (lambda x: x * a * 1e-9, lambda: change(a), "its result is another one"),
+        (lambda x: drop(x), lambda: drop.eval(), "its result is another one"),
+    ):
         y = checkpoint(f, x)
         between()
         with pytest.raises(ValueError, match=words):
@@ -480,7 +636,15 @@ def test_the_result_of_a_checkpoint_may_be_changed_since_its_rule_does_not_read_
     assert_close(x.grad, 2 * np.cos(X))
 
 
-@pytest.mark.parametrize("first", [np.array([1.0, np.nan, np.inf, -np.inf, 0.0]), np.zeros(3), np.zeros((0, 2)), np.float32([1e30, 1.0])])
+@pytest.mark.parametrize(
+    "first",
+    [
+        np.array([1.0, np.nan, np.inf, -np.inf, 0.0]),
+        np.zeros(3),
+        np.zeros((0, 2)),
+        np.float32([1e30, 1.0]),
+    ],
+)
 def test_numbers_that_repeat_themselves_are_no_change(first):
     f = lambda x: x * first.astype(first.dtype)
     x = Tensor(np.ones_like(first), requires_grad=True)
@@ -490,9 +654,10 @@ def test_numbers_that_repeat_themselves_are_no_change(first):
 
 def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
     from tinygrad_attn.engine import local
+
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
-    vjp(lambda x: np.ones(2), X)                     # whether ops run inside was watched
+    vjp(lambda x: np.ones(2), X)  # whether ops run inside was watched
     assert local.context.observers == () and local.context.recording
 
 
@@ -500,7 +665,10 @@ def test_another_threads_draw_from_the_same_stream_is_told_with_the_way_out():
     def job(seeds):
         if seeds:
             ta.manual_seed(1)
-        y = checkpoint(lambda x: (others.pop()(), x * ta.rand(5))[1] if others else x * ta.rand(5), Tensor(np.ones(5), requires_grad=True))
+        y = checkpoint(
+            lambda x: (others.pop()(), x * ta.rand(5))[1] if others else x * ta.rand(5),
+            Tensor(np.ones(5), requires_grad=True),
+        )
         try:
             y.sum().backward()
             told.append("")
@@ -553,7 +721,11 @@ def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was
 
 
 def test_checkpoint_needs_less_memory(capsys):
-    depth, inside, x = 8, 6, rng.standard_normal((64, 1024)).astype(np.float32)          # an array is 0.25 MB
+    depth, inside, x = (
+        8,
+        6,
+        rng.standard_normal((64, 1024)).astype(np.float32),
+    )  # an array is 0.25 MB
 
     def block(a):
         for _ in range(inside):
@@ -570,6 +742,8 @@ def test_checkpoint_needs_less_memory(capsys):
 
     plain, saved = peak(lambda: train(block)), peak(lambda: train(lambda a: checkpoint(block, a)))
     with capsys.disabled():
-        print(f"\n{depth} blocks of {2 * inside} ops: {plain:.1f} MB, with checkpoint {saved:.1f} MB")
+        print(
+            f"\n{depth} blocks of {2 * inside} ops: {plain:.1f} MB, with checkpoint {saved:.1f} MB"
+        )
     np.testing.assert_array_equal(train(block), train(lambda a: checkpoint(block, a)))
     assert saved < 0.4 * plain

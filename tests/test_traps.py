@@ -16,10 +16,13 @@ from tinygrad_attn.check import gradcheck
 
 
 def rand(*shape, seed=0, dtype=np.float64):
-    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True)
+    return Tensor(
+        np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True
+    )
 
 
 # ---- uses and order
+
 
 def test_a_tensor_used_twice_adds_up():
     x = rand(3)
@@ -40,12 +43,18 @@ def test_a_tensor_used_at_two_depths():
 
 def test_one_layer_called_twice_before_backward():
     layer, a, b = nn.Linear(3, 3).astype(np.float64), rand(2, 3), rand(2, 3, seed=1)
-    assert gradcheck(lambda a, b: layer(a) * np.tanh(layer(b)), [a, b], params=list(layer.parameters()))
+    assert gradcheck(
+        lambda a, b: layer(a) * np.tanh(layer(b)), [a, b], params=list(layer.parameters())
+    )
 
 
 def test_a_layer_applied_to_its_own_result():
     layer = nn.Linear(3, 3).astype(np.float64)
-    assert gradcheck(lambda x: layer(np.tanh(layer(np.tanh(layer(x))))), [rand(2, 3)], params=list(layer.parameters()))
+    assert gradcheck(
+        lambda x: layer(np.tanh(layer(np.tanh(layer(x))))),
+        [rand(2, 3)],
+        params=list(layer.parameters()),
+    )
 
 
 def test_gradients_are_not_aliased_between_parents():
@@ -74,12 +83,12 @@ def test_sixty_doublings_are_instant():
     for _ in range(60):
         y = double(y)
     y.backward(np.ones(1))
-    assert len(calls) == 60 and x.grad.item() == 2.0 ** 60
+    assert len(calls) == 60 and x.grad.item() == 2.0**60
     x = y = Tensor([1.0], requires_grad=True, dtype=np.float64)
     for _ in range(60):
         y = y + y
     y.backward()
-    assert x.grad.item() == 2.0 ** 60
+    assert x.grad.item() == 2.0**60
 
 
 def test_a_long_chain_needs_no_recursion_and_its_memory_returns():
@@ -97,12 +106,15 @@ def test_a_long_chain_needs_no_recursion_and_its_memory_returns():
         assert x.grad.item() == 1.0 and y.item() == n + 1
         del y
         left = sys.getallocatedblocks() - before
-        assert grown > n and left < 20_000, (grown, left)      # Python itself keeps some thousands of small tuples and floats for later
+        assert grown > n and left < 20_000, (
+            grown,
+            left,
+        )  # Python itself keeps some thousands of small tuples and floats for later
         y = x
         for _ in range(n):
             y = y * 1.0
         repr(y)
-        del y                                        # never differentiated: must not recurse either
+        del y  # never differentiated: must not recurse either
         assert sys.getallocatedblocks() - before < 20_000
     finally:
         gc.enable()
@@ -141,7 +153,7 @@ def test_backward_releases_what_it_has_used():
 
 def test_a_second_backward_is_refused_and_doubles_only_if_asked():
     x = rand(3)
-    loss = (x ** 2).sum()
+    loss = (x**2).sum()
     loss.backward(retain_graph=True)
     first = x.grad.numpy().copy()
     loss.backward()
@@ -153,14 +165,18 @@ def test_a_second_backward_is_refused_and_doubles_only_if_asked():
 
 # ---- axes and shapes
 
+
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, -1, -3, (0, 1), (2, 0), (-1, 0), (0, 1, 2), ()])
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "var"])
 def test_axes_of_a_reduction(name, axis, keepdims):
     """On a cube, so that no shape error can come to the rescue."""
     x = rand(3, 3, 3)
-    assert np.allclose(getattr(x, name)(axis=axis, keepdims=keepdims).numpy(), getattr(np, name)(x.numpy(), axis=axis, keepdims=keepdims))
-    if not (name == "var" and axis == ()):           # one element varies by nothing
+    assert np.allclose(
+        getattr(x, name)(axis=axis, keepdims=keepdims).numpy(),
+        getattr(np, name)(x.numpy(), axis=axis, keepdims=keepdims),
+    )
+    if not (name == "var" and axis == ()):  # one element varies by nothing
         assert gradcheck(lambda x: getattr(x, name)(axis=axis, keepdims=keepdims) ** 2, x)
 
 
@@ -175,13 +191,26 @@ def test_broadcasting_sums_over_the_right_axes(shape):
     assert gradcheck(lambda x, b: x * b + b, [rand(3, 4, 4), rand(*shape, seed=1)])
 
 
-@pytest.mark.parametrize("a, b", [((3,), (3,)), ((3,), (3, 3)), ((3, 3), (3,)), ((2, 3, 3), (3,)), ((3,), (2, 3, 3)), ((3, 3), (2, 3, 3)),
-                                  ((2, 3, 3), (3, 3)), ((1, 3, 3), (2, 3, 3)), ((2, 1, 3, 3), (4, 3, 3))])
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ((3,), (3,)),
+        ((3,), (3, 3)),
+        ((3, 3), (3,)),
+        ((2, 3, 3), (3,)),
+        ((3,), (2, 3, 3)),
+        ((3, 3), (2, 3, 3)),
+        ((2, 3, 3), (3, 3)),
+        ((1, 3, 3), (2, 3, 3)),
+        ((2, 1, 3, 3), (4, 3, 3)),
+    ],
+)
 def test_products_of_all_ranks(a, b):
     assert gradcheck(lambda x, y: x @ y, [rand(*a), rand(*b, seed=1)])
 
 
 # ---- picking elements
+
 
 def test_repeated_indices_add_up():
     x = rand(4)
@@ -193,8 +222,14 @@ def test_repeated_indices_add_up():
 
 
 def test_picking_and_masking_have_a_gradient():
-    for f in (lambda x: x[1:], lambda x: x[..., 0], lambda x: x[x.numpy() > 0], lambda x: x[None, :, [0, 0]],
-              lambda x: np.where(x.numpy() > 0, x, 5.0), lambda x: np.take_along_axis(x, np.array([[0, 0, 1, 1]]), 0)):
+    for f in (
+        lambda x: x[1:],
+        lambda x: x[..., 0],
+        lambda x: x[x.numpy() > 0],
+        lambda x: x[None, :, [0, 0]],
+        lambda x: np.where(x.numpy() > 0, x, 5.0),
+        lambda x: np.take_along_axis(x, np.array([[0, 0, 1, 1]]), 0),
+    ):
         assert gradcheck(f, rand(3, 4)).entries[0].analytic.any()
 
 
@@ -219,8 +254,16 @@ class Lending:
         return self.places
 
 
-@pytest.mark.parametrize("kind", [array.array, lambda _, places: memoryview(np.array(places)), lambda _, places: deque(places),
-                                  lambda _, places: Lending(places)], ids=["array.array", "memoryview", "deque", "lending"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        array.array,
+        lambda _, places: memoryview(np.array(places)),
+        lambda _, places: deque(places),
+        lambda _, places: Lending(places),
+    ],
+    ids=["array.array", "memoryview", "deque", "lending"],
+)
 def test_an_index_of_another_kind_changed_afterwards_does_not_reach_the_rule(kind):
     x, index = rand(4), kind("q", [0, 1])
     y, z = x[index], x[index, None]
@@ -238,19 +281,51 @@ def test_ties_are_shared():
 
 # ---- dtypes
 
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_drift_between_float32_and_float64(dtype):
     x = rand(2, 4, dtype=dtype)
-    w, b = Tensor(np.ones((3, 4), dtype), requires_grad=True), Tensor(np.zeros(3, dtype), requires_grad=True)
+    w, b = (
+        Tensor(np.ones((3, 4), dtype), requires_grad=True),
+        Tensor(np.zeros(3, dtype), requires_grad=True),
+    )
     q = rand(1, 2, 4, dtype=dtype)
-    results = [x / np.sqrt(8), x * np.float64(2), np.float64(2) * x, 2 * x, x + 1, x ** 2, np.pi * x, x.mean(), x.var(axis=0), x.std(),
-               x.sum(), np.exp(x),
-               np.log(x * x + 1), np.where(x.numpy() > 0, x, 0.0), np.maximum(x, 0), F.softmax(x), F.log_softmax(x), F.gelu(x), F.silu(x),
-               F.sigmoid(x), F.relu(x),
-               F.linear(x, w, b), F.layer_norm(x, 4), F.rms_norm(x, 4), F.cross_entropy(x, np.array([0, 1])),
-               F.scaled_dot_product_attention(q, q, q),
-               F.dropout(x, 0.5, True), F.logsumexp(x, axis=-1), F.mse_loss(x, x.numpy()), x @ x.T, np.concatenate([x, x]), x.max(axis=0),
-               x[0], x.cumsum(axis=1)]
+    results = [
+        x / np.sqrt(8),
+        x * np.float64(2),
+        np.float64(2) * x,
+        2 * x,
+        x + 1,
+        x**2,
+        np.pi * x,
+        x.mean(),
+        x.var(axis=0),
+        x.std(),
+        x.sum(),
+        np.exp(x),
+        np.log(x * x + 1),
+        np.where(x.numpy() > 0, x, 0.0),
+        np.maximum(x, 0),
+        F.softmax(x),
+        F.log_softmax(x),
+        F.gelu(x),
+        F.silu(x),
+        F.sigmoid(x),
+        F.relu(x),
+        F.linear(x, w, b),
+        F.layer_norm(x, 4),
+        F.rms_norm(x, 4),
+        F.cross_entropy(x, np.array([0, 1])),
+        F.scaled_dot_product_attention(q, q, q),
+        F.dropout(x, 0.5, True),
+        F.logsumexp(x, axis=-1),
+        F.mse_loss(x, x.numpy()),
+        x @ x.T,
+        np.concatenate([x, x]),
+        x.max(axis=0),
+        x[0],
+        x.cumsum(axis=1),
+    ]
     for k, y in enumerate(results):
         assert y.dtype == dtype, k
         for t in (x, w, b, q):
@@ -268,8 +343,14 @@ def test_a_float64_operand_promotes_and_the_gradient_comes_back_in_its_own_dtype
 
 def test_an_array_on_the_left_of_a_tensor():
     x, a = rand(3), np.array([1.0, 2.0, 3.0])
-    for f in (lambda x: a + x, lambda x: a - x, lambda x: a * x, lambda x: a / (x * x + 1), lambda x: a ** x,
-              lambda x: np.ones((2, 3)) @ x):
+    for f in (
+        lambda x: a + x,
+        lambda x: a - x,
+        lambda x: a * x,
+        lambda x: a / (x * x + 1),
+        lambda x: a**x,
+        lambda x: np.ones((2, 3)) @ x,
+    ):
         y = f(x)
         assert isinstance(y, Tensor) and y.requires_grad
         assert gradcheck(f, x)
@@ -277,9 +358,12 @@ def test_an_array_on_the_left_of_a_tensor():
 
 # ---- layers
 
+
 def test_parameters_come_in_the_order_of_definition():
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20)))
-    assert [name for name, _ in model.named_parameters()] == [f"{i}.{n}" for i in range(20) for n in ("weight", "bias")]
+    assert [name for name, _ in model.named_parameters()] == [
+        f"{i}.{n}" for i in range(20) for n in ("weight", "bias")
+    ]
 
 
 def test_a_shared_dropout_keeps_no_state():
@@ -291,7 +375,9 @@ def test_a_shared_dropout_keeps_no_state():
 
 
 def test_layer_norm_with_a_weight_that_is_not_one():
-    assert gradcheck(lambda x, w, b: F.layer_norm(x, 5, w, b), [rand(3, 5), rand(5, seed=1), rand(5, seed=2)])
+    assert gradcheck(
+        lambda x, w, b: F.layer_norm(x, 5, w, b), [rand(3, 5), rand(5, seed=1), rand(5, seed=2)]
+    )
     assert gradcheck(lambda x, w: F.rms_norm(x, 5, w), [rand(3, 5), rand(5, seed=1)])
 
 
@@ -313,7 +399,9 @@ def test_a_masked_row_is_zero_and_never_nan(kind):
         attention = nn.MultiheadAttention(3, 1, bias=False).astype(np.float64)
         x = rand(4, 2, 3)
         out, weights = attention(x, x, x, attn_mask=~allowed)
-        assert np.array_equal(out.numpy()[2], np.zeros((2, 3))) and np.array_equal(weights.numpy()[:, 2], np.zeros((2, 4)))
+        assert np.array_equal(out.numpy()[2], np.zeros((2, 3))) and np.array_equal(
+            weights.numpy()[:, 2], np.zeros((2, 4))
+        )
         out.sum().backward()
         assert np.isfinite(x.grad.numpy()).all()
         return
@@ -321,10 +409,13 @@ def test_a_masked_row_is_zero_and_never_nan(kind):
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     assert np.array_equal(out.numpy()[:, 2], np.zeros((2, 3)))
     out.backward(np.random.default_rng(0).standard_normal(out.shape))
-    assert all(np.isfinite(t.grad.numpy()).all() for t in (q, k, v)) and np.array_equal(q.grad.numpy()[:, 2], np.zeros((2, 3)))
+    assert all(np.isfinite(t.grad.numpy()).all() for t in (q, k, v)) and np.array_equal(
+        q.grad.numpy()[:, 2], np.zeros((2, 3))
+    )
 
 
 # ---- numbers
+
 
 def test_no_hidden_eps():
     x = Tensor(np.array([1e-9, 1e-20]), requires_grad=True)
@@ -337,8 +428,14 @@ def test_no_hidden_eps():
 
 def test_slopes_at_kinks_are_those_of_pytorch():
     zero = Tensor(np.array([0.0]), requires_grad=True)
-    for f, slope in ((F.relu, 0), (abs, 0), (lambda x: np.maximum(x, 0.0), 0.5), (lambda x: x.clip(0.0, 1.0), 1), (lambda x: x ** 2, 0),
-                     (lambda x: x ** 1.0, 1)):
+    for f, slope in (
+        (F.relu, 0),
+        (abs, 0),
+        (lambda x: np.maximum(x, 0.0), 0.5),
+        (lambda x: x.clip(0.0, 1.0), 1),
+        (lambda x: x**2, 0),
+        (lambda x: x**1.0, 1),
+    ):
         assert grad(f(zero).sum(), zero)[0].item() == slope
 
 
@@ -346,11 +443,12 @@ def test_a_checker_with_all_ones_would_pass_what_ours_catches():
     doubled = op(lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True))
     doubled.vjp(lambda g, y, x: 2 * y * (g - (g * y).sum(axis=-1, keepdims=True)))
     x = rand(3, 4)
-    assert np.allclose(grad(doubled(x).sum(), x)[0].numpy(), 0, atol=1e-12)      # right by accident
+    assert np.allclose(grad(doubled(x).sum(), x)[0].numpy(), 0, atol=1e-12)  # right by accident
     assert not gradcheck(doubled, x, raise_exception=False)
 
 
 # ---- recording
+
 
 def test_no_grad_records_nothing_and_is_left_on_an_error():
     x = rand(3)
@@ -362,6 +460,7 @@ def test_no_grad_records_nothing_and_is_left_on_an_error():
 
 def test_an_optimiser_step_leaves_the_graph_alone():
     from tinygrad_attn import optim
+
     x = rand(3)
     step = optim.SGD([x], lr=0.1)
     for _ in range(3):
@@ -371,12 +470,25 @@ def test_an_optimiser_step_leaves_the_graph_alone():
     assert x.is_leaf and x.requires_grad
 
 
-@pytest.mark.parametrize("pick", [
-    lambda x, t: x[t], lambda x, t: x[-1 - t], lambda x, t: x[t:t + 3, 1:], lambda x, t: x[None, t, ..., ::2],
-    lambda x, t: x[np.arange(300) % (t + 2) == 0], lambda x, t: x[[t, 0, t]], lambda x, t: x[:, [0, t, 0]],
-    lambda x, t: x[[t, t, 0], [1, 1, 2]], lambda x, t: x[np.arange(600) % (17 * t + 100)], lambda x, t: x[np.zeros(0, int)],
-    lambda x, t: F.embedding(np.array([[t, 0, t]]), x), lambda x, t: F.embedding(np.arange(600) % (17 * t + 100), x),
-    lambda x, t: np.take_along_axis(x, np.full((1, 64), t), 0), lambda x, t: np.take_along_axis(x, np.full((300, 1), t), 1)])
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, t: x[t],
+        lambda x, t: x[-1 - t],
+        lambda x, t: x[t : t + 3, 1:],
+        lambda x, t: x[None, t, ..., ::2],
+        lambda x, t: x[np.arange(300) % (t + 2) == 0],
+        lambda x, t: x[[t, 0, t]],
+        lambda x, t: x[:, [0, t, 0]],
+        lambda x, t: x[[t, t, 0], [1, 1, 2]],
+        lambda x, t: x[np.arange(600) % (17 * t + 100)],
+        lambda x, t: x[np.zeros(0, int)],
+        lambda x, t: F.embedding(np.array([[t, 0, t]]), x),
+        lambda x, t: F.embedding(np.arange(600) % (17 * t + 100), x),
+        lambda x, t: np.take_along_axis(x, np.full((1, 64), t), 0),
+        lambda x, t: np.take_along_axis(x, np.full((300, 1), t), 1),
+    ],
+)
 def test_a_loop_that_picks_parts_asks_once_for_an_array_of_the_whole(monkeypatch, pick):
     """x[0], x[1], ... of T rows would otherwise take T * T; each share is added where it belongs."""
     r = np.random.default_rng(0)
@@ -392,18 +504,28 @@ def test_a_loop_that_picks_parts_asks_once_for_an_array_of_the_whole(monkeypatch
     for picking in (ops.getitem, ops.embedding, ops.take_along_axis):
         monkeypatch.setattr(picking, "partials", tuple(map(counted, picking.partials)))
     loss = sum((pick(x, t) * w).sum() for t, w in enumerate(weights))
-    np.testing.assert_allclose(grad(loss, x, retain_graph=True)[0].numpy(), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        grad(loss, x, retain_graph=True)[0].numpy(), expected, rtol=1e-12, atol=1e-12
+    )
     assert len(calls) == 1
-    again, = grad(loss, x, create_graph=True)     # where the gradients are recorded, each is an op
+    (again,) = grad(loss, x, create_graph=True)  # where the gradients are recorded, each is an op
     np.testing.assert_allclose(again.numpy(), expected, rtol=1e-12, atol=1e-12)
     assert len(calls) == 6
     with detect_anomaly():
         loss.backward()
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-12, atol=1e-12)
-    columns = np.asfortranarray(r.standard_normal(x.shape))      # the gradient lies column by column when the shares come
-    loss = sum((pick(x, t) * w).sum() for t, w in enumerate(weights)) + (x * columns).sum() + (x * columns).sum()
-    np.testing.assert_allclose(grad(loss, x)[0].numpy(), expected + 2 * columns, rtol=1e-12, atol=1e-12)
-    assert len(calls) == 11                          # in the pass that is watched each rule is asked, in this one none
+    columns = np.asfortranarray(
+        r.standard_normal(x.shape)
+    )  # the gradient lies column by column when the shares come
+    loss = (
+        sum((pick(x, t) * w).sum() for t, w in enumerate(weights))
+        + (x * columns).sum()
+        + (x * columns).sum()
+    )
+    np.testing.assert_allclose(
+        grad(loss, x)[0].numpy(), expected + 2 * columns, rtol=1e-12, atol=1e-12
+    )
+    assert len(calls) == 11  # in the pass that is watched each rule is asked, in this one none
 
 
 def test_scatter_is_the_adjoint_of_getitem():
@@ -414,9 +536,19 @@ def test_scatter_is_the_adjoint_of_getitem():
     assert np.isclose(ops.scatter(g, index=index, shape=(6,)) @ x, g @ x[index])
 
 
-@pytest.mark.parametrize("g, index, shape", [
-    ((2, 2), ([0, 3],), (3, 2)), ((2, 2), ([0, -4],), (3, 2)), ((2, 100), ([0, 3],), (3, 100)), ((2, 20_000), ([0, 9],), (3, 20_000)),
-    ((2,), ([0, 3],), (3,)), ((2,), ([0, 1], [0, 2]), (3, 2)), ((2,), ([0, 1], [0, -3]), (3, 2)), ((3, 2), (slice(None), [0, 2]), (3, 2))])
+@pytest.mark.parametrize(
+    "g, index, shape",
+    [
+        ((2, 2), ([0, 3],), (3, 2)),
+        ((2, 2), ([0, -4],), (3, 2)),
+        ((2, 100), ([0, 3],), (3, 100)),
+        ((2, 20_000), ([0, 9],), (3, 20_000)),
+        ((2,), ([0, 3],), (3,)),
+        ((2,), ([0, 1], [0, 2]), (3, 2)),
+        ((2,), ([0, 1], [0, -3]), (3, 2)),
+        ((3, 2), (slice(None), [0, 2]), (3, 2)),
+    ],
+)
 def test_scatter_refuses_a_place_that_is_not_there(g, index, shape):
     """It would have added to another row, as if the first came after the last."""
     index = tuple(np.array(part) if isinstance(part, list) else part for part in index)
@@ -427,9 +559,14 @@ def test_scatter_refuses_a_place_that_is_not_there(g, index, shape):
 @pytest.mark.parametrize("shape, places", [((5, 3), "(4, 3)"), (5, "(4,)")])
 def test_scatter_names_the_shape_that_it_takes(shape, places):
     index = np.array([0, 1, 0, 4])
-    with pytest.raises(ValueError, match=rf"shape of its places, {re.escape(places)} in .* has \(2,\); np.broadcast_to\(g, "):
+    with pytest.raises(
+        ValueError,
+        match=rf"shape of its places, {re.escape(places)} in .* has \(2,\); np.broadcast_to\(g, ",
+    ):
         ops.scatter(Tensor(np.ones(2)), index=index, shape=shape)
-    assert np.array_equal(ops.scatter(Tensor(np.ones(4)), index=index, shape=5).numpy(), [2, 1, 0, 0, 1])
+    assert np.array_equal(
+        ops.scatter(Tensor(np.ones(4)), index=index, shape=5).numpy(), [2, 1, 0, 0, 1]
+    )
 
 
 @pytest.mark.parametrize("axis", [0, -1])
@@ -453,8 +590,20 @@ def test_an_infinite_gradient_stops_where_relu_is_flat(dtype):
     assert x.grad.dtype == dtype and np.array_equal(x.grad.numpy(), [[0, 0], [-np.inf, 5]])
 
 
-@pytest.mark.parametrize("rows,count,width", [(27, 2000, 1), (27, 2000, 8), (3, 5000, 48), (3, 5000, 49), (100, 300, 64), (2, 70_000, 2),
-                                              (7, 3, 1 << 16), (9, 40, 0), (4, 0, 5)])
+@pytest.mark.parametrize(
+    "rows,count,width",
+    [
+        (27, 2000, 1),
+        (27, 2000, 8),
+        (3, 5000, 48),
+        (3, 5000, 49),
+        (100, 300, 64),
+        (2, 70_000, 2),
+        (7, 3, 1 << 16),
+        (9, 40, 0),
+        (4, 0, 5),
+    ],
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_picked_many_times_add_up(rows, count, width, dtype):
     """Few numbers one by one, long rows sorted: both add the same whole numbers."""

@@ -34,10 +34,14 @@ def test_rows_are_queries_and_columns_are_keys():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["The", "␣cat", r"\$x^2\$", "<b>"]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
-    shown = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in ax.texts}
+    shown = {
+        (round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in ax.texts
+    }
     assert shown == {index: f"{x:.2f}" for index, x in np.ndenumerate(w)}
     ax.figure.canvas.draw()  # mathematics or bad text would show here
-    assert len(ax.figure.axes) == 2 and not viz.attention(weights(11, 10)).texts, "a colour bar; numbers in small maps only"
+    assert len(ax.figure.axes) == 2 and not viz.attention(weights(11, 10)).texts, (
+        "a colour bar; numbers in small maps only"
+    )
 
 
 def test_a_map_for_each_head():
@@ -46,9 +50,9 @@ def test_a_map_for_each_head():
     assert len(axes) == 5 and [ax.get_title() for ax in axes] == [f"head {h}" for h in range(5)]
     for ax, head in zip(axes, w, strict=True):
         np.testing.assert_array_equal(ax.images[0].get_array(), head)
-    assert len({ax.figure for ax in axes}) == 1 and len({ax.images[0].norm.vmax for ax in axes}) == 1, (
-        "one scale for all"
-    )
+    assert (
+        len({ax.figure for ax in axes}) == 1 and len({ax.images[0].norm.vmax for ax in axes}) == 1
+    ), "one scale for all"
     assert len(viz.attention(w[None])) == 5
 
 
@@ -58,7 +62,9 @@ def test_it_draws_on_the_axes_it_is_given():
     assert list(viz.attention(weights(2, 3, 3), ax=[left, right])) == [left, right]
     with pytest.raises(ValueError, match="2 heads and 1 Axes"):
         viz.attention(weights(2, 3, 3), ax=left)
-    assert plt.get_fignums() == [figure.number] and len(figure.axes) == 2, "no figure and no colour bar of its own"
+    assert plt.get_fignums() == [figure.number] and len(figure.axes) == 2, (
+        "no figure and no colour bar of its own"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,9 @@ def test_the_numbers_of_the_page_are_those_of_the_function(masked):
     ).numpy()[0]
     np.testing.assert_allclose(data["output"], expected, atol=1e-6)
     np.testing.assert_allclose(np.array(data["score"]), q @ k.swapaxes(1, 2), rtol=1e-6)
-    np.testing.assert_allclose(np.sum(data["weight"], axis=-1), [[1, 1, 0 if masked else 1, 1]] * 2, atol=1e-6)
+    np.testing.assert_allclose(
+        np.sum(data["weight"], axis=-1), [[1, 1, 0 if masked else 1, 1]] * 2, atol=1e-6
+    )
     assert (
         data["scale"] == 1 / np.sqrt(3)
         and data["chosen"] == 2
@@ -110,27 +118,38 @@ def test_a_float_mask_is_added():
     q = k = v = np.eye(2)
     data = data_of(viz.attention_html(q, k, v, np.array([[0.0, -np.inf], [1.5, 0.0]]), scale=2.0))
     assert data["mask"] == [[[0, None], [1.5, 0]]] and data["weight"][0][0] == [1, 0]
-    np.testing.assert_allclose(data["weight"][0][1], np.exp([1.5, 2]) / np.exp([1.5, 2]).sum(), rtol=1e-6)
+    np.testing.assert_allclose(
+        data["weight"][0][1], np.exp([1.5, 2]) / np.exp([1.5, 2]).sum(), rtol=1e-6
+    )
 
 
 def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
     page = viz.attention_html(
-        np.eye(2), np.eye(2), np.eye(2), queries=["</script><script>alert(1)</script>", "<img\nsrc=x>"]
+        np.eye(2),
+        np.eye(2),
+        np.eye(2),
+        queries=["</script><script>alert(1)</script>", "<img\nsrc=x>"],
     )
     page.save(tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text("utf-8")
     assert text == str(page) and external(text.replace("\\\\nsrc=x", "")) == []
     assert text.count("</script>") == 2 and "<img" not in text and "innerHTML" not in text
     assert data_of(page)["queries"][0] == "</script><script>alert(1)</script>"
-    assert page._repr_html_().startswith("<iframe srcdoc=") and repr(page).startswith("<HTML page of")
+    assert page._repr_html_().startswith("<iframe srcdoc=") and repr(page).startswith(
+        "<HTML page of"
+    )
 
 
 def test_wide_tables_scroll_by_keyboard_and_are_whole_on_paper():
     page = str(viz.attention_html(np.eye(2), np.eye(2), np.eye(2)))
     tables = re.findall(r'<div class="wide"(.*?)>\s*<table>', page)
-    assert len(tables) == 2 and all(re.fullmatch(r' tabindex="0" role="region" aria-label="[\w ]+"', words) for words in tables)
+    assert len(tables) == 2 and all(
+        re.fullmatch(r' tabindex="0" role="region" aria-label="[\w ]+"', words) for words in tables
+    )
     assert 'event.target.closest(".wide")' in page, "or the arrow keys choose a query instead"
-    assert contrast(re.search(r"\.wide:focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
+    assert (
+        contrast(re.search(r"\.wide:focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
+    )
     assert "@media print { .wide { overflow: visible; }" in page
 
 
@@ -158,8 +177,13 @@ def test_the_chosen_query_may_be_a_number_of_numpy():
 )
 def test_pages_refuse_what_does_not_fit(change, text):
     with pytest.raises(ValueError, match=text):
-        viz.attention_html(**{"q": np.ones((4, 3)), "k": np.ones((5, 3)), "v": np.ones((5, 2))} | change)
-    with pytest.raises(TypeError, match=r"k holds numbers, got \['a', 'b'\].*viz\.attention\(weights, queries, keys\)"):
+        viz.attention_html(
+            **{"q": np.ones((4, 3)), "k": np.ones((5, 3)), "v": np.ones((5, 2))} | change
+        )
+    with pytest.raises(
+        TypeError,
+        match=r"k holds numbers, got \['a', 'b'\].*viz\.attention\(weights, queries, keys\)",
+    ):
         viz.attention_html(np.eye(2), ["a", "b"], ["a", "b"])
     with pytest.raises(TypeError, match="mask= is boolean"):
         viz.attention_html(np.eye(2), np.eye(2), np.eye(2), np.ones((2, 2), int))

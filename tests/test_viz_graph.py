@@ -101,7 +101,16 @@ def test_every_operand_has_its_edge_and_a_reused_tensor_says_so():
 def test_broadcast_operands_say_to_what():
     x, w, b, s = leaf(np.ones((2, 5, 4))), leaf(np.ones((4, 3))), leaf(np.ones(3)), leaf(2.0)
     labels = [a.label for a in viz.graph((x @ w + b) * s * 3.0).picture.arrows]
-    assert labels == ["0", "1: (4, 3) -> (2, 4, 3)", "0", "1: (3,) -> (2, 5, 3)", "0", "1: () -> (2, 5, 3)", "0", "1"]
+    assert labels == [
+        "0",
+        "1: (4, 3) -> (2, 4, 3)",
+        "0",
+        "1: (3,) -> (2, 5, 3)",
+        "0",
+        "1: () -> (2, 5, 3)",
+        "0",
+        "1",
+    ]
 
 
 def test_small_values_show_their_numbers_and_large_ones_their_statistics():
@@ -115,10 +124,21 @@ def test_small_values_show_their_numbers_and_large_ones_their_statistics():
 
 
 def test_numbers_and_settings_in_words():
-    assert labels.numbers(np.array([[1, 2], [3, 4]])) == "1 2; 3 4" and labels.numbers(np.zeros((0, 2))) == ""
-    for x, words in ((slice(1, None), "1:"), (slice(None, 4, 2), ":4:2"), (..., "..."), ((1,), "(1,)"), (np.exp, "exp"), (1 / 3, "0.3333"),
-                     (tuple(range(9)), "(0, 1, 2, 3, 4, 5, 6, 7, ...)"), (np.array([1, 2]), "[1 2]"),
-                     ("a" * 39, repr("a" * 39)[:37] + "...")):
+    assert (
+        labels.numbers(np.array([[1, 2], [3, 4]])) == "1 2; 3 4"
+        and labels.numbers(np.zeros((0, 2))) == ""
+    )
+    for x, words in (
+        (slice(1, None), "1:"),
+        (slice(None, 4, 2), ":4:2"),
+        (..., "..."),
+        ((1,), "(1,)"),
+        (np.exp, "exp"),
+        (1 / 3, "0.3333"),
+        (tuple(range(9)), "(0, 1, 2, 3, 4, 5, 6, 7, ...)"),
+        (np.array([1, 2]), "[1 2]"),
+        ("a" * 39, repr("a" * 39)[:37] + "..."),
+    ):
         assert labels.setting(x) == words
     assert labels.setting("a" * 38) == repr("a" * 38)
 
@@ -129,11 +149,20 @@ def test_numbers_and_settings_in_words():
     assert labels.setting(Mute()) == "<Mute>"
     numbered = leaf([1.0])
     numbered.name = 5
-    assert viz.graph(numbered * 2.0).picture.boxes[0].title == "5" and "5 (n0)" in ta.backward_steps(numbered * 2.0).text()
+    assert (
+        viz.graph(numbered * 2.0).picture.boxes[0].title == "5"
+        and "5 (n0)" in ta.backward_steps(numbered * 2.0).text()
+    )
 
 
-@pytest.mark.parametrize("arguments, words", [(dict(tensor=[]), "an empty list"),
-                                              (dict(limit=3), "4 or more"), (dict(depth=-1), "0 or more")])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (dict(tensor=[]), "an empty list"),
+        (dict(limit=3), "4 or more"),
+        (dict(depth=-1), "0 or more"),
+    ],
+)
 def test_a_graph_that_cannot_be_drawn_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         viz.graph(**{"tensor": leaf([1.0]) * 2} | arguments)
@@ -160,7 +189,9 @@ def test_parameters_have_dotted_names_and_the_norm_of_their_gradient():
     weight = boxes["blocks.1.inner.weight"]
     norm = np.sqrt((model.blocks[1].inner.weight.grad.data ** 2).sum())
     assert weight.kind == "parameter" and weight.lines == ["(3, 3) float64", f"|grad| {norm:.3g}"]
-    assert {title for title in boxes if title.startswith("blocks")} == {name for name, _ in model.named_parameters()}
+    assert {title for title in boxes if title.startswith("blocks")} == {
+        name for name, _ in model.named_parameters()
+    }
 
 
 def test_depth_folds_modules_and_expand_opens_them():
@@ -168,7 +199,11 @@ def test_depth_folds_modules_and_expand_opens_them():
         return [box.title for box in stack(**how).picture.boxes]
 
     assert titles(depth=0) == ["x", "Stack"]
-    assert titles() == titles(depth=np.int64(1), limit=np.int64(150)) == ["x", "blocks.0", "blocks.1", "blocks.2"]
+    assert (
+        titles()
+        == titles(depth=np.int64(1), limit=np.int64(150))
+        == ["x", "blocks.0", "blocks.1", "blocks.2"]
+    )
     assert titles(expand=["blocks.1"]) == [
         "x",
         "blocks.0",
@@ -180,7 +215,9 @@ def test_depth_folds_modules_and_expand_opens_them():
     ]
     module = stack(depth=0).picture.boxes[1]
     assert module.lines == ["72 parameters", "-> (2, 3)"] and module.kind == "module"
-    with pytest.raises(ValueError, match=r"blocks.1.iner.*no module here.*Did you mean 'blocks.1.inner'"):
+    with pytest.raises(
+        ValueError, match=r"blocks.1.iner.*no module here.*Did you mean 'blocks.1.inner'"
+    ):
         stack(expand=["blocks.1.iner"])
     with pytest.raises(TypeError, match="expand names modules to open.*got 3"):
         stack(expand=3)
@@ -193,20 +230,43 @@ def test_without_modules_every_op_is_drawn_and_without_a_model_the_outermost_cal
     y = model(leaf(np.ones((2, 3))))
     assert [box.title for box in viz.graph(y).picture.boxes] == ["input", "blocks.0", "blocks.1"]
     outside = Affine(3, 3)
-    boxes = viz.graph(outside(y), model).picture.boxes  # called outside the model: its own name, not the model's
-    assert [box.title for box in boxes] == ["input", "blocks.0", "blocks.1", "weight", "matmul", "bias", "add"]
+    boxes = viz.graph(
+        outside(y), model
+    ).picture.boxes  # called outside the model: its own name, not the model's
+    assert [box.title for box in boxes] == [
+        "input",
+        "blocks.0",
+        "blocks.1",
+        "weight",
+        "matmul",
+        "bias",
+        "add",
+    ]
 
 
 def test_parts_of_a_model_called_alone_have_the_names_of_the_model():
     model = Stack(2, 3)
     y = model.blocks[1].inner(model.blocks[0](leaf(np.ones((2, 3)))))
-    assert [box.title for box in viz.graph(y, model).picture.boxes] == ["input", "blocks.0", "blocks.1.inner"]
+    assert [box.title for box in viz.graph(y, model).picture.boxes] == [
+        "input",
+        "blocks.0",
+        "blocks.1.inner",
+    ]
 
 
 def test_rollup_draws_alike_siblings_once():
     picture = stack(depth=2, rollup=True).picture
-    assert [g.title for g in picture.groups] == ["Stack", "blocks.0 .. blocks.2 Block x3, the first is drawn"]
-    assert [box.title for box in picture.boxes] == ["x", "blocks.0.inner", "tanh", "blocks.0.outer", "add"]
+    assert [g.title for g in picture.groups] == [
+        "Stack",
+        "blocks.0 .. blocks.2 Block x3, the first is drawn",
+    ]
+    assert [box.title for box in picture.boxes] == [
+        "x",
+        "blocks.0.inner",
+        "tanh",
+        "blocks.0.outer",
+        "add",
+    ]
     model = Stack(2, 3)
     model.blocks[1].inner = Affine(3, 3)
     model.blocks[1].forward = lambda x: x * 2.0
@@ -242,7 +302,11 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
     with np.errstate(all="ignore"):
         y = np.log(leaf([1.0, -1.0, 0.0]))
     graph = viz.graph(y)
-    assert graph.picture.boxes[1].alarm == "1 NaN, 1 Inf" and "#CC0000" in graph.dot and "NOT FINITE" in graph.text()
+    assert (
+        graph.picture.boxes[1].alarm == "1 NaN, 1 Inf"
+        and "#CC0000" in graph.dot
+        and "NOT FINITE" in graph.text()
+    )
     model = Stack(2, 3)
     model.blocks[1].inner.bias.data[1] = np.nan
     boxes = viz.graph(model(leaf(np.ones((2, 3)))), model).picture.boxes
@@ -253,7 +317,9 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
         y = model.blocks[1](leaf([[1e308, 0.0, 1e308]] * 2, "x") * 10.0)
     assert viz.graph(y, model).picture.boxes[-1].alarm.endswith("in matmul")
     assert viz.graph(leaf([np.inf, 1.0]) * 2.0).picture.boxes[-1].alarm == "1 Inf"
-    assert viz.graph(leaf([np.nan, 1.0]).sum()).picture.boxes[-1].alarm == "1 NaN", "a single number is a NumPy scalar"
+    assert viz.graph(leaf([np.nan, 1.0]).sum()).picture.boxes[-1].alarm == "1 NaN", (
+        "a single number is a NumPy scalar"
+    )
 
     class Bounded(nn.Module):
         def forward(self, x):
@@ -261,7 +327,9 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
 
     bounded = Bounded()
     boxes = viz.graph(np.exp(bounded(leaf([1.0, 2.0]))), nn.ModuleList([bounded])).picture.boxes
-    assert [box.kind for box in boxes] == ["input", "module", "op"] and not any(box.alarm for box in boxes), "inf is meant so"
+    assert [box.kind for box in boxes] == ["input", "module", "op"] and not any(
+        box.alarm for box in boxes
+    ), "inf is meant so"
     assert "#CC0000" not in twice().dot
 
 
@@ -313,7 +381,9 @@ def test_an_output_that_is_a_leaf_is_one_box_with_its_arrows():
         y = y + 1.0
     picture = viz.graph([a, y], limit=12).picture
     (fold,) = (box for box in picture.boxes if box.kind == "folded")
-    assert picture.boxes[0].output and (0, fold.number) in [(arrow.source, arrow.target) for arrow in picture.arrows]
+    assert picture.boxes[0].output and (0, fold.number) in [
+        (arrow.source, arrow.target) for arrow in picture.arrows
+    ]
 
 
 class InThreads(nn.Module):
@@ -328,7 +398,17 @@ def test_a_folded_call_that_other_threads_calculate_for_has_arrows_both_ways():
     picture = viz.graph(y).picture
     titles = [box.title for box in picture.boxes]
     seen = [(titles[a.source], titles[a.target]) for a in picture.arrows]
-    assert sorted(seen) == sorted([("x", "0"), ("0", "tanh"), ("0", "exp"), ("tanh", "0"), ("exp", "0"), ("0", "1"), ("1", "sum")])
+    assert sorted(seen) == sorted(
+        [
+            ("x", "0"),
+            ("0", "tanh"),
+            ("0", "exp"),
+            ("tanh", "0"),
+            ("exp", "0"),
+            ("0", "1"),
+            ("1", "sum"),
+        ]
+    )
     text = str(viz.graph(y))
     assert "tanh" in text and "exp" in text and "digraph" in viz.graph(y).dot
 
@@ -341,9 +421,17 @@ def test_a_folded_call_tells_the_shape_of_everything_that_is_used_of_it():
 
     two = Two()
     y, penalty = two(leaf(np.ones((2, 3)), "x"))
-    (box,) = (box for box in viz.graph(y.sum() + penalty, nn.ModuleList([two])).picture.boxes if box.kind == "module")
+    (box,) = (
+        box
+        for box in viz.graph(y.sum() + penalty, nn.ModuleList([two])).picture.boxes
+        if box.kind == "module"
+    )
     assert box.lines == ["Two", "-> (2, 3), ()"]
-    (box,) = (box for box in viz.graph([y, y.sum()], nn.ModuleList([two])).picture.boxes if box.kind == "module")
+    (box,) = (
+        box
+        for box in viz.graph([y, y.sum()], nn.ModuleList([two])).picture.boxes
+        if box.kind == "module"
+    )
     assert box.lines == ["Two", "-> (2, 3)"]
 
     several, y, penalties = nn.ModuleList([Two() for _ in range(3)]), leaf(np.ones((2, 3)), "x"), []
@@ -351,7 +439,9 @@ def test_a_folded_call_tells_the_shape_of_everything_that_is_used_of_it():
         y, penalty = two(y)
         penalties.append(penalty)
     picture = viz.graph([y.sum(), *penalties], several, rollup=True, depth=0).picture
-    assert [box.lines for box in picture.boxes if box.kind == "module"] == [["Two x3", "-> (2, 3), ()"]]
+    assert [box.lines for box in picture.boxes if box.kind == "module"] == [
+        ["Two x3", "-> (2, 3), ()"]
+    ]
 
 
 def test_a_folded_run_tells_the_shape_of_everything_that_is_used_of_it():
@@ -375,9 +465,19 @@ def test_rollup_keeps_what_the_others_took_from_before():
         y = join(y, skip)
     picture = viz.graph(y, joins, rollup=True, depth=0).picture
     assert [box.title for box in picture.boxes] == ["x", "exp", "sin", "cos", "0 .. 2"]
-    assert [(a.source, a.label) for a in picture.arrows if a.target == 4] == [(0, ""), (1, ""), (2, ""), (3, "")]
+    assert [(a.source, a.label) for a in picture.arrows if a.target == 4] == [
+        (0, ""),
+        (1, ""),
+        (2, ""),
+        (3, ""),
+    ]
     opened = viz.graph(y, joins, rollup=True, depth=9).picture
-    assert [(a.source, a.label) for a in opened.arrows if a.target == 4] == [(0, "0"), (1, "1"), (2, "1"), (3, "1")]
+    assert [(a.source, a.label) for a in opened.arrows if a.target == 4] == [
+        (0, "0"),
+        (1, "1"),
+        (2, "1"),
+        (3, "1"),
+    ]
 
 
 def test_a_chain_of_100_000_ops_folds():
@@ -398,14 +498,22 @@ def test_a_chain_of_100_000_ops_folds():
 def test_a_thousand_leaves_fold_and_modules_fold_before_ops():
     joined = np.stack([leaf([1.0]) for _ in range(1000)])
     graph = viz.graph(joined)
-    assert len(graph.picture.boxes) <= 151 and "leaves are folded into one box" in graph.picture.notes[-1]
+    assert (
+        len(graph.picture.boxes) <= 151
+        and "leaves are folded into one box" in graph.picture.notes[-1]
+    )
     model = Stack(20, 2)
     picture = viz.graph(model(leaf(np.ones((2, 2)))), model, limit=10).picture
-    assert [box.title for box in picture.boxes] == ["input", "Stack"] and "depth=0" in picture.notes[0]
+    assert [box.title for box in picture.boxes] == [
+        "input",
+        "Stack",
+    ] and "depth=0" in picture.notes[0]
     picture = viz.graph(model(leaf(np.ones((2, 2)))), model, depth=1, limit=10).picture
     (fold,) = (box for box in picture.boxes if box.kind == "folded")
     kept = sum(box.kind == "module" for box in picture.boxes)
-    assert fold.title == f"{6 * (20 - kept)} ops", "a block is six ops: two products, three sums, one tanh"
+    assert fold.title == f"{6 * (20 - kept)} ops", (
+        "a block is six ops: two products, three sums, one tanh"
+    )
 
 
 HOSTILE = [
@@ -433,7 +541,9 @@ def test_hostile_names_are_only_text(name):
     a = leaf(1.0, name)
     for text in (graph.text(), viz.graph(a * a).text()):
         assert "\x1b" not in text and "\x00" not in text and "\nb" not in text
-    assert "<script>" not in graph._repr_html_() and "<script>" not in viz.tree.to_html(graph.picture)
+    assert "<script>" not in graph._repr_html_() and "<script>" not in viz.tree.to_html(
+        graph.picture
+    )
 
 
 def test_each_suffix_is_written_whole_or_not_at_all(tmp_path):
@@ -477,11 +587,19 @@ def test_text_lies_within_its_box():
         box = [s for s in (shape.get("points", shape.get("d")) for shape in group.iter()) if s]
         right = max(float(x) for s in box for x in re.findall(r"(-?[\d.]+),", s))
         for text in group.findall(".//{*}text"):
-            font = ft2font.FT2Font(manager.findfont(manager.FontProperties(family="DejaVu Sans", weight=text.get("font-weight", "normal"))))
-            font.set_size(float(text.get("font-size")), 72 * 64)                     # so fine that nothing is rounded
+            font = ft2font.FT2Font(
+                manager.findfont(
+                    manager.FontProperties(
+                        family="DejaVu Sans", weight=text.get("font-weight", "normal")
+                    )
+                )
+            )
+            font.set_size(float(text.get("font-size")), 72 * 64)  # so fine that nothing is rounded
             font.set_text(text.text)
             seen += 1
-            assert float(text.get("x")) + font.get_width_height()[0] / 64 / 64 < right - 2, text.text
+            assert float(text.get("x")) + font.get_width_height()[0] / 64 / 64 < right - 2, (
+                text.text
+            )
     assert seen > 8
 
 
@@ -491,10 +609,18 @@ def nothing_draws(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
 
 
-def test_without_a_renderer_text_and_tree_remain_and_the_error_names_both_remedies(nothing_draws, tmp_path):
+def test_without_a_renderer_text_and_tree_remain_and_the_error_names_both_remedies(
+    nothing_draws, tmp_path
+):
     graph = twice()
-    for draw in (graph.svg, lambda: graph.save(tmp_path / "a.svg"), lambda: graph.save(tmp_path / "a.png")):
-        with pytest.raises(RuntimeError, match=r'(?s)apt install graphviz.*pip install "tinygrad_attn\[viz\]"'):
+    for draw in (
+        graph.svg,
+        lambda: graph.save(tmp_path / "a.svg"),
+        lambda: graph.save(tmp_path / "a.png"),
+    ):
+        with pytest.raises(
+            RuntimeError, match=r'(?s)apt install graphviz.*pip install "tinygrad_attn\[viz\]"'
+        ):
             draw()
     assert list(tmp_path.iterdir()) == []
     assert graph.dot.startswith("digraph")
@@ -531,7 +657,9 @@ def test_the_tree_suits_the_encoding_of_standard_output_where_that_is_known(monk
 def test_without_the_graphviz_package_the_error_says_how_to_get_it(monkeypatch):
     real = builtins.__import__
     monkeypatch.setattr(
-        builtins, "__import__", lambda name, *a, **k: _missing(name) if name == "graphviz" else real(name, *a, **k)
+        builtins,
+        "__import__",
+        lambda name, *a, **k: _missing(name) if name == "graphviz" else real(name, *a, **k),
     )
     graph = twice()
     with pytest.raises(ImportError, match=r'pip install "tinygrad_attn\[viz\]"'):
@@ -577,17 +705,27 @@ def test_a_deep_tree_begins_again_at_the_margin():
         y = np.sin(y)
     lines = viz.graph(y).text().splitlines()
     assert max(map(len, lines)) < 130
-    assert [line.rpartition("  ")[2] for line in lines if line.startswith("sin")] == ["[n70]", "[n40]", "[n10]"]
-    assert {f"[n{k}]" for k in range(71)} == {line.rpartition("  ")[2] for line in lines if "see there" not in line}
+    assert [line.rpartition("  ")[2] for line in lines if line.startswith("sin")] == [
+        "[n70]",
+        "[n40]",
+        "[n10]",
+    ]
+    assert {f"[n{k}]" for k in range(71)} == {
+        line.rpartition("  ")[2] for line in lines if "see there" not in line
+    }
 
 
 def test_an_encoder_layer_is_a_handful_of_boxes():
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True).eval()
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 16, dropout=0.0, batch_first=True, norm_first=True
+    ).eval()
     y = layer(leaf(np.ones((2, 3, 8)), "x").astype(np.float32))
     titles = [box.title for box in viz.graph(y, layer).picture.boxes]
     for part in ("norm1", "self_attn", "add", "norm2", "linear1", "linear2"):
         assert part in titles
     assert len(titles) <= 14
     opened = viz.graph(y, layer, expand=["self_attn"]).picture
-    assert len(opened.boxes) > len(titles) and "self_attn MultiheadAttention" in [g.title for g in opened.groups]
+    assert len(opened.boxes) > len(titles) and "self_attn MultiheadAttention" in [
+        g.title for g in opened.groups
+    ]
     assert "self_attn.in_proj_weight" in [box.title for box in opened.boxes]

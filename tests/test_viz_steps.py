@@ -25,7 +25,10 @@ def test_the_shares_of_each_step_and_their_sums():
     c = a * b
     steps = ta.backward_steps((c + a) * c)  # (ab + a) ab
     assert [s.op for s in steps] == ["multiply", "add", "multiply"]
-    seen = [[(c.place, c.name, float(c.part), float(c.total), c.first) for c in s.contributions] for s in steps]
+    seen = [
+        [(c.place, c.name, float(c.part), float(c.total), c.first) for c in s.contributions]
+        for s in steps
+    ]
     assert seen == [
         [(0, "add n3", 6.0, 6.0, True), (1, "multiply n2", 8.0, 8.0, True)],
         [(0, "multiply n2", 6.0, 14.0, False), (1, "a", 6.0, 6.0, True)],
@@ -101,7 +104,10 @@ def test_what_a_rule_differentiates_itself_is_no_step():
     double.vjp(rule)
     a = leaf([1.0, 2.0], "a")
     steps = ta.backward_steps((double(a) * 3.0).sum())
-    assert [s.op for s in steps] == ["sum", "multiply", "double"] and a.grad.numpy().tolist() == [6.0, 6.0]
+    assert [s.op for s in steps] == ["sum", "multiply", "double"] and a.grad.numpy().tolist() == [
+        6.0,
+        6.0,
+    ]
     assert [len(s.contributions) for s in steps] == [1, 1, 1]
 
 
@@ -128,7 +134,10 @@ def test_a_picture_of_one_step_has_that_op_bold():
     steps = ta.backward_steps((a * b + a).sum())
     graph = steps.picture(1)
     assert [box.title for box in graph.picture.boxes if box.now] == ["add"]
-    assert [(arrow.source, arrow.target) for arrow in graph.picture.arrows if arrow.now] == [(2, 3), (0, 3)]
+    assert [(arrow.source, arrow.target) for arrow in graph.picture.arrows if arrow.now] == [
+        (2, 3),
+        (0, 3),
+    ]
     assert "grad so far: 1" in graph.picture.boxes[0].lines
     assert steps.picture(-1).picture.boxes[0].lines[-1] == "grad so far: 4"
     assert "penwidth=4" in graph.dot and "penwidth=4" not in viz.graph(a * b).dot
@@ -153,12 +162,16 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path):
     steps = ta.backward_steps((np.exp(a) * a).sum())
     steps.save(tmp_path / "steps.html")
     page = (tmp_path / "steps.html").read_text("utf-8")
-    assert external(page) == [] and external('<img src="x">') and external("a { background: url(x) }")
+    assert (
+        external(page) == [] and external('<img src="x">') and external("a { background: url(x) }")
+    )
     assert page.count("</script>") == 2 and "alert(1)</script>" not in page
     records = json.loads(re.search(r'id="steps">(.*?)</script>', page, re.S).group(1))
     assert [r["op"] for r in records] == ["sum", "multiply", "exp"]
     for record in records:
-        assert f'id="n{record["box"]}"' in page and all(f'id="e{i}"' in page for i in record["arrows"])
+        assert f'id="n{record["box"]}"' in page and all(
+            f'id="e{i}"' in page for i in record["arrows"]
+        )
     assert records[2]["shares"][0]["first"] is False and records[2]["arrows"] == [0]
     assert 'type="range"' in page and "ArrowRight" in page and "aria-live" in page
     steps.save(tmp_path / "steps.txt")
@@ -177,7 +190,9 @@ def contrast(colour):
 def test_what_comes_later_can_be_read_and_the_focus_seen():
     page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
     opacity = float(re.search(r"\.later { opacity: ([.\d]+)", page).group(1))
-    assert contrast("#" + f"{round(255 * (1 - opacity)):02x}" * 3) > 5, "black text; 4.5 is left of it on a tinted box"
+    assert contrast("#" + f"{round(255 * (1 - opacity)):02x}" * 3) > 5, (
+        "black text; 4.5 is left of it on a tinted box"
+    )
     assert contrast(re.search(r"focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
     assert '<div id="drawing" tabindex="0" role="region" aria-label=' in page
 
@@ -185,9 +200,15 @@ def test_what_comes_later_can_be_read_and_the_focus_seen():
 def test_without_a_script_and_on_paper_the_page_is_as_long_as_it_must_be():
     """In the height of a window the text of all steps leaves no room for the graph, and paper does not scroll."""
     page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
-    assert "height: 100vh" in page and "@media print, (scripting: none) { body { height: auto; } main { display: block; }" in page
+    assert (
+        "height: 100vh" in page
+        and "@media print, (scripting: none) { body { height: auto; } main { display: block; }"
+        in page
+    )
     assert "@media print { #drawing { overflow: visible; } #drawing svg { max-width: 100%;" in page
-    assert "@media (scripting: none) { header > :not(h1), #side { display: none; } }" in page, "what only a script can fill"
+    assert "@media (scripting: none) { header > :not(h1), #side { display: none; } }" in page, (
+        "what only a script can fill"
+    )
 
 
 def test_the_page_without_a_renderer_has_the_tree(monkeypatch):
@@ -195,8 +216,12 @@ def test_the_page_without_a_renderer_has_the_tree(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
     page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
     narrow = str(page).partition("@media (max-width")[2].partition("\n")[0]
-    assert "#side { flex: 1;" in narrow, "or the numbers take the whole height, and nothing is seen of the graph"
-    assert "<details" in page and 'class="n2"' in page and "<svg" not in page and external(page) == []
+    assert "#side { flex: 1;" in narrow, (
+        "or the numbers take the whole height, and nothing is seen of the graph"
+    )
+    assert (
+        "<details" in page and 'class="n2"' in page and "<svg" not in page and external(page) == []
+    )
 
 
 def test_a_long_chain_has_all_its_steps_and_a_page_of_the_ends():

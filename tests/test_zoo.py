@@ -14,7 +14,9 @@ from tinygrad_attn.check import gradcheck, zoo
 
 
 def rand(*shape, seed=0, dtype=np.float64):
-    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True)
+    return Tensor(
+        np.random.default_rng(seed).standard_normal(shape).astype(dtype), requires_grad=True
+    )
 
 
 def passes(f, *inputs, **options):
@@ -44,7 +46,12 @@ def used_twice(layer, size):
 
 def shared_linear():
     weight = rand(3, 3, seed=2)
-    return passes(lambda a, b: F.linear(a, weight) * np.tanh(F.linear(b, weight)), rand(4, 3), rand(4, 3, seed=1), params=[weight])
+    return passes(
+        lambda a, b: F.linear(a, weight) * np.tanh(F.linear(b, weight)),
+        rand(4, 3),
+        rand(4, 3, seed=1),
+        params=[weight],
+    )
 
 
 def dropout_masks_belong_to_their_calls():
@@ -57,7 +64,9 @@ def dropout_masks_belong_to_their_calls():
 
 def order_of_parameters():
     model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(20)))
-    return [id(p) for p in model.parameters()] == [id(p) for layer in model for p in (layer.weight, layer.bias)]
+    return [id(p) for p in model.parameters()] == [
+        id(p) for layer in model for p in (layer.weight, layer.bias)
+    ]
 
 
 def a_doubling_is_one_step():
@@ -93,6 +102,7 @@ def shared_gradient_arrays():
     def f(a, b):
         older = a * 3
         return (a + b) + older
+
     return passes(f, rand(3), rand(3, seed=1))
 
 
@@ -109,32 +119,50 @@ def no_checker_of_ones():
 CHECKS = {
     "sum-axis-zero": lambda: passes(lambda x: x.sum(axis=0), rand(4, 4)),
     "transpose-same-axes": lambda: passes(lambda x: x.transpose(1, 2, 0), rand(3, 3, 3)),
-    "matmul-transpose-all": lambda: passes(lambda a, b: a @ b, rand(3, 3, 3), rand(3, 3, 3, seed=1)),
+    "matmul-transpose-all": lambda: passes(
+        lambda a, b: a @ b, rand(3, 3, 3), rand(3, 3, 3, seed=1)
+    ),
     "matmul-outer": lambda: passes(lambda a, b: a @ b, rand(2, 3, 4), rand(4, seed=1)),
-    "mean-tuple": lambda: close(rand(2, 3, 4).mean(axis=(1, 2)), rand(2, 3, 4).numpy().mean(axis=(1, 2))),
+    "mean-tuple": lambda: close(
+        rand(2, 3, 4).mean(axis=(1, 2)), rand(2, 3, 4).numpy().mean(axis=(1, 2))
+    ),
     "getitem-zero": lambda: passes(lambda x: x[1:], rand(4)),
     "tanh-zero": lambda: passes(np.tanh, rand(4)),
-    "concatenate-zero": lambda: passes(lambda a, b: np.concatenate([a, b]), rand(3), rand(2, seed=1)),
+    "concatenate-zero": lambda: passes(
+        lambda a, b: np.concatenate([a, b]), rand(3), rand(2, seed=1)
+    ),
     "getitem-overwrite": lambda: passes(lambda x: x[np.array([0, 0, 2])], rand(4)),
-    "embedding-overwrite": lambda: passes(lambda w: F.embedding(np.array([[1, 1], [0, 2]]), w), rand(3, 2)),
-    "minus-same-operand": lambda: passes(lambda x: x - x + x ** 2, rand(3)),
+    "embedding-overwrite": lambda: passes(
+        lambda w: F.embedding(np.array([[1, 1], [0, 2]]), w), rand(3, 2)
+    ),
+    "minus-same-operand": lambda: passes(lambda x: x - x + x**2, rand(3)),
     "maximum-tie": lambda: passes(lambda x: np.maximum(x, x), rand(3)),
     "max-tie": lambda: passes(lambda x: np.stack([x, x]).max(axis=0), rand(3)),
     "softmax-batch": lambda: passes(F.softmax, rand(3, 4)),
     "log-softmax-batch": lambda: passes(F.log_softmax, rand(3, 4)),
     "softmax-twice": lambda: passes(F.softmax, rand(3, 4)),
-    "softmax-global-max": lambda: close(F.softmax(Tensor(np.array([[1000.0, 1000.0], [-1000.0, -1000.0]]))), 0.5),
+    "softmax-global-max": lambda: close(
+        F.softmax(Tensor(np.array([[1000.0, 1000.0], [-1000.0, -1000.0]]))), 0.5
+    ),
     "log-of-softmax": lambda: close(F.log_softmax(Tensor(np.array([0.0, 1000.0]))), [-1000, 0]),
-    "layer-norm-weight": lambda: passes(lambda x, w, b: F.layer_norm(x, 4, w, b), rand(3, 4), rand(4, seed=1), rand(4, seed=2)),
-    "rms-norm-weight": lambda: passes(lambda x, w: F.rms_norm(x, 4, w, eps=1e-5), rand(3, 4), rand(4, seed=1)),
+    "layer-norm-weight": lambda: passes(
+        lambda x, w, b: F.layer_norm(x, 4, w, b), rand(3, 4), rand(4, seed=1), rand(4, seed=2)
+    ),
+    "rms-norm-weight": lambda: passes(
+        lambda x, w: F.rms_norm(x, 4, w, eps=1e-5), rand(3, 4), rand(4, seed=1)
+    ),
     "masked-row-nan": blocked_row_is_zero,
     "masked-row-uniform": blocked_row_is_zero,
     "activation-singleton": lambda: used_twice(F.relu, 3),
     "linear-layer-state": shared_linear,
     "dropout-layer-state": dropout_masks_belong_to_their_calls,
     "parameters-in-a-set": order_of_parameters,
-    "log-hidden-eps": lambda: passes(np.log, Tensor(np.array([1e-7, 2e-7]), requires_grad=True), eps=1e-11),
-    "add-float32": lambda: (rand(3) + rand(3)).dtype == np.float64 and passes(lambda a: a + 1.0, rand(3)),
+    "log-hidden-eps": lambda: passes(
+        np.log, Tensor(np.array([1e-7, 2e-7]), requires_grad=True), eps=1e-11
+    ),
+    "add-float32": lambda: (
+        (rand(3) + rand(3)).dtype == np.float64 and passes(lambda a: a + 1.0, rand(3))
+    ),
     "sqrt-promotes": lambda: (rand(3, dtype=np.float32) / 2.0).dtype == np.float32,
     "where-in-place": masked_gradient_shared,
     "gradient-overwritten": lambda: passes(lambda x: x + x, rand(3)),
@@ -192,19 +220,36 @@ def test_an_unknown_bug_is_an_error_that_lists_the_known_ones():
         pass
 
 
-@pytest.mark.parametrize("name, kind", [
-    ("sum-axis-zero", ("wrong axis", "transposed")), ("transpose-same-axes", ("transposed",)), ("getitem-zero", ("zero",)),
-    ("getitem-overwrite", ("repeated index",)), ("embedding-overwrite", ("repeated index",)), ("softmax-batch", ("constant factor",)),
-    ("softmax-twice", ("constant factor",)), ("activation-singleton", ("shared state",)), ("linear-layer-state", ("shared state",)),
-    ("gradient-overwritten", ("missed use",)), ("depth-first", ("missed use",)), ("gradient-aliased", ("missed use",)),
-    ("layer-norm-weight", ("operand misplaced",)), ("rms-norm-weight", ("operand misplaced",)), ("log-hidden-eps", ("hidden eps",)),
-    ("matmul-transpose-all", ("transposed",)), ("where-in-place", ("rule changes its operands",)), ("maximum-tie", ("constant factor",)),
-])
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("sum-axis-zero", ("wrong axis", "transposed")),
+        ("transpose-same-axes", ("transposed",)),
+        ("getitem-zero", ("zero",)),
+        ("getitem-overwrite", ("repeated index",)),
+        ("embedding-overwrite", ("repeated index",)),
+        ("softmax-batch", ("constant factor",)),
+        ("softmax-twice", ("constant factor",)),
+        ("activation-singleton", ("shared state",)),
+        ("linear-layer-state", ("shared state",)),
+        ("gradient-overwritten", ("missed use",)),
+        ("depth-first", ("missed use",)),
+        ("gradient-aliased", ("missed use",)),
+        ("layer-norm-weight", ("operand misplaced",)),
+        ("rms-norm-weight", ("operand misplaced",)),
+        ("log-hidden-eps", ("hidden eps",)),
+        ("matmul-transpose-all", ("transposed",)),
+        ("where-in-place", ("rule changes its operands",)),
+        ("maximum-tie", ("constant factor",)),
+    ],
+)
 def test_the_diagnosis_names_the_bug(name, kind, monkeypatch):
     """The same inputs as above, through the report."""
     reports = []
     real = gradcheck
-    monkeypatch.setitem(globals(), "gradcheck", lambda *a, **k: reports.append(real(*a, **k)) or reports[-1])
+    monkeypatch.setitem(
+        globals(), "gradcheck", lambda *a, **k: reports.append(real(*a, **k)) or reports[-1]
+    )
     with zoo.bug(name):
         assert not CHECKS[name]()
     assert reports[-1].diagnosis.kind in kind, reports[-1]

@@ -56,7 +56,9 @@ def scaled_rule(g: Any, y: Any, x: Any, *, by: float, saved: float) -> list[Any]
 
 def right() -> None:
     net, x = Net(3), ta.randn(2, 3)
-    assert_type(net.train().eval().astype(np.float32).requires_grad_().apply(lambda module: None), Net)
+    assert_type(
+        net.train().eval().astype(np.float32).requires_grad_().apply(lambda module: None), Net
+    )
     assert_type(net.layers, nn.ModuleList)
     assert_type(net.inner.weight, nn.Parameter)
     assert_type(evaluate(net, x, rounds=2), float)
@@ -73,7 +75,9 @@ def right() -> None:
     assert_type(x.diagonal(), Tensor)
     assert_type(x.trace(), Tensor)
     w = Tensor(np.ones(3), requires_grad=True)
-    np.mean((x @ w - 1) ** 2).backward()             # NumPy's hints promise a number for the mean of a Tensor, hence operators give Any
+    np.mean(
+        (x @ w - 1) ** 2
+    ).backward()  # NumPy's hints promise a number for the mean of a Tensor, hence operators give Any
     np.tanh(F.relu(w)).backward(np.ones(3))
     assert_type(ta.ops.matmul, Op)
 

@@ -13,20 +13,21 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import engine, errors
-from .autograd import enable_grad, grad, no_grad
-from .engine import op
+from . import engine
+from .engine import autograd, op
+from .engine.autograd import enable_grad, grad, no_grad
+from .messages import errors
 from .random import manual_seed, rand, randn
 from .tensor import Tensor, get_default_dtype, set_default_dtype
 
 if TYPE_CHECKING:
     from . import check, functional, nn, ops, optim, viz
     from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
-    from .checkpoints import load_checkpoint, save_checkpoint
+    from .fast.threads import get_num_threads, reuse_memory, set_num_threads
     from .files import load, save
+    from .files.checkpoints import load_checkpoint, save_checkpoint
+    from .nn.scopes import record_attention
     from .nn.stateless import functional_call
-    from .record import record_attention
-    from .threads import get_num_threads, reuse_memory, set_num_threads
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
     from .viz import backward_steps
 
@@ -37,31 +38,71 @@ _HOMES = {
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
     "nn.stateless": ("functional_call",),
-    "checkpoints": ("load_checkpoint", "save_checkpoint"),
-    "record": ("record_attention",),
-    "threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
+    "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
+    "nn.scopes": ("record_attention",),
+    "fast.threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
     "viz": ("backward_steps",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("check", "functional", "nn", "optim", "viz")
 
-__all__ = ["Tensor", "backward_steps", "check", "checkpoint", "compare_with_torch", "detect_anomaly", "enable_grad", "engine", "functional",
-           "functional_call", "get_default_dtype", "get_num_threads", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp", "jacobian",
-           "jvp", "load", "load_checkpoint", "manual_seed", "nn", "no_grad", "op", "optim", "rand", "randn", "record_attention",
-           "reuse_memory", "save", "save_checkpoint", "set_default_dtype", "set_num_threads", "value_and_grad", "viz", "vjp"]
+__all__ = [
+    "Tensor",
+    "backward_steps",
+    "check",
+    "checkpoint",
+    "compare_with_torch",
+    "detect_anomaly",
+    "enable_grad",
+    "engine",
+    "functional",
+    "functional_call",
+    "get_default_dtype",
+    "get_num_threads",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
+    "load",
+    "load_checkpoint",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "op",
+    "optim",
+    "rand",
+    "randn",
+    "record_attention",
+    "reuse_memory",
+    "save",
+    "save_checkpoint",
+    "set_default_dtype",
+    "set_num_threads",
+    "value_and_grad",
+    "viz",
+    "vjp",
+]
 
 
 class _NoFunction(ModuleType):
     """`ta.tensor([1, 2])`, as PyTorch has it, finds a module here."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("ta.tensor is a module of this package. Write ta.Tensor(data, requires_grad=True).")
+        raise TypeError(
+            "ta.tensor is a module of this package. Write ta.Tensor(data, requires_grad=True)."
+        )
 
 
-sys.modules[Tensor.__module__].__class__ = _NoFunction
+sys.modules[f"{__name__}.tensor"].__class__ = _NoFunction
 
 
-if not TYPE_CHECKING:                                # a checker of types has the names above, and would take a misspelt one for one of them
+if (
+    not TYPE_CHECKING
+):  # a checker of types has the names above, and would take a misspelt one for one of them
+
     def __getattr__(name: str) -> Any:
         """A name on top of the engine, loaded when it is first asked for."""
         if name in _MODULES:

@@ -34,13 +34,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .calls import own_names
-from .convert import floating_dtype
-from .errors import missing_from
+from .messages.errors import missing_from
+from .messages.signatures import own_names
 from .tensor import Tensor, get_default_dtype
+from .tensor.convert import floating_dtype
 
 __all__ = [
-    "Generator", "default_generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "randperm",
+    "Generator",
+    "default_generator",
+    "get_rng_state",
+    "manual_seed",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
     "set_rng_state",
 ]
 
@@ -71,7 +78,9 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream anew. Only the low 32 bits of `seed` matter, as in PyTorch. Raises TypeError."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise TypeError(f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}")
+            raise TypeError(
+                f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}"
+            )
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
         with self._lock:
             self._bits.state = legacy
@@ -90,15 +99,27 @@ class Generator:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go back to a state that `get_state` returned. Raises ValueError for anything else."""
-        missing = {"key", "position", "spare_normal"} - set(state if isinstance(state, Mapping) else ())
+        missing = {"key", "position", "spare_normal"} - set(
+            state if isinstance(state, Mapping) else ()
+        )
         if missing:
-            raise ValueError(f"not a generator state: {sorted(missing)} missing; pass what get_state() returned")
+            raise ValueError(
+                f"not a generator state: {sorted(missing)} missing; pass what get_state() returned"
+            )
         try:
-            key, position, spare = np.asarray(state["key"], dtype=np.uint32), int(state["position"]), float(state["spare_normal"])
+            key, position, spare = (
+                np.asarray(state["key"], dtype=np.uint32),
+                int(state["position"]),
+                float(state["spare_normal"]),
+            )
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"not a generator state: {error}; pass what get_state() returned") from error
+            raise ValueError(
+                f"not a generator state: {error}; pass what get_state() returned"
+            ) from error
         if key.shape != (624,) or not 0 <= position <= 624:
-            raise ValueError(f"not a generator state: key {key.shape} must be (624,), position {position} in 0..624")
+            raise ValueError(
+                f"not a generator state: key {key.shape} must be (624,), position {position} in 0..624"
+            )
         with self._lock:
             self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
             self._spare_normal = None if math.isnan(spare) else spare
@@ -115,8 +136,10 @@ class Generator:
 
     def _words(self, count: int) -> NDArray[np.uint32]:
         if count < 1000:
-            return self._bits.random_raw(count).astype(np.uint32)                  # the same words, begun sooner
-        return self._drawing.integers(2**32, size=count, dtype=np.uint32)          # of all 32 bits, so each takes one word
+            return self._bits.random_raw(count).astype(np.uint32)  # the same words, begun sooner
+        return self._drawing.integers(
+            2**32, size=count, dtype=np.uint32
+        )  # of all 32 bits, so each takes one word
 
     def _double_words(self, count: int) -> NDArray[np.uint64]:
         words = self._words(2 * count)
@@ -131,7 +154,9 @@ class Generator:
 
     # ---- distributions, on arrays ---------------------------------------------------------------------------------
 
-    def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    def uniform(
+        self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`. Shape `shape`, floating `dtype`."""
         dtype = _floating(dtype)
         if not low <= high:
@@ -144,7 +169,9 @@ class Generator:
         u[u == dtype.type(high)] = low  # rounding may reach the open end
         return u.reshape(shape)
 
-    def normal(self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    def normal(
+        self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         """mean + std n with n from the standard normal distribution, as `torch.Tensor.normal_`."""
         dtype = _floating(dtype)
         if not std >= 0:
@@ -176,24 +203,32 @@ class Generator:
         """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`. For dropout, p is the chance to keep."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
-        high, low = divmod(math.ceil(p * 2.0**53), 2**32)          # k / 2^53 < p, without leaving the integers
+        high, low = divmod(
+            math.ceil(p * 2.0**53), 2**32
+        )  # k / 2^53 < p, without leaving the integers
         with self._lock:
             words = self._words(2 * _size(shape))
-        first = words[0::2] & np.uint32(2**21 - 1)                 # the 53 bits of k: 21 of one word and all 32 of the next
+        first = words[0::2] & np.uint32(
+            2**21 - 1
+        )  # the 53 bits of k: 21 of one word and all 32 of the next
         keep = first < np.uint32(high)
         tie = first == np.uint32(high)
-        if tie.any():                                              # seldom is the second one needed
+        if tie.any():  # seldom is the second one needed
             keep[tie] = words[1::2][tie] < low
         return keep.reshape(shape)
 
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Integers with low <= i < high, as `torch.randint`. int64."""
-        if not -2**63 <= low < high <= 2**63:
-            raise ValueError(f"randint needs low < high, within int64, got low={low} and high={high}")
+        if not -(2**63) <= low < high <= 2**63:
+            raise ValueError(
+                f"randint needs low < high, within int64, got low={low} and high={high}"
+            )
         spread = int(high) - int(low)
         with self._lock:
-            words = self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
-        if spread < 2**64:                                         # else every word is one of the numbers
+            words = (
+                self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
+            )
+        if spread < 2**64:  # else every word is one of the numbers
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
@@ -238,7 +273,7 @@ _of_the_thread = threading.local()
 def _fork() -> None:
     """Wait until no other thread draws: a child would find the stream half renewed, and locks that nobody there will release."""
     _of_the_thread.forking = default_generator()
-    _of_the_thread.forking._lock.acquire()           # NumPy's own lock is taken under this one only
+    _of_the_thread.forking._lock.acquire()  # NumPy's own lock is taken under this one only
 
 
 def _forked() -> None:
@@ -289,7 +324,9 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
         shape = tuple(shape[0])
     for n in shape:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
-            raise TypeError(f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))")
+            raise TypeError(
+                f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
+            )
     return tuple(int(n) for n in shape)
 
 
@@ -300,7 +337,9 @@ def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fals
     Raises TypeError for a shape that is not made of integers >= 0, and for a dtype that is not floating.
     """
     dtype = get_default_dtype() if dtype is None else dtype
-    return Tensor(default_generator().uniform(_shape(shape), dtype=dtype), requires_grad=requires_grad)
+    return Tensor(
+        default_generator().uniform(_shape(shape), dtype=dtype), requires_grad=requires_grad
+    )
 
 
 @own_names
@@ -310,7 +349,9 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
     Raises TypeError as `rand` does.
     """
     dtype = get_default_dtype() if dtype is None else dtype
-    return Tensor(default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad)
+    return Tensor(
+        default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad
+    )
 
 
 @own_names
@@ -319,16 +360,20 @@ def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
 
     Raises TypeError for a size that is no tuple of integers >= 0 and for bounds that are not whole, ValueError unless low < high.
     """
-    if size is None:                                 # randint(10, (2, 3))
+    if size is None:  # randint(10, (2, 3))
         low, high, size = 0, low, None if high is ... else high
-    elif low is ... or high is ...:                  # randint(10, size=(2, 3)), or high=10
+    elif low is ... or high is ...:  # randint(10, size=(2, 3)), or high=10
         low, high = 0, low if high is ... else high
     if not isinstance(size, (tuple, list)):
-        raise TypeError(f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))")
+        raise TypeError(
+            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))"
+        )
     try:
         low, high = index(low), index(high)
     except TypeError:
-        raise TypeError(f"randint takes whole numbers as low and high, got {low!r} and {high!r}") from None
+        raise TypeError(
+            f"randint takes whole numbers as low and high, got {low!r} and {high!r}"
+        ) from None
     return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
 
 
@@ -338,10 +383,13 @@ def randperm(n: int) -> Tensor:
     try:
         count = index(n)
     except TypeError:
-        raise TypeError(f"randperm takes a whole number, got {n!r}; write randperm(len(x))") from None
+        raise TypeError(
+            f"randperm takes a whole number, got {n!r}; write randperm(len(x))"
+        ) from None
     return Tensor(default_generator().permutation(count))
 
 
-if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+
     def __getattr__(name: str) -> Any:
         raise missing_from("tinygrad_attn.random", name, globals())

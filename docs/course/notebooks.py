@@ -24,16 +24,23 @@ try:
     from nbclient.exceptions import CellExecutionError, DeadKernelError
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 except ImportError as error:
-    sys.exit(f"{error}: make notebooks installs what is needed, and so does pip install 'tinygrad_attn[docs]'.")
+    sys.exit(
+        f"{error}: make notebooks installs what is needed, and so does pip install 'tinygrad_attn[docs]'."
+    )
 
 from tinygrad_attn.viz.render import write
 
 COURSE = Path(__file__).resolve().parent
 OUT = COURSE.parent / "_build" / "notebooks"
-BLOCK = re.compile(r"(?:^<!-- *(?P<note>skip|raises): .*?-->\n+)?"
-                   r"^(?P<ticks>`{3,})(?P<language>[^`\n]*)\n(?P<code>(?:.*\n)*?)(?P=ticks) *$", re.M)
+BLOCK = re.compile(
+    r"(?:^<!-- *(?P<note>skip|raises): .*?-->\n+)?"
+    r"^(?P<ticks>`{3,})(?P<language>[^`\n]*)\n(?P<code>(?:.*\n)*?)(?P=ticks) *$",
+    re.M,
+)
 MARKING = re.compile(r"python (-m tinygrad_attn exercise \w+)\n")
-LINK = re.compile(r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)(?P<rest>[^)]*)\)", re.S)      # f[i](x) in code is none
+LINK = re.compile(
+    r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)(?P<rest>[^)]*)\)", re.S
+)  # f[i](x) in code is none
 DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,})\{[\w:-]+\}|(?<![^\s(])\{[a-z][\w:-]*\}`", re.M)
 
 
@@ -47,7 +54,9 @@ def notebook(chapter: Path, out: Path = OUT) -> Any:
     text = chapter.read_text("utf-8")
     if found := DIRECTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
-        raise ValueError(f"{chapter.name}, line {line}: a notebook does not know {found[0].strip()!r}; write it in plain Markdown.")
+        raise ValueError(
+            f"{chapter.name}, line {line}: a notebook does not know {found[0].strip()!r}; write it in plain Markdown."
+        )
     cells, here = [], 0
 
     def words(end: int) -> None:
@@ -56,38 +65,56 @@ def notebook(chapter: Path, out: Path = OUT) -> Any:
 
     for block in BLOCK.finditer(text):
         code, marking = block["code"], MARKING.fullmatch(block["code"])
-        if marking:                                  # in the notebook's own Python, which need not be the one called python
+        if marking:  # in the notebook's own Python, which need not be the one called python
             code = f"import sys\n!{{sys.executable}} {marking[1]}\n"
         elif block["language"] != "python" or block["note"] == "skip":
             continue
         words(block.start())
         here = block.end()
-        tags = {"tags": ["raises-exception"]} if block["note"] == "raises" else {"tags": ["exercise"]} if marking else {}
+        tags = (
+            {"tags": ["raises-exception"]}
+            if block["note"] == "raises"
+            else {"tags": ["exercise"]}
+            if marking
+            else {}
+        )
         cells.append(new_code_cell(code.rstrip("\n"), metadata=tags))
     words(len(text))
-    for number, cell in enumerate(cells):            # the same chapter is the same file
+    for number, cell in enumerate(cells):  # the same chapter is the same file
         cell.id = f"cell-{number}"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    return new_notebook(
+        cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+    )
 
 
 def links(text: str, chapter: Path, out: Path) -> str:
     """The text with links that lead somewhere from `out`: a chapter to its notebook, a picture to its copy, a page to its source."""
+
     def moved(link: re.Match[str]) -> str:
         if link["code"]:
             return link[0]
         target, rest = (chapter.parent / link["path"]).resolve(), link["rest"]
         if target in chapters():
-            return f"]({target.stem}.ipynb)"         # its headings have other names there
-        new = f"images/{target.name}" if is_picture(target) else Path(os.path.relpath(target, out)).as_posix()
+            return f"]({target.stem}.ipynb)"  # its headings have other names there
+        new = (
+            f"images/{target.name}"
+            if is_picture(target)
+            else Path(os.path.relpath(target, out)).as_posix()
+        )
         return f"]({new}{rest})"
+
     return LINK.sub(moved, text)
 
 
 def pictures(chapter: Path) -> list[Path]:
     """The pictures that a chapter shows."""
     links = LINK.finditer(chapter.read_text("utf-8"))
-    return [target for link in links if link["path"] and is_picture(target := (chapter.parent / link["path"]).resolve())]
+    return [
+        target
+        for link in links
+        if link["path"] and is_picture(target := (chapter.parent / link["path"]).resolve())
+    ]
 
 
 def is_picture(path: Path) -> bool:
@@ -104,16 +131,24 @@ def save(made: Any, chapter: Path, out: Path) -> None:
 
 def run(made: Any, folder: Path) -> str:
     """Run the cells, which keep their outputs; what went wrong, or nothing."""
-    client = NotebookClient(made, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
-                            record_timing=False, extra_arguments=["--log-level=CRITICAL"])
+    client = NotebookClient(
+        made,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        record_timing=False,
+        extra_arguments=["--log-level=CRITICAL"],
+    )
     with client.setup_kernel():
         for number, cell in enumerate(made.cells):
             try:
                 client.execute_cell(cell, number)
             except (CellExecutionError, DeadKernelError, TimeoutError) as error:
                 first = "\n".join(cell.source.splitlines()[:3])
-                return f"cell {number + 1}, which begins\n{first}\n{getattr(error, 'ename', type(error).__name__)}: " \
-                       f"{getattr(error, 'evalue', error)}"
+                return (
+                    f"cell {number + 1}, which begins\n{first}\n{getattr(error, 'ename', type(error).__name__)}: "
+                    f"{getattr(error, 'evalue', error)}"
+                )
     return ""
 
 
@@ -122,6 +157,7 @@ def shown(paths: Sequence[Path]) -> Iterable[Path]:
     if sys.stderr is not None and sys.stderr.isatty():
         try:
             from tqdm import tqdm
+
             yield from tqdm(paths, unit="chapter", dynamic_ncols=True, leave=False)
             return
         except ImportError:
@@ -132,14 +168,35 @@ def shown(paths: Sequence[Path]) -> Iterable[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="notebooks.py", description="Makes a notebook of each chapter.")
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only chapters whose names contain one of these (default: all)")
-    parser.add_argument("--run", action="store_true", help="run them, so that their outputs are inside")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where they go (default docs/_build/notebooks)")
+    parser = argparse.ArgumentParser(
+        prog="notebooks.py", description="Makes a notebook of each chapter."
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="only chapters whose names contain one of these (default: all)",
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="run them, so that their outputs are inside"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=OUT,
+        metavar="DIR",
+        help="where they go (default docs/_build/notebooks)",
+    )
     arguments = parser.parse_args(argv)
-    chosen = [chapter for chapter in chapters() if any(word in chapter.stem for word in arguments.words or [""])]
+    chosen = [
+        chapter
+        for chapter in chapters()
+        if any(word in chapter.stem for word in arguments.words or [""])
+    ]
     if not chosen:
-        parser.error(f"no chapter has such a name; there are {', '.join(chapter.stem for chapter in chapters())}.")
+        parser.error(
+            f"no chapter has such a name; there are {', '.join(chapter.stem for chapter in chapters())}."
+        )
     out, failed = arguments.out.resolve(), []
     try:
         for chapter in shown(chosen):
@@ -152,13 +209,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nStopped. What is in {out} is whole.", file=sys.stderr)
         return 130
-    print(f"{len(chosen)} notebook{'s' * (len(chosen) > 1)} in {out}" + (f"; a cell failed in {', '.join(failed)}" if failed else ""))
+    print(
+        f"{len(chosen)} notebook{'s' * (len(chosen) > 1)} in {out}"
+        + (f"; a cell failed in {', '.join(failed)}" if failed else "")
+    )
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (ValueError, OSError) as error:           # their texts say everything
+    except (ValueError, OSError) as error:  # their texts say everything
         print(f"notebooks.py: {error}", file=sys.stderr)
         sys.exit(2)

@@ -11,11 +11,16 @@ from matplotlib import pyplot as plt
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
-from tinygrad_attn.demo import digits
+from tinygrad_attn.cli.demo import digits
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"            # Okabe and Ito
-matplotlib.rcParams |= {"svg.hashsalt": "course", "axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito
+matplotlib.rcParams |= {
+    "svg.hashsalt": "course",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 10,
+}
 
 
 def save(figure: plt.Figure, name: str) -> None:
@@ -27,12 +32,19 @@ def save(figure: plt.Figure, name: str) -> None:
 def v_curve() -> None:
     """Chapter 0: the error of a measured slope against eps, for sin at 1."""
     figure, ax = plt.subplots(figsize=(6, 3.4))
-    for dtype, two_sided, colour, marker in ((np.float64, True, BLUE, "o"), (np.float64, False, GREEN, "^"),
-                                             (np.float32, True, ORANGE, "s")):
+    for dtype, two_sided, colour, marker in (
+        (np.float64, True, BLUE, "o"),
+        (np.float64, False, GREEN, "^"),
+        (np.float32, True, ORANGE, "s"),
+    ):
         eps = np.logspace(-12 if dtype is np.float64 else -7, -0.5, 40)
         x = dtype(1)
         h = eps.astype(dtype)
-        slope = (np.sin(x + h) - np.sin(x - h)) / (2 * h) if two_sided else (np.sin(x + h) - np.sin(x)) / h
+        slope = (
+            (np.sin(x + h) - np.sin(x - h)) / (2 * h)
+            if two_sided
+            else (np.sin(x + h) - np.sin(x)) / h
+        )
         error = np.maximum(np.abs(slope.astype(np.float64) - np.cos(1.0)), 1e-14)
         name = f"{np.dtype(dtype)}, {'both sides' if two_sided else 'one side'}"
         ax.loglog(eps, error, marker=marker, markersize=3.5, linewidth=1, color=colour, label=name)
@@ -56,16 +68,28 @@ def diamond() -> None:
 
 def complex_step() -> None:
     """Chapter 3b: the error against the step, for e^x sin(x) at 1, of central differences, the complex step and a dual number."""
-    Dual = runpy.run_path(str(Path(__file__).resolve().parent / "exercises" / "solutions" / "dual.py"))["Dual"]
+    Dual = runpy.run_path(
+        str(Path(__file__).resolve().parent / "exercises" / "solutions" / "dual.py")
+    )["Dual"]
     f: Any = lambda x: np.exp(x) * np.sin(x)
     slope = np.e * (np.sin(1) + np.cos(1))
     h = np.logspace(-14, -0.5, 55)
     figure, ax = plt.subplots(figsize=(6, 3.4))
-    error = lambda found: np.maximum(np.abs(found - slope), 1e-16)          # 0 has no logarithm
-    for name, found, colour, marker, size in (("central difference", (f(1 + h) - f(1 - h)) / (2 * h), BLUE, "o", 6),    # it shows below
-                                              ("complex step", f(1 + 1j * h).imag / h, ORANGE, "s", 3)):
-        ax.loglog(h, error(found), marker=marker, markersize=size, linewidth=1, color=colour, label=name)
-    ax.axhline(error(f(Dual(1.0, 1.0)).tangent), color=GREEN, linestyle="--", linewidth=1.5, label="dual number, without a step")
+    error = lambda found: np.maximum(np.abs(found - slope), 1e-16)  # 0 has no logarithm
+    for name, found, colour, marker, size in (
+        ("central difference", (f(1 + h) - f(1 - h)) / (2 * h), BLUE, "o", 6),  # it shows below
+        ("complex step", f(1 + 1j * h).imag / h, ORANGE, "s", 3),
+    ):
+        ax.loglog(
+            h, error(found), marker=marker, markersize=size, linewidth=1, color=colour, label=name
+        )
+    ax.axhline(
+        error(f(Dual(1.0, 1.0)).tangent),
+        color=GREEN,
+        linestyle="--",
+        linewidth=1.5,
+        label="dual number, without a step",
+    )
     ax.set(xlabel="h", ylabel=r"error of the slope of $e^x\,\sin\,x$ at 1")
     ax.legend(frameon=False, fontsize=9, loc="upper center")
     save(figure, "complex-step")
@@ -79,7 +103,14 @@ def softmax_jacobian() -> None:
     image = ax.imshow(jacobian, cmap="PuOr", vmin=-0.4, vmax=0.4)
     for i, j in np.ndindex(4, 4):
         ax.text(j, i, f"{jacobian[i, j]:.2f}", ha="center", va="center", fontsize=9)
-    ax.set(xticks=range(4), yticks=range(4), xticklabels=x, yticklabels=F.softmax(x).round(2), xlabel="score", ylabel="probability")
+    ax.set(
+        xticks=range(4),
+        yticks=range(4),
+        xticklabels=x,
+        yticklabels=F.softmax(x).round(2),
+        xlabel="score",
+        ylabel="probability",
+    )
     figure.colorbar(image, ax=ax, shrink=0.8)
     save(figure, "softmax")
 
@@ -88,17 +119,29 @@ def spiral() -> None:
     """The project after chapter 7: what the network of its page says of every point, after more and more steps."""
     page: dict[str, Any] = {"np": np}
     text = (Path(__file__).resolve().parent / "07b-your-own-engine.md").read_text("utf-8")
-    for block in text.split("```python\n")[2:4]:                     # its second and third: the data, and a fresh network
+    for block in text.split("```python\n")[
+        2:4
+    ]:  # its second and third: the data, and a fresh network
         exec(block.split("```")[0], page)
-    x, answers, onehot, parameters = (page[name] for name in ("x", "answers", "onehot", "parameters"))
-    plane = np.stack(np.meshgrid(np.linspace(-1.15, 1.15, 80), np.linspace(-1.15, 1.15, 80)), axis=-1).reshape(-1, 2)
+    x, answers, onehot, parameters = (
+        page[name] for name in ("x", "answers", "onehot", "parameters")
+    )
+    plane = np.stack(
+        np.meshgrid(np.linspace(-1.15, 1.15, 80), np.linspace(-1.15, 1.15, 80)), axis=-1
+    ).reshape(-1, 2)
     figure, axes = plt.subplots(1, 3, figsize=(8, 2.8), sharey=True)
     done = 0
     for ax, steps in zip(axes, (0, 30, 300)):
         page["train"](x, onehot, parameters, steps - done, lr=1.0)
         done = steps
         said = page["network"](plane, *parameters).data.argmax(axis=1).reshape(80, 80)
-        ax.contourf(said, levels=[-0.5, 0.5, 1.5, 2.5], colors=(BLUE, ORANGE, GREEN), alpha=0.25, extent=(-1.15, 1.15, -1.15, 1.15))
+        ax.contourf(
+            said,
+            levels=[-0.5, 0.5, 1.5, 2.5],
+            colors=(BLUE, ORANGE, GREEN),
+            alpha=0.25,
+            extent=(-1.15, 1.15, -1.15, 1.15),
+        )
         for arm, (colour, marker) in enumerate(((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))):
             ax.plot(*x[answers == arm][::3].T, marker, color=colour, markersize=2)
         ax.set(title=f"{steps} steps" if steps else "fresh", xticks=[], yticks=[], aspect="equal")
@@ -110,18 +153,29 @@ def optimizers() -> None:
     """Chapter 8: gradient descent, with momentum, and Adam, in a narrow valley."""
     figure, ax = plt.subplots(figsize=(6, 3.2))
     u, v = np.meshgrid(np.linspace(-4.5, 1.5, 200), np.linspace(-1.8, 2.2, 200))
-    ax.contour(u, v, 0.1 * u ** 2 + 2 * v ** 2, levels=np.geomspace(0.02, 12, 10), colors="lightgrey", linewidths=0.8)
-    for name, make, colour, marker in (("SGD", lambda p: optim.SGD(p, lr=0.4), BLUE, "o"),
-                                       ("with momentum", lambda p: optim.SGD(p, lr=0.1, momentum=0.8), ORANGE, "s"),
-                                       ("Adam", lambda p: optim.Adam(p, lr=0.4), GREEN, "^")):
+    ax.contour(
+        u,
+        v,
+        0.1 * u**2 + 2 * v**2,
+        levels=np.geomspace(0.02, 12, 10),
+        colors="lightgrey",
+        linewidths=0.8,
+    )
+    for name, make, colour, marker in (
+        ("SGD", lambda p: optim.SGD(p, lr=0.4), BLUE, "o"),
+        ("with momentum", lambda p: optim.SGD(p, lr=0.1, momentum=0.8), ORANGE, "s"),
+        ("Adam", lambda p: optim.Adam(p, lr=0.4), GREEN, "^"),
+    ):
         p = nn.Parameter(np.array([-4.0, 1.5]))
         optimizer, path = make([p]), [p.numpy().copy()]
         for _ in range(30):
             optimizer.zero_grad()
-            np.sum(p ** 2 * np.array([0.1, 2.0])).backward()
+            np.sum(p**2 * np.array([0.1, 2.0])).backward()
             optimizer.step()
             path.append(p.numpy().copy())
-        ax.plot(*np.array(path).T, marker=marker, markersize=3.5, linewidth=1, color=colour, label=name)
+        ax.plot(
+            *np.array(path).T, marker=marker, markersize=3.5, linewidth=1, color=colour, label=name
+        )
     ax.plot(0, 0, "+", color="black", markersize=12)
     ax.legend(frameon=False, loc="upper right")
     save(figure, "optimizers")
@@ -159,14 +213,16 @@ def learning() -> None:
     """Chapter 13: the loss of each batch, and what comes of it on unseen images, for the chapter's own model and loop."""
     chapter: dict[str, Any] = {}
     text = (Path(__file__).resolve().parent / "13-training-digits.md").read_text("utf-8")
-    exec(text.split("```python\n")[1].split("```")[0], chapter)       # its first block: the data and a fresh model, seed 0
+    exec(
+        text.split("```python\n")[1].split("```")[0], chapter
+    )  # its first block: the data and a fresh model, seed 0
     split, model = chapter["split"], chapter["model"]
     x, y = digits.patches(split.train_images), split.train_labels
     optimizer = optim.AdamW(model.parameters(), lr=5e-3)
     rng = np.random.default_rng(0)
     losses, right = [], []
     for _ in range(8):
-        for batch in np.split(rng.permutation(len(y))[:22 * 64], 22):
+        for batch in np.split(rng.permutation(len(y))[: 22 * 64], 22):
             loss = F.cross_entropy(model(x[batch]), y[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -188,25 +244,60 @@ def learning() -> None:
 
 def rotary() -> None:
     """Chapter 18: the pairs of a query, turned; and the score against the distance, with positions added and with rotated pairs."""
-    turn = runpy.run_path(str(Path(__file__).resolve().parent / "exercises" / "solutions" / "rotary.py"))["turn"]
+    turn = runpy.run_path(
+        str(Path(__file__).resolve().parent / "exercises" / "solutions" / "rotary.py")
+    )["turn"]
     figure, (plane, added, rotated) = plt.subplots(1, 3, figsize=(9, 3), width_ratios=[1.05, 1, 1])
     hands = turn(np.tile([1.0, 0.2, 0.6, -0.2] + [0.0] * 12, (9, 1)), positions=np.arange(9))
     for first, colour in ((0, BLUE), (2, ORANGE)):
-        tips = hands[:, first:first + 2]
+        tips = hands[:, first : first + 2]
         for position, tip in enumerate(tips):
             plane.plot(*zip((0, 0), tip), color=colour, linewidth=1, alpha=0.35)
-            plane.annotate(str(position), tip * (1 + 0.13 / np.hypot(*tip)), ha="center", va="center", fontsize=8, color=colour)
-        plane.plot(*tips.T, "o", color=colour, markersize=3.5, label=f"numbers {first}, {first + 1}")
-    plane.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), xticks=[], yticks=[], title="positions 0 to 8")
+            plane.annotate(
+                str(position),
+                tip * (1 + 0.13 / np.hypot(*tip)),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=colour,
+            )
+        plane.plot(
+            *tips.T, "o", color=colour, markersize=3.5, label=f"numbers {first}, {first + 1}"
+        )
+    plane.set(
+        aspect="equal",
+        xlim=(-1.3, 1.3),
+        ylim=(-1.3, 1.3),
+        xticks=[],
+        yticks=[],
+        title="positions 0 to 8",
+    )
     for spine in plane.spines.values():
         spine.set_visible(False)
-    plane.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 0.0), handletextpad=0.1, columnspacing=1)
+    plane.legend(
+        frameon=False,
+        fontsize=8,
+        ncols=2,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        handletextpad=0.1,
+        columnspacing=1,
+    )
     rng = np.random.default_rng(5)
     q, k = rng.standard_normal((2, 32))
     distance, table = np.arange(33), F.sinusoidal_positions(80, 32, np.float64).numpy()
-    for start, colour, width in ((0, BLUE, 9), (20, ORANGE, 5), (40, GREEN, 1.5)):            # of widths that show what lies below
+    for start, colour, width in (
+        (0, BLUE, 9),
+        (20, ORANGE, 5),
+        (40, GREEN, 1.5),
+    ):  # of widths that show what lies below
         here, there = np.array([start]), start + distance
-        added.plot(distance, (q + table[start]) @ (k + table[there]).T, color=colour, label=f"query at {start}")
+        added.plot(
+            distance,
+            (q + table[start]) @ (k + table[there]).T,
+            color=colour,
+            label=f"query at {start}",
+        )
         scores = turn(q[None], positions=here) @ turn(np.tile(k, (33, 1)), positions=there).T
         rotated.plot(distance, scores[0], color=colour, linewidth=width)
     added.set(xlabel="distance of the key", ylabel="score", title="positions added")
@@ -228,17 +319,50 @@ def memory() -> None:
         start = size * n
         for row in range(start, size * count):
             seen = min(size, row - start + 1)
-            square.add_patch(plt.Rectangle((start, row), size, 1, facecolor="none", edgecolor="lightgrey", linewidth=0.5))
-            square.add_patch(plt.Rectangle((start, row), seen, 1, facecolor=BLUE, alpha=0.3 + 0.4 * (n % 2), linewidth=0))
-        square.text(start + size / 2, size * count + 0.4, str(n + 1), ha="center", va="top", fontsize=9)
+            square.add_patch(
+                plt.Rectangle(
+                    (start, row), size, 1, facecolor="none", edgecolor="lightgrey", linewidth=0.5
+                )
+            )
+            square.add_patch(
+                plt.Rectangle(
+                    (start, row), seen, 1, facecolor=BLUE, alpha=0.3 + 0.4 * (n % 2), linewidth=0
+                )
+            )
+        square.text(
+            start + size / 2, size * count + 0.4, str(n + 1), ha="center", va="top", fontsize=9
+        )
     square.text(size * count * 0.72, size * 1.4, "left out", ha="center", color="grey")
-    square.set(xlim=(0, size * count), ylim=(size * count, 0), xticks=[], yticks=[], aspect="equal", ylabel="queries")
+    square.set(
+        xlim=(0, size * count),
+        ylim=(size * count, 0),
+        xticks=[],
+        yticks=[],
+        aspect="equal",
+        ylabel="queries",
+    )
     square.set_xlabel("blocks of keys", labelpad=14)
     lengths = chapter["lengths"]
-    for name, label, colour, marker in (("naive", "chapter 9", ORANGE, "s"), ("ours", "the package", GREEN, "^"),
-                                        ("blocks", "blocks of 128 keys", BLUE, "o")):
-        ax.loglog(lengths, [float(f"{megabytes:.2g}") for megabytes in chapter[name]], marker=marker, color=colour, label=label)
-    ax.set(xlabel="tokens", ylabel="MB at the peak", xticks=lengths, xticklabels=lengths, yticks=[1, 10, 100], yticklabels=[1, 10, 100])
+    for name, label, colour, marker in (
+        ("naive", "chapter 9", ORANGE, "s"),
+        ("ours", "the package", GREEN, "^"),
+        ("blocks", "blocks of 128 keys", BLUE, "o"),
+    ):
+        ax.loglog(
+            lengths,
+            [float(f"{megabytes:.2g}") for megabytes in chapter[name]],
+            marker=marker,
+            color=colour,
+            label=label,
+        )
+    ax.set(
+        xlabel="tokens",
+        ylabel="MB at the peak",
+        xticks=lengths,
+        xticklabels=lengths,
+        yticks=[1, 10, 100],
+        yticklabels=[1, 10, 100],
+    )
     ax.minorticks_off()
     ax.legend(frameon=False)
     figure.tight_layout()

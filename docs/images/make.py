@@ -8,7 +8,7 @@ import numpy as np
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
-from tinygrad_attn.demo import digits, report, training
+from tinygrad_attn.cli.demo import digits, report, training
 
 HERE = Path(__file__).resolve().parent
 
@@ -16,7 +16,9 @@ HERE = Path(__file__).resolve().parent
 def digits_attention() -> None:
     """Where the trained digit classifier looks: seed 0 of `make demo`."""
     with tempfile.TemporaryDirectory() as folder:
-        run = training.train(training.Settings(), digits.load_split(0), Path(folder) / "c.safetensors")
+        run = training.train(
+            training.Settings(), digits.load_split(0), Path(folder) / "c.safetensors"
+        )
     report.attention_figure(run, (3, 5, 8)).savefig(HERE / "digits-attention.png", dpi=110)
 
 
@@ -46,7 +48,9 @@ def reversing() -> None:
     question = np.array([[3, 1, 4, 1, 5, 9]])
     with ta.record_attention() as seen:
         answer = model(question).argmax(axis=1)
-    axes = ta.viz.attention(seen["layer.self_attn"][0][0, 0], [str(n) for n in answer[0]], [str(n) for n in question[0]])
+    axes = ta.viz.attention(
+        seen["layer.self_attn"][0][0, 0], [str(n) for n in answer[0]], [str(n) for n in question[0]]
+    )
     axes.set_xlabel("input")
     axes.set_ylabel("output")
     axes.figure.savefig(HERE / "reverse-attention.png", dpi=110, bbox_inches="tight")

@@ -25,11 +25,23 @@ class Worker:
     """A library's process and the pipe to it."""
 
     def __init__(self, library: str, threads: int) -> None:
-        env = dict(os.environ, **{k: str(threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")},
-                   XLA_FLAGS=f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'} intra_op_parallelism_threads={threads}")
+        env = dict(
+            os.environ,
+            **{
+                k: str(threads)
+                for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+            },
+            XLA_FLAGS=f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'} intra_op_parallelism_threads={threads}",
+        )
         self.library = library
-        self.process = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.worker", library], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.worker", library],
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self.alive = self.ask(None).get("ready", False)
 
     def ask(self, order: dict[str, Any] | None) -> dict[str, Any]:
@@ -52,7 +64,9 @@ def disagreement(mine: Path, reference: Path) -> float:
     with np.load(mine) as a, np.load(reference) as b:
         for k in set(a.files) & set(b.files):
             scale = max(float(np.abs(b[k]).max(initial=0)), 1e-6)
-            worst = max(worst, float(np.quantile(np.abs(a[k].reshape(-1) - b[k].reshape(-1)), 0.99)) / scale)
+            worst = max(
+                worst, float(np.quantile(np.abs(a[k].reshape(-1) - b[k].reshape(-1)), 0.99)) / scale
+            )
         return worst if set(a.files) & set(b.files) else float("inf")
 
 
@@ -68,14 +82,23 @@ def peaks(w: Workload, names: Iterable[str], threads: int) -> dict[str, int]:
 
 def measure(w: Workload, workers: dict[str, Worker], rounds: int, folder: Path) -> dict[str, Any]:
     """Check one workload against PyTorch in every library, then time them in turns."""
-    row: dict[str, Any] = {"name": w.name, "group": w.group, "goal": w.goal, "must": w.must, "tokens": w.tokens, "libraries": {}}
+    row: dict[str, Any] = {
+        "name": w.name,
+        "group": w.group,
+        "goal": w.goal,
+        "must": w.must,
+        "tokens": w.tokens,
+        "libraries": {},
+    }
     present: dict[str, float] = {}
     for name, worker in workers.items():
         answer = worker.ask({"prepare": w.name})
         if "first" not in answer:
             continue
         worker.ask({"save": str(folder / f"{name}.npz")})
-        error = disagreement(folder / f"{name}.npz", folder / "torch.npz") if name != "torch" else 0.0
+        error = (
+            disagreement(folder / f"{name}.npz", folder / "torch.npz") if name != "torch" else 0.0
+        )
         row["libraries"][name] = {"error": error}
         if error < 1e-3:
             present[name] = answer["first"]
@@ -88,11 +111,15 @@ def measure(w: Workload, workers: dict[str, Worker], rounds: int, folder: Path) 
     turns: dict[str, list[float]] = {name: [] for name in present}
     for _ in range(rounds):
         for name in present:
-            time.sleep(0.4)                          # OpenMP threads spin for 0.2 s after a turn and would take cores from the next
+            time.sleep(
+                0.4
+            )  # OpenMP threads spin for 0.2 s after a turn and would take cores from the next
             turns[name].append(workers[name].ask({"time": repeats[name]})["seconds"])
     for name, seconds in turns.items():
         row["libraries"][name]["seconds"] = statistics.median(seconds)
-        row["libraries"][name]["ratio"] = statistics.median(a / b for a, b in zip(turns["ours"], seconds, strict=True))
+        row["libraries"][name]["ratio"] = statistics.median(
+            a / b for a, b in zip(turns["ours"], seconds, strict=True)
+        )
     return row
 
 
@@ -103,11 +130,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="part of a workload's name")
     parser.add_argument("--full", action="store_true", help="also the longest ones")
-    parser.add_argument("--rivals", action="store_true", help="also HIPS autograd, MyGrad, micrograd and JAX where installed")
+    parser.add_argument(
+        "--rivals",
+        action="store_true",
+        help="also HIPS autograd, MyGrad, micrograd and JAX where installed",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     options = parser.parse_args()
     chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
-    result: dict[str, Any] = {"machine": report.machine(), "python": platform.python_version(), "rounds": options.rounds, "threads": {}}
+    result: dict[str, Any] = {
+        "machine": report.machine(),
+        "python": platform.python_version(),
+        "rounds": options.rounds,
+        "threads": {},
+    }
     print(result["machine"], flush=True)
     for threads in options.threads:
         rows = []
@@ -115,12 +151,17 @@ def main() -> int:
         workers = {name: Worker(name, threads) for name in ("torch", "ours", *rivals)}
         workers = {name: worker for name, worker in workers.items() if worker.alive}
         if {"torch", "ours"} - set(workers):
-            print('The benchmark needs torch and this package; see pip install ".[test]".', file=sys.stderr)
+            print(
+                'The benchmark needs torch and this package; see pip install ".[test]".',
+                file=sys.stderr,
+            )
             return 2
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for w in chosen:
-                    allowed = {n: k for n, k in workers.items() if n in ("torch", "ours", *w.rivals)}
+                    allowed = {
+                        n: k for n, k in workers.items() if n in ("torch", "ours", *w.rivals)
+                    }
                     rows.append(measure(w, allowed, options.rounds, Path(folder)))
                     if w.memory and threads == options.threads[0]:
                         for name, peak in peaks(w, rows[-1]["libraries"], threads).items():

@@ -36,7 +36,10 @@ def attention(length: int) -> tuple[float, float]:
     """(seconds, bytes at the highest point) of attention forward and backward, 8 heads of 64: four sequences, with which there is no room
     for weights beside the results from 1,024 tokens on."""
     rng = np.random.default_rng(0)
-    q, k, v = (Tensor(rng.standard_normal((4, 8, length, 64)).astype(np.float32), requires_grad=True) for _ in range(3))
+    q, k, v = (
+        Tensor(rng.standard_normal((4, 8, length, 64)).astype(np.float32), requires_grad=True)
+        for _ in range(3)
+    )
     g = Tensor(np.ones((4, 8, length, 64), np.float32))
 
     def step() -> None:
@@ -94,15 +97,24 @@ def main(path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    for nodes in (10 ** 4, 10 ** 5, 10 ** 6):
+    for nodes in (10**4, 10**5, 10**6):
         forward, backward, size = graph(nodes)
-        print(f"{nodes:,} nodes: {forward * 1e6:.2f} us forward, {backward * 1e6:.2f} us backward, {size:.0f} bytes each")
+        print(
+            f"{nodes:,} nodes: {forward * 1e6:.2f} us forward, {backward * 1e6:.2f} us backward, {size:.0f} bytes each"
+        )
     ta.reuse_memory()
-    lengths, counts, numbers = [256, 512, 1024, 2048, 4096], [10 ** k for k in (2, 3, 4, 5, 6)], [10 ** k for k in (4, 5, 6, 7)]
+    lengths, counts, numbers = (
+        [256, 512, 1024, 2048, 4096],
+        [10**k for k in (2, 3, 4, 5, 6)],
+        [10**k for k in (4, 5, 6, 7)],
+    )
     pairs = [attention(t) for t in lengths]
-    panels = [("attention: time, s", "T", lengths, [p[0] for p in pairs], 2), ("attention: peak memory, MB", "T", lengths,
-              [p[1] / 2 ** 20 for p in pairs], 1), ("forward and backward, s", "nodes", counts, [chain(n) for n in counts], 1),
-              ("AdamW step, s", "parameters", numbers, [adamw(n) for n in numbers], 1)]
+    panels = [
+        ("attention: time, s", "T", lengths, [p[0] for p in pairs], 2),
+        ("attention: peak memory, MB", "T", lengths, [p[1] / 2**20 for p in pairs], 1),
+        ("forward and backward, s", "nodes", counts, [chain(n) for n in counts], 1),
+        ("AdamW step, s", "parameters", numbers, [adamw(n) for n in numbers], 1),
+    ]
     figure, grid = plt.subplots(2, 2, figsize=(7, 6.8))
     for axes, (title, label, x, y, expected) in zip(grid.flat, panels, strict=True):
         slope, height = np.polyfit(np.log(x[-3:]), np.log(y[-3:]), 1)
@@ -112,7 +124,11 @@ def main(path: Path) -> None:
         axes.set_xticks(x, [f"{v:,}" for v in x], fontsize=6)
         axes.minorticks_off()
         axes.set_xlabel(label)
-        print(f"{title}: " + ", ".join(f"{label} {a:,}: {b:.4g}" for a, b in zip(x, y, strict=True)) + f"; slope {slope:.2f}")
+        print(
+            f"{title}: "
+            + ", ".join(f"{label} {a:,}: {b:.4g}" for a, b in zip(x, y, strict=True))
+            + f"; slope {slope:.2f}"
+        )
     figure.tight_layout()
     figure.savefig(path)
 

@@ -15,7 +15,14 @@ import numpy as np
 
 from .workloads import WORKLOADS
 
-MODULES = {"ours": "ours", "torch": "torch_eager", "hips": "hips", "mygrad": "mygrad_", "micrograd": "micrograd_", "jax": "jax_"}
+MODULES = {
+    "ours": "ours",
+    "torch": "torch_eager",
+    "hips": "hips",
+    "mygrad": "mygrad_",
+    "micrograd": "micrograd_",
+    "jax": "jax_",
+}
 
 
 def memory(key: str) -> int:
@@ -56,7 +63,9 @@ def main(library: str) -> None:
                 answer(skipped=f"{library} has no {w.kind}")
                 continue
             step = results = None
-            if w.memory:                             # the matrix library's own buffers come with its first product, not with ours
+            if (
+                w.memory
+            ):  # the matrix library's own buffers come with its first product, not with ours
                 small = dataclasses.replace(w, sizes={**w.sizes, "T": 64})
                 getattr(lib, w.kind)(small.arrays(), **small.sizes)[0]()
             step, results = getattr(lib, w.kind)(w.arrays(), **w.sizes)
@@ -67,12 +76,16 @@ def main(library: str) -> None:
             step()
             answer(first=time.perf_counter() - start, peak=memory("VmHWM") - base)
         elif "save" in order:
-            np.savez(order["save"], **{k.replace("/", "|"): np.asarray(v) for k, v in results().items()})
+            np.savez(
+                order["save"], **{k.replace("/", "|"): np.asarray(v) for k, v in results().items()}
+            )
             answer(saved=True)
         else:
             n = order["time"]
             start = time.perf_counter()
-            while time.perf_counter() - start < 0.05:                # untimed: after a pause threads and clocks have to wake up
+            while (
+                time.perf_counter() - start < 0.05
+            ):  # untimed: after a pause threads and clocks have to wake up
                 step()
             start = time.perf_counter()
             for _ in range(n):

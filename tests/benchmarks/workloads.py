@@ -17,28 +17,39 @@ class Workload:
     kind: str
     sizes: dict[str, Any]
     group: str
-    goal: float | None = None          # ratio to PyTorch eager that issue-level goals name
+    goal: float | None = None  # ratio to PyTorch eager that issue-level goals name
     must: float | None = None
-    full: bool = False                 # long: only with --full
+    full: bool = False  # long: only with --full
     memory: bool = False
-    tokens: int = 0                    # how many a step generates
+    tokens: int = 0  # how many a step generates
     rivals: tuple[str, ...] = field(default=())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The inputs, drawn from a generator of the workload's own."""
         rng = np.random.default_rng(sum(map(ord, self.name)))
-        return {k: a if a.dtype.kind == "i" else a.astype(np.float32) for k, a in INPUTS[self.kind](rng, **self.sizes).items()}
+        return {
+            k: a if a.dtype.kind == "i" else a.astype(np.float32)
+            for k, a in INPUTS[self.kind](rng, **self.sizes).items()
+        }
 
 
 def _layer(rng: np.random.Generator, d: int, ff: int) -> dict[str, np.ndarray]:
     """An encoder layer's parameters by PyTorch's names."""
     w = lambda *s: rng.standard_normal(s) / np.sqrt(s[-1])
-    return {"self_attn.in_proj_weight": w(3 * d, d), "self_attn.in_proj_bias": 0.1 * rng.standard_normal(3 * d),
-            "self_attn.out_proj.weight": w(d, d), "self_attn.out_proj.bias": 0.1 * rng.standard_normal(d),
-            "linear1.weight": w(ff, d), "linear1.bias": 0.1 * rng.standard_normal(ff),
-            "linear2.weight": w(d, ff), "linear2.bias": 0.1 * rng.standard_normal(d),
-            "norm1.weight": 1 + 0.1 * rng.standard_normal(d), "norm1.bias": 0.1 * rng.standard_normal(d),
-            "norm2.weight": 1 + 0.1 * rng.standard_normal(d), "norm2.bias": 0.1 * rng.standard_normal(d)}
+    return {
+        "self_attn.in_proj_weight": w(3 * d, d),
+        "self_attn.in_proj_bias": 0.1 * rng.standard_normal(3 * d),
+        "self_attn.out_proj.weight": w(d, d),
+        "self_attn.out_proj.bias": 0.1 * rng.standard_normal(d),
+        "linear1.weight": w(ff, d),
+        "linear1.bias": 0.1 * rng.standard_normal(ff),
+        "linear2.weight": w(d, ff),
+        "linear2.bias": 0.1 * rng.standard_normal(d),
+        "norm1.weight": 1 + 0.1 * rng.standard_normal(d),
+        "norm1.bias": 0.1 * rng.standard_normal(d),
+        "norm2.weight": 1 + 0.1 * rng.standard_normal(d),
+        "norm2.bias": 0.1 * rng.standard_normal(d),
+    }
 
 
 def _encoder(rng, d, h, ff, B, T):
@@ -47,14 +58,28 @@ def _encoder(rng, d, h, ff, B, T):
 
 def _decoder(rng, d, h, ff, B, T, S):
     layer = _layer(rng, d, ff)
-    cross = {k.replace("self_attn", "multihead_attn"): v for k, v in _layer(rng, d, ff).items() if "self_attn" in k}
-    return {"x": rng.standard_normal((B, T, d)), "memory": rng.standard_normal((B, S, d)), **layer, **cross,
-            "norm3.weight": np.ones(d), "norm3.bias": np.zeros(d)}
+    cross = {
+        k.replace("self_attn", "multihead_attn"): v
+        for k, v in _layer(rng, d, ff).items()
+        if "self_attn" in k
+    }
+    return {
+        "x": rng.standard_normal((B, T, d)),
+        "memory": rng.standard_normal((B, S, d)),
+        **layer,
+        **cross,
+        "norm3.weight": np.ones(d),
+        "norm3.bias": np.zeros(d),
+    }
 
 
 def _generate(rng, d, h, ff, layers, vocabulary, prompt, tokens):
     stack = {f"layers.{i}.{k}": v for i in range(layers) for k, v in _layer(rng, d, ff).items()}
-    return {"table": rng.standard_normal((vocabulary, d)), "y": rng.integers(0, vocabulary, (1, prompt + tokens)), **stack}
+    return {
+        "table": rng.standard_normal((vocabulary, d)),
+        "y": rng.integers(0, vocabulary, (1, prompt + tokens)),
+        **stack,
+    }
 
 
 def _attention(rng, T, B=1, h=8, D=64, causal=False, padding=False):
@@ -66,48 +91,149 @@ def _attention(rng, T, B=1, h=8, D=64, causal=False, padding=False):
 
 def _mlp(rng, batch, width, classes=10):
     w = lambda *s: rng.standard_normal(s) / np.sqrt(s[-1])
-    return {"x": rng.standard_normal((batch, width)), "y": rng.integers(0, classes, batch), "w1": w(width, width), "b1": np.zeros(width),
-            "w2": w(width, width), "b2": np.zeros(width), "w3": w(classes, width), "b3": np.zeros(classes)}
+    return {
+        "x": rng.standard_normal((batch, width)),
+        "y": rng.integers(0, classes, batch),
+        "w1": w(width, width),
+        "b1": np.zeros(width),
+        "w2": w(width, width),
+        "b2": np.zeros(width),
+        "w3": w(classes, width),
+        "b3": np.zeros(classes),
+    }
 
 
 INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    "encoder": _encoder, "decoder": _decoder, "train": _encoder, "attention": _attention, "mlp": _mlp,
+    "encoder": _encoder,
+    "decoder": _decoder,
+    "train": _encoder,
+    "attention": _attention,
+    "mlp": _mlp,
     "generate": _generate,
-    "chain": lambda rng, n, size=8: {"x": rng.random(size), "a": 0.9 + 0.1 * rng.random(size), "b": 0.1 * rng.random(size)},
-    "recurrent": lambda rng, T, B, d: {"x": rng.standard_normal((T, B, d)), "w": rng.standard_normal((d, d)) / np.sqrt(d)},
-    "scalars": lambda rng, inputs=4, hidden=8: {"x": rng.standard_normal(inputs), "w": rng.standard_normal((hidden, inputs)),
-                                                "b": rng.standard_normal(hidden), "v": rng.standard_normal(hidden)},
-    "adamw": lambda rng, d, ff: {k: v for name, p in _layer(rng, d, ff).items()
-                                 for k, v in ((name, p), ("grad:" + name, rng.standard_normal(p.shape)))},
+    "chain": lambda rng, n, size=8: {
+        "x": rng.random(size),
+        "a": 0.9 + 0.1 * rng.random(size),
+        "b": 0.1 * rng.random(size),
+    },
+    "recurrent": lambda rng, T, B, d: {
+        "x": rng.standard_normal((T, B, d)),
+        "w": rng.standard_normal((d, d)) / np.sqrt(d),
+    },
+    "scalars": lambda rng, inputs=4, hidden=8: {
+        "x": rng.standard_normal(inputs),
+        "w": rng.standard_normal((hidden, inputs)),
+        "b": rng.standard_normal(hidden),
+        "v": rng.standard_normal(hidden),
+    },
+    "adamw": lambda rng, d, ff: {
+        k: v
+        for name, p in _layer(rng, d, ff).items()
+        for k, v in ((name, p), ("grad:" + name, rng.standard_normal(p.shape)))
+    },
     "gelu": lambda rng, shape: {"x": rng.standard_normal(shape), "g": rng.standard_normal(shape)},
-    "softmax": lambda rng, shape: {"x": rng.standard_normal(shape), "g": rng.standard_normal(shape)},
-    "layer_norm": lambda rng, shape: {"x": rng.standard_normal(shape), "g": rng.standard_normal(shape),
-                                      "weight": 1 + 0.1 * rng.standard_normal(shape[-1]), "bias": rng.standard_normal(shape[-1])},
-    "cross_entropy": lambda rng, n, classes: {"x": rng.standard_normal((n, classes)), "y": rng.integers(0, classes, n)},
-    "embedding": lambda rng, rows, d, n: {"weight": rng.standard_normal((rows, d)), "y": rng.integers(0, rows, n),
-                                          "g": rng.standard_normal((n, d))},
+    "softmax": lambda rng, shape: {
+        "x": rng.standard_normal(shape),
+        "g": rng.standard_normal(shape),
+    },
+    "layer_norm": lambda rng, shape: {
+        "x": rng.standard_normal(shape),
+        "g": rng.standard_normal(shape),
+        "weight": 1 + 0.1 * rng.standard_normal(shape[-1]),
+        "bias": rng.standard_normal(shape[-1]),
+    },
+    "cross_entropy": lambda rng, n, classes: {
+        "x": rng.standard_normal((n, classes)),
+        "y": rng.integers(0, classes, n),
+    },
+    "embedding": lambda rng, rows, d, n: {
+        "weight": rng.standard_normal((rows, d)),
+        "y": rng.integers(0, rows, n),
+        "g": rng.standard_normal((n, d)),
+    },
 }
 
-_SIZES = {"tiny": dict(d=32, h=4, ff=64, B=8, T=16), "small": dict(d=128, h=4, ff=512, B=16, T=64),
-          "base": dict(d=384, h=12, ff=1536, B=8, T=128), "large": dict(d=768, h=12, ff=3072, B=4, T=256)}
+_SIZES = {
+    "tiny": dict(d=32, h=4, ff=64, B=8, T=16),
+    "small": dict(d=128, h=4, ff=512, B=16, T=64),
+    "base": dict(d=384, h=12, ff=1536, B=8, T=128),
+    "large": dict(d=768, h=12, ff=3072, B=4, T=256),
+}
 _GOALS = {"tiny": (0.35, 0.6), "small": (0.85, 1.1), "base": (1.0, 1.2), "large": (1.0, 1.15)}
 
 WORKLOADS: list[Workload] = [
-    *(Workload(f"encoder {s}", "encoder", _SIZES[s], "encoder", *_GOALS[s], rivals=("hips", "jax")) for s in _SIZES),
+    *(
+        Workload(
+            f"encoder {s}", "encoder", _SIZES[s], "encoder", *_GOALS[s], rivals=("hips", "jax")
+        )
+        for s in _SIZES
+    ),
     Workload("decoder base", "decoder", dict(_SIZES["base"], S=96), "encoder"),
     *(Workload(f"training step {s}", "train", _SIZES[s], "encoder") for s in ("tiny", "base")),
-    *(Workload(f"attention T {T}", "attention", dict(T=T), "attention", 1.0 if 1024 <= T <= 8192 else None,
-               1.2 if 1024 <= T <= 8192 else None, full=T > 4096, memory=True,
-               rivals=("hips", "jax") if T <= 1024 else ()) for T in (256, 512, 1024, 2048, 4096, 8192, 16384)),
-    *(Workload(f"attention T {T} causal", "attention", dict(T=T, causal=True), "attention", 1.0 if T == 4096 else None,
-               1.25 if T == 4096 else None, memory=True) for T in (1024, 4096)),
-    *(Workload(f"attention T {T} padding", "attention", dict(T=T, padding=True), "attention", memory=True) for T in (1024, 4096)),
-    Workload("generation, 128 tokens", "generate", dict(d=256, h=8, ff=1024, layers=4, vocabulary=1000, prompt=64, tokens=128), "encoder",
-             tokens=128),
-    Workload("MLP 64 x 256", "mlp", dict(batch=64, width=256), "small", 0.7, 1.0, rivals=("hips", "mygrad", "jax")),
-    Workload("chain of 1,000 ops on (8,)", "chain", dict(n=1000), "small", 0.25, 0.5, rivals=("hips", "mygrad", "jax")),
+    *(
+        Workload(
+            f"attention T {T}",
+            "attention",
+            dict(T=T),
+            "attention",
+            1.0 if 1024 <= T <= 8192 else None,
+            1.2 if 1024 <= T <= 8192 else None,
+            full=T > 4096,
+            memory=True,
+            rivals=("hips", "jax") if T <= 1024 else (),
+        )
+        for T in (256, 512, 1024, 2048, 4096, 8192, 16384)
+    ),
+    *(
+        Workload(
+            f"attention T {T} causal",
+            "attention",
+            dict(T=T, causal=True),
+            "attention",
+            1.0 if T == 4096 else None,
+            1.25 if T == 4096 else None,
+            memory=True,
+        )
+        for T in (1024, 4096)
+    ),
+    *(
+        Workload(
+            f"attention T {T} padding",
+            "attention",
+            dict(T=T, padding=True),
+            "attention",
+            memory=True,
+        )
+        for T in (1024, 4096)
+    ),
+    Workload(
+        "generation, 128 tokens",
+        "generate",
+        dict(d=256, h=8, ff=1024, layers=4, vocabulary=1000, prompt=64, tokens=128),
+        "encoder",
+        tokens=128,
+    ),
+    Workload(
+        "MLP 64 x 256",
+        "mlp",
+        dict(batch=64, width=256),
+        "small",
+        0.7,
+        1.0,
+        rivals=("hips", "mygrad", "jax"),
+    ),
+    Workload(
+        "chain of 1,000 ops on (8,)",
+        "chain",
+        dict(n=1000),
+        "small",
+        0.25,
+        0.5,
+        rivals=("hips", "mygrad", "jax"),
+    ),
     Workload("chain of 100,000 ops on (8,)", "chain", dict(n=100_000), "small", 0.25, 0.5),
-    Workload("recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), "small", rivals=("hips",)),
+    Workload(
+        "recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), "small", rivals=("hips",)
+    ),
     Workload("scalar graph", "scalars", dict(), "small", rivals=("micrograd",)),
     Workload("AdamW tiny", "adamw", dict(d=32, ff=64), "optimiser", 0.06, 0.2),
     Workload("AdamW base", "adamw", dict(d=384, ff=1536), "optimiser", 0.6, 1.2),

@@ -17,10 +17,11 @@ from hips_scope import FILES, out_of_scope
 
 EPS, TOLERANCE = 1e-6, 1e-6
 MAX_ORDER = int(os.environ.get("HIPS_MAX_ORDER", "9"))
-depth = 0                                            # how many differentiated functions we are inside
+depth = 0  # how many differentiated functions we are inside
 
 
 # ---- trees of arrays: numbers, arrays, tensors, and tuples, lists and dicts of them
+
 
 def leaves(tree):
     if isinstance(tree, dict):
@@ -35,11 +36,16 @@ def rebuild(tree, values):
         if isinstance(node, dict):
             return {key: build(node[key]) for key in sorted(node)}
         return type(node)(map(build, node)) if type(node) in (tuple, list) else next(values)
+
     return build(tree)
 
 
 def array(x):
-    return x if isinstance(x, backend.Tensor) else np.asarray(x, None if getattr(x, "dtype", None) is not None else float)
+    return (
+        x
+        if isinstance(x, backend.Tensor)
+        else np.asarray(x, None if getattr(x, "dtype", None) is not None else float)
+    )
 
 
 def draw(x):
@@ -52,14 +58,35 @@ class Ours:
     from tinygrad_attn import Tensor, grad
 
     def start(self, x):
-        return x.clone() if isinstance(x, self.Tensor) and x.requires_grad else self.Tensor(array(x), requires_grad=True)
+        return (
+            x.clone()
+            if isinstance(x, self.Tensor) and x.requires_grad
+            else self.Tensor(array(x), requires_grad=True)
+        )
 
     def pull(self, f, inputs, y, cotangents, nested):
         """`nested`: the gradients themselves will be differentiated."""
-        pairs = [(y, g) for y, g in zip(y, cotangents, strict=True) if isinstance(y, self.Tensor) and y.requires_grad]
-        found = Ours.grad([y for y, _ in pairs], inputs, [g for _, g in pairs], create_graph=nested, retain_graph=True,
-                          allow_unused=True) if pairs else [None] * len(inputs)
-        return [np.zeros(x.shape, x.dtype) if g is None else g for x, g in zip(inputs, found, strict=True)]
+        pairs = [
+            (y, g)
+            for y, g in zip(y, cotangents, strict=True)
+            if isinstance(y, self.Tensor) and y.requires_grad
+        ]
+        found = (
+            Ours.grad(
+                [y for y, _ in pairs],
+                inputs,
+                [g for _, g in pairs],
+                create_graph=nested,
+                retain_graph=True,
+                allow_unused=True,
+            )
+            if pairs
+            else [None] * len(inputs)
+        )
+        return [
+            np.zeros(x.shape, x.dtype) if g is None else g
+            for x, g in zip(inputs, found, strict=True)
+        ]
 
 
 class MyGrad:
@@ -69,6 +96,7 @@ class MyGrad:
 
     def __init__(self):
         import mygrad
+
         self.Tensor, self.new = mygrad.Tensor, mygrad.tensor
 
     def start(self, x):
@@ -80,7 +108,11 @@ class MyGrad:
         if nested:
             raise TypeError("MyGrad has no second derivatives")
         inputs = [self.new(x.data) for x in inputs]
-        total = sum(np.sum(y * g) for y, g in zip(leaves(f(inputs)), cotangents, strict=True) if isinstance(y, self.Tensor))
+        total = sum(
+            np.sum(y * g)
+            for y, g in zip(leaves(f(inputs)), cotangents, strict=True)
+            if isinstance(y, self.Tensor)
+        )
         if isinstance(total, self.Tensor):
             total.backward()
         return [np.zeros(x.shape, x.dtype) if x.grad is None else x.grad for x in inputs]
@@ -95,6 +127,7 @@ def plain(x):
 
 # ---- autograd.core
 
+
 def make_vjp(f, x):
     """`(pullback, f(x))`, with trees on both sides."""
     global depth
@@ -108,6 +141,7 @@ def make_vjp(f, x):
             return f(rebuild(x, values))
         finally:
             depth -= 1
+
     y = run(inputs)
 
     def pullback(g):
@@ -119,6 +153,7 @@ def make_vjp(f, x):
                 raise NotImplementedError(str(error)) from error
             raise
         return rebuild(x, found if inside else map(plain, found))
+
     return pullback, y if nested else rebuild(y, map(plain, leaves(y)))
 
 
@@ -132,14 +167,18 @@ def unary_to_nary(unary):
                 for i, v in zip(chosen, (x,) if isinstance(argnum, int) else x, strict=True):
                     given[i] = v
                 return fun(*given, **kwargs)
+
             of_one.__name__ = getattr(fun, "__name__", "function")
             x = args[argnum] if isinstance(argnum, int) else tuple(args[i] for i in chosen)
             return unary(of_one, x, *more, **options)
+
         return derived
+
     return nary
 
 
 # ---- autograd
+
 
 def ones(y):
     return rebuild(y, [np.ones(np.shape(v)) for v in leaves(y)])
@@ -201,7 +240,9 @@ def pushforward(f, x, v):
     y = f(x)
     if isinstance(backend, MyGrad):
         raise TypeError("MyGrad has neither a forward mode nor second derivatives")
-    back, _ = make_vjp(lambda g: make_vjp(f, x)[0](g), rebuild(y, [np.zeros(np.shape(z)) for z in leaves(y)]))
+    back, _ = make_vjp(
+        lambda g: make_vjp(f, x)[0](g), rebuild(y, [np.zeros(np.shape(z)) for z in leaves(y)])
+    )
     return back(v)
 
 
@@ -209,21 +250,33 @@ def make_ggnvp(f, g=lambda x: 0.5 * np.sum(x * x)):
     def at(x):
         y = f(x)
         return lambda v: make_vjp(f, x)[0](make_vjp(grad(g), y)[0](pushforward(f, x, v)))
+
     return at
 
 
 def hessian_tensor_product(fun, argnum=0):
     slope = grad(fun, argnum)
-    return grad(lambda *args, **kwargs: np.tensordot(slope(*args[:-1], **kwargs), args[-1], np.ndim(args[-1])), argnum)
+    return grad(
+        lambda *args, **kwargs: np.tensordot(
+            slope(*args[:-1], **kwargs), args[-1], np.ndim(args[-1])
+        ),
+        argnum,
+    )
 
 
 def tensor_jacobian_product(fun, argnum=0):
-    return jacobian(lambda *args, **kwargs: np.tensordot(args[-1], fun(*args[:-1], **kwargs), np.ndim(args[-1])), argnum)
+    return jacobian(
+        lambda *args, **kwargs: np.tensordot(
+            args[-1], fun(*args[:-1], **kwargs), np.ndim(args[-1])
+        ),
+        argnum,
+    )
 
 
 def primitive(f):
     """A function without a derivative, until defvjp."""
     from tinygrad_attn import op
+
     return op(f)
 
 
@@ -233,11 +286,16 @@ def defvjp(op, *makers):
 
 # ---- autograd.test_util
 
+
 def numbers_as_array(x):
     """A list of numbers stands for an array, also inside a tuple of arguments."""
     if type(x) is tuple:
         return tuple(map(numbers_as_array, x))
-    return np.array(x) if type(x) is list and all(isinstance(v, (int, float)) for v in leaves(x)) else x
+    return (
+        np.array(x)
+        if type(x) is list and all(isinstance(v, (int, float)) for v in leaves(x))
+        else x
+    )
 
 
 def scalar_close(a, b):
@@ -256,7 +314,15 @@ def numerical(f, x, v, g):
     """<g, J v> by a central difference."""
     ends = []
     for sign in (0.5, -0.5):
-        y = f(rebuild(x, [np.asarray(a, float)[()] + sign * EPS * b for a, b in zip(leaves(x), leaves(v), strict=True)]))
+        y = f(
+            rebuild(
+                x,
+                [
+                    np.asarray(a, float)[()] + sign * EPS * b
+                    for a, b in zip(leaves(x), leaves(v), strict=True)
+                ],
+            )
+        )
         ends.append(sum(np.sum(a * b) for a, b in zip(leaves(y), leaves(g), strict=True)))
     return (ends[0] - ends[1]) / EPS
 
@@ -271,27 +337,39 @@ def check_grads(f, x, modes=("fwd", "rev"), order=2):
     v, g = rebuild(x, [draw(a) for a in leaves(x)]), rebuild(y, [draw(a) for a in leaves(y)])
     assert [np.shape(a) for a in leaves(y)] == [np.shape(a) for a in leaves(plain_y)]
     name, numeric, found = getattr(f, "__name__", "function"), numerical(f, x, v, g), pullback(g)
-    assert [np.shape(a) for a in leaves(found)] == [np.shape(a) for a in leaves(x)], "a gradient has its input's shape"
+    assert [np.shape(a) for a in leaves(found)] == [np.shape(a) for a in leaves(x)], (
+        "a gradient has its input's shape"
+    )
     exact = sum(np.sum(a * b) for a, b in zip(leaves(found), leaves(v), strict=True))
-    assert scalar_close(numeric, exact), f"Derivative (VJP) check of {name} failed: {exact} should be {numeric}"
+    assert scalar_close(numeric, exact), (
+        f"Derivative (VJP) check of {name} failed: {exact} should be {numeric}"
+    )
     if "fwd" in modes and not isinstance(backend, MyGrad):
-        pushed = sum(np.sum(a * b) for a, b in zip(leaves(pushforward(f, x, v)), leaves(g), strict=True))
-        assert scalar_close(numeric, pushed), f"Derivative (JVP) check of {name} failed: {pushed} should be {numeric}"
+        pushed = sum(
+            np.sum(a * b) for a, b in zip(leaves(pushforward(f, x, v)), leaves(g), strict=True)
+        )
+        assert scalar_close(numeric, pushed), (
+            f"Derivative (JVP) check of {name} failed: {pushed} should be {numeric}"
+        )
     if min(order, MAX_ORDER) > 1:
+
         def slope(x, g):
             return make_vjp(f, x)[0](g)
+
         slope.__name__ = f"vjp_{name}"
         check_grads(slope, (0, 1), modes, order=order - 1)(x, g)
 
 
 def combo_check(fun, *args, **options):
     """Every combination of the arguments and keywords given."""
+
     def check(*choices, **keywords):
         for chosen in itertools.product(*choices):
             if any(np.iscomplexobj(v) for v in leaves(list(chosen)) if not isinstance(v, str)):
                 continue
             for pairs in itertools.product(*([(k, x) for x in xs] for k, xs in keywords.items())):
                 check_grads(fun, *args, **options)(*chosen, **dict(pairs))
+
     return check
 
 
@@ -301,13 +379,24 @@ def quick_grad_check(fun, x, more=()):
 
 # ---- the modules
 
+
 def install():
     wrapped = {name: value for name, value in globals().items() if inspect.isfunction(value)}
     contents = {
-        "autograd": dict(wrapped, tuple=tuple, list=list, dict=dict, isinstance=isinstance, checkpoint=lambda f: f,
-                         holomorphic_grad=None),      # imported beside tests that are in scope,
+        "autograd": dict(
+            wrapped,
+            tuple=tuple,
+            list=list,
+            dict=dict,
+            isinstance=isinstance,
+            checkpoint=lambda f: f,
+            holomorphic_grad=None,
+        ),  # imported beside tests that are in scope,
         "autograd.core": dict(wrapped, primitive_vjps={}),
-        "autograd.extend": wrapped, "autograd.test_util": wrapped, "autograd.wrap_util": wrapped, "autograd.util": wrapped,
+        "autograd.extend": wrapped,
+        "autograd.test_util": wrapped,
+        "autograd.wrap_util": wrapped,
+        "autograd.util": wrapped,
         "autograd.builtins": dict(isinstance=isinstance),
         "autograd.tracer": dict(wrapped, isbox=lambda x: isinstance(x, backend.Tensor)),
     }

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import backward, enable_grad
-from ..errors import describe, is_module, unmade
+from ..engine.autograd import backward, enable_grad
+from ..messages.errors import describe, is_module, unmade
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
 from .explanations import variations
@@ -58,8 +58,10 @@ class TorchComparison:
     def __str__(self) -> str:
         width = max([4, *(len(row.name) for row in self.rows)])
         lines = [f"{'name':{width}}  {'what':24}  value     gradient"]
-        lines += [f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  {'ok' if row.ok else 'DIFFERS'}"
-                  for row in self.rows]
+        lines += [
+            f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  {'ok' if row.ok else 'DIFFERS'}"
+            for row in self.rows
+        ]
         if self.failure:
             lines.append(f"could not be compared: {self.failure}")
         where = f"; the first to differ: {self.first}" if self.first else ""
@@ -68,7 +70,7 @@ class TorchComparison:
             lines.append(f"explanation: {self.explanation}")
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
-    __repr__ = __str__                               # at a prompt, where the fields would be pages of arrays
+    __repr__ = __str__  # at a prompt, where the fields would be pages of arrays
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -80,13 +82,17 @@ class Run:
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
-    gradients: dict[str, np.ndarray] = field(default_factory=dict)     # of the module outputs
-    leaves: dict[str, np.ndarray] = field(default_factory=dict)        # of parameters and inputs
-    parameters: set[str] = field(default_factory=set)                  # the names of those that ask for a gradient
-    results: dict[str, np.ndarray] = field(default_factory=dict)       # of the whole, by their place in a tuple, list or dict
+    gradients: dict[str, np.ndarray] = field(default_factory=dict)  # of the module outputs
+    leaves: dict[str, np.ndarray] = field(default_factory=dict)  # of parameters and inputs
+    parameters: set[str] = field(default_factory=set)  # the names of those that ask for a gradient
+    results: dict[str, np.ndarray] = field(
+        default_factory=dict
+    )  # of the whole, by their place in a tuple, list or dict
 
 
-def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any) -> TorchComparison:
+def compare_with_torch(
+    module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
+) -> TorchComparison:
     """Run both modules on the same weights and inputs, forward and backward, and compare every submodule's output and every gradient.
 
     The weights of `torch_module` are copied into `module` (by name, or where the names differ by order and shape).  `inputs` and `keywords`
@@ -99,28 +105,40 @@ def compare_with_torch(module: Any, torch_module: Any, *inputs: Any, verbose: bo
     try:
         import torch
     except ImportError:
-        raise ImportError('compare_with_torch needs torch, which is not installed: pip install "tinygrad_attn[torch]". '
-                          "ta.gradcheck checks a module without it.") from None
+        raise ImportError(
+            'compare_with_torch needs torch, which is not installed: pip install "tinygrad_attn[torch]". '
+            "ta.gradcheck checks a module without it."
+        ) from None
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
-        raise TypeError("compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here.")
+        raise TypeError(
+            "compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here."
+        )
     if not isinstance(torch_module, torch.nn.Module) or not is_module(module):
-        raise TypeError(f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
-                        f"{describe(module)} and {describe(torch_module)}.{unmade(module) or unmade(torch_module)}")
+        raise TypeError(
+            f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
+            f"{describe(module)} and {describe(torch_module)}.{unmade(module) or unmade(torch_module)}"
+        )
     report = TorchComparison()
     state = get_rng_state()
     try:
         _compare(report, module, torch_module, inputs, keywords)
     finally:
-        set_rng_state(state)                         # a dropout that was left on must not shift the caller's random numbers
+        set_rng_state(
+            state
+        )  # a dropout that was left on must not shift the caller's random numbers
     if verbose:
         print(report)
     return report
 
 
-def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any]) -> None:
+def _compare(
+    report: TorchComparison, module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any]
+) -> None:
     partners = _copy_weights(module, torch_module, report)
     ours = lambda only=None: _run_ours(_ours64(module), inputs, keywords, only)
-    theirs = lambda change=None, only=None: _run_torch(torch_module, inputs, keywords, partners, change, only)
+    theirs = lambda change=None, only=None: _run_torch(
+        torch_module, inputs, keywords, partners, change, only
+    )
     try:
         reference = theirs()
     except Exception as failure:
@@ -133,8 +151,11 @@ def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tu
         return
     shared = mine.results.keys() & reference.results.keys()
     for side, others, run in (("ours", "torch", mine), ("torch", "ours", reference)):
-        report.notes += [f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it was not compared."
-                         for path in run.results if path not in shared]
+        report.notes += [
+            f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it was not compared."
+            for path in run.results
+            if path not in shared
+        ]
     if not shared:
         report.failure = "no tensor stands at the same place of both results."
         return
@@ -145,15 +166,30 @@ def _compare(report: TorchComparison, module: Any, torch_module: Any, inputs: tu
     if not report.ok and not report.failure:
         report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
         report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
-        evaluated = (lambda: _run_ours(_ours64(module).eval(), inputs, keywords, shared),
-                     partial(_run_torch, copy.deepcopy(torch_module).eval(), inputs, keywords, partners, only=shared))
-        report.explanation = (_dropout_left_on(*evaluated, mine, reference, torch_module)
-                              or _by_trying(mine, reference, theirs, torch_module) or _in_the_gradients(report, mine, reference))
+        evaluated = (
+            lambda: _run_ours(_ours64(module).eval(), inputs, keywords, shared),
+            partial(
+                _run_torch,
+                copy.deepcopy(torch_module).eval(),
+                inputs,
+                keywords,
+                partners,
+                only=shared,
+            ),
+        )
+        report.explanation = (
+            _dropout_left_on(*evaluated, mine, reference, torch_module)
+            or _by_trying(mine, reference, theirs, torch_module)
+            or _in_the_gradients(report, mine, reference)
+        )
 
 
 # ---- weights
 
-def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> dict[str, tuple[str, bool]]:
+
+def _copy_weights(
+    module: Any, torch_module: Any, report: TorchComparison
+) -> dict[str, tuple[str, bool]]:
     """Also returns which weight of ours each of torch's went into, and whether transposed."""
     partners: dict[str, tuple[str, bool]] = {}
     state = {name: t.detach().cpu().numpy() for name, t in torch_module.state_dict().items()}
@@ -161,26 +197,48 @@ def _copy_weights(module: Any, torch_module: Any, report: TorchComparison) -> di
     if set(own) != set(state):
         renamed, left = {}, dict(state)
         for name, shape in own.items():
-            match = name if name in left else next((n for n, v in left.items() if n not in own and v.shape in (shape, shape[::-1])), None)
+            match = (
+                name
+                if name in left
+                else next(
+                    (
+                        n
+                        for n, v in left.items()
+                        if n not in own and v.shape in (shape, shape[::-1])
+                    ),
+                    None,
+                )
+            )
             if match is not None:
                 renamed[name] = left.pop(match)
                 partners[match] = name, False
                 if match != name:
-                    report.notes.append(f"torch's {match!r} was copied into {name!r}: the names differ, the shapes agree.")
-        report.notes += [f"{name!r} has no counterpart in torch and keeps its value." for name in own if name not in renamed]
+                    report.notes.append(
+                        f"torch's {match!r} was copied into {name!r}: the names differ, the shapes agree."
+                    )
+        report.notes += [
+            f"{name!r} has no counterpart in torch and keeps its value."
+            for name in own
+            if name not in renamed
+        ]
         report.notes += [f"torch's {name!r} has no counterpart here." for name in left]
         state = renamed
     for name, value in state.items():
         if value.shape != own[name] and value.shape == own[name][::-1]:
             state[name] = value.T
-            report.notes.append(f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it was copied transposed. A "
-                                "torch Linear weight is (out, in).")
-            partners[next((theirs for theirs, (ours, _) in partners.items() if ours == name), name)] = name, True
+            report.notes.append(
+                f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it was copied transposed. A "
+                "torch Linear weight is (out, in)."
+            )
+            partners[
+                next((theirs for theirs, (ours, _) in partners.items() if ours == name), name)
+            ] = name, True
     module.load_state_dict(state, strict=False)
     return partners
 
 
 # ---- running
+
 
 def _ours64(module: Any) -> Any:
     return copy.deepcopy(module).astype(np.float64)
@@ -204,37 +262,66 @@ def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
     """The tensors of a result by their place in it, such as [1] or ['loss']; the first of a tuple, or the only one, goes without."""
     if isinstance(found, kind):
         return {"" if set(path) <= set("[0]") else path: found}
-    parts = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, (tuple, list)) else ()
-    return {place: t for key, part in parts for place, t in _tensors(part, kind, f"{path}[{key!r}]").items()}
+    parts = (
+        found.items()
+        if isinstance(found, dict)
+        else enumerate(found)
+        if isinstance(found, (tuple, list))
+        else ()
+    )
+    return {
+        place: t
+        for key, part in parts
+        for place, t in _tensors(part, kind, f"{path}[{key!r}]").items()
+    }
 
 
 def _cotangent(path: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng([7, 0x76, *path.encode()]).standard_normal(shape)
 
 
-def _run_ours(module: Any, inputs: tuple, keywords: dict[str, Any], only: Collection[str] | None = None) -> Run:
+def _run_ours(
+    module: Any, inputs: tuple, keywords: dict[str, Any], only: Collection[str] | None = None
+) -> Run:
     run, held, parts = Run(), dict[str, Any](), dict(module.named_modules())
     for name, part in parts.items():
         part.forward = _remembering(part, name or "(whole)", run, held)
-    given, named = [_given(x, Tensor._kind) for x in inputs], {k: _given(v, Tensor._kind) for k, v in keywords.items()}
+    given, named = (
+        [_given(x, Tensor._kind) for x in inputs],
+        {k: _given(v, Tensor._kind) for k, v in keywords.items()},
+    )
     with enable_grad(), np.errstate(all="ignore"):
         try:
             found = module(*given, **named)
         finally:
             for part in parts.values():
-                del part.forward                     # it holds its module: a cycle, and the copy of a model may be large
-        results = {path: t for path, t in _tensors(found, Tensor).items() if only is None or path in only}
+                del (
+                    part.forward
+                )  # it holds its module: a cycle, and the copy of a model may be large
+        results = {
+            path: t for path, t in _tensors(found, Tensor).items() if only is None or path in only
+        }
         if not results:
-            raise TypeError(f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
-                            "methods or np.* functions; .numpy() and .data leave the graph.")
+            raise TypeError(
+                f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
+                "methods or np.* functions; .numpy() and .data leave the graph."
+            )
         run.results = {path: np.array(t._data) for path, t in results.items()}
         tracked = {path: t for path, t in results.items() if t._tracked}
         backward(list(tracked.values()), [_cotangent(path, t.shape) for path, t in tracked.items()])
     run.parameters = {name for name, p in module.named_parameters() if p._tracked}
     run.values = {name: np.array(t._data) for name, t in held.items()}
-    run.gradients = {name: np.array(t.grad._data) for name, t in held.items() if t._grad is not None}
-    run.leaves = {name: np.array(p.grad._data) for name, p in module.named_parameters() if p._grad is not None}
-    run.leaves |= {f"input {i}": np.array(x.grad._data) for i, x in enumerate(given) if isinstance(x, Tensor) and x.grad is not None}
+    run.gradients = {
+        name: np.array(t.grad._data) for name, t in held.items() if t._grad is not None
+    }
+    run.leaves = {
+        name: np.array(p.grad._data) for name, p in module.named_parameters() if p._grad is not None
+    }
+    run.leaves |= {
+        f"input {i}": np.array(x.grad._data)
+        for i, x in enumerate(given)
+        if isinstance(x, Tensor) and x.grad is not None
+    }
     return run
 
 
@@ -245,10 +332,13 @@ def _remembering(part: Any, name: str, run: Run, held: dict[str, Any]) -> Callab
         found = forward(*args, **kwargs)
         _remember(part, name, _tensors(found, Tensor), run, held)
         return found
+
     return wrapped
 
 
-def _remember(part: Any, name: str, outputs: dict[str, Any], run: Run, held: dict[str, Any]) -> None:
+def _remember(
+    part: Any, name: str, outputs: dict[str, Any], run: Run, held: dict[str, Any]
+) -> None:
     """What a module gave at its first call."""
     if name not in run.kinds:
         kind = run.kinds[name] = type(part).__name__
@@ -258,29 +348,47 @@ def _remember(part: Any, name: str, outputs: dict[str, Any], run: Run, held: dic
             held[name + path], run.kinds[name + path] = out, kind
 
 
-def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], partners: dict[str, tuple[str, bool]],
-               change: Callable | None = None, only: Collection[str] | None = None) -> Run:
+def _run_torch(
+    torch_module: Any,
+    inputs: tuple,
+    keywords: dict[str, Any],
+    partners: dict[str, tuple[str, bool]],
+    change: Callable | None = None,
+    only: Collection[str] | None = None,
+) -> Run:
     """The torch side, on a copy that `change` may vary first: it gets (module, inputs, keywords) and may return new inputs."""
     import torch
+
     module = copy.deepcopy(torch_module).double()
-    given, named = [_given(x, torch.tensor) for x in inputs], {k: _given(v, torch.tensor) for k, v in keywords.items()}
+    given, named = (
+        [_given(x, torch.tensor) for x in inputs],
+        {k: _given(v, torch.tensor) for k, v in keywords.items()},
+    )
     turn: Callable[[Any], Any] = lambda out: out
     if change is not None:
         given, named, turn = change(module, given, named)
     run, held = Run(), dict[str, Any]()
 
     def hook(name: str) -> Callable:
-        return lambda part, _, found: _remember(part, name, _tensors(found, torch.Tensor), run, held)
+        return lambda part, _, found: _remember(
+            part, name, _tensors(found, torch.Tensor), run, held
+        )
 
     for name, part in module.named_modules():
         part.register_forward_hook(hook(name or "(whole)"))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        results = {path: t if path else turn(t) for path, t in _tensors(module(*given, **named), torch.Tensor).items()
-                   if only is None or path in only}
+        results = {
+            path: t if path else turn(t)
+            for path, t in _tensors(module(*given, **named), torch.Tensor).items()
+            if only is None or path in only
+        }
         run.results = {path: t.detach().numpy().copy() for path, t in results.items()}
         tracked = {path: t for path, t in results.items() if t.requires_grad}
         if tracked:
-            torch.autograd.backward(list(tracked.values()), [torch.tensor(_cotangent(path, tuple(t.shape))) for path, t in tracked.items()])
+            torch.autograd.backward(
+                list(tracked.values()),
+                [torch.tensor(_cotangent(path, tuple(t.shape))) for path, t in tracked.items()],
+            )
     run.values = {name: t.detach().numpy().copy() for name, t in held.items()}
     run.gradients = {name: t.grad.numpy().copy() for name, t in held.items() if t.grad is not None}
     for name, p in module.named_parameters():
@@ -288,11 +396,16 @@ def _run_torch(torch_module: Any, inputs: tuple, keywords: dict[str, Any], partn
         run.parameters |= {ours} if p.requires_grad else set()
         if p.grad is not None:
             run.leaves[ours] = (p.grad.T if turned else p.grad).numpy().copy()
-    run.leaves |= {f"input {i}": x.grad.numpy().copy() for i, x in enumerate(given) if isinstance(x, torch.Tensor) and x.grad is not None}
+    run.leaves |= {
+        f"input {i}": x.grad.numpy().copy()
+        for i, x in enumerate(given)
+        if isinstance(x, torch.Tensor) and x.grad is not None
+    }
     return run
 
 
 # ---- judging
+
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
     """The largest error relative to the largest element; NaN on both sides agrees."""
@@ -314,47 +427,82 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
                 row.gradient = difference(mine.gradients[name], reference.gradients[name])
             report.rows.append(row)
     for path, value in reference.results.items():
-        report.rows.append(Row(f"(whole){path}", mine.kinds["(whole)"], difference(mine.results[path], value)))
-        unknown = int(np.sum(np.isnan(value) & np.isnan(mine.results[path]))) if value.shape == mine.results[path].shape else 0
+        report.rows.append(
+            Row(f"(whole){path}", mine.kinds["(whole)"], difference(mine.results[path], value))
+        )
+        unknown = (
+            int(np.sum(np.isnan(value) & np.isnan(mine.results[path])))
+            if value.shape == mine.results[path].shape
+            else 0
+        )
         if unknown == value.size > 0:
             report.failure = f"every element of the result{path} is NaN, here and in torch: nothing was compared. Give finite inputs."
         elif unknown:
-            report.notes.append(f"{unknown} of {value.size} elements of the result{path} are NaN, here and in torch; these tell nothing.")
+            report.notes.append(
+                f"{unknown} of {value.size} elements of the result{path} are NaN, here and in torch; these tell nothing."
+            )
     for name, gradient in reference.leaves.items():
         if name in mine.leaves:
             report.rows.append(Row(name, "gradient", 0.0, difference(mine.leaves[name], gradient)))
-        elif np.abs(gradient).max(initial=0) > 1e-12 and (name.startswith("input") or name in mine.parameters):
+        elif np.abs(gradient).max(initial=0) > 1e-12 and (
+            name.startswith("input") or name in mine.parameters
+        ):
             report.rows.append(Row(name, NO_GRADIENT, 0.0, float("inf")))
 
 
-def _dropout_left_on(ours: Callable[[], Run], theirs: Callable[..., Run], mine: Run, reference: Run, torch_module: Any) -> str:
+def _dropout_left_on(
+    ours: Callable[[], Run],
+    theirs: Callable[..., Run],
+    mine: Run,
+    reference: Run,
+    torch_module: Any,
+) -> str:
     """What both say in evaluation mode, if that is not what they said: do they agree once dropout is off, and if not, why?"""
     try:
         calm, torch_calm, again = ours(), theirs(), ours()
     except Exception:
         return ""
     if _apart(calm, again) > TOLERANCE:
-        return ("dropout left on in our module, even in evaluation mode: two calls of it differ. Give F.dropout training=self.training, or "
-                "use nn.Dropout, and draw no random numbers in forward().")
+        return (
+            "dropout left on in our module, even in evaluation mode: two calls of it differ. Give F.dropout training=self.training, or "
+            "use nn.Dropout, and draw no random numbers in forward()."
+        )
     pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
     sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent) > TOLERANCE]
     if not sides:
         return ""
     agree = _apart(calm, torch_calm) <= TOLERANCE
-    rest = "" if agree else f" What is left: {_by_trying(calm, torch_calm, theirs, torch_module) or 'compare again then.'}"
-    return (f"dropout left on in {' and '.join(sides)}: in evaluation mode both {'agree' if agree else 'differ too'}. Call .eval() on both "
-            f"before comparing; two random masks never agree.{rest}")
+    rest = (
+        ""
+        if agree
+        else f" What is left: {_by_trying(calm, torch_calm, theirs, torch_module) or 'compare again then.'}"
+    )
+    return (
+        f"dropout left on in {' and '.join(sides)}: in evaluation mode both {'agree' if agree else 'differ too'}. Call .eval() on both "
+        f"before comparing; two random masks never agree.{rest}"
+    )
 
 
 def _apart(one: Run, other: Run) -> float:
     """The largest difference of results that both have."""
-    return max((difference(value, other.results[path]) for path, value in one.results.items() if path in other.results), default=np.inf)
+    return max(
+        (
+            difference(value, other.results[path])
+            for path, value in one.results.items()
+            if path in other.results
+        ),
+        default=np.inf,
+    )
 
 
 def _agree_where_finite(a: np.ndarray, b: np.ndarray) -> bool:
     """Torch gives NaN for a row with every key blocked, as an inverted mask makes; the other rows decide."""
     finite = np.isfinite(b)
-    return a.shape == b.shape and finite.mean() > 0.25 and difference(a[finite], b[finite]) <= TOLERANCE
+    return (
+        a.shape == b.shape
+        and finite.mean() > 0.25
+        and difference(a[finite], b[finite]) <= TOLERANCE
+    )
 
 
 def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_module: Any) -> str:
@@ -366,13 +514,27 @@ def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_modu
         except Exception:
             continue
         if _apart(varied, reference) <= TOLERANCE:
-            continue                                 # this changes nothing here, so it explains nothing
-        if all(_agree_where_finite(mine.results[path], value) for path, value in varied.results.items() if path in mine.results):
+            continue  # this changes nothing here, so it explains nothing
+        if all(
+            _agree_where_finite(mine.results[path], value)
+            for path, value in varied.results.items()
+            if path in mine.results
+        ):
             return text
         if not best:
-            first = next((n for n, value in reference.values.items()
-                          if n in mine.values and difference(mine.values[n], value) > TOLERANCE), None)
-            if first and first in varied.values and difference(mine.values[first], varied.values[first]) <= TOLERANCE:
+            first = next(
+                (
+                    n
+                    for n, value in reference.values.items()
+                    if n in mine.values and difference(mine.values[n], value) > TOLERANCE
+                ),
+                None,
+            )
+            if (
+                first
+                and first in varied.values
+                and difference(mine.values[first], varied.values[first]) <= TOLERANCE
+            ):
                 best = f"in {first!r}: {text}; something further on differs as well"
     return best
 
@@ -384,5 +546,8 @@ def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str
     lost = ", ".join(row.name for row in report.rows if row.kind == NO_GRADIENT)
     return "the values agree and the gradients do not: " + (
         f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), .data, .numpy(), .item(), Tensor(...) "
-        "and no_grad()." if lost else "run gradcheck on this module, which names the op whose rule is wrong, or the use that leaves the "
-        "graph.")
+        "and no_grad()."
+        if lost
+        else "run gradcheck on this module, which names the op whose rule is wrong, or the use that leaves the "
+        "graph."
+    )

@@ -15,9 +15,9 @@ class Bug(NamedTuple):
     """One entry of the zoo."""
 
     name: str
-    what: str                     # the mistake
-    where: str                    # the project and place it was found in
-    symptom: str                  # what a user would see
+    what: str  # the mistake
+    where: str  # the project and place it was found in
+    symptom: str  # what a user would see
     patches: Callable[[], Patches]
 
     def __str__(self) -> str:
@@ -29,14 +29,19 @@ bugs: dict[str, Bug] = {}
 
 def keep(name: str, what: str, where: str, symptom: str) -> Callable[[Callable[[], Patches]], None]:
     """Put a bug into the zoo; a decorator of the function that says what to replace."""
+
     def put_in(patches: Callable[[], Patches]) -> None:
         bugs[name] = Bug(name, what, where, symptom, patches)
+
     return put_in
 
 
 def rule(op: Any, which: int, new: Callable | None) -> Patches:
     """Another rule for one operand."""
-    return [(op, "partials", tuple(new if i == which else r for i, r in enumerate(op.partials))), (op, "adds", None)]
+    return [
+        (op, "partials", tuple(new if i == which else r for i, r in enumerate(op.partials))),
+        (op, "adds", None),
+    ]
 
 
 def joint(op: Any, change: Callable[..., Any]) -> Patches:
@@ -45,4 +50,5 @@ def joint(op: Any, change: Callable[..., Any]) -> Patches:
 
     def changed(g: Any, y: Any, *inputs: Any, **settings: Any) -> Any:
         return change(right(g, y, *inputs, **settings), g, y, *inputs, **settings)
+
     return [(op, "joint", changed)]

@@ -23,12 +23,20 @@ def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
     args = as_given(node.inputs)
     together = None
     if op.joint is not None:
-        extra = ({"saved": node.saved} if op.saves else {}) | ({"needs": needs} if op._joint_asks_needs else {})
+        extra = ({"saved": node.saved} if op.saves else {}) | (
+            {"needs": needs} if op._joint_asks_needs else {}
+        )
         together = op.joint(g, t._data, *args, **node.static, **extra)
     for i, x in enumerate(node.inputs):
         if needs[i]:
             rule = op.partials[i] if together is None else None
-            part = together[i] if together is not None else None if rule is None else rule(g, t._data, *args, **node.static)
+            part = (
+                together[i]
+                if together is not None
+                else None
+                if rule is None
+                else rule(g, t._data, *args, **node.static)
+            )
             if part is not None:
                 yield x, _fit(part, x, op, i)
 
@@ -48,8 +56,10 @@ class Opinion(NamedTuple):
     """What a sweep by hand found, by id of tensor."""
 
     grads: dict[int, np.ndarray]
-    uses: dict[int, list[str]]    # the ops that use it
-    faults: list[tuple[Any, Diagnosis]]              # results of ops whose rule treats memory as it must not, and how
+    uses: dict[int, list[str]]  # the ops that use it
+    faults: list[
+        tuple[Any, Diagnosis]
+    ]  # results of ops whose rule treats memory as it must not, and how
 
 
 def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion:
@@ -71,26 +81,45 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
     return found
 
 
-def _memory_fault(t: Any, parts: list[Any], given: list[np.ndarray], before: list[np.ndarray]) -> Diagnosis | None:
+def _memory_fault(
+    t: Any, parts: list[Any], given: list[np.ndarray], before: list[np.ndarray]
+) -> Diagnosis | None:
     """What a rule does that it must not with the memory of what it was given, what it returned, and what it remembers."""
     name = t._node.op.__name__
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
-        return Diagnosis("rule changes its operands", f"the rule of op {name!r} writes into the incoming gradient g, its result or an "
-                                                      "operand in place. Others share these arrays: compute a new one.")
-    if t._node.op.fresh and any(np.shares_memory(a, b) for a, b in [*itertools.product(parts, given), *itertools.combinations(parts, 2)]):
-        return Diagnosis("not fresh", f"op {name!r} is declared with fresh=True, but its rule returns memory that somebody else holds: "
-                                      "the incoming gradient g, an operand, the result, or one array for two inputs. The sweep adds into "
-                                      "such an array and would change theirs: return a copy, or leave fresh out.")
+        return Diagnosis(
+            "rule changes its operands",
+            f"the rule of op {name!r} writes into the incoming gradient g, its result or an "
+            "operand in place. Others share these arrays: compute a new one.",
+        )
+    if t._node.op.fresh and any(
+        np.shares_memory(a, b)
+        for a, b in [*itertools.product(parts, given), *itertools.combinations(parts, 2)]
+    ):
+        return Diagnosis(
+            "not fresh",
+            f"op {name!r} is declared with fresh=True, but its rule returns memory that somebody else holds: "
+            "the incoming gradient g, an operand, the result, or one array for two inputs. The sweep adds into "
+            "such an array and would change theirs: return a copy, or leave fresh out.",
+        )
     first = [np.array(part) for part in parts]
     with np.errstate(all="ignore"):
-        list(contributions(t, -before[0]))           # only to see what it does to the first answer
+        list(contributions(t, -before[0]))  # only to see what it does to the first answer
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(parts, first)):
-        return Diagnosis("reused memory", f"the rule of op {name!r} returns the same array at every call and overwrites what it returned "
-                                          "before, which is still needed where the op is used twice. Compute a new array each time.")
+        return Diagnosis(
+            "reused memory",
+            f"the rule of op {name!r} returns the same array at every call and overwrites what it returned "
+            "before, which is still needed where the op is used twice. Compute a new array each time.",
+        )
     with np.errstate(all="ignore"):
         again = [part for _, part in contributions(t, before[0])]
-    if any(not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True) for a, b in zip(first, again)):
-        return Diagnosis("rule changes its operands", f"the rule of op {name!r} gives another answer each time it is asked, so a second "
-                                                      "backward pass gives another gradient. It keeps state between calls, or draws random "
-                                                      "numbers: draw them once, in the forward pass, and save them.")
+    if any(
+        not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True) for a, b in zip(first, again)
+    ):
+        return Diagnosis(
+            "rule changes its operands",
+            f"the rule of op {name!r} gives another answer each time it is asked, so a second "
+            "backward pass gives another gradient. It keeps state between calls, or draws random "
+            "numbers: draw them once, in the forward pass, and save them.",
+        )
     return None

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-Change = Callable[[Any, list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any], Callable[[Any], Any]]]
+Change = Callable[
+    [Any, list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any], Callable[[Any], Any]]
+]
 """(module, inputs, keywords) -> (inputs, keywords, what to do with the output)"""
 
 
@@ -15,7 +17,9 @@ def _as_it_is(out: Any) -> Any:
     return out
 
 
-def _on(kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | None = None) -> Change:
+def _on(
+    kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | None = None
+) -> Change:
     """Do something to every submodule of a class (or to the one of this name)."""
     kinds = (kind,) if isinstance(kind, str) else kind
 
@@ -24,6 +28,7 @@ def _on(kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | No
             if any(c.__name__ in kinds for c in type(part).__mro__) and where in (None, name):
                 act(part)
         return inputs, keywords, _as_it_is
+
     return change
 
 
@@ -46,17 +51,37 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
 
 def _modes() -> Iterator[tuple[str, Change]]:
     meaning = "In torch.nn True means blocked; in scaled_dot_product_attention True means allowed."
-    yield f"mask inverted: ours reads the boolean masks the other way round. {meaning}", _invert(None)
-    yield (f"mask inverted: ours reads the boolean masks of its attention the other way round. {meaning}",
-           _on("MultiheadAttention", _invert_here))
+    yield (
+        f"mask inverted: ours reads the boolean masks the other way round. {meaning}",
+        _invert(None),
+    )
+    yield (
+        f"mask inverted: ours reads the boolean masks of its attention the other way round. {meaning}",
+        _on("MultiheadAttention", _invert_here),
+    )
     for k in range(3):
-        yield f"mask inverted: ours reads the boolean mask number {k} the other way round. {meaning}", _invert(k)
-    yield "batch and sequence swapped: torch has batch_first set the other way. Give both the same batch_first.", _batch_first
-    yield "batch and sequence swapped: ours takes the first two axes of the input in the other order.", _swap_inputs
+        yield (
+            f"mask inverted: ours reads the boolean mask number {k} the other way round. {meaning}",
+            _invert(k),
+        )
+    yield (
+        "batch and sequence swapped: torch has batch_first set the other way. Give both the same batch_first.",
+        _batch_first,
+    )
+    yield (
+        "batch and sequence swapped: ours takes the first two axes of the input in the other order.",
+        _swap_inputs,
+    )
     yield "the mask is not applied: ours gives what torch gives without any mask.", _without_masks
-    yield "the boolean mask is added to the scores as 0 and 1; blocked scores must become -inf.", _masks_as_numbers
+    yield (
+        "the boolean mask is added to the scores as 0 and 1; blocked scores must become -inf.",
+        _masks_as_numbers,
+    )
     layers = ("TransformerEncoderLayer", "TransformerDecoderLayer")
-    yield "norm_first differs: one is pre-norm, the other post-norm.", _on(layers, _toggle_norm_first)
+    yield (
+        "norm_first differs: one is pre-norm, the other post-norm.",
+        _on(layers, _toggle_norm_first),
+    )
 
 
 def _is_mask(x: Any) -> bool:
@@ -69,24 +94,33 @@ def _flip(x: Any) -> Any:
 
 def _invert(which: int | None) -> Change:
     """One boolean mask among inputs and keywords, or all of them."""
+
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
         given: dict[Any, Any] = dict(enumerate(inputs)) | keywords
         masks = [key for key, x in given.items() if _is_mask(x)]
         for key in masks if which is None else [masks[which]]:
             given[key] = ~given[key]
         return [given[i] for i in range(len(inputs))], {k: given[k] for k in keywords}, _as_it_is
+
     return change
 
 
 def _invert_here(part: Any) -> None:
     """The masks that reach this submodule, wherever they are made."""
-    flipped = lambda _, args, named: (tuple(map(_flip, args)), {k: _flip(v) for k, v in named.items()})
+    flipped = lambda _, args, named: (
+        tuple(map(_flip, args)),
+        {k: _flip(v) for k, v in named.items()},
+    )
     part.register_forward_pre_hook(flipped, with_kwargs=True)
 
 
 def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
     kept = [None if _is_mask(x) else x for x in inputs]
-    return kept, {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"}, _as_it_is
+    return (
+        kept,
+        {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"},
+        _as_it_is,
+    )
 
 
 def _masks_as_numbers(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
@@ -102,7 +136,10 @@ def _batch_first(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> An
 
 
 def _swap_inputs(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    swapped = [x.detach().swapaxes(0, 1).requires_grad_() if getattr(x, "ndim", 0) == 3 else x for x in inputs]
+    swapped = [
+        x.detach().swapaxes(0, 1).requires_grad_() if getattr(x, "ndim", 0) == 3 else x
+        for x in inputs
+    ]
     return swapped, keywords, lambda out: out.swapaxes(0, 1)
 
 
@@ -113,33 +150,48 @@ def _toggle_norm_first(part: Any) -> None:
 def _norms() -> Iterator[tuple[str, Change]]:
     norms = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d")
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 1e-7, 1e-9, 0.0, 1e-4, 1e-2):
-        yield (f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps.",
-               _on(norms, _setting("eps", eps)))
-    texts = {"unbiased": "biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n "
-                         "(biased). Use var(ddof=0).",
-             "outside": "eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm has sqrt(var + eps).",
-             "unbiased, outside": "biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's "
-                                  "LayerNorm has sqrt(biased var + eps).",
-             "over": "layer norm over the wrong axes: ours takes mean and variance over all axes together.",
-             "first": "layer norm over the wrong axis: ours takes mean and variance along axis 0 (the batch), not along the features.",
-             "rms": "layer norm without its mean: ours divides by the root mean square and subtracts no mean, as RMSNorm does.",
-             "square": "layer norm divides by the variance: the square root is missing in ours.",
-             "centre": "layer norm without its variance: ours subtracts the mean only."}
+        yield (
+            f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps.",
+            _on(norms, _setting("eps", eps)),
+        )
+    texts = {
+        "unbiased": "biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n "
+        "(biased). Use var(ddof=0).",
+        "outside": "eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm has sqrt(var + eps).",
+        "unbiased, outside": "biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's "
+        "LayerNorm has sqrt(biased var + eps).",
+        "over": "layer norm over the wrong axes: ours takes mean and variance over all axes together.",
+        "first": "layer norm over the wrong axis: ours takes mean and variance along axis 0 (the batch), not along the features.",
+        "rms": "layer norm without its mean: ours divides by the root mean square and subtracts no mean, as RMSNorm does.",
+        "square": "layer norm divides by the variance: the square root is missing in ours.",
+        "centre": "layer norm without its variance: ours subtracts the mean only.",
+    }
     for how, text in texts.items():
         yield text, _on("LayerNorm", _with_forward(_odd_norm, how))
-    yield ("layer norm without its weight and bias: ours leaves them out.", _on("LayerNorm", _forget_affine))
+    yield (
+        "layer norm without its weight and bias: ours leaves them out.",
+        _on("LayerNorm", _forget_affine),
+    )
 
 
 def _odd_norm(part: Any, how: str) -> Callable:
     """Layer norm with a mistake, or another convention."""
+
     def forward(x: Any) -> Any:
-        axes = {"over": tuple(range(x.ndim)), "first": (0,)}.get(how, tuple(range(-len(part.normalized_shape), 0)))
+        axes = {"over": tuple(range(x.ndim)), "first": (0,)}.get(
+            how, tuple(range(-len(part.normalized_shape), 0))
+        )
         centred = x if how == "rms" else x - x.mean(dim=axes, keepdim=True)
-        square = (x * x).mean(dim=axes, keepdim=True) if how == "rms" else x.var(dim=axes, keepdim=True, correction=int("unbiased" in how))
+        square = (
+            (x * x).mean(dim=axes, keepdim=True)
+            if how == "rms"
+            else x.var(dim=axes, keepdim=True, correction=int("unbiased" in how))
+        )
         scale = square.sqrt() + part.eps if "outside" in how else (square + part.eps).sqrt()
         y = centred / {"square": square + part.eps, "centre": 1}.get(how, scale)
         y = y if part.weight is None else y * part.weight
         return y if part.bias is None else y + part.bias
+
     return forward
 
 
@@ -149,10 +201,12 @@ def _forget_affine(part: Any) -> None:
 
 def _activations() -> Iterator[tuple[str, Change]]:
     import torch
+
     gelu = torch.nn.functional.gelu
     variants = {
-        "GELU variant: ours is the tanh approximation of GELU. Set approximate, or the activation, to the same.":
-            lambda x: gelu(x, approximate="tanh"),
+        "GELU variant: ours is the tanh approximation of GELU. Set approximate, or the activation, to the same.": lambda x: (
+            gelu(x, approximate="tanh")
+        ),
         "GELU variant: ours is the exact GELU (erf). Set approximate, or the activation, to the same.": gelu,
         "GELU variant: ours is x sigmoid(1.702 x).": lambda x: x * torch.sigmoid(1.702 * x),
         "another activation: ours is relu.": torch.relu,
@@ -166,44 +220,75 @@ def _activations() -> Iterator[tuple[str, Change]]:
     for text, f in variants.items():
         yield text, _activation(f)
     for axis in (-1, 0, 1, 2):
-        yield (f"softmax axis: ours normalises along axis {axis}.",
-               _on(("Softmax", "LogSoftmax"), _setting("dim", axis)))
+        yield (
+            f"softmax axis: ours normalises along axis {axis}.",
+            _on(("Softmax", "LogSoftmax"), _setting("dim", axis)),
+        )
 
 
 def _activation(f: Callable) -> Change:
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
         for part in module.modules():
-            if type(part).__name__ in ("GELU", "ReLU", "SiLU", "Tanh", "Sigmoid", "LeakyReLU", "ELU"):
+            if type(part).__name__ in (
+                "GELU",
+                "ReLU",
+                "SiLU",
+                "Tanh",
+                "Sigmoid",
+                "LeakyReLU",
+                "ELU",
+            ):
                 part.forward = f
             elif type(part).__name__ in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
                 part.activation = f
         return inputs, keywords, _as_it_is
+
     return change
 
 
 def _attention() -> Iterator[tuple[str, Change]]:
     one = "MultiheadAttention"
-    yield ("scale by embed instead of head: ours divides the scores by sqrt(embed_dim) instead of sqrt(head_dim).",
-           _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim / part.embed_dim))))
-    yield ("no scale: ours does not divide the scores by sqrt(head_dim).",
-           _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim))))
-    yield ("scale: ours divides the scores by head_dim instead of its square root (or twice by the root).",
-           _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))))
-    yield ("heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead of (num_heads, head_dim).",
-           _on(one, _heads_inside_out))
+    yield (
+        "scale by embed instead of head: ours divides the scores by sqrt(embed_dim) instead of sqrt(head_dim).",
+        _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim / part.embed_dim))),
+    )
+    yield (
+        "no scale: ours does not divide the scores by sqrt(head_dim).",
+        _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim))),
+    )
+    yield (
+        "scale: ours divides the scores by head_dim instead of its square root (or twice by the root).",
+        _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))),
+    )
+    yield (
+        "heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead of (num_heads, head_dim).",
+        _on(one, _heads_inside_out),
+    )
     yield "number of heads: ours computes with one head.", _on(one, partial(_heads, heads=1))
     for heads in (2, 4, 8, 16, 3, 6, 12):
-        yield f"number of heads: ours computes with {heads} heads.", _on(one, partial(_heads, heads=heads))
-    for order, words in {(1, 0, 2): "query and key", (0, 2, 1): "key and value", (2, 1, 0): "query and value"}.items():
-        yield (f"projections exchanged: ours takes the weights of {words} for one another. in_proj_weight holds query, key, value in this "
-               "order.", _on(one, partial(_reorder, order=order)))
+        yield (
+            f"number of heads: ours computes with {heads} heads.",
+            _on(one, partial(_heads, heads=heads)),
+        )
+    for order, words in {
+        (1, 0, 2): "query and key",
+        (0, 2, 1): "key and value",
+        (2, 1, 0): "query and value",
+    }.items():
+        yield (
+            f"projections exchanged: ours takes the weights of {words} for one another. in_proj_weight holds query, key, value in this "
+            "order.",
+            _on(one, partial(_reorder, order=order)),
+        )
     yield "causal mask: ours looks at earlier positions only; torch got no such mask.", _causal(0)
     yield "causal mask off by one: ours also looks at the next position.", _causal(1)
     yield "causal mask off by one: ours does not look at the position itself.", _causal(-1)
-    texts = {"axis": "softmax axis: ours normalises the weights over the queries (axis -2), not over the keys (axis -1).",
-             "turned": "weights transposed: ours multiplies the values by the transposed attention weights.",
-             "merge": "heads joined in the wrong order: ours reshapes (H, T, D) to (T, E) without exchanging heads and positions first.",
-             "none": "no softmax: ours multiplies the values by the bare scores."}
+    texts = {
+        "axis": "softmax axis: ours normalises the weights over the queries (axis -2), not over the keys (axis -1).",
+        "turned": "weights transposed: ours multiplies the values by the transposed attention weights.",
+        "merge": "heads joined in the wrong order: ours reshapes (H, T, D) to (T, E) without exchanging heads and positions first.",
+        "none": "no softmax: ours multiplies the values by the bare scores.",
+    }
     for how, text in texts.items():
         yield text, _on(one, _with_forward(_odd_attention, how))
 
@@ -211,18 +296,20 @@ def _attention() -> Iterator[tuple[str, Change]]:
 def _scale_queries(part: Any, factor: float) -> None:
     """Scaling the queries scales the scores."""
     import torch
+
     with torch.no_grad():
         if part.in_proj_weight is not None:
-            part.in_proj_weight[:part.embed_dim] *= factor
+            part.in_proj_weight[: part.embed_dim] *= factor
         else:
             part.q_proj_weight *= factor
         if part.in_proj_bias is not None:
-            part.in_proj_bias[:part.embed_dim] *= factor
+            part.in_proj_bias[: part.embed_dim] *= factor
 
 
 def _heads_inside_out(part: Any) -> None:
     """Feature d H + h in the place of h D + d."""
     import torch
+
     order = torch.arange(part.embed_dim).reshape(part.head_dim, part.num_heads).T.reshape(-1)
     with torch.no_grad():
         part.in_proj_weight.copy_(torch.cat([w[order] for w in part.in_proj_weight.chunk(3)]))
@@ -239,6 +326,7 @@ def _heads(part: Any, heads: int) -> None:
 
 def _reorder(part: Any, order: tuple[int, ...]) -> None:
     import torch
+
     with torch.no_grad():
         for p in (part.in_proj_weight, part.in_proj_bias):
             if p is not None:
@@ -248,55 +336,86 @@ def _reorder(part: Any, order: tuple[int, ...]) -> None:
 def _causal(further: int) -> Change:
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
         import torch
+
         first = next(part for part in module.modules() if hasattr(part, "batch_first"))
         t = inputs[0].shape[1 if first.batch_first else 0]
         name = "attn_mask" if type(module).__name__ == "MultiheadAttention" else "src_mask"
-        return inputs, {**keywords, name: ~torch.ones(t, t, dtype=torch.bool).tril(further)}, _as_it_is
+        return (
+            inputs,
+            {**keywords, name: ~torch.ones(t, t, dtype=torch.bool).tril(further)},
+            _as_it_is,
+        )
+
     return change
 
 
 def _odd_attention(part: Any, how: str) -> Callable:
     """Attention of batched inputs with a mistake, without masks."""
+
     def forward(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
+
         weights, biases = part.in_proj_weight.chunk(3), part.in_proj_bias.chunk(3)
         first = (lambda x: x) if part.batch_first else (lambda x: x.swapaxes(0, 1))
-        q, k, v = ((first(x) @ w.T + b).unflatten(-1, (part.num_heads, -1)).swapaxes(1, 2) for x, w, b in zip((q, k, v), weights, biases))
+        q, k, v = (
+            (first(x) @ w.T + b).unflatten(-1, (part.num_heads, -1)).swapaxes(1, 2)
+            for x, w, b in zip((q, k, v), weights, biases)
+        )
         scores = q @ k.mT / math.sqrt(part.head_dim)
         a = scores if how == "none" else torch.softmax(scores, -2 if how == "axis" else -1)
         out = (a.mT if how == "turned" else a) @ v
-        joined = out.reshape(out.shape[0], out.shape[2], -1) if how == "merge" else out.swapaxes(1, 2).flatten(2)
+        joined = (
+            out.reshape(out.shape[0], out.shape[2], -1)
+            if how == "merge"
+            else out.swapaxes(1, 2).flatten(2)
+        )
         return first(part.out_proj(joined)), None
+
     return forward
 
 
 def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
-    matrices = [name for name, p in torch_module.named_parameters() if p.ndim == 2 and p.shape[0] == p.shape[1]]
+    matrices = [
+        name
+        for name, p in torch_module.named_parameters()
+        if p.ndim == 2 and p.shape[0] == p.shape[1]
+    ]
     for names in [[name] for name in matrices[:40]] + ([matrices] if len(matrices) > 1 else []):
         listed = ", ".join(map(repr, names))
-        yield (f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, in): y = x @ weight.T.",
-               _edit(names, lambda p: p.T.clone()))
+        yield (
+            f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, in): y = x @ weight.T.",
+            _edit(names, lambda p: p.T.clone()),
+        )
     for name in [n for n, p in torch_module.named_parameters() if n.endswith("in_proj_weight")]:
-        yield f"weight transposed: ours uses the three parts of {name!r} transposed.", _edit([name], _thirds_transposed)
+        yield (
+            f"weight transposed: ours uses the three parts of {name!r} transposed.",
+            _edit([name], _thirds_transposed),
+        )
     biases = [name for name, _ in torch_module.named_parameters() if name.endswith("bias")]
     for names in [[name] for name in biases[:40]] + [biases]:
         listed = ", ".join(map(repr, names))
         yield f"bias left out: ours does not add {listed}.", _edit(names, lambda p: p * 0)
-        yield f"bias subtracted: ours has the wrong sign before {listed}.", _edit(names, lambda p: -p)
+        yield (
+            f"bias subtracted: ours has the wrong sign before {listed}.",
+            _edit(names, lambda p: -p),
+        )
         yield f"bias added twice: ours adds {listed} once too often.", _edit(names, lambda p: 2 * p)
 
 
 def _edit(names: list[str], f: Callable[[Any], Any]) -> Change:
     def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
         import torch
+
         parameters = dict(module.named_parameters())
         with torch.no_grad():
             for name in names:
                 parameters[name].copy_(f(parameters[name]))
         return inputs, keywords, _as_it_is
+
     return change
 
 
 def _thirds_transposed(p: Any) -> Any:
     import torch
+
     return torch.cat([part.T for part in p.chunk(3)])

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ops
-from ..autograd import enable_grad, grad
 from ..engine import Variable
-from ..errors import describe
-from ..record import watching
+from ..engine.autograd import enable_grad, grad
+from ..messages.errors import describe
+from ..nn.scopes import watching
 from .trace import Trace
 
 
@@ -25,18 +25,26 @@ class How(NamedTuple):
     eps: float
     atol: float
     rtol: float
-    fast: bool                                       # any input in two random projections
+    fast: bool  # any input in two random projections
     rng: np.random.Generator
 
 
 class Problem:
     """`y_0, y_1, ... = call()`, depending on the current values of `inputs`, and cotangents that weigh the results."""
 
-    spoiled = False                                  # did a rule write into the incoming gradient?
+    spoiled = False  # did a rule write into the incoming gradient?
 
-    def __init__(self, call: Callable[[], Any], inputs: Sequence[Any], names: Sequence[str], rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        inputs: Sequence[Any],
+        names: Sequence[str],
+        rng: np.random.Generator,
+    ) -> None:
         self.call, self.inputs, self.names = call, list(inputs), list(names)
-        self.infinite: list[np.ndarray] = []         # for each result where it is left out; empty if nowhere
+        self.infinite: list[
+            np.ndarray
+        ] = []  # for each result where it is left out; empty if nowhere
         first = self.values()
         self.cotangents = [rng.standard_normal(y.shape) for y in first]
         if any(np.isinf(y).any() for y in first):
@@ -51,7 +59,7 @@ class Problem:
         self.infinite = [np.isinf(y) & (y == z) for y, z in zip(first, moved)] if moved else []
         try:
             overflows = any(g is not None and not np.isfinite(g).all() for g in self.gradients())
-        except Exception:                            # which will be told when it counts
+        except Exception:  # which will be told when it counts
             overflows = False
         if overflows or not any(at.any() for at in self.infinite):
             self.infinite = []
@@ -59,10 +67,14 @@ class Problem:
     def all_outputs(self) -> list[Any]:
         """The results that are differentiable Tensors."""
         found = self.call()
-        tensors = [t for t in leaves(found) if isinstance(t, Variable) and t._data.dtype.kind == "f"]
+        tensors = [
+            t for t in leaves(found) if isinstance(t, Variable) and t._data.dtype.kind == "f"
+        ]
         if not tensors:
-            raise TypeError(f"the function must return a floating-point Tensor, or a tuple with some, but it returned {describe(found)}. "
-                            "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), .item() and .data leave it.")
+            raise TypeError(
+                f"the function must return a floating-point Tensor, or a tuple with some, but it returned {describe(found)}. "
+                "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), .item() and .data leave it."
+            )
         return tensors
 
     def outputs(self) -> list[Any]:
@@ -70,11 +82,17 @@ class Problem:
         tensors = self.all_outputs()
         if len(self.infinite) != len(tensors):
             return tensors
-        return [ops.where(at, 0.0, t) if at.any() and at.shape == t.shape else t for at, t in zip(self.infinite, tensors)]
+        return [
+            ops.where(at, 0.0, t) if at.any() and at.shape == t.shape else t
+            for at, t in zip(self.infinite, tensors)
+        ]
 
     def values(self) -> list[np.ndarray]:
         """The results as arrays."""
-        with enable_grad(), np.errstate(all="ignore"):   # recorded, for a function may itself ask for a gradient
+        with (
+            enable_grad(),
+            np.errstate(all="ignore"),
+        ):  # recorded, for a function may itself ask for a gradient
             return [np.array(t._data) for t in self.outputs()]
 
     def traced(self) -> tuple[list[Any], Trace]:
@@ -82,7 +100,9 @@ class Problem:
         with enable_grad(), watching(Trace()) as trace, np.errstate(all="ignore"):
             return self.outputs(), trace
 
-    def gradients(self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None) -> list[np.ndarray | None]:
+    def gradients(
+        self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray | None]:
         """By the rules: d(sum of cotangent * output) / d(input), None where no path leads there."""
         with enable_grad(), np.errstate(all="ignore"):
             outputs = self.outputs() if outputs is None else outputs
@@ -90,22 +110,33 @@ class Problem:
             pairs = [(t, c, c.copy()) for t, c in zip(outputs, given) if t._tracked]
             if not pairs:
                 return [None] * len(self.inputs)
-            found = grad([t for t, _, _ in pairs], self.inputs, [c for _, c, _ in pairs], retain_graph=True, allow_unused=True)
+            found = grad(
+                [t for t, _, _ in pairs],
+                self.inputs,
+                [c for _, c, _ in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
             self.spoiled = any(not np.array_equal(c, before) for _, c, before in pairs)
         return [None if g is None else np.array(g._data) for g in found]
 
     def shaken(self, gradients: Sequence[np.ndarray | None]) -> list[float]:
         """How much each gradient changes where inputs and cotangents change in their last digits: so much of it is rounding."""
         rng, most = np.random.default_rng(6), [0.0] * len(gradients)
-        last_digits = lambda x: scaled(x, 1 + rng.choice([-4.0, 4.0], x.shape) * np.finfo(np.float64).eps)
+        last_digits = lambda x: scaled(
+            x, 1 + rng.choice([-4.0, 4.0], x.shape) * np.finfo(np.float64).eps
+        )
         for _ in range(3):
-            with suppress(Exception), values_put_back(self.inputs):      # f may mind its domain
+            with suppress(Exception), values_put_back(self.inputs):  # f may mind its domain
                 for x in self.inputs:
                     x._data = last_digits(x._data)
                 now = self.gradients(cotangents=[last_digits(c) for c in self.cotangents])
                 with np.errstate(all="ignore"):
                     pairs = zip(most, gradients, now)
-                    most = [m if a is None or b is None else max(m, np.abs(a - b).max(initial=0)) for m, a, b in pairs]
+                    most = [
+                        m if a is None or b is None else max(m, np.abs(a - b).max(initial=0))
+                        for m, a, b in pairs
+                    ]
         return most
 
     # ---- by moving the inputs
@@ -113,9 +144,13 @@ class Problem:
     def moved(self, which: int, step: np.ndarray) -> list[np.ndarray]:
         """The results with one input a step away; NaN if the function does not accept it there, for it may mind its domain."""
         x = self.inputs[which]
-        return self._with_values([x], [x._data + step]) or [np.full(c.shape, np.nan) for c in self.cotangents]
+        return self._with_values([x], [x._data + step]) or [
+            np.full(c.shape, np.nan) for c in self.cotangents
+        ]
 
-    def _with_values(self, tensors: Sequence[Any], values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _with_values(
+        self, tensors: Sequence[Any], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         """The results where these tensors have these values; none if the function does not accept them, or gives other shapes."""
         found = list[np.ndarray]()
         with suppress(Exception), values_put_back(tensors):
@@ -132,7 +167,9 @@ class Problem:
 
     def slope(self, which: int, direction: np.ndarray, eps: float) -> float:
         """The change of the weighted sum of all results for each unit of step along a direction."""
-        return float(sum(np.sum(c * d) for c, d in zip(self.cotangents, self.along(which, direction, eps))))
+        return float(
+            sum(np.sum(c * d) for c, d in zip(self.cotangents, self.along(which, direction, eps)))
+        )
 
     def element(self, which: int, flat: int, eps: float) -> float:
         """The numeric derivative by one element."""
@@ -141,13 +178,30 @@ class Problem:
     def noise_of(self, which: int, flat: int, eps: float) -> float:
         """What rounding may make of the difference by one element, judged by the results that move with it."""
         moving = self.along(which, self.unit(which, flat), eps)
-        return 2e-8 * float(sum(np.sum(np.abs(c * y)[d != 0]) for c, y, d in zip(self.cotangents, self.values(), moving))) * (1e-6 / eps)
+        return (
+            2e-8
+            * float(
+                sum(
+                    np.sum(np.abs(c * y)[d != 0])
+                    for c, y, d in zip(self.cotangents, self.values(), moving)
+                )
+            )
+            * (1e-6 / eps)
+        )
 
     def sides(self, which: int, flat: int, eps: float) -> tuple[float, float]:
         """The slopes to the left and to the right of one element."""
         middle, unit = self.values(), eps * self.unit(which, flat)
-        left, right = (sign * float(sum(np.sum(c * (a - b)) for c, a, b in zip(self.cotangents, self.moved(which, sign * unit), middle)))
-                       for sign in (-1, 1))
+        left, right = (
+            sign
+            * float(
+                sum(
+                    np.sum(c * (a - b))
+                    for c, a, b in zip(self.cotangents, self.moved(which, sign * unit), middle)
+                )
+            )
+            for sign in (-1, 1)
+        )
         return left / eps, right / eps
 
     def unit(self, which: int, flat: int) -> np.ndarray:
@@ -163,13 +217,20 @@ class Problem:
             found.flat[flat] = np.inf if np.isnan(slope) else slope
         return found
 
-    def culprit(self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float) -> int:
+    def culprit(
+        self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float
+    ) -> int:
         """Of these elements one whose gradient is off, found by following the half whose projection is off more: log2(n) looks for n."""
         while len(flats) > 1:
-            flats = max(np.array_split(flats, 2), key=lambda half: self.projected(which, half, signs, analytic, eps)[2])
+            flats = max(
+                np.array_split(flats, 2),
+                key=lambda half: self.projected(which, half, signs, analytic, eps)[2],
+            )
         return int(flats[0])
 
-    def projected(self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float) -> tuple[float, float, float]:
+    def projected(
+        self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float
+    ) -> tuple[float, float, float]:
         """The slope when these elements move together, each by its sign; what the gradient says; the error, Inf outside the domain."""
         direction = np.zeros(analytic.shape)
         direction.flat[flats] = signs[flats]
@@ -178,8 +239,10 @@ class Problem:
 
     def jacobian(self, which: int, eps: float) -> np.ndarray:
         """d(all results, flattened) / d(one input, flattened), by moving."""
-        columns = [np.concatenate([d.ravel() for d in self.along(which, self.unit(which, i), eps)])
-                   for i in range(self.inputs[which].size)]
+        columns = [
+            np.concatenate([d.ravel() for d in self.along(which, self.unit(which, i), eps)])
+            for i in range(self.inputs[which].size)
+        ]
         return np.stack(columns, axis=1)
 
     def jacobian_by_rules(self, which: int) -> np.ndarray:
@@ -196,7 +259,9 @@ class Problem:
     def nearby(self, eps: float) -> list[np.ndarray]:
         """The results a random step away from all inputs; none if the function does not accept it there."""
         rng = np.random.default_rng(4)
-        return self._with_values(self.inputs, [x._data + eps * rng.uniform(0.5, 1, x.shape) for x in self.inputs])
+        return self._with_values(
+            self.inputs, [x._data + eps * rng.uniform(0.5, 1, x.shape) for x in self.inputs]
+        )
 
     def noise(self, eps: float) -> float:
         """What rounding alone may make of a central difference; differences below it mean nothing.
@@ -204,9 +269,12 @@ class Problem:
         Results that stand still when the inputs move, such as the -1e9 of a mask, cancel exactly and count for 1 at most.
         """
         still = self.values()
-        moved = self.nearby(eps) or [y + 1 for y in still]       # if there are none, every result counts
+        moved = self.nearby(eps) or [y + 1 for y in still]  # if there are none, every result counts
         finite = (np.nan_to_num(y, posinf=0, neginf=0) for y in still)
-        sizes = (np.abs(c * np.where(y == z, np.clip(y, -1, 1), y)) for c, y, z in zip(self.cotangents, finite, moved))
+        sizes = (
+            np.abs(c * np.where(y == z, np.clip(y, -1, 1), y))
+            for c, y, z in zip(self.cotangents, finite, moved)
+        )
         return 2e-8 * float(sum(np.sum(size) for size in sizes)) * (1e-6 / eps)
 
 
@@ -214,7 +282,11 @@ def leaves(nested: Any) -> list[Any]:
     """What lies in tuples, lists and dicts, however deep, such as the (y, (h, c)) of an LSTM."""
     if not isinstance(nested, (dict, tuple, list)):
         return [nested]
-    return [leaf for part in (nested.values() if isinstance(nested, dict) else nested) for leaf in leaves(part)]
+    return [
+        leaf
+        for part in (nested.values() if isinstance(nested, dict) else nested)
+        for leaf in leaves(part)
+    ]
 
 
 def scaled(x: np.ndarray, by: np.ndarray) -> np.ndarray:

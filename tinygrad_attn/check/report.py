@@ -21,7 +21,9 @@ class Diagnosis(str):
         self.kind, self.text = kind, text
         return self
 
-    def __getnewargs__(self) -> Any:                 # for a copy, and for a report that comes back from another process
+    def __getnewargs__(
+        self,
+    ) -> Any:  # for a copy, and for a report that comes back from another process
         return self.kind, self.text
 
 
@@ -44,7 +46,11 @@ class Entry:
     @property
     def error(self) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            return np.where(np.isnan(self.numeric) & ~np.isnan(self.analytic), 0, np.abs(self.analytic - self.numeric))
+            return np.where(
+                np.isnan(self.numeric) & ~np.isnan(self.analytic),
+                0,
+                np.abs(self.analytic - self.numeric),
+            )
 
     @property
     def wrong(self) -> np.ndarray:
@@ -78,8 +84,10 @@ class Entry:
             return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {self.largest:.1e}"
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
-        return (f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
-                f"{int(self.wrong.sum())} of {self.measured} measured elements are off")
+        return (
+            f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
+            f"{int(self.wrong.sum())} of {self.measured} measured elements are off"
+        )
 
 
 @dataclass
@@ -112,7 +120,9 @@ class Report:
     @property
     def worst(self) -> Entry | None:
         wrong = [e for e in self.entries if not e.ok]
-        return max(wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None)
+        return max(
+            wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None
+        )
 
     @property
     def _title(self) -> str:
@@ -121,11 +131,21 @@ class Report:
     @property
     def _blamed(self) -> str:
         """Which op, in which module, from which line."""
-        return f"{self.op}" + (f" in {self.scope}" if self.scope else "") + (f", called at {self.place}" if self.place else "")
+        return (
+            f"{self.op}"
+            + (f" in {self.scope}" if self.scope else "")
+            + (f", called at {self.place}" if self.place else "")
+        )
 
     def __str__(self) -> str:
         if self.ok:
-            return "\n".join([f"{self._title}: passed", *(f"  {e}" for e in self.entries), *(f"  note: {n}" for n in self.notes)])
+            return "\n".join(
+                [
+                    f"{self._title}: passed",
+                    *(f"  {e}" for e in self.entries),
+                    *(f"  note: {n}" for n in self.notes),
+                ]
+            )
         lines = [f"{self._title}: FAILED" + (f" in {self.worst}" if self.worst else "")]
         if self.diagnosis:
             lines.append(f"  diagnosis: {self.diagnosis}")
@@ -140,7 +160,7 @@ class Report:
         lines += [f"  note: {n}" for n in self.notes]
         return "\n".join(lines)
 
-    __repr__ = __str__                               # at a prompt, where the fields would be pages of arrays
+    __repr__ = __str__  # at a prompt, where the fields would be pages of arrays
 
     def _repr_html_(self) -> str:
         colour = "#009E73" if self.ok else "#D55E00"
@@ -148,9 +168,15 @@ class Report:
             f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>"
             f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
             f"<td>{e.largest if e.ok else e.error[e.index]:.2e}</td>"
-            f"<td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>" for e in self.entries)
-        parts = [f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
-                 "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>" + rows + "</table>"]
+            f"<td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>"
+            for e in self.entries
+        )
+        parts = [
+            f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
+            "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>"
+            + rows
+            + "</table>",
+        ]
         if self.worst:
             parts.append(f"<p>{escape(str(self.worst))}</p>")
         if self.op:
@@ -169,7 +195,10 @@ def _curve_text(curve: Sequence[tuple[float, float]]) -> list[str]:
     if np.isfinite(errors).all() and max(errors) <= 2 * min(errors):
         text = f"{errors[len(errors) // 2]:.1e} with every eps from {max(steps):.0e} to {min(steps):.0e}"
         return [f"  error of the worst element: {text}, so the step is not to blame"]
-    return ["  error of the worst element against eps:", *(f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in curve)]
+    return [
+        "  error of the worst element against eps:",
+        *(f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in curve),
+    ]
 
 
 def _bar(error: float) -> str:
@@ -182,9 +211,11 @@ def _curve_svg(curve: Sequence[tuple[float, float]]) -> str:
     xs = [np.log10(e) for e, _ in curve]
     ys = [np.log10(min(max(v, 1e-13), 1e3)) if np.isfinite(v) else 3 for _, v in curve]
     points = " ".join(f"{20 + (x + 13) * 20:.0f},{10 + (3 - y) * 8:.0f}" for x, y in zip(xs, ys))
-    return ("<svg width='300' height='160' role='img' aria-label='error against eps'>"
-            f"<polyline fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/>"
-            "<text x='20' y='155' font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>")
+    return (
+        "<svg width='300' height='160' role='img' aria-label='error against eps'>"
+        f"<polyline fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/>"
+        "<text x='20' y='155' font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>"
+    )
 
 
 @dataclass
@@ -218,10 +249,13 @@ class Comparison:
     def __str__(self) -> str:
         width = max([4, *(len(line.name) for line in self.lines)])
         rows = [f"{'name':{width}}  max abs   max rel   worst index   verdict"]
-        rows += [f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  {line.verdict}" for line in self.lines]
+        rows += [
+            f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  {line.verdict}"
+            for line in self.lines
+        ]
         return "\n".join(rows)
 
-    __repr__ = __str__                               # at a prompt, where the fields would be pages of arrays
+    __repr__ = __str__  # at a prompt, where the fields would be pages of arrays
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -236,7 +270,9 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
     """
     if not isinstance(reference, Mapping):
         mine, reference = {"result": mine}, {"result": reference}
-    elif not isinstance(mine, Mapping):              # an answer without names: each name is missing, and it was not asked for
+    elif not isinstance(
+        mine, Mapping
+    ):  # an answer without names: each name is missing, and it was not asked for
         mine = {"result": mine}
     lines = []
     for name, expected in reference.items():
@@ -252,7 +288,7 @@ def _plain(x: Any) -> np.ndarray:
     x = getattr(x, "_data", x)
     try:
         return np.asarray(x.detach().numpy() if hasattr(x, "detach") else x)
-    except (ValueError, TypeError):                  # rows of different lengths, a list of Tensors
+    except (ValueError, TypeError):  # rows of different lengths, a list of Tensors
         return np.array(None)
 
 
@@ -268,9 +304,15 @@ def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: flo
         relative = np.where(error == 0, 0, error / np.abs(b64))
     error = np.where(np.isnan(error), np.inf, error)
     bad = ~(error <= atol + rtol * np.abs(np.nan_to_num(b64)))
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape)) if error.size else ()
+    index = (
+        tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+        if error.size
+        else ()
+    )
     verdict = "ok" if not bad.any() else _in_words(a64, b64, bad, atol, rtol)
-    return Line(name, verdict, float(np.max(error, initial=0)), float(np.max(relative, initial=0)), index)
+    return Line(
+        name, verdict, float(np.max(error, initial=0)), float(np.max(relative, initial=0)), index
+    )
 
 
 def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: float) -> str:

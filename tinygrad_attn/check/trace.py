@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, local
-from ..errors import INNER, quoted
-from ..record import dotted_name
+from ..messages.errors import INNER, quoted
+from ..nn.scopes import dotted_name
 
 
 class Place(NamedTuple):
@@ -29,7 +29,9 @@ def origin(depth: int = 1) -> Place | None:
     frame = sys._getframe(depth)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((*INNER, "<frozen ")):      # "<frozen runpy>": Python itself, at `python -m`
+        if not file.startswith(
+            (*INNER, "<frozen ")
+        ):  # "<frozen runpy>": Python itself, at `python -m`
             return Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
@@ -51,12 +53,16 @@ class Trace:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.parts: list[tuple[Any, Any, Any, int, Any, Any]] = []   # result, node, its gradient, input number, input, contribution
+        self.parts: list[
+            tuple[Any, Any, Any, int, Any, Any]
+        ] = []  # result, node, its gradient, input number, input, contribution
 
     def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
         self.steps.append(Step(op, inputs, static, result, local.context.scope, origin(3)))
 
-    def backward(self, t: Any, node: Any, g: Any, index: int, x: Any, part: Any, running_sum: Any) -> None:
+    def backward(
+        self, t: Any, node: Any, g: Any, index: int, x: Any, part: Any, running_sum: Any
+    ) -> None:
         self.parts.append((t, node, array_of(g).copy(), index, x, array_of(part).copy()))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import autograd
+from ..engine import autograd
 from . import bugs_layers, bugs_ops  # noqa: F401  these put their bugs in
 from .bug import Bug, Patches, bugs, keep
 from .flawed import FLAWS, flawed_sweep
@@ -34,14 +34,19 @@ for _flaw in FLAWS:
     keep(*_flaw)(_swept_wrongly(_flaw.name))
 
 
-@keep("checker-all-ones", "the gradient check weighs all results with 1", "most small checkers; SmallPebble sums the output, for one",
-      "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked as 0 = 0, right or wrong")
+@keep(
+    "checker-all-ones",
+    "the gradient check weighs all results with 1",
+    "most small checkers; SmallPebble sums the output, for one",
+    "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked as 0 = 0, right or wrong",
+)
 def _() -> Patches:
     right = Problem.__init__
 
     def init(self: Any, call: Any, inputs: Any, names: Any, rng: Any) -> None:
         right(self, call, inputs, names, rng)
         self.cotangents = [np.ones_like(c) for c in self.cotangents]
+
     return [(Problem, "__init__", init)]
 
 

@@ -11,42 +11,59 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from .. import fused, record, reference
-from ..arguments import check_probability
-from ..calls import check_flags
-from ..errors import describe, unmade
+from ..fast import fused
+from ..functional import equations as reference
+from ..functional.arguments import check_probability
+from ..messages.errors import describe, unmade
+from ..messages.signatures import check_flags
 from ..tensor import Tensor
 from . import init, masks
+from . import scopes as record
 from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
 from .module import Module, Parameter
 
 
-def attend(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
+def attend(
+    q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool
+) -> tuple[Any, Any]:
     """softmax(q k^T / sqrt(D) + mask) v: (B, H, T, D), (B, H, S, D), (B, H, S, V) -> (B, T, H V)
 
     The heads come out side by side, and with them the weights (B, H, T, S), or None.  `record_attention` gets the
     weights as well, whether they were asked for or not.
     """
     if not (need_weights or record.recording()):
-        return F.merge_heads(F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)), None
-    out, weights = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, need_weights=True)
+        return F.merge_heads(
+            F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
+        ), None
+    out, weights = F.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p, is_causal, need_weights=True
+    )
     return F.merge_heads(out), _left_to_recorders(weights, need_weights)
 
 
-def attend_packed(packed: Any, num_heads: int, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool) -> tuple[Any, Any]:
+def attend_packed(
+    packed: Any, num_heads: int, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool
+) -> tuple[Any, Any]:
     """`attend` for queries, keys and values side by side, as one projection makes them: (B, T, 3 H D) -> (B, T, H D)
 
     The same kernel on the same views, so the same numbers; only their gradients need not be put together again.
     """
     batch, length, width = packed.shape
     keep, keep_scale = F.draw_kept_weights((batch, num_heads, length, length), dropout_p)
-    settings: dict[str, Any] = dict(scale=1 / math.sqrt(width // (3 * num_heads)), is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    settings: dict[str, Any] = dict(
+        scale=1 / math.sqrt(width // (3 * num_heads)),
+        is_causal=is_causal,
+        keep=keep,
+        keep_scale=keep_scale,
+    )
     out = fused.packed_attention(packed, mask, num_heads=num_heads, **settings)
     if not (need_weights or record.recording()):
         return out, None
     heads = reference.unpack_heads(packed, num_heads)
-    return out, _left_to_recorders(F.weights_as_applied(heads[0], heads[1], mask, **settings), need_weights)
+    return out, _left_to_recorders(
+        F.weights_as_applied(heads[0], heads[1], mask, **settings), need_weights
+    )
 
 
 def _left_to_recorders(weights: Any, need_weights: bool) -> Any:
@@ -69,20 +86,51 @@ class MultiheadAttention(Module):
     `out_proj` takes back to embed_dim.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
-                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
-                 vdim: int | None = None, batch_first: bool = False, *,
-                 head_dim: int | None = None, value_head_dim: int | None = None, dtype: Any = None) -> None:
-        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim, "value_head_dim": value_head_dim}
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        *,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        dtype: Any = None,
+    ) -> None:
+        sizes = {
+            "embed_dim": embed_dim,
+            "num_heads": num_heads,
+            "head_dim": head_dim,
+            "value_head_dim": value_head_dim,
+        }
         for name, size in sizes.items():
-            if not (isinstance(size, (int, np.integer)) and size > 0 or size is None and name.endswith("head_dim")):
-                raise ValueError(f"MultiheadAttention: {name} is a whole number above 0, got {size!r}.")
+            if not (
+                isinstance(size, (int, np.integer))
+                and size > 0
+                or size is None
+                and name.endswith("head_dim")
+            ):
+                raise ValueError(
+                    f"MultiheadAttention: {name} is a whole number above 0, got {size!r}."
+                )
         if head_dim is None and embed_dim % num_heads:
-            raise ValueError(f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
-                             "Choose another number of heads, or give nn.MultiheadAttention a head size of its own: "
-                             f"head_dim={embed_dim // num_heads + 1}.")
+            raise ValueError(
+                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
+                "Choose another number of heads, or give nn.MultiheadAttention a head size of its own: "
+                f"head_dim={embed_dim // num_heads + 1}."
+            )
         check_probability(dropout, "MultiheadAttention", "dropout")
-        self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
+        self.embed_dim, self.num_heads, self.dropout, self.batch_first = (
+            embed_dim,
+            num_heads,
+            dropout,
+            batch_first,
+        )
         self.kdim, self.vdim = (embed_dim if size is None else size for size in (kdim, vdim))
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
@@ -90,10 +138,20 @@ class MultiheadAttention(Module):
         wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
         self._widths = (wide, wide, value_wide)
         one_matrix = self.kdim == self.vdim == embed_dim
-        self._packs = one_matrix and wide == value_wide and not (add_bias_kv or add_zero_attn)        # for `attend_packed`
+        self._packs = (
+            one_matrix and wide == value_wide and not (add_bias_kv or add_zero_attn)
+        )  # for `attend_packed`
 
-        for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"):
-            self.register_parameter(name, None)      # those of them that are wanted follow
+        for name in (
+            "q_proj_weight",
+            "k_proj_weight",
+            "v_proj_weight",
+            "in_proj_weight",
+            "in_proj_bias",
+            "bias_k",
+            "bias_v",
+        ):
+            self.register_parameter(name, None)  # those of them that are wanted follow
         if one_matrix:
             self.in_proj_weight = Parameter.empty(2 * wide + value_wide, embed_dim, dtype=dtype)
         else:
@@ -110,7 +168,12 @@ class MultiheadAttention(Module):
 
     def reset_parameters(self) -> None:
         """Xavier for the projections, zero for all biases; out_proj's weight has been drawn by then, as a Linear's."""
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+        for weight in (
+            self.in_proj_weight,
+            self.q_proj_weight,
+            self.k_proj_weight,
+            self.v_proj_weight,
+        ):
             if weight is not None:
                 init.xavier_uniform_(weight)
         for bias in (self.in_proj_bias, self.out_proj.bias):
@@ -120,9 +183,20 @@ class MultiheadAttention(Module):
             if token is not None:
                 init.xavier_normal_(token)
 
-    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
-                attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False, *,
-                cache: KeyValueCache | None = None, dropout_follows: bool | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        cache: KeyValueCache | None = None,
+        dropout_follows: bool | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
         With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after
@@ -138,42 +212,57 @@ class MultiheadAttention(Module):
         while training.
         Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
         """
-        check_flags("MultiheadAttention", need_weights=need_weights, average_attn_weights=average_attn_weights, is_causal=is_causal)
-        own = key is query and value is query        # self-attention: one input, one projection
+        check_flags(
+            "MultiheadAttention",
+            need_weights=need_weights,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        own = key is query and value is query  # self-attention: one input, one projection
         one_memory = value is key
         query = floating(query, self)
         key = query if own else floating(key, self)
         value = key if one_memory else floating(value, self)
         self._check(query, key, value)
         if cache is not None and not isinstance(cache, KeyValueCache):
-            raise TypeError(f"cache= is an nn.KeyValueCache(), one for all tokens of a text, got {describe(cache)}.{unmade(cache)}")
+            raise TypeError(
+                f"cache= is an nn.KeyValueCache(), one for all tokens of a text, got {describe(cache)}.{unmade(cache)}"
+            )
         batched = query.ndim == 3
         if not (batched and self.batch_first):
-            query, key, value = (self._batch_first(x) for x in (query, key, value))     # (B, T, E)
+            query, key, value = (self._batch_first(x) for x in (query, key, value))  # (B, T, E)
 
         dropout_p = self.dropout if self.training else 0.0
         if own and self._packs and cache is None and fused.fits(query, self.in_proj_weight):
-            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)                 # (B, T, 3 H D)
+            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
             sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
-            mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype)
-            out, weights = attend_packed(packed, self.num_heads, mask, dropout_p, is_causal, need_weights)
+            mask, is_causal = masks.merge(
+                attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype
+            )
+            out, weights = attend_packed(
+                packed, self.num_heads, mask, dropout_p, is_causal, need_weights
+            )
         else:
             q, k, v = self._tokens(query, key, value, own, cache)
             past = cache.past(self) if own and cache is not None else 0
             extra = (self.bias_k is not None) + self.add_zero_attn
             sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], past + k.shape[2])
-            mask, is_causal = masks.merge(attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype)
-            if own and cache is not None:            # only now, for a mask that is refused must leave no token behind
+            mask, is_causal = masks.merge(
+                attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype
+            )
+            if (
+                own and cache is not None
+            ):  # only now, for a mask that is refused must leave no token behind
                 k, v = cache.extend(self, k, v)
             k, v = self._append(k, v)
             out, weights = attend(q, k, v, mask, dropout_p, is_causal, need_weights)
-        out = self.out_proj(out)                                                        # (B, T, H V) -> (B, T, E)
+        out = self.out_proj(out)  # (B, T, H V) -> (B, T, E)
         if weights is not None and average_attn_weights:
             weights = weights.mean(axis=1)
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
         if self.training if dropout_follows is None else dropout_follows:
-            out = out.swapaxes(0, 1).clone()                                            # (T, B, E)
+            out = out.swapaxes(0, 1).clone()  # (T, B, E)
             return out.swapaxes(0, 1) if self.batch_first else out, weights
         return out if self.batch_first else out.swapaxes(0, 1), weights
 
@@ -195,7 +284,7 @@ class MultiheadAttention(Module):
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); one product where they have one input."""
         if not (own and self.in_proj_weight is not None):
             return [self._heads(self._project(i, x)) for i, x in enumerate((query, key, value))]
-        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)               # (B, T, 2 H D + H V)
+        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 2 H D + H V)
         if self.head_dim == self.value_head_dim:
             heads = reference.unpack_heads(packed, self.num_heads)
             return [heads[0], heads[1], heads[2]]
@@ -206,7 +295,9 @@ class MultiheadAttention(Module):
         """(B, T, H D) -> (B, H, T, D)"""
         return F.split_heads(x, self.num_heads)
 
-    def _tokens(self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None) -> tuple[Any, Any, Any]:
+    def _tokens(
+        self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None
+    ) -> tuple[Any, Any, Any]:
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); from the cache the k and v of a memory that it has."""
         if cache is not None and not own and self in cache:
             return self._heads(self._project(0, query)), *cache.get(self, (key, value))
@@ -217,8 +308,11 @@ class MultiheadAttention(Module):
 
     def _append(self, k: Any, v: Any) -> tuple[Any, Any]:
         """The learned key and value and the zero ones after the others."""
+
         def longer(x: Any, token: Any) -> Any:
-            return np.concatenate([x, np.broadcast_to(token, (*x.shape[:2], 1, x.shape[-1]))], axis=2)
+            return np.concatenate(
+                [x, np.broadcast_to(token, (*x.shape[:2], 1, x.shape[-1]))], axis=2
+            )
 
         if self.bias_k is not None:
             k, v = longer(k, self._heads(self.bias_k)), longer(v, self._heads(self.bias_v))
@@ -228,15 +322,25 @@ class MultiheadAttention(Module):
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
         """Raise ValueError unless the inputs fit the module and each other."""
-        if query is key is value and query.ndim in (2, 3) and query.shape[-1] == self.embed_dim == self.kdim == self.vdim:
-            return                                   # the usual case, first and quickly
+        if (
+            query is key is value
+            and query.ndim in (2, 3)
+            and query.shape[-1] == self.embed_dim == self.kdim == self.vdim
+        ):
+            return  # the usual case, first and quickly
         batched = query.ndim == 3
         batch, time = (0, 1) if self.batch_first else (1, 0)
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
             problem = "takes three batched inputs, or three unbatched ones (T, E); x[None] adds a batch of one"
-        elif (query.shape[-1], key.shape[-1], value.shape[-1]) != (self.embed_dim, self.kdim, self.vdim):
-            problem = (f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and a value with "
-                       f"{self.vdim}; for keys and values of other widths pass kdim= and vdim= to the constructor")
+        elif (query.shape[-1], key.shape[-1], value.shape[-1]) != (
+            self.embed_dim,
+            self.kdim,
+            self.vdim,
+        ):
+            problem = (
+                f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and a value with "
+                f"{self.vdim}; for keys and values of other widths pass kdim= and vdim= to the constructor"
+            )
         elif batched and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
             problem = "needs query, key and value of one batch size"
             if query.shape[time] == key.shape[time] == value.shape[time]:
@@ -245,16 +349,21 @@ class MultiheadAttention(Module):
             problem = "needs one value for each key"
         else:
             return
-        raise ValueError(f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, value "
-                         f"{describe(value)}, read as {'(B, T, E)' if self.batch_first else '(T, B, E)'} since "
-                         f"batch_first={self.batch_first}.")
+        raise ValueError(
+            f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, value "
+            f"{describe(value)}, read as {'(B, T, E)' if self.batch_first else '(T, B, E)'} since "
+            f"batch_first={self.batch_first}."
+        )
 
     def extra_repr(self) -> str:
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
         if self.head_dim * self.num_heads != self.embed_dim or self.value_head_dim != self.head_dim:
             text += f", head_dim={self.head_dim}, value_head_dim={self.value_head_dim}"
-        return (text + (f", dropout={self.dropout}" if self.dropout else "")
-                + (", batch_first=True" if self.batch_first else ""))
+        return (
+            text
+            + (f", dropout={self.dropout}" if self.dropout else "")
+            + (", batch_first=True" if self.batch_first else "")
+        )
 
 
 class SelfAttention(Module):
@@ -264,8 +373,16 @@ class SelfAttention(Module):
     (T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)
     """
 
-    def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False, causal: bool = False, dropout: float = 0.0, *,
-                 dtype: Any = None) -> None:
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        qkv_bias: bool = False,
+        causal: bool = False,
+        dropout: float = 0.0,
+        *,
+        dtype: Any = None,
+    ) -> None:
         self.d_out, self.causal = d_out, causal
         self.W_query = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
         self.W_key = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
@@ -277,9 +394,19 @@ class SelfAttention(Module):
         x = floating(x, self.W_query.weight)
         if x.ndim not in (2, 3):
             raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
-        batch = x if x.ndim == 3 else x[None]                                           # (B, T, d_in)
-        q, k, v = (F.split_heads(W(batch), 1) for W in (self.W_query, self.W_key, self.W_value))     # (B, 1, T, d_out)
-        out, _ = attend(q, k, v, None, self.dropout.p if self.dropout.training else 0.0, self.causal, need_weights=False)
+        batch = x if x.ndim == 3 else x[None]  # (B, T, d_in)
+        q, k, v = (
+            F.split_heads(W(batch), 1) for W in (self.W_query, self.W_key, self.W_value)
+        )  # (B, 1, T, d_out)
+        out, _ = attend(
+            q,
+            k,
+            v,
+            None,
+            self.dropout.p if self.dropout.training else 0.0,
+            self.causal,
+            need_weights=False,
+        )
         return out.reshape(*x.shape[:-1], self.d_out)
 
     def extra_repr(self) -> str:
@@ -292,29 +419,48 @@ class AdditiveAttention(Module):
     Bahdanau et al., 2015.  Queries and keys may have different widths; none of the projections has a bias.
     """
 
-    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0, *,
-                 dtype: Any = None) -> None:
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        hidden_dim: int,
+        dropout: float = 0.0,
+        *,
+        dtype: Any = None,
+    ) -> None:
         self.W_key = Linear(key_dim, hidden_dim, bias=False, dtype=dtype)
         self.W_query = Linear(query_dim, hidden_dim, bias=False, dtype=dtype)
         self.w_score = Linear(hidden_dim, 1, bias=False, dtype=dtype)
         self.dropout = Dropout(dropout)
 
-    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Any, key: Any, value: Any, key_padding_mask: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
         `key_padding_mask` (B, S): True = blocked, or float, added to the scores.  With every key blocked weights and
         output are zero.  Raises ValueError for shapes that do not fit, TypeError for a mask of integers.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
-        if (not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]
-                or not query.shape[0] == key.shape[0] == value.shape[0]):
-            raise ValueError("AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and "
-                             f"value (B, S, V), got {describe(query)}, {describe(key)} and {describe(value)}.")
-        q, k = self.W_query(query)[:, :, None], self.W_key(key)[:, None]            # (B, T, 1, h), (B, 1, S, h)
-        scores = self.w_score(np.tanh(q + k)).squeeze(-1)                             # (B, T, S)
+        if (
+            not query.ndim == key.ndim == value.ndim == 3
+            or key.shape[1] != value.shape[1]
+            or not query.shape[0] == key.shape[0] == value.shape[0]
+        ):
+            raise ValueError(
+                "AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and "
+                f"value (B, S, V), got {describe(query)}, {describe(key)} and {describe(value)}."
+            )
+        q, k = (
+            self.W_query(query)[:, :, None],
+            self.W_key(key)[:, None],
+        )  # (B, T, 1, h), (B, 1, S, h)
+        scores = self.w_score(np.tanh(q + k)).squeeze(-1)  # (B, T, S)
         if key_padding_mask is not None:
             sizes = masks.Sizes(query.shape[0], 1, query.shape[1], key.shape[1])
-            mask = masks.check_key_padding_mask(key_padding_mask, sizes, batched=True)      # (B, 1, 1, S)
+            mask = masks.check_key_padding_mask(
+                key_padding_mask, sizes, batched=True
+            )  # (B, 1, 1, S)
             scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
         if record.recording():

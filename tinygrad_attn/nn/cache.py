@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import plain
-from ..errors import describe
+from ..functional.arguments import plain
+from ..messages.errors import describe
 from ..tensor import Tensor
 from .module import Module
 
@@ -32,8 +32,12 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self._kept: dict[Module, tuple[Any, Any]] = {}
-        self._memory: dict[Module, list[np.ndarray]] = {}       # the key and value that cross-attention has projected
-        self._room: dict[Module, list[np.ndarray]] = {}         # where those of `_kept` that grew lie, with room for more
+        self._memory: dict[
+            Module, list[np.ndarray]
+        ] = {}  # the key and value that cross-attention has projected
+        self._room: dict[
+            Module, list[np.ndarray]
+        ] = {}  # where those of `_kept` that grew lie, with room for more
         self._first: Module | None = None
 
     def __copy__(self) -> KeyValueCache:
@@ -42,11 +46,16 @@ class KeyValueCache:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
         """The modules are names here, and not copied; but where a model was copied just before, in the same call, they are its."""
+
         def named(kept: dict[Module, Any]) -> dict[Module, Any]:
             return {memo.get(id(module), module): value for module, value in kept.items()}
 
         new = KeyValueCache()
-        new._kept, new._memory, new._first = named(self._kept), named(self._memory), memo.get(id(self._first), self._first)
+        new._kept, new._memory, new._first = (
+            named(self._kept),
+            named(self._memory),
+            memo.get(id(self._first), self._first),
+        )
         return new
 
     @property
@@ -66,9 +75,11 @@ class KeyValueCache:
         memory[rows] from here on.  Raises IndexError for a row that the batch does not have, TypeError for what are no rows.
         """
         rows = np.ravel(plain(rows))
-        rows = rows if rows.size else rows.astype(np.int64)          # an empty list is a list of no rows
+        rows = rows if rows.size else rows.astype(np.int64)  # an empty list is a list of no rows
         if rows.dtype.kind not in "iub":
-            raise TypeError(f"reorder takes the numbers of the sequences to go on with, or a mask, got {describe(rows)}.")
+            raise TypeError(
+                f"reorder takes the numbers of the sequences to go on with, or a mask, got {describe(rows)}."
+            )
         kept = {module: (k[rows], v[rows]) for module, (k, v) in self._kept.items()}
         memory = {module: [x[rows] for x in given] for module, given in self._memory.items()}
         self._kept, self._memory, self._room = kept, memory, {}
@@ -90,14 +101,18 @@ class KeyValueCache:
         if module in self._memory:
             raise _refusal(self._memory[module], f"{k.shape[-2]} tokens of its own")
         if self._first not in (None, module) and past + k.shape[-2] != self.length:
-            raise ValueError(f"the first attention module has {self.length} tokens in this cache, but another has {past} and gets "
-                             f"{k.shape[-2]}: an earlier call failed half way; start a fresh KeyValueCache(). (Nor can a model use "
-                             "it that calls one attention module twice in a forward pass.)")
+            raise ValueError(
+                f"the first attention module has {self.length} tokens in this cache, but another has {past} and gets "
+                f"{k.shape[-2]}: an earlier call failed half way; start a fresh KeyValueCache(). (Nor can a model use "
+                "it that calls one attention module twice in a forward pass.)"
+            )
         if module in self._kept:
             old_k, old_v = self._kept[module]
             if old_k.shape[:2] != k.shape[:2]:
-                raise ValueError(f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of "
-                                 f"{k.shape[0]}; start each batch with a fresh KeyValueCache().")
+                raise ValueError(
+                    f"this cache holds a batch of {old_k.shape[0]}, but the new tokens are a batch of "
+                    f"{k.shape[0]}; start each batch with a fresh KeyValueCache()."
+                )
             k, v = self._append(module, (old_k, old_v), (k, v))
         self._kept[module] = k, v
         if self._first is None:
@@ -111,7 +126,9 @@ class KeyValueCache:
         start, end = old[0].shape[-2], old[0].shape[-2] + new[0].shape[-2]
         room = self._room.get(module)
         if room is None or room[0].shape[-2] < end or old[0]._data.base is not room[0]:
-            room = self._room[module] = [np.empty((*x.shape[:-2], 2 * end, x.shape[-1]), x.dtype) for x in old]
+            room = self._room[module] = [
+                np.empty((*x.shape[:-2], 2 * end, x.shape[-1]), x.dtype) for x in old
+            ]
             for place, x in zip(room, old, strict=True):
                 place[..., :start, :] = x._data
         for place, x in zip(room, new, strict=True):
@@ -138,6 +155,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _refusal(known: list[np.ndarray] | None, given: str) -> ValueError:
     held = "tokens of its own" if known is None else f"the memory {describe(known[0])}"
-    return ValueError("self-attention with a cache takes the same object three times (new = x[:, -1:]; attention(new, new, new, "
-                      "cache=cache)); cross-attention's memory must stay the same. This cache holds for the module "
-                      f"{held}, and the call gives it {given}. Start a fresh KeyValueCache() for another memory.")
+    return ValueError(
+        "self-attention with a cache takes the same object three times (new = x[:, -1:]; attention(new, new, new, "
+        "cache=cache)); cross-attention's memory must stay the same. This cache holds for the module "
+        f"{held}, and the call gives it {given}. Start a fresh KeyValueCache() for another memory."
+    )

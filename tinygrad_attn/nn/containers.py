@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Self
 
-from ..errors import describe
+from ..messages.errors import describe
 from .module import Module, check_name
 
 
@@ -14,17 +14,29 @@ def _module(container: Module, place: str, module: Any) -> Module:
     """The module, or a TypeError that says what stands at this place of the container instead."""
     if isinstance(module, Module):
         return module
-    hint = ("for layers in a row write nn.Sequential(*layers)." if isinstance(module, (list, tuple)) else
-            "make an object of the class first, with brackets." if isinstance(module, type) else
-            "that is PyTorch's; use the one in tinygrad_attn.nn." if type(module).__module__.startswith("torch.") else
-            "for a function write a Module whose forward calls it, or nn.ReLU(), nn.GELU() ..." if callable(module) else "")
-    raise TypeError(f"{place} of a {type(container).__name__} must be a Module, got {describe(module)}" + (f": {hint}" if hint else "."))
+    hint = (
+        "for layers in a row write nn.Sequential(*layers)."
+        if isinstance(module, (list, tuple))
+        else "make an object of the class first, with brackets."
+        if isinstance(module, type)
+        else "that is PyTorch's; use the one in tinygrad_attn.nn."
+        if type(module).__module__.startswith("torch.")
+        else "for a function write a Module whose forward calls it, or nn.ReLU(), nn.GELU() ..."
+        if callable(module)
+        else ""
+    )
+    raise TypeError(
+        f"{place} of a {type(container).__name__} must be a Module, got {describe(module)}"
+        + (f": {hint}" if hint else ".")
+    )
 
 
 def _put(container: Module, name: str, module: Any) -> None:
     """container.name = module, unless something is wrong with one of them."""
     if hasattr(type(container), check_name(name)):
-        raise ValueError(f"a {type(container).__name__} cannot hold {name!r}, which is one of its own attributes; choose another name.")
+        raise ValueError(
+            f"a {type(container).__name__} cannot hold {name!r}, which is one of its own attributes; choose another name."
+        )
     setattr(container, name, _module(container, repr(name), module))
 
 
@@ -36,8 +48,14 @@ class _Numbered(Module):
 
     def _checked(self, modules: Iterable[Any], start: int) -> list[Module]:
         """The modules that shall be item `start` and so on."""
-        if isinstance(modules, Module) and not isinstance(modules, _Numbered) or not isinstance(modules, Iterable):
-            raise TypeError(f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write it in [brackets].")
+        if (
+            isinstance(modules, Module)
+            and not isinstance(modules, _Numbered)
+            or not isinstance(modules, Iterable)
+        ):
+            raise TypeError(
+                f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write it in [brackets]."
+            )
         return [_module(self, f"item {i}", module) for i, module in enumerate(modules, start)]
 
     def _replace(self, modules: Iterable[Any]) -> None:
@@ -54,7 +72,11 @@ class _Numbered(Module):
         return iter(self._items())
 
     def __getitem__(self, index: int | slice) -> Any:
-        return type(self)._of_items(self._items()[index]) if isinstance(index, slice) else self._items()[index]
+        return (
+            type(self)._of_items(self._items()[index])
+            if isinstance(index, slice)
+            else self._items()[index]
+        )
 
     @classmethod
     def _of_items(cls, modules: Iterable[Module]) -> Self:
@@ -83,7 +105,7 @@ class _Numbered(Module):
     def extend(self, modules: Iterable[Module]) -> Self:
         """Add several modules at the end, those that are there keeping their names; returns the container."""
         for number, module in enumerate(self._checked(modules, len(self)), len(self)):
-            while str(number) in self.__dict__:      # a mapping may have called an earlier one so
+            while str(number) in self.__dict__:  # a mapping may have called an earlier one so
                 number += 1
             setattr(self, str(number), module)
         return self
@@ -110,15 +132,25 @@ class _Numbered(Module):
 
     def _repr_children(self) -> list[tuple[str, str]]:
         """Equal neighbours with numbers for names in one line: `(0-5): 6 x TransformerEncoderLayer(...)`."""
+
         def alike(child: tuple[int, str, str]) -> tuple[str, Any]:
             place, name, text = child
-            return text, int(name) - place if name.isdecimal() else name        # numbers in a row are equally far from their places
+            return (
+                text,
+                int(name) - place if name.isdecimal() else name,
+            )  # numbers in a row are equally far from their places
 
         rows = []
-        children = [(place, name, repr(child)) for place, (name, child) in enumerate(self._own(Module))]
+        children = [
+            (place, name, repr(child)) for place, (name, child) in enumerate(self._own(Module))
+        ]
         for (text, _), equal in groupby(children, alike):
             names = [name for _, name, _ in equal]
-            rows.append((names[0], text) if len(names) == 1 else (f"{names[0]}-{names[-1]}", f"{len(names)} x {text}"))
+            rows.append(
+                (names[0], text)
+                if len(names) == 1
+                else (f"{names[0]}-{names[-1]}", f"{len(names)} x {text}")
+            )
         return rows
 
 
@@ -130,8 +162,10 @@ class ModuleList(_Numbered):
 
     def forward(self, *_: Any) -> Any:
         """A list of modules is not called as one: TypeError."""
-        raise TypeError("a ModuleList does not know in which way to call its modules: loop over it (for layer in self.layers: x = "
-                        "layer(x)), or use nn.Sequential, which calls one after the other.")
+        raise TypeError(
+            "a ModuleList does not know in which way to call its modules: loop over it (for layer in self.layers: x = "
+            "layer(x)), or use nn.Sequential, which calls one after the other."
+        )
 
 
 class Sequential(_Numbered):
@@ -150,8 +184,10 @@ class Sequential(_Numbered):
     def __getitem__(self, index: int | slice) -> Any:
         if not isinstance(index, slice):
             return super().__getitem__(index)
-        part = self._of_items(())                                 # a class of one's own may fill itself
-        for name, module in list(self._own(Module))[index]:       # under the names they have here, as in PyTorch
+        part = self._of_items(())  # a class of one's own may fill itself
+        for name, module in list(self._own(Module))[
+            index
+        ]:  # under the names they have here, as in PyTorch
             setattr(part, name, module)
         return part
 
@@ -165,12 +201,16 @@ class Sequential(_Numbered):
 class ModuleDict(Module):
     """A dictionary of modules that belong to the module that holds it.  As torch.nn.ModuleDict."""
 
-    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
+    def __init__(
+        self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None
+    ) -> None:
         try:
             items = dict(modules or {})
         except (TypeError, ValueError):
-            raise TypeError(f"a ModuleDict takes a dictionary of Modules, got {describe(modules)}; "
-                            "for a list write nn.ModuleList.") from None
+            raise TypeError(
+                f"a ModuleDict takes a dictionary of Modules, got {describe(modules)}; "
+                "for a list write nn.ModuleList."
+            ) from None
         for name, module in items.items():
             self[name] = module
 

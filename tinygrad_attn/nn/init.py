@@ -12,32 +12,47 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import guard
-from ..arguments import single
-from ..errors import describe, missing_from, warn
+from ..engine import changes as guard
+from ..functional.arguments import single
+from ..messages.errors import describe, missing_from, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 
 __all__ = [
-    "calculate_gain", "constant_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "trunc_normal_",
-    "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+    "calculate_gain",
+    "constant_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "ones_",
+    "trunc_normal_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
 ]
 
 
 def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
     """The tensor to write into, if it is one, and the numbers are numbers."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, such as "
-                        "layer.weight, not p.data")
+        raise TypeError(
+            f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, such as "
+            "layer.weight, not p.data"
+        )
     for name, number in numbers.items():
-        if isinstance(single(number), bool) or not isinstance(single(number), (int, float, np.number)):
+        if isinstance(single(number), bool) or not isinstance(
+            single(number), (int, float, np.number)
+        ):
             raise TypeError(f"{name} is a number, got {describe(number)}")
     return tensor
 
 
 def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
     if _checked(tensor).dtype.kind != "f" and values % 1 != 0:
-        raise TypeError(f"{describe(tensor)} has no place for fractions, got {values}; write tensor.astype(np.float32) first.")
+        raise TypeError(
+            f"{describe(tensor)} has no place for fractions, got {values}; write tensor.astype(np.float32) first."
+        )
     tensor._array()[...] = values
     guard.changed(tensor._data)
     return tensor
@@ -45,17 +60,23 @@ def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
 
 def _stream(generator: Generator | None) -> Generator:
     if not isinstance(generator, Generator | None):
-        raise TypeError(f"a generator is a ta.random.Generator, got {describe(generator)}; write ta.random.Generator(seed).")
+        raise TypeError(
+            f"a generator is a ta.random.Generator, got {describe(generator)}; write ta.random.Generator(seed)."
+        )
     return generator or default_generator()
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+def uniform_(
+    tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """u from the uniform distribution on [a, b). Raises ValueError for a > b."""
     _checked(tensor, a=a, b=b)
     return _fill(tensor, _stream(generator).uniform(tensor.shape, a, b, tensor.dtype))
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """n from the normal distribution with this mean and standard deviation. Raises ValueError for std < 0."""
     _checked(tensor, mean=mean, std=std)
     return _fill(tensor, _stream(generator).normal(tensor.shape, mean, std, tensor.dtype))
@@ -88,9 +109,17 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
             raise ValueError(f"the negative slope of leaky_relu must be a number, got {param!r}")
         return math.sqrt(2.0 / (1 + slope**2))
-    gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
+    gains = {
+        "linear": 1.0,
+        "sigmoid": 1.0,
+        "tanh": 5.0 / 3,
+        "relu": math.sqrt(2.0),
+        "selu": 3.0 / 4,
+    }
     if nonlinearity not in gains:
-        raise ValueError(f"no gain known for {nonlinearity!r}; choose one of {sorted([*gains, 'leaky_relu'])}")
+        raise ValueError(
+            f"no gain known for {nonlinearity!r}; choose one of {sorted([*gains, 'leaky_relu'])}"
+        )
     return gains[nonlinearity]
 
 
@@ -114,7 +143,9 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
     return gain * math.sqrt(2.0 / float(fan_in + fan_out))
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
     a = math.sqrt(3.0) * _xavier_std(tensor, gain)
     return uniform_(tensor, -a, a, generator)
@@ -136,7 +167,10 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
     """u from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
@@ -149,7 +183,10 @@ def kaiming_uniform_(
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
     """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises ValueError as `kaiming_uniform_`."""
@@ -157,7 +194,11 @@ def kaiming_normal_(
 
 
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
     generator: Generator | None = None,
 ) -> Tensor:
     """n from the normal distribution, drawn again while outside [a, b].
@@ -189,12 +230,15 @@ def trunc_normal_(
     while pending.any():
         candidates = draw.uniform(tensor.shape, a, b, dtype)
         values = np.where(pending, candidates, values)
-        log_ratio = ((candidates - dtype.type(mean)) / dtype.type(std)) ** 2 * dtype.type(-0.5) - dtype.type(log_peak)
+        log_ratio = ((candidates - dtype.type(mean)) / dtype.type(std)) ** 2 * dtype.type(
+            -0.5
+        ) - dtype.type(log_peak)
         with np.errstate(divide="ignore"):
             pending &= np.log(draw.uniform(tensor.shape, dtype=dtype)) > log_ratio
     return _fill(tensor, values)
 
 
-if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+
     def __getattr__(name: str) -> Any:
         raise missing_from("tinygrad_attn.nn.init", name, globals())

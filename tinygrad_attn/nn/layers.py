@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from .. import fused
-from ..arguments import check_number, check_probability, padding_row, single, sizes_of
-from ..errors import describe, numbers_of
+from ..fast import fused
+from ..functional.arguments import check_number, check_probability, padding_row, single, sizes_of
+from ..messages.errors import describe, numbers_of
 from ..tensor import Tensor, get_default_dtype
 from . import init
 from .module import Module, Parameter
@@ -25,11 +25,13 @@ def floating(x: Any, like: Any = None) -> Any:
     """Integers and booleans become the dtype of `like`, of a module its first parameter's (None: the default dtype); what is floating
     stays as it is."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
-        return x                                     # the usual case, first and quickly
+        return x  # the usual case, first and quickly
     if not hasattr(x, "dtype") or isinstance(x, np.generic):
         x = Tensor(x)
     elif not isinstance(x, (Tensor, np.ndarray)):
-        raise TypeError(f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first.")
+        raise TypeError(
+            f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first."
+        )
     if x.dtype.kind == "f":
         return x
     if x.dtype.kind not in "iub":
@@ -57,10 +59,14 @@ class Linear(Module):
     torch.nn.Linear.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None
+    ) -> None:
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.empty(out_features, in_features, dtype=dtype)
-        self.register_parameter("bias", Parameter.empty(out_features, dtype=dtype) if bias else None)
+        self.register_parameter(
+            "bias", Parameter.empty(out_features, dtype=dtype) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -72,13 +78,15 @@ class Linear(Module):
 
     def forward(self, input: Any) -> Tensor:
         """(..., in) -> (..., out).  Raises ValueError if the last axis of input is not `in_features` long."""
-        if fused.fits_linear(input, self.weight, self.bias):         # the usual case, in one look
+        if fused.fits_linear(input, self.weight, self.bias):  # the usual case, in one look
             return fused.linear(input, self.weight, self.bias)
         input = floating(input, self.weight)
         if input.shape[-1:] != (self.in_features,):
             turned = input.ndim > 1 and input.shape[-2] == self.in_features
-            raise ValueError(f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
-                             f"{self.in_features} long." + (" Transpose input?" if turned else ""))
+            raise ValueError(
+                f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
+                f"{self.in_features} long." + (" Transpose input?" if turned else "")
+            )
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -92,22 +100,32 @@ class Embedding(Module):
     `padding_idx` outside the table.  As torch.nn.Embedding.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
-                 dtype: Any = None) -> None:
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        dtype: Any = None,
+    ) -> None:
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.weight = Parameter.empty(num_embeddings, embedding_dim, dtype=dtype)
         self.padding_idx = padding_row(padding_idx, num_embeddings, "Embedding")
         self.reset_parameters()
 
     @classmethod
-    def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+    def from_pretrained(
+        cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
+    ) -> Embedding:
         """An Embedding with this table (V, E), not trained further unless freeze=False.
 
         Raises ValueError for a table of other than two axes and a `padding_idx` outside it.
         """
         table = Parameter(embeddings, requires_grad=not freeze)
         if table.ndim != 2:
-            raise ValueError(f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}.")
+            raise ValueError(
+                f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}."
+            )
         new = cls.__new__(cls)
         new.num_embeddings, new.embedding_dim = table.shape
         new.padding_idx, new.weight = padding_row(padding_idx, len(table), "Embedding"), table
@@ -135,12 +153,25 @@ class LayerNorm(Module):
     Hinton, 2016; as torch.nn.LayerNorm.
     """
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
-                 bias: bool = True, *, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        *,
+        dtype: Any = None,
+    ) -> None:
         eps = check_number(eps, "LayerNorm", "eps")
-        self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
+        self.normalized_shape, self.eps, self.elementwise_affine = (
+            sizes_of(normalized_shape),
+            eps,
+            elementwise_affine,
+        )
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            self.register_parameter(name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None)
+            self.register_parameter(
+                name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -152,13 +183,21 @@ class LayerNorm(Module):
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        if self.eps.__class__ is float and fused.fits_norm(input, self.normalized_shape, self.weight, self.bias):
-            return fused.layer_norm(input, self.weight, self.bias, ndim=len(self.normalized_shape), eps=self.eps)
-        return F.layer_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps)
+        if self.eps.__class__ is float and fused.fits_norm(
+            input, self.normalized_shape, self.weight, self.bias
+        ):
+            return fused.layer_norm(
+                input, self.weight, self.bias, ndim=len(self.normalized_shape), eps=self.eps
+            )
+        return F.layer_norm(
+            floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps
+        )
 
     def extra_repr(self) -> str:
-        return (f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-                + ("" if self.bias is not None or self.weight is None else ", bias=False"))
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+            + ("" if self.bias is not None or self.weight is None else ", bias=False")
+        )
 
 
 class RMSNorm(Module):
@@ -168,12 +207,24 @@ class RMSNorm(Module):
     as torch.nn.RMSNorm.
     """
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None,
-                 elementwise_affine: bool = True, *, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        *,
+        dtype: Any = None,
+    ) -> None:
         if eps is not None:
             eps = check_number(eps, "RMSNorm", "eps")
-        self.normalized_shape, self.eps, self.elementwise_affine = sizes_of(normalized_shape), eps, elementwise_affine
-        weight = Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
+        self.normalized_shape, self.eps, self.elementwise_affine = (
+            sizes_of(normalized_shape),
+            eps,
+            elementwise_affine,
+        )
+        weight = (
+            Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
+        )
         self.register_parameter("weight", weight)
         self.reset_parameters()
 
@@ -184,10 +235,14 @@ class RMSNorm(Module):
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        return F.rms_norm(floating(input, self.weight), self.normalized_shape, self.weight, self.eps)
+        return F.rms_norm(
+            floating(input, self.weight), self.normalized_shape, self.weight, self.eps
+        )
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
 
 
 class Dropout(Module):
@@ -214,7 +269,7 @@ class ReLU(Module):
     """y = max(x, 0), any shape; the derivative at 0 is 0.  `inplace` is accepted, as in Dropout, and changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()                           # makes what a subclass has mixed in
+        super().__init__()  # makes what a subclass has mixed in
 
     def forward(self, input: Any) -> Any:
         """input -> max(input, 0)"""
@@ -244,7 +299,7 @@ class SiLU(Module):
     """y = x / (1 + exp(-x)), any shape; also called swish.  `inplace` is accepted, as in Dropout, and changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()                           # makes what a subclass has mixed in
+        super().__init__()  # makes what a subclass has mixed in
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
@@ -312,14 +367,25 @@ class CrossEntropyLoss(Module):
     `weight` (C,) weighs classes.  Raises as `F.cross_entropy` does.  As torch.nn.CrossEntropyLoss.
     """
 
-    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
-                 label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
         self.register_buffer("weight", weight)
-        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+        self.ignore_index, self.reduction, self.label_smoothing = (
+            ignore_index,
+            reduction,
+            label_smoothing,
+        )
 
     def forward(self, input: Any, target: Any) -> Any:
         """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> (), or with reduction="none" as the indices."""
-        return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+        return F.cross_entropy(
+            input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        )
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}, label_smoothing={self.label_smoothing}"

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import functional as F
-from ..arguments import warn_if_counted, warn_if_upside_down
-from ..errors import describe, refuse_mask
+from ..functional.arguments import warn_if_counted, warn_if_upside_down
+from ..messages.errors import describe, refuse_mask
 from ..tensor import Tensor
 
 
@@ -33,8 +33,10 @@ def plain_mask(mask: Any, name: str) -> Any:
         refuse_mask(name, mask)
         mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
     if mask.dtype.kind not in "bf":
-        raise TypeError(f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. "
-                        "Where 1 means blocked write mask.astype(bool), where 1 means may look write mask == 0.")
+        raise TypeError(
+            f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. "
+            "Where 1 means blocked write mask.astype(bool), where 1 means may look write mask == 0."
+        )
     warn_if_counted(mask, name)
     return mask._data if isinstance(mask, Tensor) and mask.dtype == bool else mask
 
@@ -47,7 +49,9 @@ def is_causal_mask(mask: Any) -> bool:
     if mask.ndim != 2 or mask.shape[0] != mask.shape[1] or not len(mask):
         return False
     blocked = F.causal_mask(len(mask))
-    return bool((mask == (blocked if mask.dtype == bool else np.where(blocked, -math.inf, 0.0))).all())
+    return bool(
+        (mask == (blocked if mask.dtype == bool else np.where(blocked, -math.inf, 0.0))).all()
+    )
 
 
 def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
@@ -66,8 +70,10 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
         hint = " A mask (B, S) over keys is key_padding_mask."
     elif mask.shape == (keys, queries):
         hint = " Transposed? Rows are queries, columns are keys."
-    raise ValueError(f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-                     f"{(batch * heads, queries, keys)}, got {describe(mask)}.{hint}")
+    raise ValueError(
+        f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}.{hint}"
+    )
 
 
 def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
@@ -76,9 +82,15 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
     want = (sizes.batch, sizes.keys) if batched else (sizes.keys,)
     if mask.shape != want:
         letters, kind = ("(B, S)", "batched") if batched else ("(S,)", "unbatched")
-        hint = " Transpose it, unless it is the layer's batch_first that is wrong." if mask.shape == want[::-1] else ""
-        raise ValueError(f"key_padding_mask must have the shape {letters} = {want} for this {kind} input, one entry for each key, got "
-                         f"{describe(mask)}.{hint}")
+        hint = (
+            " Transpose it, unless it is the layer's batch_first that is wrong."
+            if mask.shape == want[::-1]
+            else ""
+        )
+        raise ValueError(
+            f"key_padding_mask must have the shape {letters} = {want} for this {kind} input, one entry for each key, got "
+            f"{describe(mask)}.{hint}"
+        )
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
 
@@ -95,21 +107,34 @@ def softmax(scores: Any) -> Any:
     return np.where(blind, 0.0, F.softmax(np.where(blind, 0.0, scores)))
 
 
-def merge(attn_mask: Any, key_padding_mask: Any, is_causal: bool, sizes: Sizes, batched: bool, past: int = 0,
-          extra: int = 0, dtype: Any = np.float32) -> tuple[Any, bool]:
+def merge(
+    attn_mask: Any,
+    key_padding_mask: Any,
+    is_causal: bool,
+    sizes: Sizes,
+    batched: bool,
+    past: int = 0,
+    extra: int = 0,
+    dtype: Any = np.float32,
+) -> tuple[Any, bool]:
     """All masks of one call as (mask or None, is_causal) for F.scaled_dot_product_attention, True = may look.
 
     `past` keys came before the first query (from a cache); `extra` keys at the end, which are no tokens, are open to
     every query.
     """
     parts = []
-    repeats_is_causal = is_causal and not past and np.shape(attn_mask) == (sizes.queries, sizes.keys) and is_causal_mask(attn_mask)
+    repeats_is_causal = (
+        is_causal
+        and not past
+        and np.shape(attn_mask) == (sizes.queries, sizes.keys)
+        and is_causal_mask(attn_mask)
+    )
     if attn_mask is not None and not repeats_is_causal:
         parts.append(check_attn_mask(attn_mask, sizes))
     if key_padding_mask is not None:
         parts.append(check_key_padding_mask(key_padding_mask, sizes, batched))
     if is_causal and (past or extra):
-        if sizes.keys > past + 1:                    # else all are open, as they are to a single new query
+        if sizes.keys > past + 1:  # else all are open, as they are to a single new query
             parts.append(~np.tri(sizes.queries, sizes.keys, past, dtype=bool))
         is_causal = False
     if not parts:

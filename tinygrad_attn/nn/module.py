@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .. import guard
-from ..calls import as_layer, called_as, check_flags
-from ..convert import as_value, floating_dtype
+from ..engine import changes as guard
 from ..engine import local
-from ..errors import describe, nearest
-from ..record import Scope, dotted_name
+from ..messages.errors import describe, nearest
+from ..messages.signatures import as_layer, called_as, check_flags
 from ..tensor import Tensor
+from ..tensor.convert import as_value, floating_dtype
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
+from .scopes import Scope, dotted_name
 
 
 class IncompatibleKeys(NamedTuple):
@@ -30,22 +30,37 @@ class IncompatibleKeys(NamedTuple):
 
 
 ELSEWHERE = {
-    "to": "module.astype(np.float64) for another dtype; everything is on the CPU", "cuda": "nothing: there is only the CPU",
-    "cpu": "nothing: everything is on the CPU", "device": "nothing: everything is on the CPU",
-    "float": "module.astype(np.float32)", "double": "module.astype(np.float64)",
-    "half": "module.astype(np.float32): half precision is not trained in", "backward": "loss.backward() on the result",
+    "to": "module.astype(np.float64) for another dtype; everything is on the CPU",
+    "cuda": "nothing: there is only the CPU",
+    "cpu": "nothing: everything is on the CPU",
+    "device": "nothing: everything is on the CPU",
+    "float": "module.astype(np.float32)",
+    "double": "module.astype(np.float64)",
+    "half": "module.astype(np.float32): half precision is not trained in",
+    "backward": "loss.backward() on the result",
     "register_forward_hook": "a Module of your own around this one, whose forward looks at what comes in and goes out",
     "register_full_backward_hook": "t.retain_grad() on the tensor in question, and look at t.grad after backward()",
     "register_forward_pre_hook": "a Module of your own around this one, whose forward changes what comes in",
-    "get_submodule": "dict(module.named_modules())[name]", "get_parameter": "dict(module.named_parameters())[name]",
-    "get_buffer": "dict(module.named_buffers())[name]", "compile": "nothing: modules run as they are",
-    "register_module": "module.add_module(name, child)", "save": "ta.save(module.state_dict(), path)",
-    "weights": "module.state_dict(), or dict(module.named_parameters())", "fit": "a loop: loss.backward(), optimizer.step()",
+    "get_submodule": "dict(module.named_modules())[name]",
+    "get_parameter": "dict(module.named_parameters())[name]",
+    "get_buffer": "dict(module.named_buffers())[name]",
+    "compile": "nothing: modules run as they are",
+    "register_module": "module.add_module(name, child)",
+    "save": "ta.save(module.state_dict(), path)",
+    "weights": "module.state_dict(), or dict(module.named_parameters())",
+    "fit": "a loop: loss.backward(), optimizer.step()",
 }
 """What PyTorch's users look for on a module, and what it is called here."""
 
 _PLAIN = {bool, int, float, str, type(None)}
-_HOLDERS = {list, dict, set, OrderedDict, defaultdict, deque}    # in which a Module's parameters would not be found
+_HOLDERS = {
+    list,
+    dict,
+    set,
+    OrderedDict,
+    defaultdict,
+    deque,
+}  # in which a Module's parameters would not be found
 
 replaced: dict[tuple[int, str], Any] = {}
 """By id of a module and name: the parameter or buffer there in whose place functional_call has put another tensor for the time being."""
@@ -56,8 +71,10 @@ def check_name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name is a string, got {describe(name)}; write {str(name)!r}.")
     if not name or "." in name:
-        raise ValueError(f"{name!r} is no name for a module, parameter or buffer: it has at least one character and no dot, which "
-                         "separates modules in a state dict.")
+        raise ValueError(
+            f"{name!r} is no name for a module, parameter or buffer: it has at least one character and no dot, which "
+            "separates modules in a state dict."
+        )
     return name
 
 
@@ -80,12 +97,16 @@ class Module:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__module__.startswith(__package__ + ".") and "__init__" in vars(cls):           # our own layers know PyTorch's keywords
-            cls.__init__ = as_layer(vars(cls)["__init__"])       # type: ignore[method-assign]
+        if cls.__module__.startswith(__package__ + ".") and "__init__" in vars(
+            cls
+        ):  # our own layers know PyTorch's keywords
+            cls.__init__ = as_layer(vars(cls)["__init__"])  # type: ignore[method-assign]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass defines it."""
-        raise TypeError(f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; module(x) calls it.")
+        raise TypeError(
+            f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; module(x) calls it."
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = local.context
@@ -95,7 +116,9 @@ class Module:
             return self.forward(*args, **kwargs)
         except Exception as error:
             # The innermost module says it, even if an op or the caller's own code has left a note already.
-            if error.__class__ is TypeError and str(error).startswith(f"{type(self).forward.__qualname__}() "):
+            if error.__class__ is TypeError and str(error).startswith(
+                f"{type(self).forward.__qualname__}() "
+            ):
                 error.add_note(f"it is called as {called_as(self.forward, 'module')}")
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
@@ -107,19 +130,26 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         if isinstance(own := getattr(type(self), name, None), property):
-            return own.__get__(self)                 # its own AttributeError led here, and would not be seen
+            return own.__get__(self)  # its own AttributeError led here, and would not be seen
         hint = ""
-        if not name.startswith("__"):                # copy and pickle ask for such, and would wait for a hint
-            hint = (f" Write {ELSEWHERE[name]}." if name in ELSEWHERE else
-                    f" A Tensor has it: module(x).{name}, if that is meant." if hasattr(Tensor, name) else nearest(name, dir(self)))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self)
+        if not name.startswith("__"):  # copy and pickle ask for such, and would wait for a hint
+            hint = (
+                f" Write {ELSEWHERE[name]}."
+                if name in ELSEWHERE
+                else f" A Tensor has it: module(x).{name}, if that is meant."
+                if hasattr(Tensor, name)
+                else nearest(name, dir(self))
+            )
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
+        )
 
     def _place(self, name: str) -> tuple[type | None, bool]:
         """(Parameter, or Buffer, or None, does it persist?): what belongs under this name, even if nothing is there yet."""
         known = self.__dict__.get(name)
         if isinstance(known, (Parameter, Buffer)):
             return (Parameter, True) if isinstance(known, Parameter) else (Buffer, known.persistent)
-        if known is None and name in self.__dict__:                  # a deleted name is forgotten
+        if known is None and name in self.__dict__:  # a deleted name is forgotten
             for empty, kind, persistent in self.__dict__.get("_registered_as_none", ()):
                 if empty == name:
                     return kind, persistent
@@ -133,19 +163,25 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
-            raise AttributeError("a module has no requires_grad, and setting it would change nothing. Write "
-                                 f"module.requires_grad_({value!r}), which sets it for every parameter.")
+            raise AttributeError(
+                "a module has no requires_grad, and setting it would change nothing. Write "
+                f"module.requires_grad_({value!r}), which sets it for every parameter."
+            )
         kind, persistent = self._place(name)
         if kind is not None and value is None:
             self._leave_empty(name, kind, persistent)
             return
         if kind is Parameter and not isinstance(value, Parameter):
-            raise TypeError(f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it "
-                            "would no longer be trained. Write nn.Parameter(value), or use load_state_dict.")
+            raise TypeError(
+                f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it "
+                "would no longer be trained. Write nn.Parameter(value), or use load_state_dict."
+            )
         if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
             if not isinstance(value, (Tensor, np.ndarray, np.generic)):
-                raise TypeError(f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, so it "
-                                "would no longer be saved. Write nn.Buffer(value), or delete it first.")
+                raise TypeError(
+                    f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, so it "
+                    "would no longer be saved. Write nn.Buffer(value), or delete it first."
+                )
             value = Buffer(value, persistent=persistent)
         object.__setattr__(self, name, value)
 
@@ -159,8 +195,10 @@ class Module:
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """The same as `self.name = param`, or a place for one; TypeError for what would not be trained, ValueError for a dotted name."""
         if not (param is None or isinstance(param, Parameter)):
-            raise TypeError(f"register_parameter takes a Parameter, got {describe(param)}; write nn.Parameter(value), or register_buffer "
-                            "for what is not trained.")
+            raise TypeError(
+                f"register_parameter takes a Parameter, got {describe(param)}; write nn.Parameter(value), or register_buffer "
+                "for what is not trained."
+            )
         if param is None:
             self._leave_empty(check_name(name), Parameter)
         else:
@@ -185,12 +223,22 @@ class Module:
     def _refuse(self, value: Any) -> None:
         """Raise if a plain list or dict or the like, or one directly inside it, holds modules, parameters or buffers."""
         items = value.values() if isinstance(value, dict) else value
-        inner = [item.values() if isinstance(item, dict) else item for item in items if isinstance(item, (list, dict))]
-        if any(isinstance(item, (Module, Parameter, Buffer)) for group in (items, *inner) for item in group):
+        inner = [
+            item.values() if isinstance(item, dict) else item
+            for item in items
+            if isinstance(item, (list, dict))
+        ]
+        if any(
+            isinstance(item, (Module, Parameter, Buffer))
+            for group in (items, *inner)
+            for item in group
+        ):
             name = next(name for name, known in self.__dict__.items() if known is value)
-            raise TypeError(f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, parameters or buffers, which "
-                            "would be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
-                            f"setattr(self, f'{name}_{{i}}', p); or a tuple, if they belong elsewhere.")
+            raise TypeError(
+                f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, parameters or buffers, which "
+                "would be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
+                f"setattr(self, f'{name}_{{i}}', p); or a tuple, if they belong elsewhere."
+            )
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
@@ -200,8 +248,9 @@ class Module:
         """The modules directly inside, each once."""
         return (child for _, child in self.named_children())
 
-    def named_modules(self, memo: set[int] | None = None, prefix: str = "",
-                      remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+    def named_modules(
+        self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
         """(dotted name, module) of this module, named `prefix`, and all inside it, parents first."""
         seen = set() if memo is None else memo
         if remove_duplicate and id(self) in seen:
@@ -209,7 +258,9 @@ class Module:
         seen.add(id(self))
         yield prefix, self
         for name, child in self._own(Module):
-            yield from child.named_modules(seen, f"{prefix}.{name}" if prefix else name, remove_duplicate)
+            yield from child.named_modules(
+                seen, f"{prefix}.{name}" if prefix else name, remove_duplicate
+            )
 
     def modules(self) -> Iterator[Module]:
         """This module and all inside it, each once, parents first."""
@@ -222,17 +273,22 @@ class Module:
                 yield module
                 stack.extend(reversed([child for _, child in module._own(Module)]))
 
-    def _named(self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+    def _named(
+        self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
         """(dotted name, value) of the attributes of this kind, here or with `recurse` in all modules inside as well."""
         seen: set[int] = set()
-        for path, module in self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]:
+        for path, module in (
+            self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]
+        ):
             for name, value in module._own(kind):
                 if not (remove_duplicate and id(value) in seen):
                     seen.add(id(value))
                     yield f"{path}.{name}" if path else name, value
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True,
-                         remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, parameter); a shared parameter comes once, under its first name."""
         return self._named(Parameter, prefix, recurse, remove_duplicate)
 
@@ -243,7 +299,7 @@ class Module:
             return
         seen: set[int] = set()
         stack: list[Module] = [self]
-        while stack:                                 # one walk for both kinds: this is called at every training step
+        while stack:  # one walk for both kinds: this is called at every training step
             module, inside = stack.pop(), []
             for value in module.__dict__.values():
                 kind = value.__class__
@@ -261,8 +317,9 @@ class Module:
                 seen.add(id(module))
                 stack.extend([child for child in reversed(inside) if id(child) not in seen])
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True,
-                      remove_duplicate: bool = True) -> Iterator[tuple[str, Buffer]]:
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Buffer]]:
         """(dotted name, buffer), each once."""
         return self._named(Buffer, prefix, recurse, remove_duplicate)
 
@@ -278,7 +335,9 @@ class Module:
         Raises ValueError for a mode other than True or False.
         """
         if not isinstance(mode, bool):
-            raise ValueError(f"train() takes True or False, got {describe(mode)}; to train, call it without argument.")
+            raise ValueError(
+                f"train() takes True or False, got {describe(mode)}; to train, call it without argument."
+            )
         for module in self.modules():
             module.training = mode
         return self
@@ -306,14 +365,20 @@ class Module:
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
-                guard.changed(tensor._array())       # a graph recorded before has counted on the numbers as they were
-                tensor._grad = None if tensor._grad is None else tensor._gradient()._data.astype(dtype)
+                guard.changed(
+                    tensor._array()
+                )  # a graph recorded before has counted on the numbers as they were
+                tensor._grad = (
+                    None if tensor._grad is None else tensor._gradient()._data.astype(dtype)
+                )
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call fn on every module inside, children first, and on this one; returns the module.  TypeError for what is no function."""
         if not callable(fn):
-            raise TypeError(f"apply takes a function of one module, got {describe(fn)}; write model.apply(f), not model.apply(f(...)).")
+            raise TypeError(
+                f"apply takes a function of one module, got {describe(fn)}; write model.apply(f), not model.apply(f(...))."
+            )
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -336,7 +401,9 @@ class Module:
         """
         return {name: StateValue._of(tensor._array()) for name, tensor in self._state()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> IncompatibleKeys:
         """Copy values of the same names into the parameters and buffers, in place, each keeping its dtype.
 
         Values may be Tensors, ndarrays or torch tensors.  Raises one ValueError that names every missing, unexpected
@@ -345,29 +412,45 @@ class Module:
         """
         check_flags("load_state_dict", strict=strict)
         if not isinstance(state_dict, Mapping):
-            raise TypeError(f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}. Write ta.load(path) for a "
-                            "file, other.state_dict() for a module.")
+            raise TypeError(
+                f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}. Write ta.load(path) for a "
+                "file, other.state_dict() for a module."
+            )
         own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
         lines = []
-        if strict:                                   # a guess looks through all names, which for each of thousands would take minutes
+        if (
+            strict
+        ):  # a guess looks through all names, which for each of thousands would take minutes
             lines += [f"missing: {name!r} {own[name].shape}" for name in missing]
-            lines += [f"unexpected: {name!r}.{nearest(str(name), () if i >= 20 else missing or own)}" for i, name in enumerate(unexpected)]
-        lines += [f"shape: {name!r} is {own[name].shape} here but {array.shape} in the mapping."
-                  + (" Transpose it: a Linear weight is (out, in)." if array.shape == own[name].shape[::-1] else "")
-                  for name, array in values.items() if array.shape != own[name].shape]
+            lines += [
+                f"unexpected: {name!r}.{nearest(str(name), () if i >= 20 else missing or own)}"
+                for i, name in enumerate(unexpected)
+            ]
+        lines += [
+            f"shape: {name!r} is {own[name].shape} here but {array.shape} in the mapping."
+            + (
+                " Transpose it: a Linear weight is (out, in)."
+                if array.shape == own[name].shape[::-1]
+                else ""
+            )
+            for name, array in values.items()
+            if array.shape != own[name].shape
+        ]
         if lines:
             nested = [name for name in unexpected if isinstance(state_dict[name], Mapping)]
             hint = f"\nDid you mean load_state_dict(mapping[{nested[0]!r}])?" if nested else ""
-            text = "\n  ".join([f"this mapping does not fit {type(self).__name__}; nothing was changed.", *lines])
+            text = "\n  ".join(
+                [f"this mapping does not fit {type(self).__name__}; nothing was changed.", *lines]
+            )
             raise ValueError(text + hint)
         before = [(own[name]._array(), own[name]._array().copy()) for name in values]
         try:
             for (ours, _), array in zip(before, values.values()):
                 ours[...] = array
-        except BaseException:                        # also an interrupt: all of it or nothing
+        except BaseException:  # also an interrupt: all of it or nothing
             for ours, old in before:
                 ours[...] = old
             raise

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import guard
-from ..allocator import keep_freed
-from ..calls import check_flags, own_names
-from ..convert import floating_dtype
-from ..errors import only_renamed
+from ..engine import changes as guard
+from ..fast.allocator import keep_freed
+from ..messages.errors import only_renamed
+from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
+from ..tensor.convert import floating_dtype
 
 
 class Parameter(Tensor):
@@ -32,7 +32,9 @@ class Parameter(Tensor):
         Raises ValueError for sizes that are not whole numbers, none negative, TypeError for a dtype that is not floating.
         """
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
-            raise ValueError(f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /.")
+            raise ValueError(
+                f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /."
+            )
         kept = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
         keep_freed()
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
@@ -40,7 +42,9 @@ class Parameter(Tensor):
     def _assigned(self, other: Any) -> Any:
         raise only_renamed(self)
 
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = (
+        __imatmul__
+    ) = _assigned
 
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
@@ -51,7 +55,7 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
             p._grad = None
         elif p.grad is not None:
             if p.grad.requires_grad:
-                p.grad = p.grad.detach()             # zeros have no history; it would grow with every step
+                p.grad = p.grad.detach()  # zeros have no history; it would grow with every step
             p.grad._array()[...] = 0
             guard.changed(p.grad._array())
 
@@ -89,4 +93,6 @@ class StateValue(Tensor):
         return Tensor, (self._data,)
 
     _assigned = Parameter._assigned
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = (
+        __imatmul__
+    ) = _assigned

@@ -6,7 +6,7 @@ from operator import index
 from typing import Any
 
 from .. import functional as F
-from ..errors import describe
+from ..messages.errors import describe
 from ..tensor import Tensor
 from . import init
 from .layers import Dropout, floating
@@ -16,17 +16,23 @@ from .module import Buffer, Module, Parameter
 def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
     """x + table[offset : offset + T], the same for each sequence of a batch."""
     if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
-        raise ValueError(f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
-                         f"E = {table.shape[1]}, got {describe(x)}.")
+        raise ValueError(
+            f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
+            f"E = {table.shape[1]}, got {describe(x)}."
+        )
     try:
         offset = index(offset)
     except TypeError:
-        raise TypeError(f"offset is the first token's position, a whole number such as cache.length, got {describe(offset)}.") from None
+        raise TypeError(
+            f"offset is the first token's position, a whole number such as cache.length, got {describe(offset)}."
+        ) from None
     length = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
     if offset < 0 or offset + length > len(table):
-        raise ValueError(f"there are max_len={len(table)} positions, but this input of length {length} needs those "
-                         f"from {offset} to {offset + length - 1}; make the layer with a larger max_len.")
-    rows = table[offset:offset + length]
+        raise ValueError(
+            f"there are max_len={len(table)} positions, but this input of length {length} needs those "
+            f"from {offset} to {offset + length - 1}; make the layer with a larger max_len."
+        )
+    rows = table[offset : offset + length]
     return x + (rows[:, None] if x.ndim == 3 and not batch_first else rows)
 
 
@@ -37,8 +43,15 @@ class SinusoidalPositionalEncoding(Module):
     (T, E).
     """
 
-    def __init__(self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True,
-                 dtype: Any = None) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        max_len: int = 5000,
+        dropout: float = 0.0,
+        *,
+        batch_first: bool = True,
+        dtype: Any = None,
+    ) -> None:
         self.pe = Buffer(F.sinusoidal_positions(max_len, d_model, dtype), persistent=False)
         self.dropout, self.batch_first = Dropout(dropout), batch_first
 
@@ -60,7 +73,9 @@ class LearnedPositionalEncoding(Module):
     (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or (T, E).
     """
 
-    def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True, dtype: Any = None) -> None:
+    def __init__(
+        self, max_len: int, d_model: int, *, batch_first: bool = True, dtype: Any = None
+    ) -> None:
         self.weight = Parameter.empty(max_len, d_model, dtype=dtype)
         self.batch_first = batch_first
         init.normal_(self.weight, std=0.02)

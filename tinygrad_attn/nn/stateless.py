@@ -9,17 +9,24 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..engine import Variable
-from ..errors import describe, nearest, unmade
-from ..record import watching
+from ..messages.errors import describe, nearest, unmade
 from ..tensor import Tensor
 from .module import Buffer, Module, Parameter, replaced
+from .scopes import watching
 
 _alone = threading.RLock()
 """One call at a time: it changes the module, and puts back what it has found there."""
 
 
-def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any] | Sequence[Mapping[str, Any]], args: Any = (),
-                    kwargs: Mapping[str, Any] | None = None, *, tie_weights: bool = True, strict: bool = False) -> Any:
+def functional_call(
+    module: Module,
+    parameters_and_buffers: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:
     """module(*args, **kwargs) with these tensors in place of its parameters and buffers of these dotted names.
 
         names, weights = zip(*model.named_parameters())
@@ -36,39 +43,79 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Any] | 
     torch.func.functional_call.
     """
     if not isinstance(module, Module):
-        raise TypeError(f"functional_call takes the module first, got {describe(module)}.{unmade(module)}")
+        raise TypeError(
+            f"functional_call takes the module first, got {describe(module)}.{unmade(module)}"
+        )
     several = isinstance(parameters_and_buffers, (tuple, list))
     mappings: Any = parameters_and_buffers if several else [parameters_and_buffers]
     if not all(isinstance(mapping, Mapping) for mapping in mappings):
-        raise TypeError("functional_call takes a mapping from dotted names to tensors, such as dict(model.named_parameters()), got "
-                        f"{describe(parameters_and_buffers)}.")
-    if twice := [name for name, count in Counter(name for mapping in mappings for name in mapping).items() if count > 1]:
-        raise ValueError(f"functional_call got {', '.join(map(repr, twice))} in several mappings; leave them in one.")
+        raise TypeError(
+            "functional_call takes a mapping from dotted names to tensors, such as dict(model.named_parameters()), got "
+            f"{describe(parameters_and_buffers)}."
+        )
+    if twice := [
+        name
+        for name, count in Counter(name for mapping in mappings for name in mapping).items()
+        if count > 1
+    ]:
+        raise ValueError(
+            f"functional_call got {', '.join(map(repr, twice))} in several mappings; leave them in one."
+        )
     args = () if args is None else args if isinstance(args, tuple) else (args,)
     with _alone:
-        return _call(module, dict(item for mapping in mappings for item in mapping.items()), args, kwargs or {}, tie_weights, strict)
+        return _call(
+            module,
+            dict(item for mapping in mappings for item in mapping.items()),
+            args,
+            kwargs or {},
+            tie_weights,
+            strict,
+        )
 
 
-def _call(module: Module, others: dict[str, Any], args: tuple, kwargs: Mapping[str, Any], tie_weights: bool, strict: bool) -> Any:
-    own = {(f"{path}.{name}" if path else name): (inside, name, value) for path, inside in module.named_modules(remove_duplicate=False)
-           for kind in (Parameter, Buffer) for name, value in inside._own(kind)}
+def _call(
+    module: Module,
+    others: dict[str, Any],
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    tie_weights: bool,
+    strict: bool,
+) -> Any:
+    own = {
+        (f"{path}.{name}" if path else name): (inside, name, value)
+        for path, inside in module.named_modules(remove_duplicate=False)
+        for kind in (Parameter, Buffer)
+        for name, value in inside._own(kind)
+    }
     given: dict[str, Any] = {}
     for name, value in others.items():
         if name not in own:
-            raise ValueError(f"{type(module).__name__} has no parameter or buffer {name!r}.{nearest(str(name), own)}")
-        given[name] = value if isinstance(value, Variable) else Tensor(value, dtype=own[name][2].dtype)
+            raise ValueError(
+                f"{type(module).__name__} has no parameter or buffer {name!r}.{nearest(str(name), own)}"
+            )
+        given[name] = (
+            value if isinstance(value, Variable) else Tensor(value, dtype=own[name][2].dtype)
+        )
         if given[name].shape != own[name][2].shape:
-            raise ValueError(f"{name!r} of {type(module).__name__} has the shape {own[name][2].shape}, but {describe(value)} was given.")
+            raise ValueError(
+                f"{name!r} of {type(module).__name__} has the shape {own[name][2].shape}, but {describe(value)} was given."
+            )
     if tie_weights:
         shared: dict[int, tuple[str, Any]] = {}
         for name, value in given.items():
             known = shared.setdefault(id(own[name][2]), (name, value))
             if known[1] is not value:
-                raise ValueError(f"{known[0]!r} and {name!r} are one parameter, and got two values. Give one of them, or pass "
-                                 "tie_weights=False.")
-        given = {name: shared[id(value)][1] for name, (_, _, value) in own.items() if id(value) in shared}
+                raise ValueError(
+                    f"{known[0]!r} and {name!r} are one parameter, and got two values. Give one of them, or pass "
+                    "tie_weights=False."
+                )
+        given = {
+            name: shared[id(value)][1] for name, (_, _, value) in own.items() if id(value) in shared
+        }
     if strict and (missing := [name for name in own if name not in given]):
-        raise ValueError(f"functional_call with strict=True takes all parameters and buffers; missing: {', '.join(missing)}.")
+        raise ValueError(
+            f"functional_call with strict=True takes all parameters and buffers; missing: {', '.join(missing)}."
+        )
     put = _Others([(*own[name], value) for name, value in given.items()])
     with watching(put), put.in_place():
         return module(*args, **kwargs)
@@ -84,7 +131,7 @@ class _Others:
     def in_place(self) -> Iterator[None]:
         """The module with the other tensors, inside the block."""
         with _alone:
-            outer = set(replaced)                    # by a call around this one, which restores them
+            outer = set(replaced)  # by a call around this one, which restores them
             try:
                 for module, name, own, other in self.rows:
                     replaced.setdefault((id(module), name), own)
@@ -96,5 +143,8 @@ class _Others:
                 for place in set(replaced) - outer:
                     del replaced[place]
 
-    def forward(self, *_: Any) -> None: pass
-    def backward(self, *_: Any) -> None: pass
+    def forward(self, *_: Any) -> None:
+        pass
+
+    def backward(self, *_: Any) -> None:
+        pass

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..convert import floating_dtype
-from ..errors import describe, nearest, unmade
+from ..messages.errors import describe, nearest, unmade
 from ..tensor import Tensor, get_default_dtype
+from ..tensor.convert import floating_dtype
 from . import init
 from .attention import MultiheadAttention
 from .cache import KeyValueCache
@@ -30,27 +30,38 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Callable[[Any], Any]:
-    """"relu", "gelu", or any function or module of one tensor."""
+    """ "relu", "gelu", or any function or module of one tensor."""
     if callable(activation):
         return activation
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ValueError(f"activation is 'relu', 'gelu' or a function such as F.silu, got {describe(activation)}."
-                         + nearest(str(activation), ACTIVATIONS))
+        raise ValueError(
+            f"activation is 'relu', 'gelu' or a function such as F.silu, got {describe(activation)}."
+            + nearest(str(activation), ACTIVATIONS)
+        )
     return ACTIVATIONS[activation]
 
 
 def made(part: Any, name: str) -> Any:
     """A module, or any other function of tensors, or None; TypeError for what cannot be called, or only to make a module."""
     if part is not None and (isinstance(part, type) or not callable(part)):
-        raise TypeError(f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}.{unmade(part)}")
+        raise TypeError(
+            f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}.{unmade(part)}"
+        )
     return part
 
 
 class FeedForward(Module):
     """y = linear2(dropout(activation(linear1(x)))), the same network at each position.  (..., E) -> (..., E)"""
 
-    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu", *,
-                 dtype: Any = None) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        *,
+        dtype: Any = None,
+    ) -> None:
         self.linear1 = Linear(d_model, d_ff, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(d_ff, d_model, dtype=dtype)
@@ -67,18 +78,41 @@ class _Layer(Module):
     norm_first: bool
     self_attn: MultiheadAttention
 
-    def _residual(self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]) -> Any:
+    def _residual(
+        self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]
+    ) -> Any:
         """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
-    def _attention(self, attention: MultiheadAttention, dropout: Dropout, x: Any, memory: Any, key_padding_mask: Any, mask: Any,
-                   is_causal: bool, cache: KeyValueCache | None) -> Any:
+    def _attention(
+        self,
+        attention: MultiheadAttention,
+        dropout: Dropout,
+        x: Any,
+        memory: Any,
+        key_padding_mask: Any,
+        mask: Any,
+        is_causal: bool,
+        cache: KeyValueCache | None,
+    ) -> Any:
         """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E), which then goes through this dropout."""
-        more: dict[str, Any] = {} if cache is None else {"cache": cache}           # an attention of your own need not take one
+        more: dict[str, Any] = (
+            {} if cache is None else {"cache": cache}
+        )  # an attention of your own need not take one
         if type(attention) is MultiheadAttention:
-            more["dropout_follows"] = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
-        return attention(x, memory, memory, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=mask, is_causal=is_causal,
-                         **more)[0]
+            more["dropout_follows"] = (
+                getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
+            )
+        return attention(
+            x,
+            memory,
+            memory,
+            key_padding_mask=key_padding_mask,
+            need_weights=False,
+            attn_mask=mask,
+            is_causal=is_causal,
+            **more,
+        )[0]
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""
@@ -94,10 +128,23 @@ class TransformerEncoderLayer(_Layer):
     Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
     """
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
-                 norm_first: bool = False, bias: bool = True, *, dtype: Any = None) -> None:
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = None,
+    ) -> None:
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+        )
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
@@ -108,15 +155,32 @@ class TransformerEncoderLayer(_Layer):
         self.dropout2 = Dropout(dropout)
         self.activation = activation_function(activation)
 
-    def forward(self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False, *,
-                cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self,
+        src: Any,
+        src_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        is_causal: bool = False,
+        *,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
         Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True =
         blocked. `is_causal` hides later positions; with a `cache`, src is only what is new.
         """
+
         def attention(x: Any) -> Any:
-            return self._attention(self.self_attn, self.dropout1, x, x, src_key_padding_mask, src_mask, is_causal, cache)
+            return self._attention(
+                self.self_attn,
+                self.dropout1,
+                x,
+                x,
+                src_key_padding_mask,
+                src_mask,
+                is_causal,
+                cache,
+            )
 
         x = floating(src, self)
         x = self._residual(x, self.norm1, self.dropout1, attention)
@@ -129,11 +193,26 @@ class TransformerDecoderLayer(_Layer):
     Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
     """
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
-                 norm_first: bool = False, bias: bool = True, *, dtype: Any = None) -> None:
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = None,
+    ) -> None:
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+        )
+        self.multihead_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+        )
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
@@ -146,22 +225,49 @@ class TransformerDecoderLayer(_Layer):
         self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
-    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None,
-                tgt_key_padding_mask: Any = None,
-                memory_key_padding_mask: Any = None, tgt_is_causal: bool = False, memory_is_causal: bool = False, *,
-                cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self,
+        tgt: Any,
+        memory: Any,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+        *,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E); with batch_first (B, T, E), (B, S, E); or (T, E), (S, E).
 
         Masks as in MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
         `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is
         projected once.
         """
+
         def attention(x: Any) -> Any:
-            return self._attention(self.self_attn, self.dropout1, x, x, tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache)
+            return self._attention(
+                self.self_attn,
+                self.dropout1,
+                x,
+                x,
+                tgt_key_padding_mask,
+                tgt_mask,
+                tgt_is_causal,
+                cache,
+            )
 
         def look_at_memory(x: Any) -> Any:
-            return self._attention(self.multihead_attn, self.dropout2, x, memory, memory_key_padding_mask, memory_mask,
-                                   memory_is_causal, cache)
+            return self._attention(
+                self.multihead_attn,
+                self.dropout2,
+                x,
+                memory,
+                memory_key_padding_mask,
+                memory_mask,
+                memory_is_causal,
+                cache,
+            )
 
         x = floating(tgt, self)
         x = self._residual(x, self.norm1, self.dropout1, attention)
@@ -171,7 +277,9 @@ class TransformerDecoderLayer(_Layer):
 
 def _copies(layer: Module, count: int) -> ModuleList:
     if not isinstance(count, (int, np.integer)) or count < 0:
-        raise TypeError(f"num_layers is how many copies of the layer there are, a whole number such as 6; got {count!r}.")
+        raise TypeError(
+            f"num_layers is how many copies of the layer there are, a whole number such as 6; got {count!r}."
+        )
     return ModuleList(copy.deepcopy(layer) for _ in range(count))
 
 
@@ -182,23 +290,42 @@ class TransformerEncoder(Module):
     torch.nn.TransformerEncoder.
     """
 
-    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
-                 enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
         self.layers = _copies(encoder_layer, num_layers)
         self.num_layers = num_layers
         self.norm = made(norm, "norm")
 
-    def forward(self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None, *,
-                cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self,
+        src: Any,
+        mask: Any = None,
+        src_key_padding_mask: Any = None,
+        is_causal: bool | None = None,
+        *,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape; arguments as a layer's.
 
         `is_causal` None means: see whether `mask` is the causal one.
         """
         causal = is_causal_mask(mask) if is_causal is None else is_causal
-        more = {} if cache is None else {"cache": cache}          # a layer of your own need not take one
+        more = {} if cache is None else {"cache": cache}  # a layer of your own need not take one
         x = src
         for layer in self.layers:
-            x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal, **more)
+            x = layer(
+                x,
+                src_mask=mask,
+                src_key_padding_mask=src_key_padding_mask,
+                is_causal=causal,
+                **more,
+            )
         return x if self.norm is None else self.norm(x)
 
 
@@ -211,21 +338,38 @@ class TransformerDecoder(Module):
         self.num_layers = num_layers
         self.norm = made(norm, "norm")
 
-    def forward(self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None,
-                tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
-                tgt_is_causal: bool | None = None, memory_is_causal: bool = False, *,
-                cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self,
+        tgt: Any,
+        memory: Any,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+        *,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E), ...; arguments as a layer's.
 
         `tgt_is_causal` None means: see whether `tgt_mask` is the causal one.
         """
         causal = is_causal_mask(tgt_mask) if tgt_is_causal is None else tgt_is_causal
-        more = {} if cache is None else {"cache": cache}          # a layer of your own need not take one
+        more = {} if cache is None else {"cache": cache}  # a layer of your own need not take one
         x = tgt
         for layer in self.layers:
-            x = layer(x, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
-                      memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=causal,
-                      memory_is_causal=memory_is_causal, **more)
+            x = layer(
+                x,
+                memory,
+                tgt_mask=tgt_mask,
+                memory_mask=memory_mask,
+                tgt_key_padding_mask=tgt_key_padding_mask,
+                memory_key_padding_mask=memory_key_padding_mask,
+                tgt_is_causal=causal,
+                memory_is_causal=memory_is_causal,
+                **more,
+            )
         return x if self.norm is None else self.norm(x)
 
 
@@ -235,22 +379,51 @@ class Transformer(Module):
     Arguments, parameters and initial values as torch.nn.Transformer.
     """
 
-    def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
-                 dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
-                 custom_encoder: Module | None = None, custom_decoder: Module | None = None,
-                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-                 *, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        custom_encoder: Module | None = None,
+        custom_decoder: Module | None = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = None,
+    ) -> None:
         def layer(kind: Callable[..., Module]) -> Module:
-            return kind(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first,
-                        bias, dtype=dtype)
+            return kind(
+                d_model,
+                nhead,
+                dim_feedforward,
+                dropout,
+                activation,
+                layer_norm_eps,
+                batch_first,
+                norm_first,
+                bias,
+                dtype=dtype,
+            )
 
         def norm() -> LayerNorm:
             return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
 
-        self.encoder: Module = TransformerEncoder(layer(TransformerEncoderLayer), num_encoder_layers, norm()) \
-            if custom_encoder is None else made(custom_encoder, "custom_encoder")
-        self.decoder: Module = TransformerDecoder(layer(TransformerDecoderLayer), num_decoder_layers, norm()) \
-            if custom_decoder is None else made(custom_decoder, "custom_decoder")
+        self.encoder: Module = (
+            TransformerEncoder(layer(TransformerEncoderLayer), num_encoder_layers, norm())
+            if custom_encoder is None
+            else made(custom_encoder, "custom_encoder")
+        )
+        self.decoder: Module = (
+            TransformerDecoder(layer(TransformerDecoderLayer), num_decoder_layers, norm())
+            if custom_decoder is None
+            else made(custom_decoder, "custom_decoder")
+        )
         self.reset_parameters()
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
@@ -260,10 +433,20 @@ class Transformer(Module):
             if p.ndim > 1:
                 init.xavier_uniform_(p)
 
-    def forward(self, src: Any, tgt: Any, src_mask: Any = None, tgt_mask: Any = None, memory_mask: Any = None,
-                src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
-                src_is_causal: bool | None = None, tgt_is_causal: bool | None = None,
-                memory_is_causal: bool = False) -> Tensor:
+    def forward(
+        self,
+        src: Any,
+        tgt: Any,
+        src_mask: Any = None,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
         """src (S, B, E), tgt (T, B, E) -> (T, B, E); with batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E).
 
         Masks: `src_mask` (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key
@@ -273,16 +456,28 @@ class Transformer(Module):
         src, tgt = floating(src, self), floating(tgt, self)
         axis = 0 if self.batch_first else 1
         if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
-            raise ValueError(f"src and tgt must be both unbatched or batches of one size, on axis {axis} since "
-                             f"batch_first={self.batch_first}; got src {describe(src)} and tgt {describe(tgt)}.")
+            raise ValueError(
+                f"src and tgt must be both unbatched or batches of one size, on axis {axis} since "
+                f"batch_first={self.batch_first}; got src {describe(src)} and tgt {describe(tgt)}."
+            )
         if not src.shape[-1] == tgt.shape[-1] == self.d_model:
-            raise ValueError(f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} "
-                             f"and tgt {describe(tgt)}.")
-        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
-        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
-                            tgt_key_padding_mask=tgt_key_padding_mask,
-                            memory_key_padding_mask=memory_key_padding_mask,
-                            tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal)
+            raise ValueError(
+                f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} "
+                f"and tgt {describe(tgt)}."
+            )
+        memory = self.encoder(
+            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
+        )
+        return self.decoder(
+            tgt,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=tgt_is_causal,
+            memory_is_causal=memory_is_causal,
+        )
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:

@@ -3,7 +3,19 @@
 from ..engine import Op
 from . import elementwise, trigonometric
 from .arranging import arranged, pad, partition, sort
-from .decompositions import cholesky, det, eigh, eigvalsh, inv, logabsdet, pinv, qr, singular_values, solve, svd
+from .decompositions import (
+    cholesky,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    logabsdet,
+    pinv,
+    qr,
+    singular_values,
+    solve,
+    svd,
+)
 from .einsum import einsum
 from .elementwise import *  # noqa: F403
 from .indexing import embedding, embedding_backward, getitem, scatter, take_along_axis

@@ -32,7 +32,11 @@ def pad(x, *, width, value=0):
     return np.pad(x, width, constant_values=value) if x.ndim else x.copy()
 
 
-pad.vjp(lambda g, y, x, *, width, value: g[tuple(slice(before, before + n) for (before, _), n in zip(width, x.shape, strict=True))])
+pad.vjp(
+    lambda g, y, x, *, width, value: g[
+        tuple(slice(before, before + n) for (before, _), n in zip(width, x.shape, strict=True))
+    ]
+)
 
 
 def sort(x: Any, axis: int | None = -1) -> Any:

@@ -74,7 +74,9 @@ def _matrices(v):
 def _cofactors(a):
     """Of each element of a: the determinant without its row and column, with the sign of its square on a chessboard."""
     n = a.shape[-1]
-    if not isinstance(a, Variable):                  # no derivative follows: a = U S V^T with each s for the product of the others
+    if not isinstance(
+        a, Variable
+    ):  # no derivative follows: a = U S V^T with each s for the product of the others
         u, s, vt = np.linalg.svd(a)
         others = np.where(np.eye(n, dtype=bool), 1, _row(s)).prod(axis=-1)
         return _matrices(np.linalg.det(u @ vt)) * ((u * _row(others)) @ vt)
@@ -86,16 +88,20 @@ def _cofactors(a):
 def _cancels(a):
     """Does det(a) a^-T lose its own derivative in rounding errors, as where a has hardly an inverse?"""
     n = a.shape[-1]
-    if n <= 4:                                       # cofactors are exact, and so few that they cost little
+    if n <= 4:  # cofactors are exact, and so few that they cost little
         return n > 0
-    if n > 16:                                       # they would take too much memory
+    if n > 16:  # they would take too much memory
         return False
-    s = np.linalg.svd(a[np.isfinite(a).all(axis=(-2, -1))], compute_uv=False)        # of others it raises, or never ends
+    s = np.linalg.svd(
+        a[np.isfinite(a).all(axis=(-2, -1))], compute_uv=False
+    )  # of others it raises, or never ends
     return np.any(s[..., -1] < np.finfo(a.dtype).eps ** (1 / 3) * s[..., 0])
 
 
 def _det_rule(g, y, a):
-    if np.any(values(y) == 0) or isinstance(a, Variable) and _cancels(values(a)):        # or some matrix has no inverse
+    if (
+        np.any(values(y) == 0) or isinstance(a, Variable) and _cancels(values(a))
+    ):  # or some matrix has no inverse
         return _matrices(g) * _cofactors(a)
     return _matrices(g * y) * inv(a).mT
 
@@ -141,7 +147,7 @@ def cholesky(a):
 def _cholesky_rule(g, y, a):
     half = tril(y.mT @ g)
     half = half - 0.5 * np.eye(y.shape[-1], dtype=y.dtype) * half
-    inner = solve(y.mT, solve(y.mT, half.mT).mT)                 # y^-T half y^-1
+    inner = solve(y.mT, solve(y.mT, half.mT).mT)  # y^-T half y^-1
     return _one_triangle(0.5 * (inner + inner.mT))
 
 
@@ -209,15 +215,15 @@ def singular_values(a):
 
 def _svd_rule(g, y, a):
     m, n = a.shape[-2:]
-    ut, s, vt = y[..., :m], y[..., m], y[..., m + 1:]
-    gut, gs, gvt = g[..., :m], g[..., m], g[..., m + 1:]
+    ut, s, vt = y[..., :m], y[..., m], y[..., m + 1 :]
+    gut, gs, gvt = g[..., :m], g[..., m], g[..., m + 1 :]
     u = ut.mT
     gaps = _one_over_gaps(s * s)
     by_u, by_v = ut @ gut.mT, vt @ gvt.mT
     inside = (gaps * (by_u - by_u.mT)) * _row(s) + _column(s) * (gaps * (by_v - by_v.mT))
     inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
     part = u @ inside @ vt
-    if m > n:                                        # of the longer vectors' gradients, what lies outside the space they span
+    if m > n:  # of the longer vectors' gradients, what lies outside the space they span
         part = part + (gut.mT - u @ by_u) / _row(s) @ vt
     if n > m:
         part = part + u @ ((gvt - by_v.mT @ vt) / _column(s))
@@ -227,7 +233,7 @@ def _svd_rule(g, y, a):
 def _singular_values_rule(g, y, a):
     m = a.shape[-2]
     triplets = svd(a)
-    return triplets[..., :m].mT @ (_column(g) * triplets[..., m + 1:])
+    return triplets[..., :m].mT @ (_column(g) * triplets[..., m + 1 :])
 
 
 svd.vjp(_svd_rule)
@@ -245,7 +251,7 @@ def _qr_rule(g, y, a):
     q, r, gq, gr = y[..., :m, :], y[..., m:, :], g[..., :m, :], g[..., m:, :]
     low = tril(r @ gr.mT - gq.mT @ q)
     symmetric = low + low.mT - np.eye(r.shape[-1], dtype=r.dtype) * low
-    return solve(r, (gq + q @ symmetric).mT).mT      # (...) R^-T
+    return solve(r, (gq + q @ symmetric).mT).mT  # (...) R^-T
 
 
 qr.vjp(_qr_rule)

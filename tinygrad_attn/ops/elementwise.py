@@ -11,14 +11,14 @@ import math
 import numpy as np
 
 from ..engine import Variable, op
-from ..kernels import choice
-from ..kernels import sigmoid as logistic
-from ..kernels.choice import BITS, chosen
-from ..kernels.erf import erf as _erf
-from ..kernels.exponentials import log1p as _log1p
-from ..kernels.rows import BIG
+from ..fast.kernels import choice
+from ..fast.kernels import sigmoid as logistic
+from ..fast.kernels.choice import BITS, chosen
+from ..fast.kernels.erf import erf as _erf
+from ..fast.kernels.exponentials import log1p as _log1p
+from ..fast.kernels.rows import BIG
 
-MANY = 512                      # numbers, from where several NumPy calls that are fast beat a single slow one
+MANY = 512  # numbers, from where several NumPy calls that are fast beat a single slow one
 
 
 @op(broadcasts=True, reads=False)
@@ -45,8 +45,7 @@ def multiply(a, b):
     return a * b
 
 
-multiply.vjp(lambda g, y, a, b: g * b,
-             lambda g, y, a, b: g * a)
+multiply.vjp(lambda g, y, a, b: g * b, lambda g, y, a, b: g * a)
 
 
 @op(broadcasts=True)
@@ -55,8 +54,9 @@ def divide(a, b):
     return a / b
 
 
-divide.vjp(lambda g, y, a, b: g / b,
-           lambda g, y, a, b: -g / b * y)            # g y or y / b may be infinite where this is not, in float16 soonest
+divide.vjp(
+    lambda g, y, a, b: g / b, lambda g, y, a, b: -g / b * y
+)  # g y or y / b may be infinite where this is not, in float16 soonest
 
 
 def _int_power(a, n):
@@ -65,26 +65,32 @@ def _int_power(a, n):
         return a * a
     if n == 3:
         return a * a * a
-    return a ** n
+    return a**n
 
 
 @op(broadcasts=True)
 def power(a, b):
     """y = a ** b"""
-    if type(b) in (int, float) and (type(a) in (int, float) or a.dtype.kind == "f"):     # NumPy's int8 ** 2.0 is float64
+    if type(b) in (int, float) and (
+        type(a) in (int, float) or a.dtype.kind == "f"
+    ):  # NumPy's int8 ** 2.0 is float64
         return _int_power(a, b)
-    return a ** b
+    return a**b
 
 
 def _power_by_base(g, y, a, b):
     if type(b) in (int, float):
         if b == 0:
-            return np.zeros(a.shape, g.dtype)        # also where a is 0, where 0 * a ** -1 would be NaN
+            return np.zeros(a.shape, g.dtype)  # also where a is 0, where 0 * a ** -1 would be NaN
         return g * b * (a if b == 2 else _int_power(a, b - 1))
-    tracked = isinstance(b, Variable) and b._tracked         # its own derivative of this needs a ** (b - 1), where that does not overflow
+    tracked = (
+        isinstance(b, Variable) and b._tracked
+    )  # its own derivative of this needs a ** (b - 1), where that does not overflow
     zero = (b == 0) & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny if tracked else True)
     # b is 0 there: a ** 0 is 1 also where a is infinite or NaN, and a ** 1, where b is tracked, leaves 0 as the slope by b where a is 0
-    return g * b * a ** np.where(zero, int(tracked), b - 1) if np.any(zero) else g * b * a ** (b - 1)
+    return (
+        g * b * a ** np.where(zero, int(tracked), b - 1) if np.any(zero) else g * b * a ** (b - 1)
+    )
 
 
 def _power_by_exponent(g, y, a, b):
@@ -102,8 +108,7 @@ def floor_divide(a, b):
     return a // b
 
 
-floor_divide.vjp(lambda g, y, a, b: np.zeros_like(y),
-                 lambda g, y, a, b: np.zeros_like(y))
+floor_divide.vjp(lambda g, y, a, b: np.zeros_like(y), lambda g, y, a, b: np.zeros_like(y))
 
 
 @op(broadcasts=True)
@@ -112,8 +117,7 @@ def remainder(a, b):
     return a % b
 
 
-remainder.vjp(lambda g, y, a, b: g,
-              lambda g, y, a, b: -g * (a // b))
+remainder.vjp(lambda g, y, a, b: g, lambda g, y, a, b: -g * (a // b))
 
 
 @op(broadcasts=True)
@@ -122,22 +126,21 @@ def fmod(a, b):
     return np.fmod(a, b)
 
 
-fmod.vjp(lambda g, y, a, b: g,
-         lambda g, y, a, b: -g * np.trunc(a / b))
+fmod.vjp(lambda g, y, a, b: g, lambda g, y, a, b: -g * np.trunc(a / b))
 
 
 def _weighed(g, weights):
     """g times weights, and 0 where a weight is 0 even if g is infinite there, as it is for x < 0 in sqrt(relu(x))."""
     if weights.dtype == bool and g.__class__ is np.ndarray and g.dtype in BITS:
         return chosen(g, weights)
-    part = g * weights                               # twenty times as fast as np.where
+    part = g * weights  # twenty times as fast as np.where
     found = getattr(part, "_data", part)
     return part if math.isfinite(np.vdot(found, found)) else np.where(weights == 0, 0, part)
 
 
 def _share(g, mine, other, loses):
     """The part of g that belongs to an operand of maximum or minimum: half at a tie, else all where it does not lose, as PyTorch."""
-    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))     # to NaN nothing loses
+    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))  # to NaN nothing loses
 
 
 @op(broadcasts=True)
@@ -146,8 +149,7 @@ def maximum(a, b):
     return np.maximum(a, b)
 
 
-maximum.vjp(lambda g, y, a, b: _share(g, a, b, a < b),
-            lambda g, y, a, b: _share(g, b, a, b < a))
+maximum.vjp(lambda g, y, a, b: _share(g, a, b, a < b), lambda g, y, a, b: _share(g, b, a, b < a))
 
 
 @op(broadcasts=True)
@@ -156,8 +158,7 @@ def minimum(a, b):
     return np.minimum(a, b)
 
 
-minimum.vjp(lambda g, y, a, b: _share(g, a, b, a > b),
-            lambda g, y, a, b: _share(g, b, a, b > a))
+minimum.vjp(lambda g, y, a, b: _share(g, a, b, a > b), lambda g, y, a, b: _share(g, b, a, b > a))
 
 
 @op(broadcasts=True)
@@ -175,8 +176,10 @@ def fmin(a, b):
 def _first_if(wins):
     """All of g to the first operand where `wins(a, b)` holds or b is NaN, else to the second; a tie is the first's, as PyTorch."""
     first = lambda a, b: wins(a, b) | np.isnan(b)
-    return (lambda g, y, a, b: choice.where(first(a, b), g, 0),
-            lambda g, y, a, b: choice.where(first(a, b), 0, g))
+    return (
+        lambda g, y, a, b: choice.where(first(a, b), g, 0),
+        lambda g, y, a, b: choice.where(first(a, b), 0, g),
+    )
 
 
 fmax.vjp(*_first_if(lambda a, b: a >= b))
@@ -189,15 +192,17 @@ def where(condition, a, b):
     return choice.where(condition, a, b)
 
 
-where.vjp(None,
-          lambda g, y, condition, a, b: choice.where(condition, g, 0),
-          lambda g, y, condition, a, b: choice.where(condition, 0, g))
+where.vjp(
+    None,
+    lambda g, y, condition, a, b: choice.where(condition, g, 0),
+    lambda g, y, condition, a, b: choice.where(condition, 0, g),
+)
 
 
 @op(broadcasts=True)
 def clip(x, low, high):
     """y = min(max(x, low), high); the gradient passes where low <= x <= high."""
-    if low is None and high is None:                 # which NumPy 2.0 refuses
+    if low is None and high is None:  # which NumPy 2.0 refuses
         return x.copy()
     return np.clip(x, low, high)
 
@@ -208,9 +213,11 @@ def _where_inside(g, y, x, low, high):
     return _weighed(g, (True if low is None else x >= low) & (True if high is None else x <= high))
 
 
-clip.vjp(_where_inside,
-         lambda g, y, x, low, high: _weighed(g, (x < low) & (True if high is None else low < high)),
-         lambda g, y, x, low, high: _weighed(g, (x > high) | (False if low is None else high < low)))
+clip.vjp(
+    _where_inside,
+    lambda g, y, x, low, high: _weighed(g, (x < low) & (True if high is None else low < high)),
+    lambda g, y, x, low, high: _weighed(g, (x > high) | (False if low is None else high < low)),
+)
 
 
 @op(broadcasts=True)
@@ -219,17 +226,21 @@ def logaddexp(a, b):
     if max(np.size(a), np.size(b)) < MANY or np.result_type(a, b).char not in "fd":
         return np.logaddexp(a, b)
     with np.errstate(invalid="ignore", under="ignore"):
-        y = np.abs(a - b)                            # NumPy's does the same one number after the other: ten times as slow
+        y = np.abs(a - b)  # NumPy's does the same one number after the other: ten times as slow
         y = np.add(_log1p(np.exp(np.negative(y, out=y), out=y)), np.maximum(a, b), out=y)
-    return np.logaddexp(a, b) if np.isnan(y).any() else y      # inf - inf
+    return np.logaddexp(a, b) if np.isnan(y).any() else y  # inf - inf
 
 
 def share_of_sum(g, y, a, b, power=np.exp):
     """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many digits as y has before the point."""
-    with np.errstate(over="ignore"):                 # where e^(b - a) overflows 1 / inf = 0 is right, except in float16, where e^12 does
+    with np.errstate(
+        over="ignore"
+    ):  # where e^(b - a) overflows 1 / inf = 0 is right, except in float16, where e^12 does
         if not (isinstance(y, Variable) or y.dtype == np.float16):
             return g / (1 + power(b - a))
-        e = power(np.where(a > b, b - a, a - b))     # the slope, e / (1 + e)^2, neither overflows nor is lost as in 1 - share
+        e = power(
+            np.where(a > b, b - a, a - b)
+        )  # the slope, e / (1 + e)^2, neither overflows nor is lost as in 1 - share
         return g * np.where(a > b, 1, e) / (1 + e)
 
 
@@ -338,7 +349,7 @@ cbrt.vjp(lambda g, y, x: g / (3 * y * y))
 @op
 def square(x):
     """y = x^2"""
-    return np.square(x)                              # of booleans x * x would be booleans
+    return np.square(x)  # of booleans x * x would be booleans
 
 
 square.vjp(lambda g, y, x: 2 * g * x)
@@ -356,23 +367,29 @@ reciprocal.vjp(lambda g, y, x: -g * y * y)
 @op
 def relu(x):
     """y = max(x, 0), with slope 0 at 0."""
-    if x.ndim == 0:                                  # single numbers: NumPy's maximum costs ten times the comparison
+    if x.ndim == 0:  # single numbers: NumPy's maximum costs ten times the comparison
         if x <= 0:
             return x.dtype.type(0)
-        return x[()] if x.__class__ is np.ndarray else x         # [()] copies the number: y shares no memory with x
+        return (
+            x[()] if x.__class__ is np.ndarray else x
+        )  # [()] copies the number: y shares no memory with x
     return choice.relu(x)
 
 
 def _relu_partial(g, y, x):
     if y.ndim == 0:
         return g if y != 0 else g.dtype.type(0)
-    return choice.relu_backward(g, y) if g.__class__ is np.ndarray and g.dtype in BITS else _weighed(g, y != 0)
+    return (
+        choice.relu_backward(g, y)
+        if g.__class__ is np.ndarray and g.dtype in BITS
+        else _weighed(g, y != 0)
+    )
 
 
 relu.vjp(_relu_partial)
 
 
-def _large(x):                                       # an array on which a second thread is worth its start
+def _large(x):  # an array on which a second thread is worth its start
     return x.__class__ is np.ndarray and x.size >= BIG and x.dtype.char in "fd"
 
 
@@ -381,10 +398,10 @@ def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
     if _large(x):
         return logistic.sigmoid(x)
-    if getattr(x, "dtype", None) == np.float16:      # in which e^12 is infinite, but 1 / e^12 is not 0
+    if getattr(x, "dtype", None) == np.float16:  # in which e^12 is infinite, but 1 / e^12 is not 0
         return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
-    y = 0.0 - x                                      # -x would wrap round in unsigned integers
-    with np.errstate(over="ignore"):                 # where e^-x overflows, 1 / inf = 0 is right
+    y = 0.0 - x  # -x would wrap round in unsigned integers
+    with np.errstate(over="ignore"):  # where e^-x overflows, 1 / inf = 0 is right
         return logistic.falling(y) if y.__class__ is np.ndarray else 1 / (1 + np.exp(y))
 
 

@@ -7,19 +7,26 @@ import math
 import numpy as np
 
 from ..engine import op
-from ..kernels.memory import contiguous
+from ..fast.kernels.memory import contiguous
 
-NARROW = 48                     # numbers in a row, up to which they are added one by one
-FEW = 1 << 14                   # or so many numbers in all rows
-AT_ONCE = 1 << 16               # so many at a time, since each needs its place
-MANY = 256                      # elements, from where it pays to work out their places first
+NARROW = 48  # numbers in a row, up to which they are added one by one
+FEW = 1 << 14  # or so many numbers in all rows
+AT_ONCE = 1 << 16  # so many at a time, since each needs its place
+MANY = 256  # elements, from where it pays to work out their places first
 
 
 def _is_basic(index):
     """Slices, integers, boolean masks, None and ... pick every element at most once."""
     parts = index if isinstance(index, tuple) else (index,)
-    return all(part is None or part is Ellipsis or isinstance(part, (int, slice, np.integer)) and not isinstance(part, bool)
-               or isinstance(part, np.ndarray) and part.dtype == bool for part in parts)
+    return all(
+        part is None
+        or part is Ellipsis
+        or isinstance(part, (int, slice, np.integer))
+        and not isinstance(part, bool)
+        or isinstance(part, np.ndarray)
+        and part.dtype == bool
+        for part in parts
+    )
 
 
 def _single(index):
@@ -39,7 +46,7 @@ def getitem(x, *, index):
     single = _single(index) if index.__class__ is tuple else None
     if single is None or len(index) > x.ndim:
         return x[index]
-    axis, indices = single                           # two to five times as fast as x[:, indices]; NumPy 2.0 takes no uint64
+    axis, indices = single  # two to five times as fast as x[:, indices]; NumPy 2.0 takes no uint64
     return x.take(indices.astype(np.intp, copy=False), axis)
 
 
@@ -67,12 +74,24 @@ def add_at(out, g, *, index, zeros=False):
         else:
             out[index] += g
         return
-    single, parts, shape = _single(index), index if isinstance(index, tuple) else (index,), out.shape
+    single, parts, shape = (
+        _single(index),
+        index if isinstance(index, tuple) else (index,),
+        out.shape,
+    )
     if single is not None and out.ndim > 1 and out.size:
         _add_rows_along(out, g, *single, zeros)
-    elif len(parts) == out.ndim and out.flags.c_contiguous and all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts):
+    elif (
+        len(parts) == out.ndim
+        and out.flags.c_contiguous
+        and all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts)
+    ):
         # Single elements, by their places.
-        places = parts[0] if out.ndim == 1 else np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
+        places = (
+            parts[0]
+            if out.ndim == 1
+            else np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
+        )
         _check_shape(g, places.shape, shape)
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
     else:
@@ -82,25 +101,29 @@ def add_at(out, g, *, index, zeros=False):
 def _add_rows_along(out, g, axis, indices, zeros):
     """The same for indices along one axis, to each of which a row of numbers belongs."""
     shape = out.shape
-    _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1:]), shape)
+    _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1 :]), shape)
     width = out.size // shape[axis]
-    rows = contiguous(np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))).reshape(-1, width)
+    rows = contiguous(
+        np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
+    ).reshape(-1, width)
     if axis == 0 and out.flags.c_contiguous:
         add_rows(out.reshape(-1, width), indices.reshape(-1), rows, zeros)
         return
     size, taken, places = shape[axis], slice(None), indices.reshape(-1)
-    if 2 * places.size < size:                       # of few places, these alone are gone through
+    if 2 * places.size < size:  # of few places, these alone are gone through
         taken, places = np.unique(_from_front(places, size), return_inverse=True)
         size = taken.size
-    turned = np.zeros((size, *shape[:axis], *shape[axis + 1:]), out.dtype)
+    turned = np.zeros((size, *shape[:axis], *shape[axis + 1 :]), out.dtype)
     add_rows(turned.reshape(-1, width), places, rows, zeros=True)
     out[(slice(None),) * axis + (taken,)] += np.moveaxis(turned, 0, axis)
 
 
 def _check_shape(g, places, shape):
     if g.shape != places:
-        raise ValueError(f"what is added must have the shape of its places, {places} in {shape}, but has {g.shape}; "
-                         f"np.broadcast_to(g, {places}) repeats a smaller one")
+        raise ValueError(
+            f"what is added must have the shape of its places, {places} in {shape}, but has {g.shape}; "
+            f"np.broadcast_to(g, {places}) repeats a smaller one"
+        )
 
 
 def _from_front(indices, size):
@@ -108,8 +131,10 @@ def _from_front(indices, size):
     indices = indices.astype(np.intp)
     low, high = (indices.min(), indices.max()) if indices.size else (0, -1)
     if low < -size or high >= size:
-        raise IndexError(f"index {low if low < -size else high} is out of bounds for an axis of size {size}")
-    return indices % size if low < 0 else indices    # -1 and size - 1 are one place
+        raise IndexError(
+            f"index {low if low < -size else high} is out of bounds for an axis of size {size}"
+        )
+    return indices % size if low < 0 else indices  # -1 and size - 1 are one place
 
 
 getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
@@ -137,14 +162,20 @@ def add_rows(out, indices, g, zeros=False):
         return
     rows, width = out.shape
     flat = _from_front(indices, rows)
-    if width <= NARROW or g.size <= FEW:             # `add.at` is ten times as fast with one flat index
+    if width <= NARROW or g.size <= FEW:  # `add.at` is ten times as fast with one flat index
         step, columns = AT_ONCE // max(width, 1), np.arange(width)
         for start in range(0, len(flat), step):
             part = slice(start, start + step)
-            np.add.at(out.reshape(-1), (flat[part, None] * width + columns).reshape(-1), g[part].reshape(-1))
+            np.add.at(
+                out.reshape(-1),
+                (flat[part, None] * width + columns).reshape(-1),
+                g[part].reshape(-1),
+            )
         return
-    short = flat.astype(np.uint16) if rows <= 1 << 16 else flat      # NumPy sorts those by radix, in a tenth of the time
-    order = np.argsort(short, kind="stable")         # equal indices side by side
+    short = (
+        flat.astype(np.uint16) if rows <= 1 << 16 else flat
+    )  # NumPy sorts those by radix, in a tenth of the time
+    order = np.argsort(short, kind="stable")  # equal indices side by side
     flat = flat[order]
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     counts = np.diff(starts, append=flat.size)
@@ -156,12 +187,16 @@ def add_rows(out, indices, g, zeros=False):
     for use in range(1, min(int(counts.max()), most)):
         places = starts[seldom & (counts > use)] + use
         out[flat[places]] += g[order[places]]
-    one = np.ones(int(counts.max()), g.dtype)        # what is used often: a product with ones is the fastest sum
+    one = np.ones(
+        int(counts.max()), g.dtype
+    )  # what is used often: a product with ones is the fastest sum
     for start, count in zip(starts[~seldom].tolist(), counts[~seldom].tolist(), strict=True):
-        out[flat[start]] += one[:count].dot(g[order[start:start + count]])
+        out[flat[start]] += one[:count].dot(g[order[start : start + count]])
 
 
-embedding.vjp(lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0]))
+embedding.vjp(
+    lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0])
+)
 embedding.adds = lambda total, g, *, indices: add_at(total, g, index=indices)
 embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
 
@@ -169,10 +204,15 @@ embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=
 @op(fresh=True, reads=False)
 def take_along_axis(x, *, indices, axis=-1):
     """y = np.take_along_axis(x, indices, axis)"""
-    if indices.size < MANY or axis is None or indices.ndim != x.ndim or indices.dtype.kind not in "iu":
+    if (
+        indices.size < MANY
+        or axis is None
+        or indices.ndim != x.ndim
+        or indices.dtype.kind not in "iu"
+    ):
         return np.take_along_axis(x, indices, axis)
     if not -x.shape[axis] <= indices.min() <= indices.max() < x.shape[axis]:
-        return np.take_along_axis(x, indices, axis)              # which says so
+        return np.take_along_axis(x, indices, axis)  # which says so
     return contiguous(x).reshape(-1).take(_places(indices, axis, x.shape))
 
 
@@ -185,19 +225,25 @@ def _places(indices, axis, shape):
     if places.min(initial=0) < 0:
         places = np.where(places < 0, places + shape[axis], places)
     if axis < len(shape) - 1:
-        places = places * math.prod(shape[axis + 1:])
+        places = places * math.prod(shape[axis + 1 :])
     for i, n in enumerate(shape):
         if i != axis:
-            places = places + (np.arange(n) * math.prod(shape[i + 1:])).reshape(-1, *(1,) * (len(shape) - 1 - i))
+            places = places + (np.arange(n) * math.prod(shape[i + 1 :])).reshape(
+                -1, *(1,) * (len(shape) - 1 - i)
+            )
     return places
 
 
 def _add_along_axis(total, g, *, indices, axis):
-    whole = contiguous(total)                        # nearly always total itself
+    whole = contiguous(total)  # nearly always total itself
     add_at(whole.reshape(-1), g, index=_places(indices, axis, total.shape))
     if whole is not total:
         total[...] = whole
 
 
-take_along_axis.vjp(lambda g, y, x, *, indices, axis: scatter(g, index=_places(indices, axis, x.shape), shape=(x.size,)).reshape(x.shape))
+take_along_axis.vjp(
+    lambda g, y, x, *, indices, axis: scatter(
+        g, index=_places(indices, axis, x.shape), shape=(x.size,)
+    ).reshape(x.shape)
+)
 take_along_axis.adds = _add_along_axis

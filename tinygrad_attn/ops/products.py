@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..engine import Variable, op
-from ..kernels import linear as kernel
+from ..fast.kernels import linear as kernel
 
 
 def _product(a, b):
@@ -37,10 +37,10 @@ def _matmul_by_right(g, y, a, b):
     if a.ndim == 1:
         if b.ndim == 1:
             return g * a
-        a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, g.shape[-1])        # a row vector
+        a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, g.shape[-1])  # a row vector
     if b.ndim == 1:
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
-    if b.ndim == 2:                                   # one matrix for all rows: fold them, and the product sums over them
+    if b.ndim == 2:  # one matrix for all rows: fold them, and the product sums over them
         return _product(_rows(a).mT, _rows(g))
     return _product(a.mT, g)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import Variable, op
-from ..kernels.rows import column_max, column_sums, reduced, row_max, row_sums, runs
+from ..fast.kernels.rows import column_max, column_sums, reduced, row_max, row_sums, runs
 from .shapes import broadcast_to, flip, in_single, inverse
 
 
 def axes_of(x, axis):
     """The axes reduced over, as a tuple of numbers >= 0."""
-    if axis is None or x.ndim == 0:                  # of a single number NumPy takes the axes 0 and -1 too
+    if axis is None or x.ndim == 0:  # of a single number NumPy takes the axes 0 and -1 too
         return tuple(range(x.ndim))
     return tuple(a % x.ndim for a in ((axis,) if not isinstance(axis, tuple) else axis))
 
@@ -73,7 +73,11 @@ def _total(x, axis, keepdims):
     if x.dtype.char == "e":
         return _reduced_in_single(x, "sum", axis=axis, keepdims=keepdims)
     axes = runs(x, axis)
-    return reduced(x, axes, keepdims, row_sums, column_sums) if axes else x.sum(axis=axis, keepdims=keepdims)
+    return (
+        reduced(x, axes, keepdims, row_sums, column_sums)
+        if axes
+        else x.sum(axis=axis, keepdims=keepdims)
+    )
 
 
 @op(reads=False)
@@ -90,11 +94,17 @@ def mean(x, *, axis=None, keepdims=False):
     """y = (1/n) sum of x over the axes."""
     if not (x.ndim and x.size) or x.dtype.itemsize < 4 or x.dtype.kind != "f":
         return x.mean(axis=axis, keepdims=keepdims)
-    total = _total(x, axis, keepdims)                # and the quotient: what NumPy's mean does, in a third of its time
+    total = _total(
+        x, axis, keepdims
+    )  # and the quotient: what NumPy's mean does, in a third of its time
     return total / (x.size // total.size)
 
 
-mean.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis) / _divisor_of(g, count(x, axis) or 1), x))
+mean.vjp(
+    lambda g, y, x, *, axis, keepdims: repeated(
+        kept(g, x, axis) / _divisor_of(g, count(x, axis) or 1), x
+    )
+)
 
 
 @op
@@ -110,8 +120,12 @@ def _centred(x, axis):
     return x - mean(x, axis=axis, keepdims=True)
 
 
-var.vjp(lambda g, y, x, *, axis, ddof, keepdims:
-        kept(g, x, axis) * (_centred(x, axis) * (2 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan)))
+var.vjp(
+    lambda g, y, x, *, axis, ddof, keepdims: (
+        kept(g, x, axis)
+        * (_centred(x, axis) * (2 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan))
+    )
+)
 
 
 @op
@@ -122,12 +136,17 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
 
 
-std.vjp(lambda g, y, x, *, axis, ddof, keepdims:
-        kept(g, x, axis) / _divisor_of(g, count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis))))
+std.vjp(
+    lambda g, y, x, *, axis, ddof, keepdims: (
+        kept(g, x, axis)
+        / _divisor_of(g, count(x, axis) - ddof)
+        * (_centred(x, axis) / divisor(kept(y, x, axis)))
+    )
+)
 
 
 @op
-@in_single                                           # in float16 300^2 is infinite, and (1e-4)^2 is 0
+@in_single  # in float16 300^2 is infinite, and (1e-4)^2 is 0
 def l2_norm(x, *, axis=None, keepdims=False):
     """y = sqrt(sum of x^2), with slope 0 at the zero vector, as torch.linalg.vector_norm."""
     return np.sqrt(_total(x * x, axis, keepdims))
@@ -140,7 +159,9 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
     """All of g to the extreme element, in equal parts where several tie; those that are NaN where y is."""
     top = values(y)
     hit = values(x) == kept(top, x, axis)
-    if np.count_nonzero(hit) == top.size and not np.isnan(top).any():           # no ties, and no NaN, which equals nothing
+    if (
+        np.count_nonzero(hit) == top.size and not np.isnan(top).any()
+    ):  # no ties, and no NaN, which equals nothing
         return kept(g, x, axis) * hit
     hit |= np.isnan(values(x)) & np.isnan(kept(top, x, axis))
     share = hit / hit.sum(axis=axis, keepdims=True)
@@ -151,14 +172,22 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
 def max(x, *, axis=None, keepdims=False):
     """y = the largest element; ties share the gradient evenly, as torch.amax."""
     axes = runs(x, axis)
-    return reduced(x, axes, keepdims, row_max, column_max) if axes else x.max(axis=axis, keepdims=keepdims)
+    return (
+        reduced(x, axes, keepdims, row_max, column_max)
+        if axes
+        else x.max(axis=axis, keepdims=keepdims)
+    )
 
 
 @op
 def min(x, *, axis=None, keepdims=False):
     """y = the smallest element; ties share the gradient evenly, as torch.amin."""
     axes = runs(x, axis)
-    return -reduced(-x, axes, keepdims, row_max, column_max) if axes else x.min(axis=axis, keepdims=keepdims)
+    return (
+        -reduced(-x, axes, keepdims, row_max, column_max)
+        if axes
+        else x.min(axis=axis, keepdims=keepdims)
+    )
 
 
 max.vjp(to_the_extremes)
@@ -174,18 +203,24 @@ def prod(x, *, axis=None, keepdims=False):
 def _prod_rule(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = values(x) == 0
-    if not np.any(zero) and not (isinstance(x, Variable) and count(x, axis) <= 16):      # of few, the slopes of y / x_i would cancel
+    if not np.any(zero) and not (
+        isinstance(x, Variable) and count(x, axis) <= 16
+    ):  # of few, the slopes of y / x_i would cancel
         return g * y / x
     axes = axes_of(x, axis)
-    if not isinstance(x, Variable):                  # no derivative follows: the product of all others, if none of them is zero
+    if not isinstance(
+        x, Variable
+    ):  # no derivative follows: the product of all others, if none of them is zero
         safe = np.where(zero, 1, x)
         others = safe.prod(axis=axis, keepdims=True) / safe
         return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     moved = x.transpose(*rest, *axes)
-    n = count(x, axis)                               # each element's slope is the product of all the others
-    rows = moved.reshape(*moved.shape[:len(rest)], 1, n)
-    others = np.where(np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))).prod(axis=-1)
+    n = count(x, axis)  # each element's slope is the product of all the others
+    rows = moved.reshape(*moved.shape[: len(rest)], 1, n)
+    others = np.where(
+        np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))
+    ).prod(axis=-1)
     return g * others.reshape(moved.shape).transpose(inverse((*rest, *axes)))
 
 
@@ -221,7 +256,9 @@ def _cumprod_rule(g, y, x, *, axis):
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
     before = np.concatenate([np.ones_like(values(y)[..., :1]), y[..., :-1]], axis=-1)
     factors, terms = x[..., 1:], 1
-    while terms < x.shape[-1]:                       # so many of g's are in each s, and twice as many after one more round
+    while (
+        terms < x.shape[-1]
+    ):  # so many of g's are in each s, and twice as many after one more round
         s = np.concatenate([s[..., :-terms] + factors * s[..., terms:], s[..., -terms:]], axis=-1)
         factors, terms = factors[..., :-terms] * factors[..., terms:], 2 * terms
     return (before * s).swapaxes(axis, -1)

@@ -54,5 +54,4 @@ ceil.vjp(_zero)
 trunc.vjp(_zero)
 round.vjp(_zero)
 sign.vjp(_zero)
-copysign.vjp(lambda g, y, a, b: g * (np.sign(y) * np.sign(a)),
-             lambda g, y, a, b: np.zeros_like(y))
+copysign.vjp(lambda g, y, a, b: g * (np.sign(y) * np.sign(a)), lambda g, y, a, b: np.zeros_like(y))

@@ -28,7 +28,9 @@ def transpose(x, *, axes=None):
 
 def inverse(axes):
     """The order that undoes this order of axes."""
-    return None if axes is None else tuple(int(i) for i in np.argsort([a % len(axes) for a in axes]))
+    return (
+        None if axes is None else tuple(int(i) for i in np.argsort([a % len(axes) for a in axes]))
+    )
 
 
 transpose.vjp(lambda g, y, x, *, axes: transpose(g, axes=inverse(axes)))
@@ -48,7 +50,9 @@ def broadcast_to(x, *, shape):
     """x repeated along new or size-1 axes, without copying."""
     if x.ndim or not isinstance(shape, tuple):
         return np.broadcast_to(x, shape)
-    y = np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))     # one number, from the end of a loss: NumPy's way takes five times as long
+    y = np.ndarray(
+        shape, x.dtype, x, 0, (0,) * len(shape)
+    )  # one number, from the end of a loss: NumPy's way takes five times as long
     y.flags.writeable = False
     return y
 
@@ -62,7 +66,7 @@ def astype(x, *, dtype):
     return x.astype(dtype)
 
 
-astype.vjp(lambda g, y, x, *, dtype: g)               # the engine casts it back
+astype.vjp(lambda g, y, x, *, dtype: g)  # the engine casts it back
 
 
 @op(reads=False)
@@ -80,7 +84,11 @@ def roll(x, *, shift, axis=None):
     return np.roll(x, shift, axis)
 
 
-roll.vjp(lambda g, y, x, *, shift, axis: roll(g, shift=tuple(-s for s in shift) if isinstance(shift, tuple) else -shift, axis=axis))
+roll.vjp(
+    lambda g, y, x, *, shift, axis: roll(
+        g, shift=tuple(-s for s in shift) if isinstance(shift, tuple) else -shift, axis=axis
+    )
+)
 
 
 @op(reads=False)
@@ -134,11 +142,18 @@ def in_single(function: Callable) -> Callable:
 
     In float16 itself 300^2 and e^12 are infinite, and adding 1 over and over ends at 2,048.
     """
+
     @functools.wraps(function)
     def rounded(x: Any, *others: Any, **settings: Any) -> Any:
         half = getattr(x, "dtype", None) == np.float16
-        if not half or any(a.dtype.kind == "f" and a.dtype != np.float16 for a in others if hasattr(a, "dtype")):
+        if not half or any(
+            a.dtype.kind == "f" and a.dtype != np.float16 for a in others if hasattr(a, "dtype")
+        ):
             return function(x, *others, **settings)
-        wide = [astype(a, dtype=np.float32) if hasattr(a, "dtype") and a.dtype == np.float16 else a for a in (x, *others)]
+        wide = [
+            astype(a, dtype=np.float32) if hasattr(a, "dtype") and a.dtype == np.float16 else a
+            for a in (x, *others)
+        ]
         return astype(function(*wide, **settings), dtype=np.float16)
+
     return rounded

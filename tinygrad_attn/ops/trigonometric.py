@@ -77,12 +77,17 @@ def _over_square(x, a, b):
         return x / square
     origin = (a == 0) & (b == 0)
     # x / inf is 0, and so is its slope
-    r = np.where(origin, np.inf, np.hypot(a, np.where(origin, 1, b))) if origin.any() else np.hypot(a, b)
+    r = (
+        np.where(origin, np.inf, np.hypot(a, np.where(origin, 1, b)))
+        if origin.any()
+        else np.hypot(a, b)
+    )
     return x / r / r
 
 
-arctan2.vjp(lambda g, y, a, b: g * _over_square(b, a, b),
-            lambda g, y, a, b: -g * _over_square(a, a, b))
+arctan2.vjp(
+    lambda g, y, a, b: g * _over_square(b, a, b), lambda g, y, a, b: -g * _over_square(a, a, b)
+)
 
 
 @op(broadcasts=True)
@@ -91,8 +96,7 @@ def hypot(a, b):
     return np.hypot(a, b)
 
 
-hypot.vjp(lambda g, y, a, b: g * (a / y),
-          lambda g, y, a, b: g * (b / y))
+hypot.vjp(lambda g, y, a, b: g * (a / y), lambda g, y, a, b: g * (b / y))
 
 
 @op

@@ -18,10 +18,12 @@ def windows(x, *, sizes, axes):
 def overlapped(g, *, sizes, axes, shape):
     """Zeros of `shape` with each number added at the place that its window took it from.  The adjoint of windows."""
     out = np.zeros(shape, g.dtype)
-    for within in np.ndindex(sizes):                 # all windows at once, since no two of them have this place in common
+    for within in np.ndindex(
+        sizes
+    ):  # all windows at once, since no two of them have this place in common
         start = [0] * out.ndim
         for axis, k in zip(axes, within, strict=True):
-            start[axis] += k                         # an axis may be listed twice
+            start[axis] += k  # an axis may be listed twice
         out[tuple(slice(k, k + n) for k, n in zip(start, g.shape))] += g[(..., *within)]
     return out
 
@@ -43,5 +45,7 @@ def _full(g, a, v, mode):
     return np.pad(g, (start, length - start - g.size))
 
 
-convolve.vjp(lambda g, y, a, v, *, mode: np.convolve(_full(g, a, v, mode), v[::-1], "valid"),
-             lambda g, y, a, v, *, mode: np.convolve(_full(g, a, v, mode), a[::-1], "valid"))
+convolve.vjp(
+    lambda g, y, a, v, *, mode: np.convolve(_full(g, a, v, mode), v[::-1], "valid"),
+    lambda g, y, a, v, *, mode: np.convolve(_full(g, a, v, mode), a[::-1], "valid"),
+)

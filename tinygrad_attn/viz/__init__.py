@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import missing_from
+from ..messages.errors import missing_from
 from .attention import attention
 from .attention_page import attention_html
 from .graph import Graph, graph
@@ -11,6 +11,7 @@ from .steps import Step, Steps, backward_steps
 __all__ = ["Graph", "Step", "Steps", "attention", "attention_html", "backward_steps", "graph"]
 
 
-if not TYPE_CHECKING:                                # a checker of types would take a misspelt name for one that is here
+if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+
     def __getattr__(name: str) -> Any:
         raise missing_from("tinygrad_attn.viz", name, globals())

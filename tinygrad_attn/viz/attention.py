@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import describe
+from ..messages.errors import describe
 
 
 def as_array(x: Any) -> np.ndarray:
@@ -18,7 +18,10 @@ def as_array(x: Any) -> np.ndarray:
 def token(text: Any) -> str:
     """A token as it can be read in a label: a blank is shown, and so is a line end."""
     shown = str(text).replace(" ", "\u2423")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown) or "''"
+    return (
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+        or "''"
+    )
 
 
 def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
@@ -26,7 +29,9 @@ def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
     if given is None:
         return [str(i) for i in range(count)]
     if not isinstance(given, Iterable):
-        raise TypeError(f"the labels of the {what} are a list with one for each, or None; got {describe(given)}.")
+        raise TypeError(
+            f"the labels of the {what} are a list with one for each, or None; got {describe(given)}."
+        )
     labels = list(given)
     if len(labels) != count:
         raise ValueError(
@@ -55,7 +60,10 @@ def heads_of(weights: Any) -> np.ndarray:
 
 
 def attention(
-    weights: Any, queries: Sequence[Any] | str | None = None, keys: Sequence[Any] | str | None = None, ax: Any = None
+    weights: Any,
+    queries: Sequence[Any] | str | None = None,
+    keys: Sequence[Any] | str | None = None,
+    ax: Any = None,
 ) -> Any:
     """A heat map of softmax(q k^T / sqrt(D)) for each head: a row for each query, a column for each key.
 
@@ -72,7 +80,11 @@ def attention(
     upright = max(map(len, columns)) < 3
     for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
         image = one.imshow(
-            head, cmap="cividis", vmin=0.0, vmax=max(top, 1e-12), aspect="auto" if max(head.shape) > 40 else "equal"
+            head,
+            cmap="cividis",
+            vmin=0.0,
+            vmax=max(top, 1e-12),
+            aspect="auto" if max(head.shape) > 40 else "equal",
         )
         one.set_xticks(
             range(len(columns)),
@@ -126,7 +138,9 @@ def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
                 f"there are {count} heads and {len(given)} Axes; give one Axes for each head, or one head: weights[0]."
             )
         if strange := [a for a in given if not hasattr(a, "imshow")]:
-            raise TypeError(f"ax= is a matplotlib Axes, or one for each head, got {describe(strange[0])}; write ax=plt.gca().")
+            raise TypeError(
+                f"ax= is a matplotlib Axes, or one for each head, got {describe(strange[0])}; write ax=plt.gca()."
+            )
         return given
     try:
         import matplotlib.pyplot as plt  # lazy: an optional package
@@ -140,7 +154,11 @@ def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
     longest = max(heads.shape[1:])
     size = min(12.0, max(2.6, longest * (0.42 if heads[0].size <= 100 else 0.2)))  # inches a head
     figure, grid = plt.subplots(
-        down, across, figsize=(size * across + 1.2, size * down + 0.6), squeeze=False, layout="constrained"
+        down,
+        across,
+        figsize=(size * across + 1.2, size * down + 0.6),
+        squeeze=False,
+        layout="constrained",
     )
     axes = grid.reshape(-1)
     for unused in axes[count:]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import describe
-from ..reference import attention_weights_reference
+from ..functional.equations import attention_weights_reference
+from ..messages.errors import describe
 from .attention import as_array, tokens, with_heads
 from .render import Page, page
 from .stepper import as_json
@@ -68,15 +68,21 @@ def attention_html(
     if not hasattr(chosen, "__index__") or not 0 <= chosen < q.shape[1]:
         raise ValueError(f"chosen={chosen} is no query: there are {q.shape[1]}, from 0.")
     rows, columns = tokens(queries, q.shape[1], "queries"), tokens(keys, k.shape[1], "keys")
-    if scale is not None and (isinstance(scale, str) or not hasattr(scale, "__float__") or np.ndim(scale)):
+    if scale is not None and (
+        isinstance(scale, str) or not hasattr(scale, "__float__") or np.ndim(scale)
+    ):
         raise TypeError(f"scale= is a number, or None for 1 / sqrt(D), got {describe(scale)}.")
     scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else float(scale)
     with np.errstate(over="ignore", invalid="ignore"):
         score = q @ k.swapaxes(1, 2)  # (H, T, S)
         if not np.isfinite(score * scale).all():
-            raise ValueError(f"the scores q k^T * scale are too large for float64, or scale={scale} is not finite.")
+            raise ValueError(
+                f"the scores q k^T * scale are too large for float64, or scale={scale} is not finite."
+            )
     added = None if mask is None else _added(mask, score.shape)
-    weight = attention_weights_reference(q, k, added, scale=scale)  # zeros in a row whose every key is blocked
+    weight = attention_weights_reference(
+        q, k, added, scale=scale
+    )  # zeros in a row whose every key is blocked
     data = {
         "q": _numbers(q),
         "k": _numbers(k),
@@ -92,7 +98,10 @@ def attention_html(
         "shown": 4 if q.shape[2] > 6 or v.shape[2] > 6 else 6,
     }
     return Page(
-        page("Attention, number by number", _body(data, q.shape[2], added is not None), "attention"), height=900
+        page(
+            "Attention, number by number", _body(data, q.shape[2], added is not None), "attention"
+        ),
+        height=900,
     )
 
 
@@ -100,7 +109,9 @@ def _added(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What a mask adds to the scores: a boolean one 0 where it is True and -inf elsewhere."""
     array = as_array(mask)
     if array.dtype.kind not in "bf":
-        raise TypeError(f"mask= is boolean (True: may look) or floating (added to the scores), got {describe(mask)}.")
+        raise TypeError(
+            f"mask= is boolean (True: may look) or floating (added to the scores), got {describe(mask)}."
+        )
     array = np.where(array, 0.0, -np.inf) if array.dtype == bool else array.astype(np.float64)
     if np.isnan(array).any() or np.isposinf(array).any():
         raise ValueError(

@@ -34,11 +34,17 @@ class Words:
             return [name, kind] if name else [kind]
         times, last = self.rolled[id(scope)]
         until = self.names.module(last)
-        return [f"{name} .. {until}" if name != until else name or kind, *([kind] if name else []), f"x{times}"]
+        return [
+            f"{name} .. {until}" if name != until else name or kind,
+            *([kind] if name else []),
+            f"x{times}",
+        ]
 
     def heading(self, scope: Any) -> str:
         """The line over a module call whose inside is drawn."""
-        return " ".join(self.call(scope)) + (", the first is drawn" if id(scope) in self.rolled else "")
+        return " ".join(self.call(scope)) + (
+            ", the first is drawn" if id(scope) in self.rolled else ""
+        )
 
     def op(self, t: Variable) -> Box:
         node = t._node
@@ -71,19 +77,25 @@ class Words:
         return Box("module", title, [line for line in lines if line])
 
     def run(self, unit: Unit, leaves: int, results: Sequence[Variable]) -> Box:
-        own = f"and {leaves:,} {'leaf' if leaves == 1 else 'leaves'} only they use" if leaves else ""
+        own = (
+            f"and {leaves:,} {'leaf' if leaves == 1 else 'leaves'} only they use" if leaves else ""
+        )
         lines = [fold.census(unit.ops), own, _shapes(results)]
         return Box("folded", f"{len(unit.ops):,} ops", [line for line in lines if line])
 
     def _times_used(self, t: Variable) -> list[str]:
         times = self.uses.get(id(t), 0)
-        return [f"used {times:,} times: grad = sum of {times:,}"] if times > 1 and t._tracked else []
+        return (
+            [f"used {times:,} times: grad = sum of {times:,}"] if times > 1 and t._tracked else []
+        )
 
 
 def _shapes(results: Sequence[Variable]) -> str:
     """`-> (2, 3), ()`: the shapes of what is used of a folded box."""
     shapes = [labels.shape(t._data) for t in results[:4]]
-    return "-> " + ", ".join(shapes) + (f" and {len(results) - 4:,} more" if len(results) > 4 else "")
+    return (
+        "-> " + ", ".join(shapes) + (f" and {len(results) - 4:,} more" if len(results) > 4 else "")
+    )
 
 
 def op_name(t: Variable) -> str:

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..engine import Variable
-from ..errors import describe, is_module
+from ..messages.errors import describe, is_module
 from . import boxes, fold, labels
 from .fold import Unit
 from .model import Arrow, Box, Group, Picture
@@ -28,17 +28,27 @@ def build(
     roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
     for root in roots:
         if not isinstance(root, Variable):
-            raise TypeError(f"graph() draws what lies behind a Tensor, got {describe(root)}."
-                            + (" Write ta.viz.graph(module(x), model=module)." if is_module(root) else ""))
-    roots = list({id(root): root for root in roots}.values())  # one that is listed twice is one output
+            raise TypeError(
+                f"graph() draws what lies behind a Tensor, got {describe(root)}."
+                + (" Write ta.viz.graph(module(x), model=module)." if is_module(root) else "")
+            )
+    roots = list(
+        {id(root): root for root in roots}.values()
+    )  # one that is listed twice is one output
     if not roots:
         raise ValueError("graph() got an empty list of tensors; there is nothing to draw.")
     if depth is not None and (not isinstance(depth, Integral) or depth < 0):
-        raise ValueError(f"depth counts how many levels of modules are opened, 0 or more (None: 1), got {depth!r}.")
+        raise ValueError(
+            f"depth counts how many levels of modules are opened, 0 or more (None: 1), got {depth!r}."
+        )
     if limit is not None and (not isinstance(limit, Real) or not limit >= 4):
-        raise ValueError(f"limit= is the greatest number of boxes, 4 or more, or None for no limit; got {describe(limit)}.")
+        raise ValueError(
+            f"limit= is the greatest number of boxes, 4 or more, or None for no limit; got {describe(limit)}."
+        )
     if not isinstance(expand, Iterable):
-        raise TypeError(f"expand names modules to open, such as ['layers.0.self_attn'], got {describe(expand)}.")
+        raise TypeError(
+            f"expand names modules to open, such as ['layers.0.self_attn'], got {describe(expand)}."
+        )
     expand = (expand,) if isinstance(expand, str) else tuple(map(str, expand))
     return _Builder(roots, model, depth, expand, rollup, limit).picture()
 
@@ -63,19 +73,30 @@ class _Builder:
         leaves = [x for t in self.ops for _, x in operands(t) if getattr(x, "_node", None) is None]
         self.inputs = {id(x) for x in leaves if isinstance(x, Variable) and not self.names.leaf(x)}
         self.leaf_roots = {id(root) for root in roots if root._node is None}
-        self.words = boxes.Words(self.names, Counter(id(x) for t in self.ops for _, x in operands(t)), siblings)
+        self.words = boxes.Words(
+            self.names, Counter(id(x) for t in self.ops for _, x in operands(t)), siblings
+        )
         self.units = self._units([t for t in self.ops if id(t) not in twins], depth, expand)
         # Calls that took turns in several threads may each use the other's results, so a box may use one that comes after it.
-        self.ahead = {id(unit): -1 - i for i, unit in enumerate(self.units)}  # stands for its number, which is not known yet
+        self.ahead = {
+            id(unit): -1 - i for i, unit in enumerate(self.units)
+        }  # stands for its number, which is not known yet
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
-        self.more: dict[int, dict[Any, Any]] = {}  # id of an op that stands for others too -> (place, id) -> their operands
+        self.more: dict[
+            int, dict[Any, Any]
+        ] = {}  # id of an op that stands for others too -> (place, id) -> their operands
         drawn: dict[int, int] = {}  # id of an op -> id of the one that is drawn for it
         for t in self.ops:
             twin = twins.get(id(t), t)  # older, so its home is known
             self.home[id(t)], drawn[id(t)] = self.home[id(twin)], drawn.get(id(twin), id(t))
             for i, x in siblings.more.get(id(t), ()) if siblings else ():
                 self.more.setdefault(drawn[id(t)], {})[i, id(x)] = x
-        leaving = [x for t in self.ops for _, x in operands(t) if self.home.get(id(x)) is not self.home[id(t)]]
+        leaving = [
+            x
+            for t in self.ops
+            for _, x in operands(t)
+            if self.home.get(id(x)) is not self.home[id(t)]
+        ]
         self.leaving = {drawn.get(id(x)) for x in (*leaving, *roots)}
         self.groups: dict[int, int] = {}  # id of a call -> number
         self.numbers: dict[Any, int] = {}  # id of a unit, or key of a leaf -> number of its box
@@ -123,7 +144,9 @@ class _Builder:
                 for i, x in [*places, *((i, x) for (i, _), x in self.more.get(id(t), {}).items())]:
                     source = self._source(unit, t, i, x)
                     if source is not None:
-                        operand_arrows.append(Arrow(source, -1, i if len(places) > 1 else None, boxes.broadcast(t, x)))
+                        operand_arrows.append(
+                            Arrow(source, -1, i if len(places) > 1 else None, boxes.broadcast(t, x))
+                        )
             number = self._unit(unit)
             merged: dict[int, list[Arrow]] = {}
             for arrow in operand_arrows:
@@ -133,7 +156,9 @@ class _Builder:
                 else:
                     merged.setdefault(arrow.source, []).append(arrow)
             for source, several in merged.items():
-                self.result.arrows.append(Arrow(source, number, None, f"x{len(several):,}" if len(several) > 1 else ""))
+                self.result.arrows.append(
+                    Arrow(source, number, None, f"x{len(several):,}" if len(several) > 1 else "")
+                )
         self._finish()
         return self.result
 
@@ -154,7 +179,11 @@ class _Builder:
                 self.numbers[key] = self.numbers["spare"]
             else:
                 self.room = None if self.room is None else self.room - 1
-                from_outside = isinstance(x, Variable) and not self.names.leaf(x) and not self.words.is_parameter(x)
+                from_outside = (
+                    isinstance(x, Variable)
+                    and not self.names.leaf(x)
+                    and not self.words.is_parameter(x)
+                )
                 chains = [()] if from_outside else [using.chain for using in self.users[key]]
                 self._add(key, self.words.leaf(x), fold.common(chains), [x])
         return self.numbers[key]
@@ -169,8 +198,12 @@ class _Builder:
         else:
             box = self.words.run(unit, len(inside), results)
         for x in inside:
-            text = None if isinstance(x, (float, int)) else labels.alarm(getattr(x, "_data", x))  # np.clip(x, 0, np.inf) is meant so
-            box.alarm = box.alarm or (f"{text} in {self.names.leaf(x) or 'a constant'}" if text else None)
+            text = (
+                None if isinstance(x, (float, int)) else labels.alarm(getattr(x, "_data", x))
+            )  # np.clip(x, 0, np.inf) is meant so
+            box.alarm = box.alarm or (
+                f"{text} in {self.names.leaf(x) or 'a constant'}" if text else None
+            )
         return self._add(id(unit), box, unit.chain, [*unit.ops, *inside])
 
     def _add(self, key: Any, box: Box, chain: Sequence[Any], holds: Sequence[Any]) -> int:
@@ -187,7 +220,9 @@ class _Builder:
         for scope in chain:
             if id(scope) not in self.groups:
                 self.groups[id(scope)] = len(self.result.groups)
-                self.result.groups.append(Group(len(self.result.groups), parent, self.words.heading(scope)))
+                self.result.groups.append(
+                    Group(len(self.result.groups), parent, self.words.heading(scope))
+                )
             parent = self.groups[id(scope)]
         return parent
 
@@ -211,5 +246,7 @@ class _Builder:
             number = self.numbers["spare"]
             self.result.boxes[number].title = f"{len(self.spare):,} more leaves"
             self.result.where.update((id(x), number) for x in self.spare)
-            note = f"{len(self.spare):,} leaves are folded into one box to keep to limit={self.limit}."
+            note = (
+                f"{len(self.spare):,} leaves are folded into one box to keep to limit={self.limit}."
+            )
             self.result.notes.append(note)

@@ -18,8 +18,19 @@ STYLES = {
     },
     "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC", "style": "filled"},
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
-    "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA", "style": "filled", "margin": "0.16,0.1"},
-    "folded": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9EBF3", "style": "filled,dashed"},
+    "module": {
+        "shape": "box3d",
+        "color": "#E69F00",
+        "fillcolor": "#FCF1DA",
+        "style": "filled",
+        "margin": "0.16,0.1",
+    },
+    "folded": {
+        "shape": "folder",
+        "color": "#CC79A7",
+        "fillcolor": "#F9EBF3",
+        "style": "filled,dashed",
+    },
 }
 ALARM = "#CC0000"
 NOW = "#D55E00"
@@ -59,8 +70,17 @@ def package() -> Any:
 
 
 def _node(box: Box) -> dict[str, str]:
-    lines = [*box.lines, *([f"not finite: {box.alarm}"] if box.alarm else []), *(["output"] if box.output else [])]
-    look = dict(STYLES[box.kind], label=_label(box.title, lines), id=f"n{box.number}", tooltip=_clean(box.title))
+    lines = [
+        *box.lines,
+        *([f"not finite: {box.alarm}"] if box.alarm else []),
+        *(["output"] if box.output else []),
+    ]
+    look = dict(
+        STYLES[box.kind],
+        label=_label(box.title, lines),
+        id=f"n{box.number}",
+        tooltip=_clean(box.title),
+    )
     if box.output:
         look["peripheries"] = "2" if box.kind != "module" else "1"
         look["penwidth"] = "2"
@@ -107,7 +127,9 @@ def to_dot(picture: Picture) -> str:
     ]
     for box in picture.boxes:
         (top if box.group is None else clusters[box.group]).node(f"n{box.number}", **_node(box))
-    for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):  # inner ones first: they are complete
+    for cluster, group in reversed(
+        list(zip(clusters, picture.groups, strict=True))
+    ):  # inner ones first: they are complete
         (top if group.parent is None else clusters[group.parent]).subgraph(cluster)
     for i, arrow in enumerate(picture.arrows):
         look = {"id": f"e{i}"}
@@ -123,7 +145,8 @@ def to_dot(picture: Picture) -> str:
 
 def _legend(graphviz: Any) -> Any:
     legend = graphviz.Digraph(
-        "cluster_legend", graph_attr={"label": "legend", "labelloc": "t", "color": "#999999", "style": "rounded"}
+        "cluster_legend",
+        graph_attr={"label": "legend", "labelloc": "t", "color": "#999999", "style": "rounded"},
     )
     entries = [(Box(kind, text), kind) for kind, text in KINDS.items()]
     entries += [

@@ -16,11 +16,17 @@ class Unit:
     """One box to be: an op, a folded module call, or a run of folded ops."""
 
     def __init__(self, kind: str, chain: tuple[Any, ...], scope: Any = None) -> None:
-        self.kind, self.chain, self.scope = kind, chain, scope  # chain: the open calls around it, outermost first
+        self.kind, self.chain, self.scope = (
+            kind,
+            chain,
+            scope,
+        )  # chain: the open calls around it, outermost first
         self.ops: list[Variable] = []
 
 
-def by_module(ops: Sequence[Variable], names: Names, depth: int, expand: Sequence[str]) -> list[Unit]:
+def by_module(
+    ops: Sequence[Variable], names: Names, depth: int, expand: Sequence[str]
+) -> list[Unit]:
     """A unit for each op, except that the calls deeper than `depth` and not to be expanded are one unit each."""
     units: list[Unit] = []
     closed: dict[int, Unit] = {}
@@ -28,7 +34,9 @@ def by_module(ops: Sequence[Variable], names: Names, depth: int, expand: Sequenc
         chain = names.chain(t)
         lift = names.level(chain) if chain else 0
         opened = 0
-        while opened < len(chain) and _is_open(opened + lift, names.module(chain[opened]), depth, expand):
+        while opened < len(chain) and _is_open(
+            opened + lift, names.module(chain[opened]), depth, expand
+        ):
             opened += 1
         if opened == len(chain):
             unit = Unit("op", chain)
@@ -44,7 +52,9 @@ def by_module(ops: Sequence[Variable], names: Names, depth: int, expand: Sequenc
 
 
 def _is_open(level: int, name: str, depth: int, expand: Sequence[str]) -> bool:
-    return level < depth or any(not name or inner == name or inner.startswith(name + ".") for inner in expand)
+    return level < depth or any(
+        not name or inner == name or inner.startswith(name + ".") for inner in expand
+    )
 
 
 def leaf_users(units: Sequence[Unit]) -> dict[Any, list[Unit]]:
@@ -82,13 +92,18 @@ def common(chains: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The open calls that all of these chains begin with."""
     shared = chains[0]
     for chain in chains[1:]:
-        shared = tuple(a for a, b in takewhile(lambda pair: pair[0] is pair[1], zip(shared, chain, strict=False)))
+        shared = tuple(
+            a
+            for a, b in takewhile(lambda pair: pair[0] is pair[1], zip(shared, chain, strict=False))
+        )
     return shared
 
 
 def census(ops: Sequence[Variable]) -> str:
     """`add x120, exp x7`: the most frequent ops of a run."""
-    counts = Counter(t._node.op.__name__ for t in ops if t._node is not None and t._node.op is not None).most_common()
+    counts = Counter(
+        t._node.op.__name__ for t in ops if t._node is not None and t._node.op is not None
+    ).most_common()
     return ", ".join(f"{name} x{n:,}" for name, n in counts[:3]) + (
         f" and {len(counts) - 3} more kinds" if len(counts) > 3 else ""
     )
@@ -100,7 +115,9 @@ class Siblings:
     def __init__(self, ops: Sequence[Variable], names: Names) -> None:
         self.twin: dict[int, Variable] = {}
         self.times: dict[int, tuple[int, Any]] = {}  # id of the first call -> (how many, the last)
-        self.more: dict[int, list[tuple[int, Variable]]] = {}  # id of a twin -> its operands from before all of the calls
+        self.more: dict[
+            int, list[tuple[int, Variable]]
+        ] = {}  # id of a twin -> its operands from before all of the calls
         place = {id(t): i for i, t in enumerate(ops)}
         spans: dict[int, tuple[Any, int, int]] = {}  # call -> (itself, its first op, its last)
         children: dict[int | None, list[int]] = {}
@@ -131,18 +148,26 @@ class Siblings:
                     for i in range(spans[call][1], spans[call][2] + 1):
                         twin = self.twin[id(ops[i])] = ops[start + i - spans[call][1]]
                         drawn = twin._node.inputs  # type: ignore[union-attr]
-                        earlier = [(j, x) for j, x in operands(ops[i]) if place.get(id(x), start) < start and x is not drawn[j]]
+                        earlier = [
+                            (j, x)
+                            for j, x in operands(ops[i])
+                            if place.get(id(x), start) < start and x is not drawn[j]
+                        ]
                         if earlier:
                             self.more[id(ops[i])] = earlier
                     self.times[first] = len(others) + 1, spans[call][0]
 
     @staticmethod
-    def _signature(ops: Sequence[Variable], place: dict[int, int], start: int, end: int) -> tuple[Any, ...]:
+    def _signature(
+        ops: Sequence[Variable], place: dict[int, int], start: int, end: int
+    ) -> tuple[Any, ...]:
         """The ops of a call, their settings and shapes, and which operand comes from where inside it."""
         signature: list[Any] = []
         for t in ops[start : end + 1]:
             signature.append((t._node.op, tuple(labels.settings(t._node)), t._data.shape))  # type: ignore[union-attr]
             for j, x in operands(t):
                 inside = start <= place.get(id(x), -1) <= end
-                signature.append((j, place[id(x)] - start if inside else labels.shape(getattr(x, "_data", x))))
+                signature.append(
+                    (j, place[id(x)] - start if inside else labels.shape(getattr(x, "_data", x)))
+                )
         return tuple(signature)

@@ -59,7 +59,9 @@ class Graph:
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix == ".svg":
-            render.write(path, '<?xml version="1.0" encoding="UTF-8" standalone="no"?>\n' + self.svg())
+            render.write(
+                path, '<?xml version="1.0" encoding="UTF-8" standalone="no"?>\n' + self.svg()
+            )
         elif suffix in (".png", ".pdf"):
             render.write(path, render.render(self.dot, suffix[1:]))
         elif suffix in (".dot", ".gv"):

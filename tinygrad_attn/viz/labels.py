@@ -17,7 +17,11 @@ def number(x: Any) -> str:
 
 def numbers(array: np.ndarray) -> str:
     """`1 2 3`, and `1 2; 3 4` for rows."""
-    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 and array.size else array.reshape(1, -1)
+    rows = (
+        array.reshape(-1, array.shape[-1])
+        if array.ndim > 1 and array.size
+        else array.reshape(1, -1)
+    )
     return "; ".join(" ".join(map(number, row)) for row in rows.tolist())
 
 
@@ -86,7 +90,9 @@ def setting(x: Any) -> str:
 
 def _is_default(x: Any, default: Any) -> bool:
     return x is default or (
-        type(x) is type(default) and isinstance(x, (bool, int, float, str, tuple)) and repr(x) == repr(default)
+        type(x) is type(default)
+        and isinstance(x, (bool, int, float, str, tuple))
+        and repr(x) == repr(default)
     )
 
 
@@ -95,5 +101,7 @@ def settings(node: Any) -> list[str]:
     defaults = getattr(node.op, "defaults", {})
     missing = object()
     return [
-        f"{name}={setting(x)}" for name, x in node.static.items() if not _is_default(x, defaults.get(name, missing))
+        f"{name}={setting(x)}"
+        for name, x in node.static.items()
+        if not _is_default(x, defaults.get(name, missing))
     ]

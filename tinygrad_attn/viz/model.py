@@ -39,7 +39,9 @@ class Arrow:
 
     @property
     def label(self) -> str:
-        return ": ".join(part for part in ("" if self.index is None else str(self.index), self.text) if part)
+        return ": ".join(
+            part for part in ("" if self.index is None else str(self.index), self.text) if part
+        )
 
 
 @dataclass
@@ -60,4 +62,6 @@ class Picture:
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     legend: bool = False
-    where: dict[int, int] = field(default_factory=dict)  # id of a tensor -> number of its box, while the tensors live
+    where: dict[int, int] = field(
+        default_factory=dict
+    )  # id of a tensor -> number of its box, while the tensors live

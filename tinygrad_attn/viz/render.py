@@ -49,13 +49,17 @@ def write(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 def page(title: str, body: str, name: str = "") -> str:
     """One self-contained HTML page with templates/NAME.css and NAME.js written into it: it fetches nothing."""
-    folder = resources.files("tinygrad_attn.viz").joinpath("templates")      # which may lie in a zip file
+    folder = resources.files("tinygrad_attn.viz").joinpath(
+        "templates"
+    )  # which may lie in a zip file
     style = (
         folder.joinpath(f"{name}.css").read_text("utf-8")
         if name
         else "body { margin: 1em; }\nsvg { max-width: 100%; height: auto; }\n"
     )
-    script = f"<script>\n{folder.joinpath(f'{name}.js').read_text('utf-8')}</script>\n" if name else ""
+    script = (
+        f"<script>\n{folder.joinpath(f'{name}.js').read_text('utf-8')}</script>\n" if name else ""
+    )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable
-from ..errors import describe
-from ..record import watching
+from ..messages.errors import describe
+from ..nn.scopes import watching
 from . import labels, stepper
 from .boxes import op_name
 from .build import build
@@ -53,7 +53,9 @@ class _Observer:
         self.tick = 0
         self.gone: list[_Watched] = []  # results that nobody holds any more, since the last look
         self.by_id = {
-            id(t): _Watched(t, picture.where[id(t)], picture.boxes[picture.where[id(t)]].title, self.gone)
+            id(t): _Watched(
+                t, picture.where[id(t)], picture.boxes[picture.where[id(t)]].title, self.gone
+            )
             for t in tensors
         }
         self.current: _Watched | None = None
@@ -61,7 +63,9 @@ class _Observer:
     def forward(self, *_: Any) -> None:
         """Ops computed during the pass are not part of it."""
 
-    def backward(self, tensor: Variable, node: Any, g: Any, index: int, x: Variable, part: Any, total: Any) -> None:
+    def backward(
+        self, tensor: Variable, node: Any, g: Any, index: int, x: Variable, part: Any, total: Any
+    ) -> None:
         """One share of one gradient; several in a row with the same node belong to one step."""
         where, watched = self.picture.where, self.by_id.get(id(tensor))
         if watched is None or watched.ref() is not tensor:
@@ -71,7 +75,9 @@ class _Observer:
             self.tick, self.current = node.tick, watched
             self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
         box = where[id(x)]
-        name = str(x.name or "") or (self.picture.boxes[box].title if x._node is None else f"{op_name(x)} n{box}")
+        name = str(x.name or "") or (
+            self.picture.boxes[box].title if x._node is None else f"{op_name(x)} n{box}"
+        )
         self.steps[-1].contributions.append(
             Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given)
         )
@@ -85,7 +91,9 @@ class _Observer:
         t = self.current.ref()
         if self.current.saved and (t is None or t._record is not None and t._record[1] is None):
             freed.append(f"saved buffers of {self.current.name} ({_bytes(self.current.saved)})")
-        freed.extend(f"{watched.name} n{watched.box} ({_bytes(watched.size)})" for watched in self.gone)
+        freed.extend(
+            f"{watched.name} n{watched.box} ({_bytes(watched.size)})" for watched in self.gone
+        )
         self.gone.clear()
 
 
@@ -145,7 +153,11 @@ class Steps:
     def picture(self, k: int) -> Graph:
         """The graph at step k (from 0): that op bold, its shares as bold arrows, the gradients so far in the boxes."""
         if not hasattr(k, "__index__") or not -len(self.steps) <= k < len(self.steps):
-            steps = f"are {len(self.steps)} steps, 0 to {len(self.steps) - 1}" if len(self.steps) > 1 else "is one step, 0"
+            steps = (
+                f"are {len(self.steps)} steps, 0 to {len(self.steps) - 1}"
+                if len(self.steps) > 1
+                else "is one step, 0"
+            )
             raise IndexError(f"there {steps}; got {describe(k)}.")
         k %= len(self.steps)
         picture = copy.deepcopy(self.base)
@@ -168,7 +180,8 @@ class Steps:
         return [
             i
             for i, a in enumerate(self.base.arrows)
-            if a.target == step.box and ((a.source, a.index) in along or a.index is None and a.source in sources)
+            if a.target == step.box
+            and ((a.source, a.index) in along or a.index is None and a.source in sources)
         ]
 
     def html(self) -> str:
@@ -189,7 +202,9 @@ class Steps:
         try:
             return self.text()
         except Exception as error:  # a repr never raises
-            return f"<{len(self.steps)} steps that could not be told: {type(error).__name__}: {error}>"
+            return (
+                f"<{len(self.steps)} steps that could not be told: {type(error).__name__}: {error}>"
+            )
 
     def _repr_html_(self) -> str | None:
         try:
@@ -199,7 +214,12 @@ class Steps:
 
 
 def backward_steps(
-    loss: Any, gradient: Any = None, *, model: Any = None, retain_graph: bool = False, limit: int | None = 150
+    loss: Any,
+    gradient: Any = None,
+    *,
+    model: Any = None,
+    retain_graph: bool = False,
+    limit: int | None = 150,
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` once and keep what happened at each op, to read and to step through.
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
-from ..errors import describe, is_module, nearest, unmade
-from ..guard import owner
+from ..engine.changes import owner
+from ..messages.errors import describe, is_module, nearest, unmade
 
 
 def forward_order(roots: Sequence[Variable]) -> list[Variable]:
@@ -46,12 +46,16 @@ class Names:
 
     def __init__(self, model: Any, ops: Iterable[Variable]) -> None:
         if model is not None and not (is_module(model) and hasattr(model, "named_parameters")):
-            raise TypeError(f"model= is the Module whose dotted names the picture shows, got {describe(model)}.{unmade(model)}")
+            raise TypeError(
+                f"model= is the Module whose dotted names the picture shows, got {describe(model)}.{unmade(model)}"
+            )
         self.model = model
         self.chains: dict[int, tuple[Any, ...]] = {}
         self.modules: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
-        self.memory: dict[int, str] = {}  # by the array that owns it, so that a slice of a table has the table's name
+        self.memory: dict[
+            int, str
+        ] = {}  # by the array that owns it, so that a slice of a table has the table's name
         self._add(model)
         self.inside_model = set(self.modules)
         for t in ops:
@@ -67,7 +71,9 @@ class Names:
             for attribute, value in getattr(module, "__dict__", {}).items():
                 array = getattr(value, "_data", value)
                 if isinstance(array, np.ndarray):
-                    self.memory.setdefault(id(owner(array)), f"{name}.{attribute}" if name else attribute)
+                    self.memory.setdefault(
+                        id(owner(array)), f"{name}.{attribute}" if name else attribute
+                    )
         for name, parameter in root.named_parameters():
             self.tensors.setdefault(id(parameter), name)
 
@@ -88,7 +94,9 @@ class Names:
     def level(self, chain: tuple[Any, ...]) -> int:
         """How deep the outermost call of a chain lies: 1 where a part of the model was called, not the model itself."""
         module = chain[0].module
-        return int(self.model is not None and module is not self.model and id(module) in self.inside_model)
+        return int(
+            self.model is not None and module is not self.model and id(module) in self.inside_model
+        )
 
     def module(self, scope: Any) -> str:
         """The dotted name of a call's module; empty for a root."""
@@ -98,7 +106,9 @@ class Names:
         """The dotted name of a parameter or of an array kept on a module."""
         array = getattr(x, "_data", x)
         named = self.tensors.get(id(x))
-        return named or (self.memory.get(id(owner(array))) if isinstance(array, np.ndarray) else None)
+        return named or (
+            self.memory.get(id(owner(array))) if isinstance(array, np.ndarray) else None
+        )
 
     def check(self, expand: Sequence[str]) -> None:
         """Every name to expand must be that of a module that was called."""
@@ -106,7 +116,9 @@ class Names:
         for name in expand:
             if name not in called:
                 reason = (
-                    "was not called on the way to this tensor" if name in self.modules.values() else "is no module here"
+                    "was not called on the way to this tensor"
+                    if name in self.modules.values()
+                    else "is no module here"
                 )
                 raise ValueError(
                     f"expand={name!r}: it {reason}.{nearest(name, called)} Modules in this picture: "

@@ -22,7 +22,9 @@ class Line(NamedTuple):
     depth: int
     box: Box
     edge: str
-    last: tuple[bool, ...]  # for each ancestor below the top, and itself: is it the last of its siblings?
+    last: tuple[
+        bool, ...
+    ]  # for each ancestor below the top, and itself: is it the last of its siblings?
     seen: bool  # told elsewhere, or to be told further below
     opens: bool  # operands follow
 
@@ -90,7 +92,7 @@ def as_standard_output_can(text: str) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
-    except LookupError:                              # of a stream somebody made, which takes what it gets
+    except LookupError:  # of a stream somebody made, which takes what it gets
         return text
     except UnicodeEncodeError:
         return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
@@ -109,7 +111,9 @@ def to_html(picture: Picture) -> str:
         said = html.escape(edge + words(picture, line.box, line.seen)).replace("  ", " &#160; ")
         text = f'<span class="n{line.box.number}">{said}</span>'
         if line.opens:
-            out.append(f'<details open style="margin-left:{1.2 * bool(line.depth)}em"><summary>{text}</summary>')
+            out.append(
+                f'<details open style="margin-left:{1.2 * bool(line.depth)}em"><summary>{text}</summary>'
+            )
             depth += 1
         else:
             out.append(f'<div style="margin-left:{2.4 if line.depth else 1.2}em">{text}</div>')

@@ -17,7 +17,7 @@ from _marking import Exercise, Line, Marks
 
 try:
     import resource
-except ImportError:                                  # on Windows
+except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
 HERE = Path(__file__).resolve().parent
@@ -25,8 +25,10 @@ START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
 # Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own. A session of its own keeps the
 # terminal's Ctrl-C away while Python starts, too; the line below does where there are no sessions.
-CODE = ("import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[5:]; "
-        "import _apart; _apart.child(*sys.argv[1:5])")
+CODE = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[5:]; "
+    "import _apart; _apart.child(*sys.argv[1:5])"
+)
 
 
 def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
@@ -35,30 +37,63 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         told = Path(folder, "told")
         told.touch()
-        command = [sys.executable, "-P", "-c", CODE, chosen.name, str(path), str(told), str(os.getpid()), str(HERE), *map(str, sys.path)]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            CODE,
+            chosen.name,
+            str(path),
+            str(told),
+            str(os.getpid()),
+            str(HERE),
+            *map(str, sys.path),
+        ]
         if sys.stdout is not None:
-            sys.stdout.flush()                       # what was printed before stands before what the file prints
+            sys.stdout.flush()  # what was printed before stands before what the file prints
         nowhere = subprocess.DEVNULL if quiet else None
         environment = {**os.environ, "MPLBACKEND": "Agg"} if quiet else None
-        with subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment, start_new_session=True) as process:
+        with subprocess.Popen(
+            command,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            env=environment,
+            start_new_session=True,
+        ) as process:
             try:
                 in_time = _ends(process, told, limit)
             finally:
                 process.kill()
-                process.wait()                       # which leaving `with` does not do after Ctrl-C
+                process.wait()  # which leaving `with` does not do after Ctrl-C
         running = "Python starts"
         for text in told.read_text("utf-8").splitlines(keepends=True)[-2:]:
-            if text.endswith("\n"):                  # the last may be half a line
+            if text.endswith("\n"):  # the last may be half a line
                 running, lines, marks.help = json.loads(text)
-                marks.lines = [Line(name, verdict, *errors, tuple(index)) for name, verdict, *errors, index in lines]
+                marks.lines = [
+                    Line(name, verdict, *errors, tuple(index))
+                    for name, verdict, *errors, index in lines
+                ]
     if running and in_time:
         code = process.returncode
-        how = f"exit code {code}" if code >= 0 or -code not in set(signal.Signals) else signal.Signals(-code).name
-        marks.failed(running, f"ends Python, {how}", f"Python itself ended in this check ({how}): os._exit, a crash, or a function of "
-                     "NumPy's and one of yours that call each other without end. No check after it was made.")
+        how = (
+            f"exit code {code}"
+            if code >= 0 or -code not in set(signal.Signals)
+            else signal.Signals(-code).name
+        )
+        marks.failed(
+            running,
+            f"ends Python, {how}",
+            f"Python itself ended in this check ({how}): os._exit, a crash, or a function of "
+            "NumPy's and one of yours that call each other without end. No check after it was made.",
+        )
     elif running:
-        marks.failed(running, f"no end in {limit:g} s", f"This check did not come to an end within {limit:g} s: an endless loop? No check "
-                     "after it was made.\n--time-limit SECONDS gives each check longer.")
+        marks.failed(
+            running,
+            f"no end in {limit:g} s",
+            f"This check did not come to an end within {limit:g} s: an endless loop? No check "
+            "after it was made.\n--time-limit SECONDS gives each check longer.",
+        )
     return marks
 
 
@@ -67,8 +102,8 @@ def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
     said, end = 0, time.monotonic() + max(limit, START)
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)                       # briefly, for Windows hears of Ctrl-C only in between
-        if (size := told.stat().st_size) != said:    # the next check has begun
+            process.wait(0.05)  # briefly, for Windows hears of Ctrl-C only in between
+        if (size := told.stat().st_size) != said:  # the next check has begun
             said, end = size, time.monotonic() + limit
     return process.poll() is not None
 
@@ -78,34 +113,44 @@ def child(name: str, file: str, told: str, parent: str) -> None:
     from mark import find
 
     def tell(marks: Marks) -> None:
-        lines = [(line.name, line.verdict, line.max_abs, line.max_rel, line.index) for line in marks.lines]
+        lines = [
+            (line.name, line.verdict, line.max_abs, line.max_rel, line.index)
+            for line in marks.lines
+        ]
         with open(told, "a", encoding="utf-8") as file:
-            file.write(json.dumps([marks.running, lines, marks.help], default=lambda x: x.item()) + "\n")
+            file.write(
+                json.dumps([marks.running, lines, marks.help], default=lambda x: x.item()) + "\n"
+            )
 
     if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="backslashreplace")        # as in the command line
+        sys.stdout.reconfigure(errors="backslashreplace")  # as in the command line
     sys.argv[:] = [file]
-    if os.name != "nt":                              # where the parent stays the same, come what may
-        with contextlib.suppress(RuntimeError):      # a sandbox may grant no thread
+    if os.name != "nt":  # where the parent stays the same, come what may
+        with contextlib.suppress(RuntimeError):  # a sandbox may grant no thread
             threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _leave_memory()
     chosen, marks = find(name), Marks(Path(file), tell)
     try:
         if marks.load():
             chosen.mark(marks)
-    except BaseException as error:                   # a KeyboardInterrupt of the file's own is a mistake like any other
+    except (
+        BaseException
+    ) as error:  # a KeyboardInterrupt of the file's own is a mistake like any other
         marks.failed(marks.running, *marks.explain(error))
     marks.begin("")
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):         # closed, or put in another's place
+        with contextlib.suppress(Exception):  # closed, or put in another's place
             stream.flush()
-    os._exit(0)                                      # at once, whatever threads the file has left
+    os._exit(0)  # at once, whatever threads the file has left
 
 
 def _leave_memory() -> None:
     """Half of the memory is enough for any answer: a list that grows for ever ends in a MemoryError, and not the machine with it."""
     if resource is not None:
-        half, (_, most) = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, resource.getrlimit(resource.RLIMIT_AS)
+        half, (_, most) = (
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
+            resource.getrlimit(resource.RLIMIT_AS),
+        )
         resource.setrlimit(resource.RLIMIT_AS, (half if most < 0 else min(half, most), most))
 
 

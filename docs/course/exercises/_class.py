@@ -36,7 +36,9 @@ class Row(NamedTuple):
         return self.score if self.ok else f"{self.score}  {self.first_failing}: {self.verdict}"
 
 
-def mark_class(chosen: Exercise, paths: Sequence[Path], time_limit: float, table: str | None) -> int:
+def mark_class(
+    chosen: Exercise, paths: Sequence[Path], time_limit: float, table: str | None
+) -> int:
     """Mark every file, print a table and write it as CSV; 0 if all pass, else 1."""
     rows: list[Row] = []
     number, bar, stopped = checks(chosen), _bar(len(paths)), False
@@ -44,12 +46,18 @@ def mark_class(chosen: Exercise, paths: Sequence[Path], time_limit: float, table
         for path in paths:
             marks = mark_apart(chosen, path, time_limit, quiet=True)
             first = next((line for line in marks.lines if not line.ok), None)
-            why = (first.name, " ".join(first.verdict.split())) if first else ("", "")       # an error of the file's own may have any name
+            why = (
+                (first.name, " ".join(first.verdict.split())) if first else ("", "")
+            )  # an error of the file's own may have any name
             rows.append(Row(str(path), sum(line.ok for line in marks.lines), number, *why))
             if bar is not None:
                 bar.update()
             elif sys.stderr is not None:
-                print(f"{len(rows)} of {len(paths)}: {path}: {rows[-1].score}", file=sys.stderr, flush=True)
+                print(
+                    f"{len(rows)} of {len(paths)}: {path}: {rows[-1].score}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     except KeyboardInterrupt:
         stopped = True
     if bar is not None:
@@ -57,16 +65,22 @@ def mark_class(chosen: Exercise, paths: Sequence[Path], time_limit: float, table
     for row in rows:
         print(f"{row.file:{max(len(one.file) for one in rows)}}  {row}")
     if stopped:
-        raise KeyboardInterrupt(f"Stopped: {len(rows)} of {len(paths)} files {'is' if len(rows) == 1 else 'are'} marked, see the table"
-                                f"{f'; {table} is not written' if table else ''}.")
+        raise KeyboardInterrupt(
+            f"Stopped: {len(rows)} of {len(paths)} files {'is' if len(rows) == 1 else 'are'} marked, see the table"
+            f"{f'; {table} is not written' if table else ''}."
+        )
     passed = sum(row.ok for row in rows)
     print(f"\n{passed} of {len(rows)} files pass all checks.")
     if table:
         lines = io.StringIO()
         csv.writer(lines).writerows([Row._fields, *rows])
         try:
-            write(table, lines.getvalue().encode("utf-8-sig", "backslashreplace"))       # with the mark by which Excel knows UTF-8
-        except OSError as error:                     # which says why: the disk is full, or the old one is open in some program
+            write(
+                table, lines.getvalue().encode("utf-8-sig", "backslashreplace")
+            )  # with the mark by which Excel knows UTF-8
+        except (
+            OSError
+        ) as error:  # which says why: the disk is full, or the old one is open in some program
             raise ValueError(f"{error.strerror}.") from error
     return 0 if passed == len(rows) else 1
 

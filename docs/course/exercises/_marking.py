@@ -41,10 +41,14 @@ class Exercise(NamedTuple):
 exercises: dict[str, Exercise] = {}
 
 
-def exercise(number: int, name: str, task: str, part: str = "") -> Callable[[Callable[[Marks], None]], None]:
+def exercise(
+    number: int, name: str, task: str, part: str = ""
+) -> Callable[[Callable[[Marks], None]], None]:
     """Enter a marker under its name; a decorator."""
+
     def enter(mark: Callable[[Marks], None]) -> None:
         exercises[name] = Exercise(number, part, name, task, mark)
+
     return enter
 
 
@@ -63,7 +67,10 @@ class Marks:
         """Run the file; a syntax error is a line of the report like any other."""
         self.begin("the file runs")
         try:
-            exec(compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True), vars(self.module))
+            exec(
+                compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True),
+                vars(self.module),
+            )
         except (Exception, SystemExit) as error:
             self.failed("the file runs", *self.explain(error))
             return False
@@ -85,34 +92,49 @@ class Marks:
         given: a later check would be blamed for it.  With `may_change` a check of its own looks for that."""
         own = getattr(self.module, name, None)
         if not callable(own):
+
             def missing(*_: Any, **__: Any) -> Any:
-                raise NotWritten(f"the file defines no function {name}; its name must be exactly that")
+                raise NotWritten(
+                    f"the file defines no function {name}; its name must be exactly that"
+                )
+
             return missing
 
         @functools.wraps(own)
         def checked(*args: Any, **settings: Any) -> Any:
-            kept = [] if may_change else [(array, array.copy()) for array in args if isinstance(array, np.ndarray)]
+            kept = (
+                []
+                if may_change
+                else [(array, array.copy()) for array in args if isinstance(array, np.ndarray)]
+            )
             try:
                 value = own(*args, **settings)
             finally:
-                changed = [(array, before) for array, before in kept if not np.array_equal(array, before)]
+                changed = [
+                    (array, before) for array, before in kept if not np.array_equal(array, before)
+                ]
                 for array, before in changed:
                     array[...] = before
             if changed:
-                raise Wrong(f"{name} changes an array it is given, which others use as well. Make a new one: x = x - 1, not x -= 1.")
+                raise Wrong(
+                    f"{name} changes an array it is given, which others use as well. Make a new one: x = x - 1, not x -= 1."
+                )
             return written(value, name)
+
         return checked
 
     def op(self, forward: str, *rules: str) -> Any:
         """An op of the learner's function and rules, with broadcasting operands; arguments that do not fit are told by the first check."""
         try:
             return ta.op(self.function(forward, may_change=True), broadcasts=True).vjp(
-                *(self.function(rule, may_change=True) for rule in rules))
+                *(self.function(rule, may_change=True) for rule in rules)
+            )
         except (TypeError, ValueError) as error:
             refusal = error
 
         def refused(*_: Any, **__: Any) -> Any:
             raise refusal
+
         return refused
 
     # ---- checks
@@ -122,8 +144,17 @@ class Marks:
         self.running = name
         self.told(self)
 
-    def compare(self, name: str, mine: Callable[[], Any], expected: Any, *, mistakes: Mapping[str, Any] | None = None, hint: str = "",
-                atol: float = 1e-6, rtol: float = 1e-5) -> None:
+    def compare(
+        self,
+        name: str,
+        mine: Callable[[], Any],
+        expected: Any,
+        *,
+        mistakes: Mapping[str, Any] | None = None,
+        hint: str = "",
+        atol: float = 1e-6,
+        rtol: float = 1e-5,
+    ) -> None:
         """|mine() - expected| is small.  `mistakes` tells by text which numbers a usual mistake would give."""
         self.begin(name)
         try:
@@ -131,16 +162,31 @@ class Marks:
             line = compare({name: found}, {name: expected}, atol=atol, rtol=rtol).lines[0]
         except (Exception, SystemExit) as error:
             verdict, text = self.explain(error)
-            return self.failed(name, verdict, text if isinstance(error, NotWritten) or not hint else f"{text}\n\n{hint}")
+            return self.failed(
+                name,
+                verdict,
+                text if isinstance(error, NotWritten) or not hint else f"{text}\n\n{hint}",
+            )
         if line.ok:
             self.lines.append(line)
             return None
-        with np.errstate(invalid="ignore"):          # a mistake may have infinities
-            same = [text for text, wrong in (mistakes or {}).items() if compare(found, wrong, atol=atol, rtol=rtol)]
+        with np.errstate(invalid="ignore"):  # a mistake may have infinities
+            same = [
+                text
+                for text, wrong in (mistakes or {}).items()
+                if compare(found, wrong, atol=atol, rtol=rtol)
+            ]
         shown = f"expected\n{_short(expected)}\nfound\n{_short(found)}"
         return self.failed(name, line, "\n\n".join(filter(None, [shown, *same[:1], hint])))
 
-    def gradient(self, name: str, f: Any, *inputs: np.ndarray, mistakes: Mapping[str, Callable] | None = None, **settings: Any) -> None:
+    def gradient(
+        self,
+        name: str,
+        f: Any,
+        *inputs: np.ndarray,
+        mistakes: Mapping[str, Callable] | None = None,
+        **settings: Any,
+    ) -> None:
         """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong rules for its first operand."""
         self.begin(name)
         try:
@@ -148,19 +194,30 @@ class Marks:
             report = ta.gradcheck(lambda *xs: f(*xs, **settings), inputs, raise_exception=False)
         except (Exception, SystemExit) as error:
             return self.failed(name, *self.explain(error))
-        worst = report.worst or max(report.entries, key=lambda e: float(np.max(e.error, initial=0)), default=None)
+        worst = report.worst or max(
+            report.entries, key=lambda e: float(np.max(e.error, initial=0)), default=None
+        )
         line = Line(name, "ok" if report else report.diagnosis.kind or "gradient off")
-        if not report.entries:                       # nothing could be measured
+        if not report.entries:  # nothing could be measured
             line.max_abs = line.max_rel = np.inf
         if worst is not None:
             with np.errstate(all="ignore"):
                 relative = np.nan_to_num(worst.error / np.abs(worst.numeric), nan=0, posinf=np.inf)
-            line.max_abs, line.max_rel, line.index = float(np.max(worst.error)), float(np.max(relative)), worst.index
+            line.max_abs, line.max_rel, line.index = (
+                float(np.max(worst.error)),
+                float(np.max(relative)),
+                worst.index,
+            )
         if report:
             self.lines.append(line)
             return None
-        report.curve, report.place = [], None        # the V-curve tells about eps, which is not what is wrong; the place would be this file
-        return self.failed(name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip())
+        report.curve, report.place = (
+            [],
+            None,
+        )  # the V-curve tells about eps, which is not what is wrong; the place would be this file
+        return self.failed(
+            name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip()
+        )
 
     def that(self, name: str, test: Callable[[], Any], hint: str) -> None:
         """test() is true."""
@@ -180,7 +237,9 @@ class Marks:
         line = verdict if isinstance(verdict, Line) else Line(name, verdict, np.inf, np.inf)
         self.lines.append(line)
         if not self.help:
-            self.help = "\n".join(f"    {row}".rstrip() for row in [f"{name}: {line.verdict}", *text.splitlines()])
+            self.help = "\n".join(
+                f"    {row}".rstrip() for row in [f"{name}: {line.verdict}", *text.splitlines()]
+            )
 
     def explain(self, error: BaseException) -> tuple[str, str]:
         """A verdict and a text; the line is the innermost one of the learner's file."""
@@ -189,11 +248,25 @@ class Marks:
         if isinstance(error, Wrong):
             return "no", str(error)
         if isinstance(error, SyntaxError):
-            return f"syntax error in line {error.lineno}", f"{error.msg}: {(error.text or '').strip()}"
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.file)]
+            return (
+                f"syntax error in line {error.lineno}",
+                f"{error.msg}: {(error.text or '').strip()}",
+            )
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(self.file)
+        ]
         where = f" in line {lines[-1]}" if lines else ""
-        what = "recursion too deep; a loop has no such limit" if isinstance(error, RecursionError) else str(error)
-        return f"raises {type(error).__name__}{where}", f"{type(error).__name__}{where} of {self.file.name}: {what}"
+        what = (
+            "recursion too deep; a loop has no such limit"
+            if isinstance(error, RecursionError)
+            else str(error)
+        )
+        return (
+            f"raises {type(error).__name__}{where}",
+            f"{type(error).__name__}{where} of {self.file.name}: {what}",
+        )
 
     @staticmethod
     def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
@@ -204,7 +277,9 @@ class Marks:
                 rule(np.ones_like(y), y.copy(), *(x.copy() for x in inputs), **settings)
 
     @staticmethod
-    def _mistake(f: Any, inputs: tuple, settings: Mapping[str, Any], mistakes: Mapping[str, Callable] | None) -> str:
+    def _mistake(
+        f: Any, inputs: tuple, settings: Mapping[str, Any], mistakes: Mapping[str, Callable] | None
+    ) -> str:
         for text, wrong in (mistakes or {}).items():
             y = f.forward(*inputs, **settings)
             g = np.random.default_rng(1).standard_normal(np.shape(y))
@@ -216,9 +291,17 @@ class Marks:
 def written(value: Any, name: str) -> Any:
     """The value, unless it is None."""
     if value is None:
-        raise NotWritten(f"{name} returns None: nothing is written there yet, or a return is missing")
+        raise NotWritten(
+            f"{name} returns None: nothing is written there yet, or a return is missing"
+        )
     return value
 
 
 def _short(x: Any) -> str:
-    return np.array2string(np.asarray(getattr(x, "_data", x)), precision=5, threshold=24, edgeitems=2, suppress_small=True)
+    return np.array2string(
+        np.asarray(getattr(x, "_data", x)),
+        precision=5,
+        threshold=24,
+        edgeitems=2,
+        suppress_small=True,
+    )

@@ -21,49 +21,125 @@ def _power(n: float) -> Callable:
 
 
 RULES: list[tuple[str, Callable, Callable, Callable]] = [
-    ("a + b", lambda a, b: a + b, lambda a, b, da, db: da + db, lambda a, b, da, db: {
-        "Both move, so the tangents are added: b's is missing.": da, "Both move, so the tangents are added: a's is missing.": db}),
-    ("-a", lambda a: -a, lambda a, da: -da, lambda a, da: {"The tangent changes its sign with the value.": da}),
-    ("a - b", lambda a, b: a - b, lambda a, b, da, db: da - db, lambda a, b, da, db: {
-        "The tangents are subtracted as the values are: b's sign is wrong.": da + db, "This is the tangent of b - a.": db - da}),
-    ("a * b", lambda a, b: a * b, lambda a, b, da, db: da * b + a * db, lambda a, b, da, db: {
-        "The product rule has two terms, a' b + a b'. The second is missing: b moves as well.": da * b,
-        "The product rule has two terms, a' b + a b'. The first is missing: a moves as well.": a * db,
-        "This is a' b'. Its place is at eps^2, which is 0; the product rule is a' b + a b'.": da * db,
-        "This is a' a + b b'. Each tangent is multiplied by the value of the other.": da * a + db * b}),
-    ("a / b", lambda a, b: a / b, lambda a, b, da, db: (da * b - a * db) / b ** 2, lambda a, b, da, db: {
-        "The quotient rule has a minus: (a' b - a b') / b^2.": (da * b + a * db) / b ** 2,
-        "The sign is wrong: it is (a' b - a b') / b^2, and not the other way round.": (a * db - da * b) / b ** 2,
-        "The divisor is b^2: its square is missing.": (da * b - a * db) / b,
-        "Only a' / b: b moves as well. The quotient rule is (a' b - a b') / b^2.": da / b,
-        "This is a' / b'. The quotient rule is (a' b - a b') / b^2.": da / db,
-        "The divisor is b^2, not a^2.": (da * b - a * db) / a ** 2}),
-    *[(f"a ** {n:g}", lambda a, n=n: a ** n, _power(n), lambda a, da, n=n: {
-        "The slope of a^n is n a^(n - 1): the power is not taken down by one.": n * a ** n * da,
-        "The slope of a^n is n a^(n - 1): its factor n is missing.": a ** (n - 1) * da,
-        "This is the slope. By the chain rule it is multiplied by a's tangent.": n * a ** (n - 1),
-        "This is the tangent of a^2.": 2 * a * da}) for n in (3, -0.5)],
-    ("a.exp()", lambda a: np.exp(a), lambda a, da: np.exp(a) * da, lambda a, da: {
-        "This is the slope. By the chain rule it is multiplied by a's tangent.": np.exp(a),
-        "This is e to the tangent. It is e to the value, times the tangent.": np.exp(da),
-        "The slope of e^a is e^a, the result, not a.": a * da}),
-    ("a.log()", lambda a: np.log(a), lambda a, da: da / a, lambda a, da: {
-        "This is the slope. By the chain rule it is multiplied by a's tangent.": 1 / a,
-        "The slope of log(a) is 1 / a; this is 1 / log(a), times the tangent.": da / np.log(a)}),
-    ("a.sin()", lambda a: np.sin(a), lambda a, da: np.cos(a) * da, lambda a, da: {
-        "This is the slope. By the chain rule it is multiplied by a's tangent.": np.cos(a),
-        "The slope of sin is cos, with a plus.": -np.cos(a) * da,
-        "This is the sine of the tangent.": np.sin(da),
-        "The cosine is taken of the tangent; it is that of the value, times the tangent.": np.cos(da),
-        "The slope of sin is cos.": np.sin(a) * da}),
-    ("a.sum()", lambda a: a.sum(), lambda a, da: da.sum(), lambda a, da: {"The tangents are added up like the values.": a.sum()}),
+    (
+        "a + b",
+        lambda a, b: a + b,
+        lambda a, b, da, db: da + db,
+        lambda a, b, da, db: {
+            "Both move, so the tangents are added: b's is missing.": da,
+            "Both move, so the tangents are added: a's is missing.": db,
+        },
+    ),
+    (
+        "-a",
+        lambda a: -a,
+        lambda a, da: -da,
+        lambda a, da: {"The tangent changes its sign with the value.": da},
+    ),
+    (
+        "a - b",
+        lambda a, b: a - b,
+        lambda a, b, da, db: da - db,
+        lambda a, b, da, db: {
+            "The tangents are subtracted as the values are: b's sign is wrong.": da + db,
+            "This is the tangent of b - a.": db - da,
+        },
+    ),
+    (
+        "a * b",
+        lambda a, b: a * b,
+        lambda a, b, da, db: da * b + a * db,
+        lambda a, b, da, db: {
+            "The product rule has two terms, a' b + a b'. The second is missing: b moves as well.": da
+            * b,
+            "The product rule has two terms, a' b + a b'. The first is missing: a moves as well.": a
+            * db,
+            "This is a' b'. Its place is at eps^2, which is 0; the product rule is a' b + a b'.": da
+            * db,
+            "This is a' a + b b'. Each tangent is multiplied by the value of the other.": da * a
+            + db * b,
+        },
+    ),
+    (
+        "a / b",
+        lambda a, b: a / b,
+        lambda a, b, da, db: (da * b - a * db) / b**2,
+        lambda a, b, da, db: {
+            "The quotient rule has a minus: (a' b - a b') / b^2.": (da * b + a * db) / b**2,
+            "The sign is wrong: it is (a' b - a b') / b^2, and not the other way round.": (
+                a * db - da * b
+            )
+            / b**2,
+            "The divisor is b^2: its square is missing.": (da * b - a * db) / b,
+            "Only a' / b: b moves as well. The quotient rule is (a' b - a b') / b^2.": da / b,
+            "This is a' / b'. The quotient rule is (a' b - a b') / b^2.": da / db,
+            "The divisor is b^2, not a^2.": (da * b - a * db) / a**2,
+        },
+    ),
+    *[
+        (
+            f"a ** {n:g}",
+            lambda a, n=n: a**n,
+            _power(n),
+            lambda a, da, n=n: {
+                "The slope of a^n is n a^(n - 1): the power is not taken down by one.": n
+                * a**n
+                * da,
+                "The slope of a^n is n a^(n - 1): its factor n is missing.": a ** (n - 1) * da,
+                "This is the slope. By the chain rule it is multiplied by a's tangent.": n
+                * a ** (n - 1),
+                "This is the tangent of a^2.": 2 * a * da,
+            },
+        )
+        for n in (3, -0.5)
+    ],
+    (
+        "a.exp()",
+        lambda a: np.exp(a),
+        lambda a, da: np.exp(a) * da,
+        lambda a, da: {
+            "This is the slope. By the chain rule it is multiplied by a's tangent.": np.exp(a),
+            "This is e to the tangent. It is e to the value, times the tangent.": np.exp(da),
+            "The slope of e^a is e^a, the result, not a.": a * da,
+        },
+    ),
+    (
+        "a.log()",
+        lambda a: np.log(a),
+        lambda a, da: da / a,
+        lambda a, da: {
+            "This is the slope. By the chain rule it is multiplied by a's tangent.": 1 / a,
+            "The slope of log(a) is 1 / a; this is 1 / log(a), times the tangent.": da / np.log(a),
+        },
+    ),
+    (
+        "a.sin()",
+        lambda a: np.sin(a),
+        lambda a, da: np.cos(a) * da,
+        lambda a, da: {
+            "This is the slope. By the chain rule it is multiplied by a's tangent.": np.cos(a),
+            "The slope of sin is cos, with a plus.": -np.cos(a) * da,
+            "This is the sine of the tangent.": np.sin(da),
+            "The cosine is taken of the tangent; it is that of the value, times the tangent.": np.cos(
+                da
+            ),
+            "The slope of sin is cos.": np.sin(a) * da,
+        },
+    ),
+    (
+        "a.sum()",
+        lambda a: a.sum(),
+        lambda a, da: da.sum(),
+        lambda a, da: {"The tangents are added up like the values.": a.sum()},
+    ),
 ]
 """How each operation is written, the operation, its tangent, and tangents that usual mistakes give."""
 FOUR: list[tuple[str, str, Callable, Callable]] = [
     ("+", "__radd__", lambda x, y: x + y, lambda x, y, dx, dy: dx + dy),
     ("*", "__rmul__", lambda x, y: x * y, lambda x, y, dx, dy: dx * y + x * dy),
     ("-", "__rsub__", lambda x, y: x - y, lambda x, y, dx, dy: dx - dy),
-    ("/", "__rtruediv__", lambda x, y: x / y, lambda x, y, dx, dy: (dx * y - x * dy) / y ** 2)]
+    ("/", "__rtruediv__", lambda x, y: x / y, lambda x, y, dx, dy: (dx * y - x * dy) / y**2),
+]
 
 
 class Duals:
@@ -78,7 +154,9 @@ class Duals:
             raise NotWritten("the file defines no class Dual; its name must be exactly that")
         own = self.Dual(np.array(value), np.array(tangent))
         if not hasattr(own, "value") or not hasattr(own, "tangent"):
-            raise Wrong("Dual(value, tangent) has no .value or no .tangent; the names must be exactly these.")
+            raise Wrong(
+                "Dual(value, tangent) has no .value or no .tangent; the names must be exactly these."
+            )
         return own
 
     def run(self, text: str, f: Callable, *operands: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -87,26 +165,43 @@ class Duals:
             y = written(f(*operands), text)
         except (AttributeError, TypeError) as error:
             absent = isinstance(error, AttributeError) and isinstance(error.obj, self.Dual or ())
-            if absent or "unsupported operand" in str(error) or "NoneType" in str(error) or "no callable" in str(error):
-                raise NotWritten(f"{text}: an operation is missing or returns None ({error})") from error
+            if (
+                absent
+                or "unsupported operand" in str(error)
+                or "NoneType" in str(error)
+                or "no callable" in str(error)
+            ):
+                raise NotWritten(
+                    f"{text}: an operation is missing or returns None ({error})"
+                ) from error
             if "does not support ufuncs" in str(error):
-                raise Wrong("np.exp(a) calls a.exp() only where the class does not set __array_ufunc__. Write `__array_priority__ = 1` "
-                            "instead.") from error
+                raise Wrong(
+                    "np.exp(a) calls a.exp() only where the class does not set __array_ufunc__. Write `__array_priority__ = 1` "
+                    "instead."
+                ) from error
             raise
         except RecursionError as error:
-            raise Wrong(f"{text} asks for itself again, and so on without end: np.sin(self) calls self.sin(), and other - self may call "
-                        "__rsub__ or __sub__. Compute with .value and .tangent.") from error
+            raise Wrong(
+                f"{text} asks for itself again, and so on without end: np.sin(self) calls self.sin(), and other - self may call "
+                "__rsub__ or __sub__. Compute with .value and .tangent."
+            ) from error
         return self.parts(y, text)
 
     def parts(self, y: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Value and tangent of a Dual, if they are of one shape."""
         if not isinstance(y, self.Dual or ()):
-            raise Wrong(f"{text} is a {type(y).__name__}; it should be a Dual, or nothing can go on from it.")
+            raise Wrong(
+                f"{text} is a {type(y).__name__}; it should be a Dual, or nothing can go on from it."
+            )
         if isinstance(y.value, self.Dual) or isinstance(y.tangent, self.Dual):
-            raise Wrong(f"{text} has a Dual inside a Dual. Compute with the .value and the .tangent of an operand.")
+            raise Wrong(
+                f"{text} has a Dual inside a Dual. Compute with the .value and the .tangent of an operand."
+            )
         if np.shape(y.value) != np.shape(y.tangent):
-            raise Wrong(f"{text} has a value of shape {np.shape(y.value)} and a tangent of shape {np.shape(y.tangent)}. Each number of the "
-                        "value has its own tangent: an array that is constant has an array of zeros, of its shape.")
+            raise Wrong(
+                f"{text} has a value of shape {np.shape(y.value)} and a tangent of shape {np.shape(y.tangent)}. Each number of the "
+                "value has its own tangent: an array that is constant has an array of zeros, of its shape."
+            )
         return np.asarray(y.value), np.asarray(y.tangent)
 
     def beside(self, other: Any, a: np.ndarray, da: np.ndarray, left: bool) -> list[np.ndarray]:
@@ -115,22 +210,32 @@ class Duals:
         for sign, method, f, _ in FOUR:
             name = "array" if np.ndim(other) else "2"
             text = f"{name} {sign} a" if left else f"a {sign} {name}"
-            self.run(f"a {sign} b", f, self.make(a, da), self.make(a, da))       # or this one is not due yet
+            self.run(
+                f"a {sign} b", f, self.make(a, da), self.make(a, da)
+            )  # or this one is not due yet
             own = self.make(a, da)
             try:
                 y = f(other, own) if left else f(own, other)
             except TypeError as error:
                 if "unsupported operand" not in str(error):
                     raise
-                raise Wrong(f"{text} raises {error}. " + (f"What stands on the left knows nothing of Duals, so Python asks for {method}."
-                                                          if left else PLAIN)) from error
+                raise Wrong(
+                    f"{text} raises {error}. "
+                    + (
+                        f"What stands on the left knows nothing of Duals, so Python asks for {method}."
+                        if left
+                        else PLAIN
+                    )
+                ) from error
             except AttributeError as error:
                 if error.name not in ("value", "tangent") or isinstance(error.obj, self.Dual or ()):
                     raise
                 raise Wrong(f"{text}: {error}. {PLAIN}") from error
             if isinstance(y, np.ndarray):
-                raise Wrong(f"{text} is an array of {y.dtype}s. NumPy took the Dual for a mere object and went through the array's elements "
-                            f"itself. With `__array_priority__ = 1` in the class it leaves the operation to {method}.")
+                raise Wrong(
+                    f"{text} is an array of {y.dtype}s. NumPy took the Dual for a mere object and went through the array's elements "
+                    f"itself. With `__array_priority__ = 1` in the class it leaves the operation to {method}."
+                )
             found += self.run(text, lambda y=y: y)
         return found
 
@@ -138,13 +243,17 @@ class Duals:
 def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
     """What `beside` should find, or finds if a constant moves."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(y))
-    return [np.broadcast_to(part, shape) for _, _, f, tangent in FOUR for part in (f(x, y), tangent(x, y, dx, dy))]
+    return [
+        np.broadcast_to(part, shape)
+        for _, _, f, tangent in FOUR
+        for part in (f(x, y), tangent(x, y, dx, dy))
+    ]
 
 
 @exercise(3, "dual", "dual numbers, and slopes forwards with them", part="b")
 def _(marks: Marks) -> None:
     mine = Duals(marks)
-    with np.errstate(all="ignore"):                  # a mistake may divide by 0
+    with np.errstate(all="ignore"):  # a mistake may divide by 0
         operations(marks, mine)
         constants(marks, mine)
         functions(marks, mine)
@@ -154,36 +263,83 @@ def operations(marks: Marks, mine: Duals) -> None:
     a, b = np.abs(random(2, 3)) + 0.5, np.abs(random(2, 3, seed=1)) + 0.5
     da, db = random(2, 3, seed=2), random(2, 3, seed=3)
     for text, f, tangent, mistakes in RULES:
-        values, tangents = ((a, b), (da, db)) if tangent.__code__.co_argcount == 4 else ((a,), (da,))
-        both = lambda text=text, f=f, values=values, tangents=tangents: mine.run(text, f, *map(mine.make, values, tangents))
-        marks.compare(f"{text}: value", lambda both=both: both()[0], f(*values), mistakes={"This is b - a.": b - a, "This is b / a.": b / a})
-        marks.compare(f"{text}: tangent", lambda both=both: both()[1], tangent(*values, *tangents), mistakes=mistakes(*values, *tangents))
+        values, tangents = (
+            ((a, b), (da, db)) if tangent.__code__.co_argcount == 4 else ((a,), (da,))
+        )
+        both = lambda text=text, f=f, values=values, tangents=tangents: mine.run(
+            text, f, *map(mine.make, values, tangents)
+        )
+        marks.compare(
+            f"{text}: value",
+            lambda both=both: both()[0],
+            f(*values),
+            mistakes={"This is b - a.": b - a, "This is b / a.": b / a},
+        )
+        marks.compare(
+            f"{text}: tangent",
+            lambda both=both: both()[1],
+            tangent(*values, *tangents),
+            mistakes=mistakes(*values, *tangents),
+        )
 
     def left_alone() -> bool:
         for text, f, tangent, _ in RULES:
             own = mine.make(a, da), mine.make(b, db)
-            mine.run(text, f, *own[:tangent.__code__.co_argcount // 2])
-            if not all(map(np.array_equal, (own[0].value, own[0].tangent, own[1].value, own[1].tangent), (a, da, b, db))):
-                raise Wrong(f"{text} changes an operand, which may be used again. Make new arrays: x = x + y, not x += y.")
+            mine.run(text, f, *own[: tangent.__code__.co_argcount // 2])
+            if not all(
+                map(
+                    np.array_equal,
+                    (own[0].value, own[0].tangent, own[1].value, own[1].tangent),
+                    (a, da, b, db),
+                )
+            ):
+                raise Wrong(
+                    f"{text} changes an operand, which may be used again. Make new arrays: x = x + y, not x += y."
+                )
         return True
 
     marks.that("operands are left alone", left_alone, "")
 
 
 def constants(marks: Marks, mine: Duals) -> None:
-    a, da, array = np.abs(random(2, 3)) + 0.5, random(2, 3, seed=2), np.abs(random(2, 3, seed=1)) + 0.5
-    moves = "A constant has a tangent of 1 here. It does not move: its tangent is 0. Only x has one."
+    a, da, array = (
+        np.abs(random(2, 3)) + 0.5,
+        random(2, 3, seed=2),
+        np.abs(random(2, 3, seed=1)) + 0.5,
+    )
+    moves = (
+        "A constant has a tangent of 1 here. It does not move: its tangent is 0. Only x has one."
+    )
     swapped = "The operands have changed places: 2 - a asks a for __rsub__(2), which is 2 - a and not a - 2. The same with __rtruediv__."
     zero, one = np.zeros_like(a), np.ones_like(a)
     for name, c in (("2", 2.0), ("array", array)):
         right, turned = four(c, a, zero, da), four(a, c, da, zero)
-        marks.compare(f"a + {name}, a * {name}, a - {name}, a / {name}", lambda c=c: mine.beside(c, a, da, left=False), turned,
-                      mistakes={moves: four(a, c, da, one)})
-        marks.compare(f"{name} + a, {name} * a, {name} - a, {name} / a", lambda c=c: mine.beside(c, a, da, left=True), right, mistakes={
-            moves: four(c, a, one, da), **either(swapped, turned, turned[:6] + right[6:], right[:6] + turned[6:])})
+        marks.compare(
+            f"a + {name}, a * {name}, a - {name}, a / {name}",
+            lambda c=c: mine.beside(c, a, da, left=False),
+            turned,
+            mistakes={moves: four(a, c, da, one)},
+        )
+        marks.compare(
+            f"{name} + a, {name} * a, {name} - a, {name} / a",
+            lambda c=c: mine.beside(c, a, da, left=True),
+            right,
+            mistakes={
+                moves: four(c, a, one, da),
+                **either(swapped, turned, turned[:6] + right[6:], right[:6] + turned[6:]),
+            },
+        )
     row, drow = a[0], da[0]
-    marks.compare("array (2, 3), a (3,)", lambda: mine.beside(array, row, drow, left=True), four(array, row, 0, drow))
-    marks.compare("a (2, 3), array (3,)", lambda: mine.beside(array[0], a, da, left=False), four(a, array[0], da, 0))
+    marks.compare(
+        "array (2, 3), a (3,)",
+        lambda: mine.beside(array, row, drow, left=True),
+        four(array, row, 0, drow),
+    )
+    marks.compare(
+        "a (2, 3), array (3,)",
+        lambda: mine.beside(array[0], a, da, left=False),
+        four(a, array[0], da, 0),
+    )
 
 
 def functions(marks: Marks, mine: Duals) -> None:
@@ -201,37 +357,72 @@ def functions(marks: Marks, mine: Duals) -> None:
 
         found = own(given, x, v)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise Wrong(f"jvp returns a {type(found).__name__}; the task asks for two arrays, f(x) and J v.")
+            raise Wrong(
+                f"jvp returns a {type(found).__name__}; the task asks for two arrays, f(x) and J v."
+            )
         if any(isinstance(part, mine.Dual or ()) for part in found):
-            raise Wrong("jvp returns a Dual; the task asks for two arrays, its value and its tangent.")
+            raise Wrong(
+                "jvp returns a Dual; the task asks for two arrays, its value and its tangent."
+            )
         return found
 
     def mixed(x: Any) -> Any:
-        return np.exp(x) * np.sin(x).sum()           # each result depends on all of x
+        return np.exp(x) * np.sin(x).sum()  # each result depends on all of x
 
     def wave(x: Any) -> Any:
-        return (np.sin(x) * x ** 3 / 2 + np.log(2 + x * x)).sum()
+        return (np.sin(x) * x**3 / 2 + np.log(2 + x * x)).sum()
 
     x, v, g = random(4), random(4, seed=1), random(4, seed=2)
     y, pullback = ta.vjp(mixed, x)
     J = ta.jacobian(mixed, x).numpy()
-    marks.compare("jvp: f(x)", lambda: jvp(mixed, x, v)[0], y, mistakes={"This is J v: f(x) comes first.": J @ v})
-    marks.compare("jvp: J v", lambda: jvp(mixed, x, v)[1], J @ v, mistakes={
-        "This is J times ones. x begins with the tangent v.": J @ np.ones(4),
-        "Nothing moves. x begins with the tangent v.": np.zeros(4),
-        "This is f(x): J v, the tangent, comes second.": mixed(x)})
-    marks.compare("g . (J v) is (g J) . v", lambda: g @ jvp(mixed, x, v)[1], pullback(g)[0].numpy() @ v)
+    marks.compare(
+        "jvp: f(x)",
+        lambda: jvp(mixed, x, v)[0],
+        y,
+        mistakes={"This is J v: f(x) comes first.": J @ v},
+    )
+    marks.compare(
+        "jvp: J v",
+        lambda: jvp(mixed, x, v)[1],
+        J @ v,
+        mistakes={
+            "This is J times ones. x begins with the tangent v.": J @ np.ones(4),
+            "Nothing moves. x begins with the tangent v.": np.zeros(4),
+            "This is f(x): J v, the tangent, comes second.": mixed(x),
+        },
+    )
+    marks.compare(
+        "g . (J v) is (g J) . v", lambda: g @ jvp(mixed, x, v)[1], pullback(g)[0].numpy() @ v
+    )
     for shape in ((3,), (2, 3), ()):
         x = random(*shape)
         right = ta.value_and_grad(wave)(x)[1].numpy()
-        marks.compare(f"gradient by x {shape}", lambda x=x: gradient(wave, x), right, mistakes={
-            **either("This is the sum of all slopes: v was all ones.", right.sum(), np.full(shape, right.sum())),
-            "The slopes of earlier elements are added: v still has their ones. Begin every run with new zeros.":
-                right.cumsum().reshape(shape)},
-            hint="One element of x moves at a time, in a run of its own, whatever the shape of x: np.ndindex(x.shape).")
+        marks.compare(
+            f"gradient by x {shape}",
+            lambda x=x: gradient(wave, x),
+            right,
+            mistakes={
+                **either(
+                    "This is the sum of all slopes: v was all ones.",
+                    right.sum(),
+                    np.full(shape, right.sum()),
+                ),
+                "The slopes of earlier elements are added: v still has their ones. Begin every run with new zeros.": right.cumsum().reshape(
+                    shape
+                ),
+            },
+            hint="One element of x moves at a time, in a run of its own, whatever the shape of x: np.ndindex(x.shape).",
+        )
     x, v = np.array([1, 2, 4]), np.array([0, 1, -1])
-    inverse = lambda x: x ** -1 * 10 + np.sin(x)
-    slopes = -10.0 / x ** 2 + np.cos(x)
-    marks.compare("jvp, x and v of integers", lambda: jvp(inverse, x, v)[1], slopes * v, hint=INTEGERS)
-    marks.compare("gradient, x of integers", lambda: gradient(lambda x: inverse(x).sum(), x), slopes, mistakes={
-        "The slopes have lost what comes after the point.": np.trunc(slopes)}, hint=INTEGERS)
+    inverse = lambda x: x**-1 * 10 + np.sin(x)
+    slopes = -10.0 / x**2 + np.cos(x)
+    marks.compare(
+        "jvp, x and v of integers", lambda: jvp(inverse, x, v)[1], slopes * v, hint=INTEGERS
+    )
+    marks.compare(
+        "gradient, x of integers",
+        lambda: gradient(lambda x: inverse(x).sum(), x),
+        slopes,
+        mistakes={"The slopes have lost what comes after the point.": np.trunc(slopes)},
+        hint=INTEGERS,
+    )

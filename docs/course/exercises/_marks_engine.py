@@ -18,19 +18,43 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 def _(marks: Marks) -> None:
     slope = marks.function("slope", may_change=True)
     x, eps = np.array([1.0, -2.0, 3.0]), 0.01
-    marks.compare("sum of x^2", lambda: slope(lambda x: np.sum(x ** 2), x.copy(), 1e-5), 2 * x, mistakes={
-        "This is twice the slope: the two points are 2 eps apart.": 4 * x,
-        "This is the change, not the slope: divide by the distance of the two points, 2 eps.": 4e-5 * x})
-    marks.compare("sum of x^3, eps 0.01", lambda: slope(lambda x: np.sum(x ** 3), x.copy(), eps), 3 * x ** 2 + eps ** 2, mistakes={
-        "This is the one-sided slope (f(x + eps) - f(x)) / eps, which is off by about eps. Go both ways: the error is then about eps^2.":
-            3 * x ** 2 + 3 * x * eps + eps ** 2})
+    marks.compare(
+        "sum of x^2",
+        lambda: slope(lambda x: np.sum(x**2), x.copy(), 1e-5),
+        2 * x,
+        mistakes={
+            "This is twice the slope: the two points are 2 eps apart.": 4 * x,
+            "This is the change, not the slope: divide by the distance of the two points, 2 eps.": 4e-5
+            * x,
+        },
+    )
+    marks.compare(
+        "sum of x^3, eps 0.01",
+        lambda: slope(lambda x: np.sum(x**3), x.copy(), eps),
+        3 * x**2 + eps**2,
+        mistakes={
+            "This is the one-sided slope (f(x + eps) - f(x)) / eps, which is off by about eps. Go both ways: the error is then about eps^2.": 3
+            * x**2
+            + 3 * x * eps
+            + eps**2
+        },
+    )
     matrix = random(2, 3)
-    marks.compare("a matrix", lambda: slope(lambda x: np.sum(np.sin(x) * np.arange(3)), matrix.copy(), 1e-5),
-                  np.cos(matrix) * np.arange(3), hint="One number of x moves at a time, whatever the shape of x: np.ndindex(x.shape).")
-    marks.compare("a single number", lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5), np.exp(0.5))
+    marks.compare(
+        "a matrix",
+        lambda: slope(lambda x: np.sum(np.sin(x) * np.arange(3)), matrix.copy(), 1e-5),
+        np.cos(matrix) * np.arange(3),
+        hint="One number of x moves at a time, whatever the shape of x: np.ndindex(x.shape).",
+    )
+    marks.compare(
+        "a single number", lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5), np.exp(0.5)
+    )
     kept = matrix.copy()
-    marks.that("x is left as it was", lambda: slope(lambda x: np.sum(x), kept, 0.25) is not None and np.array_equal(kept, matrix),
-               "x has other values after the call. Put each element back exactly (not by subtracting eps again), or move a copy.")
+    marks.that(
+        "x is left as it was",
+        lambda: slope(lambda x: np.sum(x), kept, 0.25) is not None and np.array_equal(kept, matrix),
+        "x has other values after the call. Put each element back exactly (not by subtracting eps again), or move a copy.",
+    )
 
 
 @exercise(1, "scalar", "numbers that remember: subtraction, division, tanh")
@@ -45,9 +69,15 @@ def _(marks: Marks) -> None:
         try:
             y = written(f(*xs), "this operation")
         except TypeError as error:
-            raise NotWritten("one of its operations returns None") if "NoneType" in str(error) else error from error
+            raise (
+                NotWritten("one of its operations returns None")
+                if "NoneType" in str(error)
+                else error
+            ) from error
         if not isinstance(y, Scalar):
-            raise Wrong(f"one of its operations returns a {type(y).__name__}; each returns a Scalar, so that the walk can go on from it.")
+            raise Wrong(
+                f"one of its operations returns a {type(y).__name__}; each returns a Scalar, so that the walk can go on from it."
+            )
         y.backward()
         return y.data, [x.grad for x in xs]
 
@@ -56,16 +86,43 @@ def _(marks: Marks) -> None:
         y = f(*xs)
         y.backward()
         marks.compare(f"{name}: value", lambda: run(f, *values)[0], y)
-        marks.compare(f"{name}: slopes", lambda: run(f, *values)[1], [x.grad.item() for x in xs], mistakes=mistakes)
+        marks.compare(
+            f"{name}: slopes",
+            lambda: run(f, *values)[1],
+            [x.grad.item() for x in xs],
+            mistakes=mistakes,
+        )
 
     tanh = lambda x: x.tanh() if Scalar and isinstance(x, Scalar) else np.tanh(x)
-    both("a - b", lambda a, b: a - b, 2.0, 5.0, mistakes={"b pulls the other way: its slope is -1.": [1, 1]})
-    both("a / b", lambda a, b: a / b, 3.0, 2.0, mistakes={
-        "The slope by b is -a / b^2: the sign is missing.": [0.5, 0.75],
-        "The slope by b is -a / b^2, and its a is missing.": [0.5, -0.25],
-        "The slope by b is -a / b^2, with the square.": [0.5, -1.5]})
-    both("tanh(x)", tanh, 0.7, mistakes={"This is 1 - x^2. The slope is 1 - y^2, where y = tanh(x).": [1 - 0.7 ** 2],
-                                         "This is the slope at the result: 1 - tanh(y)^2. Take 1 - y^2.": [1 - np.tanh(np.tanh(0.7)) ** 2]})
+    both(
+        "a - b",
+        lambda a, b: a - b,
+        2.0,
+        5.0,
+        mistakes={"b pulls the other way: its slope is -1.": [1, 1]},
+    )
+    both(
+        "a / b",
+        lambda a, b: a / b,
+        3.0,
+        2.0,
+        mistakes={
+            "The slope by b is -a / b^2: the sign is missing.": [0.5, 0.75],
+            "The slope by b is -a / b^2, and its a is missing.": [0.5, -0.25],
+            "The slope by b is -a / b^2, with the square.": [0.5, -1.5],
+        },
+    )
+    both(
+        "tanh(x)",
+        tanh,
+        0.7,
+        mistakes={
+            "This is 1 - x^2. The slope is 1 - y^2, where y = tanh(x).": [1 - 0.7**2],
+            "This is the slope at the result: 1 - tanh(y)^2. Take 1 - y^2.": [
+                1 - np.tanh(np.tanh(0.7)) ** 2
+            ],
+        },
+    )
     both("all together", lambda a, b: tanh((a - b) / (a * b)) * a, 1.5, -0.5, mistakes={})
 
 
@@ -73,7 +130,13 @@ class Node:
     """What chapter 2 walks over, with a count of the steps taken."""
 
     def __init__(self, name: str, *parents: Node, slopes: tuple[float, ...] = ()):
-        self.name, self._parents, self.slopes, self.grad, self.looks = name, parents, slopes or (1.0,) * len(parents), 0.0, 0
+        self.name, self._parents, self.slopes, self.grad, self.looks = (
+            name,
+            parents,
+            slopes or (1.0,) * len(parents),
+            0.0,
+            0,
+        )
 
     def __repr__(self) -> str:
         return self.name
@@ -82,9 +145,11 @@ class Node:
     def parents(self) -> tuple[Node, ...]:
         self.looks += 1
         if self.looks > 1000:
-            raise RuntimeError(f"the parents of one node were asked for {self.looks} times: either every path is walked, and there are 2^n "
-                               "of them, or all nodes are looked through again for each. Remember which nodes you have seen, and count "
-                               "the users of each.")
+            raise RuntimeError(
+                f"the parents of one node were asked for {self.looks} times: either every path is walked, and there are 2^n "
+                "of them, or all nodes are looked through again for each. Remember which nodes you have seen, and count "
+                "the users of each."
+            )
         return self._parents
 
 
@@ -93,7 +158,12 @@ def diamond(mirrored: bool = False) -> list[Node]:
     x = Node("x")
     a = Node("a", x, slopes=(2.0,))
     b = Node("b", a, slopes=(5.0,))
-    return [x, a, b, Node("y", a, b, slopes=(3.0, 1.0)) if mirrored else Node("y", b, a, slopes=(1.0, 3.0))]
+    return [
+        x,
+        a,
+        b,
+        Node("y", a, b, slopes=(3.0, 1.0)) if mirrored else Node("y", b, a, slopes=(1.0, 3.0)),
+    ]
 
 
 def doublings(n: int) -> list[Node]:
@@ -119,12 +189,16 @@ def _(marks: Marks) -> None:
         if len(found) != len(set(map(id, found))):
             raise Wrong(f"a node is listed twice: {found[:9]}")
         if set(map(id, found)) != set(map(id, nodes)):
-            raise Wrong(f"{len(found)} nodes are listed where {len(nodes)} lead to the result: {found[:9]}")
+            raise Wrong(
+                f"{len(found)} nodes are listed where {len(nodes)} lead to the result: {found[:9]}"
+            )
         place = {id(node): i for i, node in enumerate(found)}
         for node in nodes:
             for parent in node._parents:
                 if place[id(parent)] < place[id(node)]:
-                    raise Wrong(f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not whole yet when its turn comes")
+                    raise Wrong(
+                        f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not whole yet when its turn comes"
+                    )
         return True
 
     def gradients(nodes: list[Node]) -> list[float]:
@@ -136,26 +210,70 @@ def _(marks: Marks) -> None:
     marks.that("a + a", lambda: listed(doublings(1)), "")
     marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
     marks.that("200 doublings", lambda: listed(doublings(200)), "")
-    marks.compare("gradients of a diamond", lambda: gradients(diamond()), [16, 8, 1, 1], mistakes={
-        "Node a passes its gradient on before the one that comes through y has arrived (8 = 1 x 5 + 3 in all).": [10, 8, 1, 1],
-        "Node a has kept only one of its two contributions: add them up.": [6, 3, 1, 1],
-        "Node a has kept only the other of its two contributions: add them up.": [10, 5, 1, 1]})
-    marks.compare("of the mirrored diamond", lambda: gradients(diamond(mirrored=True)), [16, 8, 1, 1], mistakes={
-        "Node a passes its gradient on before the one that comes through b has arrived (8 = 3 + 1 x 5 in all).": [6, 8, 1, 1]})
-    marks.compare("gradients of a + a", lambda: gradients(doublings(1)), [2, 1], mistakes={
-        "a is used twice, so it gets two contributions: add them up.": [1, 1]})
+    marks.compare(
+        "gradients of a diamond",
+        lambda: gradients(diamond()),
+        [16, 8, 1, 1],
+        mistakes={
+            "Node a passes its gradient on before the one that comes through y has arrived (8 = 1 x 5 + 3 in all).": [
+                10,
+                8,
+                1,
+                1,
+            ],
+            "Node a has kept only one of its two contributions: add them up.": [6, 3, 1, 1],
+            "Node a has kept only the other of its two contributions: add them up.": [10, 5, 1, 1],
+        },
+    )
+    marks.compare(
+        "of the mirrored diamond",
+        lambda: gradients(diamond(mirrored=True)),
+        [16, 8, 1, 1],
+        mistakes={
+            "Node a passes its gradient on before the one that comes through b has arrived (8 = 3 + 1 x 5 in all).": [
+                6,
+                8,
+                1,
+                1,
+            ]
+        },
+    )
+    marks.compare(
+        "gradients of a + a",
+        lambda: gradients(doublings(1)),
+        [2, 1],
+        mistakes={"a is used twice, so it gets two contributions: add them up.": [1, 1]},
+    )
     marks.compare("of ten doublings", lambda: gradients(doublings(10))[0], 1024)
     marks.compare("of a chain of 20,000", lambda: gradients(chain(20_000))[0], 1)
 
 
 @exercise(3, "vjp", "the rules of softplus and of the running sum")
 def _(marks: Marks) -> None:
-    marks.gradient("softplus", marks.op("softplus", "softplus_vjp"), random(3, 4), mistakes={
-        "The rule is that of log(1 + e^-x); mind the sign of the exponent.": lambda g, y, x: g / (1 + np.exp(x))})
-    marks.gradient("running sum of a row", marks.op("running_sum", "running_sum_vjp"), random(2, 5), mistakes={
-        "The rule runs in the same direction as the function. x[i] is part of y[i], y[i + 1] and all later ones, so its gradient is the\n"
-        "sum of g from i on: the transposed matrix, a running sum from the end.": lambda g, y, x: np.cumsum(g, axis=-1),
-        "This is g times the result. The Jacobian of a linear function does not depend on y.": lambda g, y, x: g * y})
+    marks.gradient(
+        "softplus",
+        marks.op("softplus", "softplus_vjp"),
+        random(3, 4),
+        mistakes={
+            "The rule is that of log(1 + e^-x); mind the sign of the exponent.": lambda g, y, x: (
+                g / (1 + np.exp(x))
+            )
+        },
+    )
+    marks.gradient(
+        "running sum of a row",
+        marks.op("running_sum", "running_sum_vjp"),
+        random(2, 5),
+        mistakes={
+            "The rule runs in the same direction as the function. x[i] is part of y[i], y[i + 1] and all later ones, so its gradient is the\n"
+            "sum of g from i on: the transposed matrix, a running sum from the end.": lambda g, y, x: (
+                np.cumsum(g, axis=-1)
+            ),
+            "This is g times the result. The Jacobian of a linear function does not depend on y.": lambda g, y, x: (
+                g * y
+            ),
+        },
+    )
 
 
 @exercise(4, "unbroadcast", "the gradient of an operand that was broadcast")
@@ -165,13 +283,26 @@ def _(marks: Marks) -> None:
         g = random(3, 4)
         over = tuple(i for i, n in enumerate((1,) * (2 - len(shape)) + shape) if n == 1)
         right = g.sum(axis=over).reshape(shape)
-        marks.compare(f"(3, 4) to {shape}", lambda g=g, shape=shape: unbroadcast(g, shape), right, mistakes={
-            "This is a mean; every copy passes its whole gradient on, so it is a sum.": g.mean(axis=over).reshape(shape)})
+        marks.compare(
+            f"(3, 4) to {shape}",
+            lambda g=g, shape=shape: unbroadcast(g, shape),
+            right,
+            mistakes={
+                "This is a mean; every copy passes its whole gradient on, so it is a sum.": g.mean(
+                    axis=over
+                ).reshape(shape)
+            },
+        )
     batch = random(2, 3, 4)
-    marks.compare("(2, 3, 4) to (3, 1)", lambda: unbroadcast(batch, (3, 1)), batch.sum(axis=(0, 2))[:, None])
+    marks.compare(
+        "(2, 3, 4) to (3, 1)", lambda: unbroadcast(batch, (3, 1)), batch.sum(axis=(0, 2))[:, None]
+    )
     product = op(lambda x, w: x * w)
     product.__name__ = "product"
-    product.vjp(lambda g, y, x, w: unbroadcast(g * w, np.shape(x)), lambda g, y, x, w: unbroadcast(g * x, np.shape(w)))
+    product.vjp(
+        lambda g, y, x, w: unbroadcast(g * w, np.shape(x)),
+        lambda g, y, x, w: unbroadcast(g * x, np.shape(w)),
+    )
     marks.gradient("x * w, (3, 3) and (3, 1)", product, random(3, 3), random(3, 1))
     marks.gradient("x * w, (3, 3) and (3,)", product, random(3, 3), random(3))
 
@@ -188,32 +319,76 @@ def _(marks: Marks) -> None:
 
 @exercise(6, "softmax", "softmax, log-sum-exp and cross-entropy, with their rules")
 def _(marks: Marks) -> None:
-    softmax, logsumexp, cross_entropy = map(marks.function, ("softmax", "logsumexp", "cross_entropy"))
+    softmax, logsumexp, cross_entropy = map(
+        marks.function, ("softmax", "logsumexp", "cross_entropy")
+    )
     x, target = random(3, 4), np.array([2, 0, 3])
     e = np.exp(x)
     right = e / e.sum(axis=-1, keepdims=True)
     far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
     quiet = lambda f, *args, **settings: np.errstate(all="ignore")(f)(*args, **settings)
-    stable = "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True); it cancels in softmax, and is added back\n" \
-             "in log-sum-exp. The largest of the whole array will not do: rows far below it underflow to 0 / 0."
-    marks.compare("softmax", lambda: softmax(x), right, mistakes={
-        "The sum goes over axis 0; it goes over each row.": e / e.sum(axis=0), "This is normalised over the whole array.": e / e.sum()})
-    marks.compare("softmax of large numbers", lambda: quiet(softmax, far), np.full((2, 2), 0.5), hint=stable)
-    marks.gradient("rule of softmax", marks.op("softmax", "softmax_vjp"), x, mistakes={
-        "This is the rule of log-softmax, g - p sum(g). That of softmax takes the sum of g p, and multiplies by p what is left.":
-            lambda g, y, x: g - y * g.sum(axis=-1, keepdims=True)})
-    marks.compare("logsumexp", lambda: logsumexp(x), np.log(e.sum(axis=-1)), mistakes={
-        "The largest score is not added back.": np.log(e.sum(axis=-1)) - x.max(axis=-1)})
-    marks.compare("logsumexp of large numbers", lambda: quiet(logsumexp, far), np.array([1000, -1000]) + np.log(2), hint=stable)
+    stable = (
+        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True); it cancels in softmax, and is added back\n"
+        "in log-sum-exp. The largest of the whole array will not do: rows far below it underflow to 0 / 0."
+    )
+    marks.compare(
+        "softmax",
+        lambda: softmax(x),
+        right,
+        mistakes={
+            "The sum goes over axis 0; it goes over each row.": e / e.sum(axis=0),
+            "This is normalised over the whole array.": e / e.sum(),
+        },
+    )
+    marks.compare(
+        "softmax of large numbers", lambda: quiet(softmax, far), np.full((2, 2), 0.5), hint=stable
+    )
+    marks.gradient(
+        "rule of softmax",
+        marks.op("softmax", "softmax_vjp"),
+        x,
+        mistakes={
+            "This is the rule of log-softmax, g - p sum(g). That of softmax takes the sum of g p, and multiplies by p what is left.": lambda g, y, x: (
+                g - y * g.sum(axis=-1, keepdims=True)
+            )
+        },
+    )
+    marks.compare(
+        "logsumexp",
+        lambda: logsumexp(x),
+        np.log(e.sum(axis=-1)),
+        mistakes={"The largest score is not added back.": np.log(e.sum(axis=-1)) - x.max(axis=-1)},
+    )
+    marks.compare(
+        "logsumexp of large numbers",
+        lambda: quiet(logsumexp, far),
+        np.array([1000, -1000]) + np.log(2),
+        hint=stable,
+    )
     marks.gradient("rule of logsumexp", marks.op("logsumexp", "logsumexp_vjp"), x)
     losses = np.log(e.sum(axis=-1)) - x[np.arange(3), target]
-    marks.compare("cross_entropy", lambda: cross_entropy(x, target=target), losses.mean(),
-                  mistakes={"This is the sum over the rows; the loss is their mean.": losses.sum(), "The sign is wrong.": -losses.mean()})
+    marks.compare(
+        "cross_entropy",
+        lambda: cross_entropy(x, target=target),
+        losses.mean(),
+        mistakes={
+            "This is the sum over the rows; the loss is their mean.": losses.sum(),
+            "The sign is wrong.": -losses.mean(),
+        },
+    )
     apart = np.array([[0.0, 1000.0], [1000.0, 0.0]])
-    marks.compare("cross_entropy, scores far apart", lambda: quiet(cross_entropy, apart, target=np.array([0, 0])), 500.0, hint=(
-        "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm: take logsumexp(row) - row[target], never the logarithm of a softmax "
-        "in two steps."))
-    marks.gradient("rule of cross_entropy", marks.op("cross_entropy", "cross_entropy_vjp"), x, target=target)
+    marks.compare(
+        "cross_entropy, scores far apart",
+        lambda: quiet(cross_entropy, apart, target=np.array([0, 0])),
+        500.0,
+        hint=(
+            "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm: take logsumexp(row) - row[target], never the logarithm of a softmax "
+            "in two steps."
+        ),
+    )
+    marks.gradient(
+        "rule of cross_entropy", marks.op("cross_entropy", "cross_entropy_vjp"), x, target=target
+    )
 
 
 @exercise(7, "layer_norm", "layer normalisation and its three rules")
@@ -221,15 +396,29 @@ def _(marks: Marks) -> None:
     normalized, layer_norm = marks.function("normalized"), marks.function("layer_norm")
     x, weight, bias = random(3, 5) * 3 + 1, random(5), random(5, seed=1)
     centred = x - x.mean(axis=-1, keepdims=True)
-    variance = (centred ** 2).mean(axis=-1, keepdims=True)
+    variance = (centred**2).mean(axis=-1, keepdims=True)
     right = centred / np.sqrt(variance + 1e-5)
-    marks.compare("normalized", lambda: normalized(x), right, atol=1e-9, rtol=1e-9, mistakes={
-        "Divided by n - 1: the variance is the plain mean of the squares, with n.": centred / np.sqrt(variance * 5 / 4 + 1e-5),
-        "eps belongs under the root, to the variance.": centred / (np.sqrt(variance) + 1e-5),
-        "eps is missing.": centred / np.sqrt(variance),
-        "The deviations are divided by the variance, not by its root.": centred / (variance + 1e-5)})
+    marks.compare(
+        "normalized",
+        lambda: normalized(x),
+        right,
+        atol=1e-9,
+        rtol=1e-9,
+        mistakes={
+            "Divided by n - 1: the variance is the plain mean of the squares, with n.": centred
+            / np.sqrt(variance * 5 / 4 + 1e-5),
+            "eps belongs under the root, to the variance.": centred / (np.sqrt(variance) + 1e-5),
+            "eps is missing.": centred / np.sqrt(variance),
+            "The deviations are divided by the variance, not by its root.": centred
+            / (variance + 1e-5),
+        },
+    )
     marks.compare("layer_norm", lambda: layer_norm(x, weight, bias), right * weight + bias)
     rules = [f"layer_norm_vjp_{name}" for name in ("x", "weight", "bias")]
     marks.gradient("rules, weight and bias random", marks.op("layer_norm", *rules), x, weight, bias)
-    marks.gradient("a batch of sequences", marks.op("layer_norm", *rules), random(2, 3, 5), weight, bias)
-    marks.gradient("where eps counts", marks.op("layer_norm", *rules), random(3, 5) * 0.01, weight, bias)
+    marks.gradient(
+        "a batch of sequences", marks.op("layer_norm", *rules), random(2, 3, 5), weight, bias
+    )
+    marks.gradient(
+        "where eps counts", marks.op("layer_norm", *rules), random(3, 5) * 0.01, weight, bias
+    )

@@ -21,15 +21,19 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 @exercise(8, "adam", "one step of Adam")
 def _(marks: Marks) -> None:
     step, gradients = marks.function("adam_step", may_change=True), random(5, 3)
-    lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1      # a large eps, so that its place shows
+    lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # a large eps, so that its place shows
     start = np.array([1.0, -2.0, 0.5])
 
     def right(steps: int, variant: str = "") -> dict[str, np.ndarray]:
         p, m, v = start, np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
-            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g ** 2
-            a, b = (m, v) if variant == "uncorrected" else (m / (1 - beta1 ** t), v / (1 - beta2 ** t))
-            p = p - lr * a / (np.sqrt(b + eps) if variant == "eps" else (b if variant == "no root" else np.sqrt(b)) + eps)
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+            a, b = (m, v) if variant == "uncorrected" else (m / (1 - beta1**t), v / (1 - beta2**t))
+            p = p - lr * a / (
+                np.sqrt(b + eps)
+                if variant == "eps"
+                else (b if variant == "no root" else np.sqrt(b)) + eps
+            )
         return {"p": p, "m": m, "v": v}
 
     def mine(steps: int) -> dict[str, np.ndarray]:
@@ -37,22 +41,56 @@ def _(marks: Marks) -> None:
         for t, g in enumerate(gradients[:steps], 1):
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
             if not isinstance(found, (tuple, list)) or len(found) != 3:
-                raise Wrong(f"adam_step returns a {type(found).__name__}; the task asks for three arrays, p, m and v.")
+                raise Wrong(
+                    f"adam_step returns a {type(found).__name__}; the task asks for three arrays, p, m and v."
+                )
             p, m, v = found
         return {"p": p, "m": m, "v": v}
 
-    first = {"m": {"The corrected m: it is for p alone. The next step goes on from m as it was.": gradients[0]},
-             "v": {"The gradient is not squared.": (1 - beta2) * gradients[0],
-                   "The corrected v: it is for p alone. The next step goes on from v as it was.": gradients[0] ** 2}, "p": {}}
+    first = {
+        "m": {
+            "The corrected m: it is for p alone. The next step goes on from m as it was.": gradients[
+                0
+            ]
+        },
+        "v": {
+            "The gradient is not squared.": (1 - beta2) * gradients[0],
+            "The corrected v: it is for p alone. The next step goes on from v as it was.": gradients[
+                0
+            ]
+            ** 2,
+        },
+        "p": {},
+    }
     for steps in (1, 5):
         for name in "mvp":
-            marks.compare(f"{name} after {steps} step{'s' * (steps > 1)}", lambda s=steps, n=name: mine(s)[n], right(steps)[name],
-                          atol=1e-9, mistakes={f"This is the new {other}: return p, m and v, in this order.": right(steps)[other]
-                                               for other in "pmv" if other != name} | (first[name] if name != "p" else {
-                "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(steps, "uncorrected")["p"],
-                "eps stands under the root; it is added to the root.": right(steps, "eps")["p"],
-                "The root of v is missing.": right(steps, "no root")["p"],
-                "The step goes uphill: subtract it.": 2 * start - right(1)["p"]}))
+            marks.compare(
+                f"{name} after {steps} step{'s' * (steps > 1)}",
+                lambda s=steps, n=name: mine(s)[n],
+                right(steps)[name],
+                atol=1e-9,
+                mistakes={
+                    f"This is the new {other}: return p, m and v, in this order.": right(steps)[
+                        other
+                    ]
+                    for other in "pmv"
+                    if other != name
+                }
+                | (
+                    first[name]
+                    if name != "p"
+                    else {
+                        "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(
+                            steps, "uncorrected"
+                        )["p"],
+                        "eps stands under the root; it is added to the root.": right(steps, "eps")[
+                            "p"
+                        ],
+                        "The root of v is missing.": right(steps, "no root")["p"],
+                        "The step goes uphill: subtract it.": 2 * start - right(1)["p"],
+                    }
+                ),
+            )
     parameter = Tensor(start.copy(), requires_grad=True)
     optimizer = optim.Adam([parameter], lr=lr, betas=(beta1, beta2), eps=eps)
     for g in gradients:
@@ -61,8 +99,11 @@ def _(marks: Marks) -> None:
         optimizer.step()
     old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
     given = [array.copy() for array in old]
-    marks.that("the old arrays are left alone", lambda: len(step(*given, 1)) == 3 and all(map(np.array_equal, given, old)),
-               "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... and m[:] = ... change the old one.")
+    marks.that(
+        "the old arrays are left alone",
+        lambda: len(step(*given, 1)) == 3 and all(map(np.array_equal, given, old)),
+        "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... and m[:] = ... change the old one.",
+    )
     marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
 
 
@@ -80,37 +121,88 @@ def _(marks: Marks) -> None:
         def look() -> Any:
             found = attention(q, k, v, **settings)
             if not isinstance(found, dict):
-                raise Wrong(f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output")
+                raise Wrong(
+                    f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output"
+                )
             if name not in found:
-                only = f"has no {name!r}, only {', '.join(map(repr, found))}" if found else "is empty"
+                only = (
+                    f"has no {name!r}, only {', '.join(map(repr, found))}" if found else "is empty"
+                )
                 raise Wrong(f"the dict that attention returns {only}.")
             return found[name]
+
         return look
 
-    marks.compare("scores", part("scores"), scores, mistakes={
-        "Divided by the size of a query; it is its square root.": dots / 3, "Not divided by the root of the size of a query.": dots,
-        "Keys by queries: the rows belong to the queries.": scores.swapaxes(-1, -2)})
-    marks.compare("weights", part("weights"), weights, mistakes={
-        "Normalised over the queries. Each query shares out its weight among the keys: the last axis.": soft(scores, -2)})
+    marks.compare(
+        "scores",
+        part("scores"),
+        scores,
+        mistakes={
+            "Divided by the size of a query; it is its square root.": dots / 3,
+            "Not divided by the root of the size of a query.": dots,
+            "Keys by queries: the rows belong to the queries.": scores.swapaxes(-1, -2),
+        },
+    )
+    marks.compare(
+        "weights",
+        part("weights"),
+        weights,
+        mistakes={
+            "Normalised over the queries. Each query shares out its weight among the keys: the last axis.": soft(
+                scores, -2
+            )
+        },
+    )
     marks.compare("output", part("output"), weights @ v)
-    marks.compare("causal scores", part("scores", causal=True), scores, mistakes={
-        "These are the scores after the mask; the task asks for those before.": np.where(free, scores, -np.inf)})
-    marks.compare("causal weights", part("weights", causal=True), masked, mistakes={
-        "Nothing is masked.": weights,
-        "A query may look at itself: only keys after it are blocked.": soft(np.where(np.tril(free, -1), scores, -np.inf)),
-        "The mask is upside down: blocked are the keys after the query.": soft(np.where(free.T, scores, -np.inf)),
-        "The mask is upside down: np.tri is True where a query may look, so -inf is where it is False. The last query has no key left here.":
-            soft(np.where(free, -np.inf, scores)),
-        "Masked after the softmax, so that the rows no longer sum to 1.": weights * free,
-        "A score of 0 still has a weight, e^0 = 1 before the division. A blocked score is -np.inf.": soft(np.where(free, scores, 0))})
+    marks.compare(
+        "causal scores",
+        part("scores", causal=True),
+        scores,
+        mistakes={
+            "These are the scores after the mask; the task asks for those before.": np.where(
+                free, scores, -np.inf
+            )
+        },
+    )
+    marks.compare(
+        "causal weights",
+        part("weights", causal=True),
+        masked,
+        mistakes={
+            "Nothing is masked.": weights,
+            "A query may look at itself: only keys after it are blocked.": soft(
+                np.where(np.tril(free, -1), scores, -np.inf)
+            ),
+            "The mask is upside down: blocked are the keys after the query.": soft(
+                np.where(free.T, scores, -np.inf)
+            ),
+            "The mask is upside down: np.tri is True where a query may look, so -inf is where it is False. The last query has no key left here.": soft(
+                np.where(free, -np.inf, scores)
+            ),
+            "Masked after the softmax, so that the rows no longer sum to 1.": weights * free,
+            "A score of 0 still has a weight, e^0 = 1 before the division. A blocked score is -np.inf.": soft(
+                np.where(free, scores, 0)
+            ),
+        },
+    )
     marks.compare("causal output", part("output", causal=True), masked @ v)
     few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
     attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
-    marks.compare("other keys than queries", lambda: attention(*few)["output"], attended(*few),
-                  hint="There may be more keys than queries: q is (T, D), k is (S, D), and the scores are (T, S).")
-    marks.compare("more axes in front", lambda: attention(*stacked)["output"], attended(*stacked),
-                  hint="Any number of axes may stand in front of the last two; k.swapaxes(-1, -2) leaves them alone, however many there are.")
-    marks.gradient("its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v)
+    marks.compare(
+        "other keys than queries",
+        lambda: attention(*few)["output"],
+        attended(*few),
+        hint="There may be more keys than queries: q is (T, D), k is (S, D), and the scores are (T, S).",
+    )
+    marks.compare(
+        "more axes in front",
+        lambda: attention(*stacked)["output"],
+        attended(*stacked),
+        hint="Any number of axes may stand in front of the last two; k.swapaxes(-1, -2) leaves them alone, however many there are.",
+    )
+    marks.gradient(
+        "its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v
+    )
 
 
 @exercise(10, "heads", "split the embedding into heads, and join them again")
@@ -118,13 +210,29 @@ def _(marks: Marks) -> None:
     split, merge = marks.function("split_heads"), marks.function("merge_heads")
     x = random(2, 3, 8)
     heads = x.reshape(2, 3, 4, 2).swapaxes(1, 2)
-    marks.compare("split_heads, 4 heads of 2", lambda: split(x, 4), heads, mistakes={
-        "A reshape alone: it gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(2, 4, 3, 2),
-        "The head counts fastest; each head is a block of neighbouring columns.": x.reshape(2, 3, 2, 4).transpose(0, 3, 1, 2)})
-    marks.compare("merge_heads", lambda: merge(heads), x, mistakes={
-        "A reshape alone: swap back to (B, T, H, D) first.": heads.reshape(2, 3, 8)})
+    marks.compare(
+        "split_heads, 4 heads of 2",
+        lambda: split(x, 4),
+        heads,
+        mistakes={
+            "A reshape alone: it gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(
+                2, 4, 3, 2
+            ),
+            "The head counts fastest; each head is a block of neighbouring columns.": x.reshape(
+                2, 3, 2, 4
+            ).transpose(0, 3, 1, 2),
+        },
+    )
+    marks.compare(
+        "merge_heads",
+        lambda: merge(heads),
+        x,
+        mistakes={"A reshape alone: swap back to (B, T, H, D) first.": heads.reshape(2, 3, 8)},
+    )
     wide = random(2, 5, 7, 3)
-    marks.compare("merge_heads, 5 heads of 3", lambda: merge(wide), wide.swapaxes(1, 2).reshape(2, 7, 15))
+    marks.compare(
+        "merge_heads, 5 heads of 3", lambda: merge(wide), wide.swapaxes(1, 2).reshape(2, 7, 15)
+    )
     marks.gradient("gradient of both", lambda x: merge(np.tanh(split(x, 2))), x)
 
 
@@ -152,20 +260,42 @@ def _(marks: Marks) -> None:
     inside = t + one(attend(t))
     normed = one(t) + attend(one(t))
     twice = "Both norms are norm1; the second sublayer's is norm2."
-    marks.compare("post-norm", mine(False), right(False), mistakes={
-        "This is the pre-norm form: here the norm comes after the sum.": right(True),
-        "The residual connections are missing: x + attend(x).": no_residual,
-        "The second sublayer has no residual connection.": two(feed_forward(after)),
-        "The norm is taken of the sublayer's result alone; it is that of the sum.": inside + two(feed_forward(inside)),
-        twice: one(after + feed_forward(after))})
-    marks.compare("pre-norm", mine(True), right(True), mistakes={
-        "This is the post-norm form: here the norm comes before the sublayer, and the sum is left alone.": right(False),
-        "The residual of the feed-forward net is its normed input; it is what came before the norm.": two(half) + feed_forward(two(half)),
-        "The residual of the attention is its normed input; it is what came before the norm.": normed + feed_forward(two(normed)),
-        twice: half + feed_forward(one(half))})
+    marks.compare(
+        "post-norm",
+        mine(False),
+        right(False),
+        mistakes={
+            "This is the pre-norm form: here the norm comes after the sum.": right(True),
+            "The residual connections are missing: x + attend(x).": no_residual,
+            "The second sublayer has no residual connection.": two(feed_forward(after)),
+            "The norm is taken of the sublayer's result alone; it is that of the sum.": inside
+            + two(feed_forward(inside)),
+            twice: one(after + feed_forward(after)),
+        },
+    )
+    marks.compare(
+        "pre-norm",
+        mine(True),
+        right(True),
+        mistakes={
+            "This is the post-norm form: here the norm comes before the sublayer, and the sum is left alone.": right(
+                False
+            ),
+            "The residual of the feed-forward net is its normed input; it is what came before the norm.": two(
+                half
+            )
+            + feed_forward(two(half)),
+            "The residual of the attention is its normed input; it is what came before the norm.": normed
+            + feed_forward(two(normed)),
+            twice: half + feed_forward(one(half)),
+        },
+    )
     for norm_first in (False, True):
-        marks.gradient(f"gradient, {'pre' if norm_first else 'post'}-norm",
-                       lambda x, first=norm_first: encoder_layer(x, *pieces, norm_first=first), x[:1])
+        marks.gradient(
+            f"gradient, {'pre' if norm_first else 'post'}-norm",
+            lambda x, first=norm_first: encoder_layer(x, *pieces, norm_first=first),
+            x[:1],
+        )
 
 
 @exercise(12, "positions", "the table of sines and cosines")
@@ -180,20 +310,41 @@ def _(marks: Marks) -> None:
     own = np.arange(7)[:, None] / 10000 ** (np.arange(6) / 6)
 
     def paired(power: np.ndarray) -> np.ndarray:
-        a = np.arange(7)[:, None] / 10000.0 ** power
+        a = np.arange(7)[:, None] / 10000.0**power
         return np.stack([np.sin(a), np.cos(a)], axis=-1).reshape(7, 6)
 
-    marks.compare("7 positions, 6 numbers", lambda: positions(7, 6), right(7, 6), atol=1e-5, mistakes={
-        "All sines stand before all cosines; they take turns: sin, cos, sin, cos.": np.concatenate([np.sin(a), np.cos(a)], axis=1),
-        "Sine and cosine have changed places.": np.stack([np.cos(a), np.sin(a)], axis=-1).reshape(7, 6),
-        "The exponent is 2i / d_model for the i-th pair.": paired(np.arange(3) / 6),
-        "The exponent is doubled twice: 2i is the number of the column already.": paired(np.arange(3) * 4 / 6),
-        "t is multiplied by 10000^(2i / d_model); it is divided by it, and later pairs turn slower.": paired(-np.arange(3) * 2 / 6),
-        "Sine and cosine of a pair have the same angle, that of the sine.": np.where(np.arange(6) % 2, np.cos(own), np.sin(own)),
-        "Counting begins at 0.": np.roll(right(8, 6), -1, axis=0)[:7]})
+    marks.compare(
+        "7 positions, 6 numbers",
+        lambda: positions(7, 6),
+        right(7, 6),
+        atol=1e-5,
+        mistakes={
+            "All sines stand before all cosines; they take turns: sin, cos, sin, cos.": np.concatenate(
+                [np.sin(a), np.cos(a)], axis=1
+            ),
+            "Sine and cosine have changed places.": np.stack(
+                [np.cos(a), np.sin(a)], axis=-1
+            ).reshape(7, 6),
+            "The exponent is 2i / d_model for the i-th pair.": paired(np.arange(3) / 6),
+            "The exponent is doubled twice: 2i is the number of the column already.": paired(
+                np.arange(3) * 4 / 6
+            ),
+            "t is multiplied by 10000^(2i / d_model); it is divided by it, and later pairs turn slower.": paired(
+                -np.arange(3) * 2 / 6
+            ),
+            "Sine and cosine of a pair have the same angle, that of the sine.": np.where(
+                np.arange(6) % 2, np.cos(own), np.sin(own)
+            ),
+            "Counting begins at 0.": np.roll(right(8, 6), -1, axis=0)[:7],
+        },
+    )
     marks.compare("50 positions, 16 numbers", lambda: positions(50, 16), right(50, 16), atol=1e-5)
-    marks.compare("each pair has length 1", lambda: np.square(np.asarray(positions(9, 4))).reshape(9, 2, 2).sum(axis=-1), np.ones((9, 2)),
-                  atol=1e-5)
+    marks.compare(
+        "each pair has length 1",
+        lambda: np.square(np.asarray(positions(9, 4))).reshape(9, 2, 2).sum(axis=-1),
+        np.ones((9, 2)),
+        atol=1e-5,
+    )
 
 
 @exercise(13, "train", "the training loop")
@@ -210,7 +361,9 @@ def _(marks: Marks) -> None:
         model = nn.Linear(4, 2).astype(np.float64)
         return model, optim.SGD(model.parameters(), lr=0.5)
 
-    def loop(zero: bool = True, before: Callable[[Any], Any] = lambda scores: scores) -> tuple[list[float], Any, list[float]]:
+    def loop(
+        zero: bool = True, before: Callable[[Any], Any] = lambda scores: scores
+    ) -> tuple[list[float], Any, list[float]]:
         model, optimizer = fresh()
         losses, after = [], []
         for x, y in batches:
@@ -227,50 +380,97 @@ def _(marks: Marks) -> None:
         model, optimizer = fresh()
         losses = train(model, optimizer, batches)
         if not np.iterable(losses):
-            raise Wrong(f"train returns a {type(losses).__name__}; the task asks for a list, the loss of each batch.")
+            raise Wrong(
+                f"train returns a {type(losses).__name__}; the task asks for a list, the loss of each batch."
+            )
         if strange := [value for value in losses if not isinstance(value, Real)]:
-            raise Wrong(f"the losses should be plain numbers, loss.item(), but one is a {type(strange[0]).__name__}; a list of "
-                        "tensors keeps every graph alive")
+            raise Wrong(
+                f"the losses should be plain numbers, loss.item(), but one is a {type(strange[0]).__name__}; a list of "
+                "tensors keeps every graph alive"
+            )
         return losses, model.weight
 
     untouched = [F.cross_entropy(fresh()[0](x), y).item() for x, y in batches]
     (losses, weight, after), (stale, stale_weight, _) = loop(), loop(zero=False)
-    marks.compare("losses", lambda: mine()[0], losses, mistakes={
-        "The gradients of earlier steps are still there: .grad adds up. Call optimizer.zero_grad() before each backward().": stale,
-        "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward(), with no zero_grad() between the two?":
-            untouched,
-        "Each loss is measured after its step; take it before.": after,
-        "F.cross_entropy wants scores and takes the softmax itself; here it is given probabilities.": loop(before=F.softmax)[0]})
-    marks.compare("weights afterwards", lambda: mine()[1], weight, mistakes={
-        "These are the weights of a loop without optimizer.zero_grad().": stale_weight})
+    marks.compare(
+        "losses",
+        lambda: mine()[0],
+        losses,
+        mistakes={
+            "The gradients of earlier steps are still there: .grad adds up. Call optimizer.zero_grad() before each backward().": stale,
+            "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward(), with no zero_grad() between the two?": untouched,
+            "Each loss is measured after its step; take it before.": after,
+            "F.cross_entropy wants scores and takes the softmax itself; here it is given probabilities.": loop(
+                before=F.softmax
+            )[0],
+        },
+    )
+    marks.compare(
+        "weights afterwards",
+        lambda: mine()[1],
+        weight,
+        mistakes={"These are the weights of a loop without optimizer.zero_grad().": stale_weight},
+    )
 
 
 @exercise(14, "greedy", "teacher forcing, and writing one symbol after another")
 def _(marks: Marks) -> None:
     shifted, greedy = marks.function("shifted", may_change=True), marks.function("greedy")
     answers = np.array([[4, 2, 7], [1, 1, 3]])
-    marks.compare("shifted", lambda: shifted(answers.copy(), 10), [[10, 4, 2], [10, 1, 1]], mistakes={
-        "Shifted the other way: in front stands START, and the last digit falls away.": [[2, 7, 10], [1, 3, 10]],
-        "Not shifted: the decoder would see what it is to write.": answers})
+    marks.compare(
+        "shifted",
+        lambda: shifted(answers.copy(), 10),
+        [[10, 4, 2], [10, 1, 1]],
+        mistakes={
+            "Shifted the other way: in front stands START, and the last digit falls away.": [
+                [2, 7, 10],
+                [1, 3, 10],
+            ],
+            "Not shifted: the decoder would see what it is to write.": answers,
+        },
+    )
     given = answers.copy()
-    marks.that("the answers are left alone", lambda: shifted(given, 10) is not None and np.array_equal(given, answers),
-               "answers has other values after the call. Make a new array: they are still the targets of the loss.")
+    marks.that(
+        "the answers are left alone",
+        lambda: shifted(given, 10) is not None and np.array_equal(given, answers),
+        "answers has other values after the call. Make a new array: they are still the targets of the loss.",
+    )
     source = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
 
     def score(source: np.ndarray, written: np.ndarray) -> Tensor:
         """A decoder that writes the running sum of its source modulo 10; START (10) counts as 0. (B, S), (B, T) -> (B, T, 10)"""
         written = np.asarray(written)
-        if written.ndim != 2 or not 1 <= written.shape[1] <= source.shape[1] or np.any(written[:, 0] != 10):
-            raise ValueError(f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START, here 10; got the shape "
-                             f"{written.shape} and {written.tolist()}")
-        return Tensor(np.eye(10)[(written + source[:, :written.shape[1]]) % 10])
+        if (
+            written.ndim != 2
+            or not 1 <= written.shape[1] <= source.shape[1]
+            or np.any(written[:, 0] != 10)
+        ):
+            raise ValueError(
+                f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START, here 10; got the shape "
+                f"{written.shape} and {written.tolist()}"
+            )
+        return Tensor(np.eye(10)[(written + source[:, : written.shape[1]]) % 10])
 
     right = np.cumsum(source, axis=1) % 10
-    marks.compare("greedy", lambda: greedy(score, source, 4, 10), right, mistakes={
-        "START is part of the answer: leave it out.": np.insert(right, 0, 10, axis=1)[:, :4],
-        "Each symbol is taken from the first place; it is the last place that tells about the next.": np.repeat(right[:, :1], 4, axis=1)})
-    marks.that("greedy gives whole numbers (B, length)", lambda: np.asarray(greedy(score, source, 2, 10)).dtype.kind == "i"
-               and np.shape(greedy(score, source, 2, 10)) == (2, 2), "It should return an integer array of shape (B, length).")
+    marks.compare(
+        "greedy",
+        lambda: greedy(score, source, 4, 10),
+        right,
+        mistakes={
+            "START is part of the answer: leave it out.": np.insert(right, 0, 10, axis=1)[:, :4],
+            "Each symbol is taken from the first place; it is the last place that tells about the next.": np.repeat(
+                right[:, :1], 4, axis=1
+            ),
+        },
+    )
+    marks.that(
+        "greedy gives whole numbers (B, length)",
+        lambda: (
+            np.asarray(greedy(score, source, 2, 10)).dtype.kind == "i"
+            and np.shape(greedy(score, source, 2, 10)) == (2, 2)
+        ),
+        "It should return an integer array of shape (B, length).",
+    )
 
 
 @exercise(15, "sampling", "probabilities with a temperature, among the k best")
@@ -278,34 +478,89 @@ def _(marks: Marks) -> None:
     probabilities = marks.function("probabilities")
     scores = np.array([[2.0, 0.0, 1.0, -1.0], [0.5, 3.0, -2.0, 0.0]])
     soft = lambda s: np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
-    marks.compare("temperature 1", lambda: probabilities(scores, 1.0, 4), soft(scores), mistakes={
-        "The k-th best score is left out: keep what is equal to it, too, with >=.":
-            soft(np.where(scores > scores.min(axis=-1, keepdims=True), scores, -np.inf)),
-        "Divided by one sum of the whole array; each row has its own: axis=-1, keepdims=True.": soft(scores.ravel()).reshape(2, 4)})
-    marks.compare("temperature 0.5", lambda: probabilities(scores, 0.5, 4), soft(scores * 2), mistakes={
-        "The temperature is not used: divide the scores by it.": soft(scores),
-        "Multiplied by the temperature: a low temperature sharpens, so divide the scores by it.": soft(scores / 2),
-        "The probabilities are divided, which only scales them; divide the scores.": soft(scores) / 0.5})
+    marks.compare(
+        "temperature 1",
+        lambda: probabilities(scores, 1.0, 4),
+        soft(scores),
+        mistakes={
+            "The k-th best score is left out: keep what is equal to it, too, with >=.": soft(
+                np.where(scores > scores.min(axis=-1, keepdims=True), scores, -np.inf)
+            ),
+            "Divided by one sum of the whole array; each row has its own: axis=-1, keepdims=True.": soft(
+                scores.ravel()
+            ).reshape(2, 4),
+        },
+    )
+    marks.compare(
+        "temperature 0.5",
+        lambda: probabilities(scores, 0.5, 4),
+        soft(scores * 2),
+        mistakes={
+            "The temperature is not used: divide the scores by it.": soft(scores),
+            "Multiplied by the temperature: a low temperature sharpens, so divide the scores by it.": soft(
+                scores / 2
+            ),
+            "The probabilities are divided, which only scales them; divide the scores.": soft(
+                scores
+            )
+            / 0.5,
+        },
+    )
     best = np.array([[True, False, True, False], [True, True, False, False]])
-    marks.compare("the 2 best", lambda: probabilities(scores, 1.0, 2), soft(np.where(best, scores, -np.inf)), mistakes={
-        "The rows no longer sum to 1: set the other scores to -Inf before the softmax.": soft(scores) * best,
-        "A score of 0 still has a probability, e^0; the others must become -Inf.": soft(np.where(best, scores, 0))})
-    marks.compare("the best alone, temperature 0.001", lambda: probabilities(scores, 0.001, 1), [[1, 0, 0, 0], [0, 1, 0, 0]], mistakes={
-        "e^2000 is infinite: subtract each row's largest score first, as in chapter 6.": [[np.nan, 0, 0, 0], [0, np.nan, 0, 0]]})
+    marks.compare(
+        "the 2 best",
+        lambda: probabilities(scores, 1.0, 2),
+        soft(np.where(best, scores, -np.inf)),
+        mistakes={
+            "The rows no longer sum to 1: set the other scores to -Inf before the softmax.": soft(
+                scores
+            )
+            * best,
+            "A score of 0 still has a probability, e^0; the others must become -Inf.": soft(
+                np.where(best, scores, 0)
+            ),
+        },
+    )
+    marks.compare(
+        "the best alone, temperature 0.001",
+        lambda: probabilities(scores, 0.001, 1),
+        [[1, 0, 0, 0], [0, 1, 0, 0]],
+        mistakes={
+            "e^2000 is infinite: subtract each row's largest score first, as in chapter 6.": [
+                [np.nan, 0, 0, 0],
+                [0, np.nan, 0, 0],
+            ]
+        },
+    )
 
 
 @exercise(16, "pooling", "one vector of length 1 for each sentence")
 def _(marks: Marks) -> None:
     pool = marks.function("pool")
-    tokens, there = random(2, 4, 3), np.array([[True, True, False, False], [True, True, True, False]])
+    tokens, there = (
+        random(2, 4, 3),
+        np.array([[True, True, False, False], [True, True, True, False]]),
+    )
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     mean = (tokens * there[..., None]).sum(axis=1) / there.sum(axis=1, keepdims=True)
-    marks.compare("pooled", lambda: pool(tokens, there), unit(mean), mistakes={
-        "The padding is counted as well: multiply it away before you sum.": unit(tokens.mean(axis=1)),
-        "The means are right, but not yet of length 1.": mean,
-        "Divided by the square of the length: its root is missing.": mean / (mean * mean).sum(axis=-1, keepdims=True),
-        "One length for all sentences; each has its own: axis=-1, keepdims=True.": mean / np.linalg.norm(mean),
-        "The mask is upside down: it is True where there is a token.": unit((tokens * ~there[..., None]).sum(axis=1) / 4)})
+    marks.compare(
+        "pooled",
+        lambda: pool(tokens, there),
+        unit(mean),
+        mistakes={
+            "The padding is counted as well: multiply it away before you sum.": unit(
+                tokens.mean(axis=1)
+            ),
+            "The means are right, but not yet of length 1.": mean,
+            "Divided by the square of the length: its root is missing.": mean
+            / (mean * mean).sum(axis=-1, keepdims=True),
+            "One length for all sentences; each has its own: axis=-1, keepdims=True.": mean
+            / np.linalg.norm(mean),
+            "The mask is upside down: it is True where there is a token.": unit(
+                (tokens * ~there[..., None]).sum(axis=1) / 4
+            ),
+        },
+    )
     changed = np.where(there[..., None], tokens, 1e3)
     marks.compare("whatever the padding holds", lambda: pool(changed, there), unit(mean))
     marks.gradient("its gradient", lambda t: pool(t, there), tokens)
@@ -315,14 +570,36 @@ def _(marks: Marks) -> None:
 def _(marks: Marks) -> None:
     product = marks.function("hvp")
     x, v = random(4), random(4, seed=1)
-    cubes = lambda x: np.sum(x ** 3)
-    marks.compare("sum of cubes", lambda: product(cubes, x, v), 6 * x * v, mistakes={
-        "This is the gradient times v, a first derivative.": 3 * x ** 2 * v, "This is the Hessian's diagonal; v is missing.": 6 * x,
-        "This is the gradient.": 3 * x ** 2, "ta.grad returns a tuple, a gradient for each input: take its first.": (6 * x * v)[None]})
+    cubes = lambda x: np.sum(x**3)
+    marks.compare(
+        "sum of cubes",
+        lambda: product(cubes, x, v),
+        6 * x * v,
+        mistakes={
+            "This is the gradient times v, a first derivative.": 3 * x**2 * v,
+            "This is the Hessian's diagonal; v is missing.": 6 * x,
+            "This is the gradient.": 3 * x**2,
+            "ta.grad returns a tuple, a gradient for each input: take its first.": (6 * x * v)[
+                None
+            ],
+        },
+    )
     matrix = random(4, 4)
     mixed = lambda x: np.sum(np.tanh(matrix @ x) ** 2)
     hessian = ta.hessian(mixed, x).numpy()
-    marks.compare("coupled", lambda: product(mixed, x, v), hessian @ v, mistakes={
-        "v is multiplied last. It belongs inside, before the second gradient is taken: that of sum(gradient * v).": hessian.sum(axis=0) * v})
-    marks.compare("a matrix", lambda: product(lambda x: np.sum(np.exp(x)), random(2, 3), random(2, 3, seed=1)),
-                  np.exp(random(2, 3)) * random(2, 3, seed=1))
+    marks.compare(
+        "coupled",
+        lambda: product(mixed, x, v),
+        hessian @ v,
+        mistakes={
+            "v is multiplied last. It belongs inside, before the second gradient is taken: that of sum(gradient * v).": hessian.sum(
+                axis=0
+            )
+            * v
+        },
+    )
+    marks.compare(
+        "a matrix",
+        lambda: product(lambda x: np.sum(np.exp(x)), random(2, 3), random(2, 3, seed=1)),
+        np.exp(random(2, 3)) * random(2, 3, seed=1),
+    )

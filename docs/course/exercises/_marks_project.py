@@ -14,16 +14,28 @@ from _probe import COPIES, Engine, at_most
 import tinygrad_attn as ta
 
 CHAIN = 20_000
-PATHS = ("This walk takes more than 200,000 steps where there are 61 tensors: it follows every path, and of these there are 2^60. Remember "
-         "which tensors you have seen, by their id, and pass the gradient of each on once.")
+PATHS = (
+    "This walk takes more than 200,000 steps where there are 61 tensors: it follows every path, and of these there are 2^60. Remember "
+    "which tensors you have seen, by their id, and pass the gradient of each on once."
+)
 SUM = "sum took the axis away, and so g lacks it: put it back, with length 1 (np.expand_dims), before g is copied along it."
 
 
 @exercise(7, "engine", "a project: an engine of your own, and a network trained with it", part="b")
 def _(marks: Marks) -> None:
     mine = Engine(marks)
-    with np.errstate(all="ignore"):                  # a mistake may run to infinity
-        for step in (remembering, walking, adding_up, broadcasting, numbers, functions, reductions, products, training):
+    with np.errstate(all="ignore"):  # a mistake may run to infinity
+        for step in (
+            remembering,
+            walking,
+            adding_up,
+            broadcasting,
+            numbers,
+            functions,
+            reductions,
+            products,
+            training,
+        ):
             step(marks, mine)
 
 
@@ -34,7 +46,10 @@ def either(text: str, *values: Any) -> dict[str, Any]:
 
 def remembering(marks: Marks, mine: Engine) -> None:
     a, b, g = random(2, 3), random(2, 3, seed=1), random(2, 3, seed=2)
-    for sign, f, rules in (("+", lambda a, b: a + b, [g, g]), ("*", lambda a, b: a * b, [g * b, g * a])):
+    for sign, f, rules in (
+        ("+", lambda a, b: a + b, [g, g]),
+        ("*", lambda a, b: a * b, [g * b, g * a]),
+    ):
         text = f"a {sign} b"
 
         def made(f: Callable = f, text: str = text) -> Any:
@@ -42,16 +57,33 @@ def remembering(marks: Marks, mine: Engine) -> None:
             y = mine.result(text, f, *operands)
             parents = tuple(y.parents)
             if len(parents) != 2 or any(p is not t for p, t in zip(parents, operands)):
-                raise Wrong(f"the parents of {text} should be the two Tensors a and b themselves, in this order.")
+                raise Wrong(
+                    f"the parents of {text} should be the two Tensors a and b themselves, in this order."
+                )
             if len(y.rules) != 2:
-                raise Wrong(f"{text} has {len(y.rules)} rules; it has two parents, and each needs one.")
+                raise Wrong(
+                    f"{text} has {len(y.rules)} rules; it has two parents, and each needs one."
+                )
             return y
 
         marks.compare(f"1 {text}", lambda made=made: made().data, f(a, b))
-        marks.compare(f"1 {text}, its rules", lambda made=made: [written(rule(g), "a rule") for rule in made().rules], rules, mistakes={
-            "g is forgotten: a rule takes the gradient of the loss by the result, and multiplies it with the slope.":
-                [np.ones_like(a), np.ones_like(a)] if sign == "+" else [b, a],
-            "Each rule has the factor of the other: the slope of a * b by a is b.": [g * a, g * b]})
+        marks.compare(
+            f"1 {text}, its rules",
+            lambda made=made: [written(rule(g), "a rule") for rule in made().rules],
+            rules,
+            mistakes={
+                "g is forgotten: a rule takes the gradient of the loss by the result, and multiplies it with the slope.": [
+                    np.ones_like(a),
+                    np.ones_like(a),
+                ]
+                if sign == "+"
+                else [b, a],
+                "Each rule has the factor of the other: the slope of a * b by a is b.": [
+                    g * a,
+                    g * b,
+                ],
+            },
+        )
 
 
 def walking(marks: Marks, mine: Engine) -> None:
@@ -64,7 +96,12 @@ def walking(marks: Marks, mine: Engine) -> None:
         x = mine.node()
         a = mine.node(x, slopes=(2.0,))
         b = mine.node(a, slopes=(5.0,))
-        return mine.node(a, b, slopes=(3.0, 1.0)) if mirrored else mine.node(b, a, slopes=(1.0, 3.0)), x, a, b
+        return (
+            mine.node(a, b, slopes=(3.0, 1.0)) if mirrored else mine.node(b, a, slopes=(1.0, 3.0)),
+            x,
+            a,
+            b,
+        )
 
     def doublings(n: int, slopes: tuple[float, ...] = (1.0, 1.0)) -> tuple[Any, Any]:
         x = y = mine.node()
@@ -76,20 +113,39 @@ def walking(marks: Marks, mine: Engine) -> None:
         with at_most(200_000, PATHS):
             return last_of(*doublings(60))
 
-    early = ("A tensor passes its gradient on before all its users have contributed. Its turn comes after everything that uses it: newest\n"
-             "first, or chapter 2's users_first.")
-    marks.compare("2 one parent", lambda: last_of(*doublings(1, (3.0,))), [3.0], mistakes={
-        "The gradient of the result by itself is 1: begin with ones.": [0.0]})
-    marks.compare("2 a + a", lambda: last_of(*doublings(1)), [2.0], mistakes={
-        "a is used twice, and so it gets two contributions: add them up.": [1.0]})
+    early = (
+        "A tensor passes its gradient on before all its users have contributed. Its turn comes after everything that uses it: newest\n"
+        "first, or chapter 2's users_first."
+    )
+    marks.compare(
+        "2 one parent",
+        lambda: last_of(*doublings(1, (3.0,))),
+        [3.0],
+        mistakes={"The gradient of the result by itself is 1: begin with ones.": [0.0]},
+    )
+    marks.compare(
+        "2 a + a",
+        lambda: last_of(*doublings(1)),
+        [2.0],
+        mistakes={"a is used twice, and so it gets two contributions: add them up.": [1.0]},
+    )
     for name, mirrored in (("2 a diamond", False), ("2 a diamond, mirrored", True)):
-        marks.compare(name, lambda mirrored=mirrored: last_of(*diamond(mirrored)[:2]), [16.0], mistakes={
-            **either(early, [10.0], [6.0]),
-            **either("A tensor passes its whole .grad on each time that something comes in; once is enough, when all has come in.",
-                     [26.0], [22.0])})
+        marks.compare(
+            name,
+            lambda mirrored=mirrored: last_of(*diamond(mirrored)[:2]),
+            [16.0],
+            mistakes={
+                **either(early, [10.0], [6.0]),
+                **either(
+                    "A tensor passes its whole .grad on each time that something comes in; once is enough, when all has come in.",
+                    [26.0],
+                    [22.0],
+                ),
+            },
+        )
     marks.compare("2 results on the way", lambda: last_of(*diamond(mirrored=False))[1:], [8.0, 1.0])
     marks.compare(f"2 a chain of {CHAIN:,}", lambda: last_of(*doublings(CHAIN, (1.0,))), [1.0])
-    marks.compare("2 60 doublings", sixty, [2.0 ** 60])
+    marks.compare("2 60 doublings", sixty, [2.0**60])
 
 
 def adding_up(marks: Marks, mine: Engine) -> None:
@@ -107,12 +163,21 @@ def adding_up(marks: Marks, mine: Engine) -> None:
         a, b = mine.tensor(random(2, 3)), mine.tensor(random(2, 3, seed=1))
         y = mine.tensor(a.data, (a, b), (lambda g: g, lambda g: g))
         y.backward(incoming := g.copy())
-        return mine.gradient(a, "a", (b, y)), mine.gradient(b, "b", (a, y)), mine.gradient(y, "the result", (a, b)), incoming
+        return (
+            mine.gradient(a, "a", (b, y)),
+            mine.gradient(b, "b", (a, y)),
+            mine.gradient(y, "the result", (a, b)),
+            incoming,
+        )
 
     def alone() -> np.ndarray:
         y = mine.tensor(g)
         y.backward()
-        return mine.gradient(y, "the result", why="Without a g, backward begins with ones, as many as there are in data.")
+        return mine.gradient(
+            y,
+            "the result",
+            why="Without a g, backward begins with ones, as many as there are in data.",
+        )
 
     def again(mirrored: bool) -> list[Any]:
         """y = (a + b) + a, where all rules hand on the very array that they get."""
@@ -129,25 +194,59 @@ def adding_up(marks: Marks, mine: Engine) -> None:
     ones = np.ones_like(g)
     kept = "backward() of a second loss adds to the .grad that is there, as the gradient of a sum of losses: "
     marks.compare("2 backward()", alone, ones)
-    marks.compare("2 backward(g)", lambda: list(given()[:3]), [g, g, g], mistakes={
-        "The g that backward is given does not arrive.": [ones] * 3})
-    marks.compare("2 two losses", lambda: twice(False), [8.0], mistakes={kept + "here it is overwritten.": [5.0]})
-    marks.compare("2 two losses share a result", lambda: twice(True), [16.0], mistakes={
-        kept + "here it is overwritten.": [10.0],
-        "The second walk passes on what the first had left in .grad of the shared result: 6 + (3 + 5) * 2. Collect the gradients of one\n"
-        "walk apart, in a dict by id, and add each to .grad when it is complete.": [22.0],
-        "The second walk does not come beyond the shared result. Each loss needs a whole walk of its own.": [6.0]})
+    marks.compare(
+        "2 backward(g)",
+        lambda: list(given()[:3]),
+        [g, g, g],
+        mistakes={"The g that backward is given does not arrive.": [ones] * 3},
+    )
+    marks.compare(
+        "2 two losses",
+        lambda: twice(False),
+        [8.0],
+        mistakes={kept + "here it is overwritten.": [5.0]},
+    )
+    marks.compare(
+        "2 two losses share a result",
+        lambda: twice(True),
+        [16.0],
+        mistakes={
+            kept + "here it is overwritten.": [10.0],
+            "The second walk passes on what the first had left in .grad of the shared result: 6 + (3 + 5) * 2. Collect the gradients of one\n"
+            "walk apart, in a dict by id, and add each to .grad when it is complete.": [22.0],
+            "The second walk does not come beyond the shared result. Each loss needs a whole walk of its own.": [
+                6.0
+            ],
+        },
+    )
     for name, mirrored in (("2 (a + b) + a", False), ("2 a + (b + a)", True)):
-        marks.compare(name, lambda mirrored=mirrored: again(mirrored), [2 * g, g], mistakes={
-            "b has got what came in for a: both began as one array, the g that a + b passes on, and then one was changed in place. Add\n"
-            "with x = x + g, not x += g.": [2 * g, 2 * g]})
-    marks.that("2 each .grad is its own array", apart, (
-        "y = a + b passes the same g on to both, and now .grad of a and of b, or the g that was given, are one array: what changes one\n"
-        "in place changes the other. Store a copy, and add with x = x + g, not x += g."))
+        marks.compare(
+            name,
+            lambda mirrored=mirrored: again(mirrored),
+            [2 * g, g],
+            mistakes={
+                "b has got what came in for a: both began as one array, the g that a + b passes on, and then one was changed in place. Add\n"
+                "with x = x + g, not x += g.": [2 * g, 2 * g]
+            },
+        )
+    marks.that(
+        "2 each .grad is its own array",
+        apart,
+        (
+            "y = a + b passes the same g on to both, and now .grad of a and of b, or the g that was given, are one array: what changes one\n"
+            "in place changes the other. Store a copy, and add with x = x + g, not x += g."
+        ),
+    )
 
 
 def broadcasting(marks: Marks, mine: Engine) -> None:
-    for first, second in (((3, 4), (4,)), ((3, 3), (3,)), ((3, 4), (3, 1)), ((3, 1), (1, 4)), ((), (2, 3))):
+    for first, second in (
+        ((3, 4), (4,)),
+        ((3, 3), (3,)),
+        ((3, 4), (3, 1)),
+        ((3, 1), (1, 4)),
+        ((), (2, 3)),
+    ):
         x, y = random(*first), random(*second, seed=1)
         sign, f = ("+", lambda a, b: a + b) if second in ((4,), (3,)) else ("*", lambda a, b: a * b)
         mine.check(f"3 {first} {sign} {second}", f, x, y, value=False)
@@ -155,46 +254,104 @@ def broadcasting(marks: Marks, mine: Engine) -> None:
 
 def numbers(marks: Marks, mine: Engine) -> None:
     a, b = np.abs(random(2, 3)) + 0.5, np.abs(random(2, 3, seed=1)) + 0.5
-    mine.check("4 -a", lambda a: -a, a, wrong_rules={"The slope of -a is -1: the sign is missing.": lambda g, y, a: g})
+    mine.check(
+        "4 -a",
+        lambda a: -a,
+        a,
+        wrong_rules={"The slope of -a is -1: the sign is missing.": lambda g, y, a: g},
+    )
     mine.check("4 a - b", lambda a, b: a - b, a, b, wrong_values={"This is b - a.": b - a})
-    mine.check("4 a ** 3", lambda a: a ** 3, a, wrong_rules={
-        "The slope of a^n is n a^(n - 1): the power is not taken down by one.": lambda g, y, a: g * 3 * y,
-        "The slope of a^n is n a^(n - 1): its factor n is missing.": lambda g, y, a: g * a ** 2,
-        "This is the slope of a^2.": lambda g, y, a: g * 2 * a})
+    mine.check(
+        "4 a ** 3",
+        lambda a: a**3,
+        a,
+        wrong_rules={
+            "The slope of a^n is n a^(n - 1): the power is not taken down by one.": lambda g, y, a: (
+                g * 3 * y
+            ),
+            "The slope of a^n is n a^(n - 1): its factor n is missing.": lambda g, y, a: g * a**2,
+            "This is the slope of a^2.": lambda g, y, a: g * 2 * a,
+        },
+    )
     mine.check("4 a / b", lambda a, b: a / b, a, b, wrong_values={"This is b / a.": b / a})
-    plain = "An operand that is no Tensor, a number or an array, is made one first, in every operation."
-    mine.check("4 (a * 2 - 1) * (a / 2 + 3)", lambda a: (a * 2 - 1) * (a / 2 + 3), a, name="4 numbers as operands", value_hint=plain)
-    mine.check("4 (a * array - array) * (a / array + array)", lambda a: (a * b - b) * (a / b + b), a, name="4 arrays as operands",
-               value_hint=plain)
+    plain = (
+        "An operand that is no Tensor, a number or an array, is made one first, in every operation."
+    )
+    mine.check(
+        "4 (a * 2 - 1) * (a / 2 + 3)",
+        lambda a: (a * 2 - 1) * (a / 2 + 3),
+        a,
+        name="4 numbers as operands",
+        value_hint=plain,
+    )
+    mine.check(
+        "4 (a * array - array) * (a / array + array)",
+        lambda a: (a * b - b) * (a / b + b),
+        a,
+        name="4 arrays as operands",
+        value_hint=plain,
+    )
 
     def reflected(left: Any) -> list[Any]:
         """left + a and so on, and the gradients of each by a; the mirrored form must be written, or this one is not due yet."""
         found = []
-        for sign, f in (("+", lambda x, y: x + y), ("*", lambda x, y: x * y), ("-", lambda x, y: x - y), ("/", lambda x, y: x / y)):
+        for sign, f in (
+            ("+", lambda x, y: x + y),
+            ("*", lambda x, y: x * y),
+            ("-", lambda x, y: x - y),
+            ("/", lambda x, y: x / y),
+        ):
             mine.result(f"a {sign} b", f, mine.tensor(a), mine.tensor(b))
             method = {"+": "__radd__", "*": "__rmul__", "-": "__rsub__", "/": "__rtruediv__"}[sign]
-            found += mine.on_the_left(f, left, a, f"{'array' if np.ndim(left) else '2'} {sign} a", method)
+            found += mine.on_the_left(
+                f, left, a, f"{'array' if np.ndim(left) else '2'} {sign} a", method
+            )
         return found
 
     def right(left: Any) -> list[Any]:
-        return [part for pair in ((left + a, np.ones_like(a)), (left * a, left * np.ones_like(a)),
-                                  (left - a, -np.ones_like(a)), (left / a, -left / a ** 2)) for part in pair]
+        return [
+            part
+            for pair in (
+                (left + a, np.ones_like(a)),
+                (left * a, left * np.ones_like(a)),
+                (left - a, -np.ones_like(a)),
+                (left / a, -left / a**2),
+            )
+            for part in pair
+        ]
 
-    turned = [part for pair in ((2 + a, np.ones_like(a)), (2 * a, 2 * np.ones_like(a)), (a - 2, np.ones_like(a)),
-                                (a / 2, np.ones_like(a) / 2)) for part in pair]
+    turned = [
+        part
+        for pair in (
+            (2 + a, np.ones_like(a)),
+            (2 * a, 2 * np.ones_like(a)),
+            (a - 2, np.ones_like(a)),
+            (a / 2, np.ones_like(a) / 2),
+        )
+        for part in pair
+    ]
     swapped = "The operands have changed places: 2 - a asks a for __rsub__(2), which is 2 - a and not a - 2. The same with __rtruediv__."
-    marks.compare("4 2 + a, 2 * a, 2 - a, 2 / a", lambda: reflected(2.0), right(2.0), mistakes=either(
-        swapped, turned, turned[:6] + right(2.0)[6:], right(2.0)[:6] + turned[6:]))
+    marks.compare(
+        "4 2 + a, 2 * a, 2 - a, 2 / a",
+        lambda: reflected(2.0),
+        right(2.0),
+        mistakes=either(swapped, turned, turned[:6] + right(2.0)[6:], right(2.0)[:6] + turned[6:]),
+    )
     marks.compare("4 array + a and so on", lambda: reflected(b), right(b))
 
     def single() -> bool:
         x = mine.tensor(a.astype(np.float32))
-        y = mine.result("(a * 2 - 0.5) / 3 + a ** 2", lambda x: (x * 2 - 0.5) / 3 + x ** 2, x)
+        y = mine.result("(a * 2 - 0.5) / 3 + a ** 2", lambda x: (x * 2 - 0.5) / 3 + x**2, x)
         y.backward()
-        for called, array in (("a * 2 ... of a float32 tensor", y.data), (".grad of a float32 tensor", mine.gradient(x, "a", (y,)))):
+        for called, array in (
+            ("a * 2 ... of a float32 tensor", y.data),
+            (".grad of a float32 tensor", mine.gradient(x, "a", (y,))),
+        ):
             if array.dtype != np.float32:
-                raise Wrong(f"{called} is {array.dtype}. np.asarray(2) and np.float64(2) are no longer mere numbers to NumPy, and make "
-                            "float64 of float32: give a number that is an operand the dtype of the tensor, and begin with np.ones_like.")
+                raise Wrong(
+                    f"{called} is {array.dtype}. np.asarray(2) and np.float64(2) are no longer mere numbers to NumPy, and make "
+                    "float64 of float32: give a number that is an operand the dtype of the tensor, and begin with np.ones_like."
+                )
         return True
 
     marks.that("4 float32 stays float32", single, "")
@@ -202,39 +359,95 @@ def numbers(marks: Marks, mine: Engine) -> None:
 
 def functions(marks: Marks, mine: Engine) -> None:
     x = np.abs(random(2, 3)) + 0.5
-    mine.check("5 a.exp()", lambda a: a.exp(), x, wrong_rules={"The slope of e^a is e^a, the result, not a.": lambda g, y, x: g * x})
-    mine.check("5 a.log()", lambda a: a.log(), x, wrong_rules={"The slope of log(a) is 1 / a; this is 1 / log(a).": lambda g, y, x: g / y})
-    mine.check("5 a.tanh()", lambda a: a.tanh(), x, wrong_rules={
-        "This is 1 - a^2. The slope is 1 - y^2, where y is the result.": lambda g, y, x: g * (1 - x ** 2),
-        "The slope is 1 - y^2, with the square.": lambda g, y, x: g * (1 - y)})
+    mine.check(
+        "5 a.exp()",
+        lambda a: a.exp(),
+        x,
+        wrong_rules={"The slope of e^a is e^a, the result, not a.": lambda g, y, x: g * x},
+    )
+    mine.check(
+        "5 a.log()",
+        lambda a: a.log(),
+        x,
+        wrong_rules={"The slope of log(a) is 1 / a; this is 1 / log(a).": lambda g, y, x: g / y},
+    )
+    mine.check(
+        "5 a.tanh()",
+        lambda a: a.tanh(),
+        x,
+        wrong_rules={
+            "This is 1 - a^2. The slope is 1 - y^2, where y is the result.": lambda g, y, x: (
+                g * (1 - x**2)
+            ),
+            "The slope is 1 - y^2, with the square.": lambda g, y, x: g * (1 - y),
+        },
+    )
 
 
 def reductions(marks: Marks, mine: Engine) -> None:
     x, stack = random(3, 4), random(2, 3, 4)
-    mean = {"Each element has only the share 1/N in a mean of N: its g is divided by N.": lambda g, y, x: np.broadcast_to(
-        g if np.ndim(g) in (0, x.ndim) else np.expand_dims(g, 1), x.shape)}
+    mean = {
+        "Each element has only the share 1/N in a mean of N: its g is divided by N.": lambda g, y, x: (
+            np.broadcast_to(g if np.ndim(g) in (0, x.ndim) else np.expand_dims(g, 1), x.shape)
+        )
+    }
     mine.check("6 a.sum()", lambda a: a.sum(), x, hint=SUM)
     mine.check("6 a.sum(axis=0)", lambda a: a.sum(axis=0), x, hint=SUM)
     mine.check("6 a.sum(axis=1)", lambda a: a.sum(axis=1), x, hint=SUM)
-    mine.check("6 a.sum(axis=-1)", lambda a: a.sum(axis=-1), random(3, 3), name="6 the same, 3 x 3", hint=SUM, wrong_rules={
-        SUM + " A square hides it.": lambda g, y, x: np.broadcast_to(g, x.shape)})
+    mine.check(
+        "6 a.sum(axis=-1)",
+        lambda a: a.sum(axis=-1),
+        random(3, 3),
+        name="6 the same, 3 x 3",
+        hint=SUM,
+        wrong_rules={SUM + " A square hides it.": lambda g, y, x: np.broadcast_to(g, x.shape)},
+    )
     mine.check("6 a.sum(axis=(0, 2))", lambda a: a.sum(axis=(0, 2)), stack, hint=SUM)
-    mine.check("6 a.sum(axis=1, keepdims=True)", lambda a: a.sum(axis=1, keepdims=True), x, name="6 with keepdims",
-               hint="With keepdims=True g still has the axis, with length 1: nothing is to be put back.")
+    mine.check(
+        "6 a.sum(axis=1, keepdims=True)",
+        lambda a: a.sum(axis=1, keepdims=True),
+        x,
+        name="6 with keepdims",
+        hint="With keepdims=True g still has the axis, with length 1: nothing is to be put back.",
+    )
     mine.check("6 a.mean()", lambda a: a.mean(), x, hint=SUM, wrong_rules=mean)
-    mine.check("6 a.mean(axis=1)", lambda a: a.mean(axis=1), x, hint=SUM, wrong_rules=mean | {
-        "Divided by the number of all elements; N is the number of those that one mean is taken over.":
-            lambda g, y, x: np.broadcast_to(g[:, None] / x.size, x.shape)})
-    mine.check("6 a.reshape(2, 6)", lambda a: a.reshape(2, 6), x, hint="g has the new shape: give it the old one.")
+    mine.check(
+        "6 a.mean(axis=1)",
+        lambda a: a.mean(axis=1),
+        x,
+        hint=SUM,
+        wrong_rules=mean
+        | {
+            "Divided by the number of all elements; N is the number of those that one mean is taken over.": lambda g, y, x: (
+                np.broadcast_to(g[:, None] / x.size, x.shape)
+            )
+        },
+    )
+    mine.check(
+        "6 a.reshape(2, 6)",
+        lambda a: a.reshape(2, 6),
+        x,
+        hint="g has the new shape: give it the old one.",
+    )
     mine.check("6 a.T", lambda a: a.T, x, hint="g is turned round as well: g.T.")
-    mine.check("6 a.T", lambda a: a.T, random(3, 3), name="6 a.T, 3 x 3", value=False, wrong_rules={
-        "g is turned round as well: g.T. A square hides it.": lambda g, y, x: g})
+    mine.check(
+        "6 a.T",
+        lambda a: a.T,
+        random(3, 3),
+        name="6 a.T, 3 x 3",
+        value=False,
+        wrong_rules={"g is turned round as well: g.T. A square hides it.": lambda g, y, x: g},
+    )
 
     def single() -> bool:
-        y = mine.result("a.mean(axis=0)", lambda a: a.mean(axis=0), mine.tensor(x.astype(np.float32)))
+        y = mine.result(
+            "a.mean(axis=0)", lambda a: a.mean(axis=0), mine.tensor(x.astype(np.float32))
+        )
         if y.data.dtype != np.float32:
-            raise Wrong(f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy integer, and makes float64 of float32; "
-                        "a Python number does not: int(...), or data.size.")
+            raise Wrong(
+                f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy integer, and makes float64 of float32; "
+                "a Python number does not: int(...), or data.size."
+            )
         return True
 
     marks.that("6 float32 stays float32", single, "")
@@ -243,9 +456,24 @@ def reductions(marks: Marks, mine: Engine) -> None:
 def products(marks: Marks, mine: Engine) -> None:
     f = lambda a, b: a @ b
     forgotten = "g @ b: the other operand is turned round, g b^T and a^T g. Here every shape fits."
-    mine.check("7 (2, 3) @ (3, 4)", f, random(2, 3), random(3, 4), hint="The rules are g b^T and a^T g: only so do the shapes fit.")
-    mine.check("7 (3, 3) @ (3, 3)", f, random(3, 3), random(3, 3, seed=1), value=False, wrong_rules={
-        forgotten: lambda g, y, a, b: g @ b, "b^T g, in the wrong order: it is g b^T.": lambda g, y, a, b: b.T @ g})
+    mine.check(
+        "7 (2, 3) @ (3, 4)",
+        f,
+        random(2, 3),
+        random(3, 4),
+        hint="The rules are g b^T and a^T g: only so do the shapes fit.",
+    )
+    mine.check(
+        "7 (3, 3) @ (3, 3)",
+        f,
+        random(3, 3),
+        random(3, 3, seed=1),
+        value=False,
+        wrong_rules={
+            forgotten: lambda g, y, a, b: g @ b,
+            "b^T g, in the wrong order: it is g b^T.": lambda g, y, a, b: b.T @ g,
+        },
+    )
     stacks = f"Of a stack, only the last two axes change places: swapaxes(-1, -2). .T of an array reverses all of them. {COPIES}"
     mine.check("7 (2, 3, 4) @ (2, 4, 5)", f, random(2, 3, 4), random(2, 4, 5), hint=stacks)
     mine.check("7 (2, 3, 4) @ (4, 5)", f, random(2, 3, 4), random(4, 5), hint=stacks)
@@ -256,8 +484,16 @@ def products(marks: Marks, mine: Engine) -> None:
         mine.result("a @ b", f, mine.tensor(b), mine.tensor(a))
         return mine.on_the_left(f, b, a, "array @ a", "__rmatmul__")
 
-    marks.compare("7 array @ a", lambda: np.concatenate(left()), np.concatenate([b @ a, b.T @ np.ones((2, 4))]))
-    marks.compare("7 a @ array", lambda: mine.walk("a @ array", lambda t: t @ a, np.ones((2, 4)), b)[0], np.ones((2, 4)) @ a.T)
+    marks.compare(
+        "7 array @ a",
+        lambda: np.concatenate(left()),
+        np.concatenate([b @ a, b.T @ np.ones((2, 4))]),
+    )
+    marks.compare(
+        "7 a @ array",
+        lambda: mine.walk("a @ array", lambda t: t @ a, np.ones((2, 4)), b)[0],
+        np.ones((2, 4)) @ a.T,
+    )
 
 
 def training(marks: Marks, mine: Engine) -> None:
@@ -274,7 +510,9 @@ def training(marks: Marks, mine: Engine) -> None:
         scores = np.tanh(x @ parameters[0] + parameters[1]) @ parameters[2] + parameters[3]
         return np.mean(np.log(np.sum(np.exp(scores), axis=1)) - np.sum(scores * onehot, axis=1))
 
-    def descent(zero: bool = True, lr: float = 0.5) -> tuple[list[float], list[float], list[np.ndarray]]:
+    def descent(
+        zero: bool = True, lr: float = 0.5
+    ) -> tuple[list[float], list[float], list[np.ndarray]]:
         """The package's losses, before and after each step, and where it ends."""
         parameters = [ta.Tensor(p.copy(), requires_grad=True) for p in start]
         losses, after = [], []
@@ -300,31 +538,80 @@ def training(marks: Marks, mine: Engine) -> None:
         own = tensors()
         losses = train(x, onehot, own, 20, 0.5)
         if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
-            raise Wrong("train should return a list of plain numbers: loss.data.item(). A list of Tensors keeps every graph alive.")
+            raise Wrong(
+                "train should return a list of plain numbers: loss.data.item(). A list of Tensors keeps every graph alive."
+            )
         return losses, own
 
     wanted = [ta.Tensor(p, requires_grad=True) for p in start]
     package(wanted).backward()
     losses, after, end = descent()
-    marks.compare("8 network", lambda: mine.result("network", lambda *p: network(x, *p), *tensors()).data, scores, mistakes={
-        "The tanh is missing.": (x @ start[0] + start[1]) @ start[2] + start[3], "The scores go without a tanh.": np.tanh(scores)})
-    marks.compare("8 cross_entropy", lambda: mine.result("cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(scores)).data,
-                  (right - picked).mean(), mistakes={
-        "This is the sum over the rows; the loss is their mean.": (right - picked).sum(), "The sign is wrong.": (picked - right).mean(),
-        "The score of the target is not subtracted.": right.mean(),
-        "The sum of the exponentials goes over each row: axis=1.": np.log(e.sum(axis=0)).mean() - picked.mean()})
-    marks.compare("8 cross_entropy of large scores", lambda: mine.result(
-        "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(1000 + scores)).data, (right - picked).mean(), hint=(
-        "e^1000 is infinite. Subtract the largest score of each row first, scores.data.max(axis=1, keepdims=True): a plain array, since a\n"
-        "constant changes neither the loss nor its gradient."))
-    marks.compare("8 gradients as the package's", lambda: np.concatenate([np.ravel(g) for g in gradients()]),
-                  np.concatenate([np.ravel(p.grad.numpy()) for p in wanted]), atol=1e-12, rtol=1e-12)
-    marks.compare("8 losses of 20 steps", lambda: trained()[0], losses, atol=1e-10, rtol=1e-10, mistakes={
-        "The gradients of earlier steps are still there: .grad adds up. Set it to None before each backward().": descent(zero=False)[0],
-        "Nothing is learned: the parameters are never changed.": descent(lr=0.0)[0],
-        "Each loss is measured after its step; take it before.": after,
-        "Uphill: a step goes against the gradient, p - lr * p.grad.": descent(lr=-0.5)[0],
-        "This is one step too few or too many.": losses[:-1]})
-    marks.compare("8 parameters afterwards", lambda: np.concatenate([np.ravel(p.data) for p in trained()[1]]),
-                  np.concatenate([np.ravel(p) for p in end]), atol=1e-10, rtol=1e-10,
-                  hint="The Tensors in the list that train is given should hold the trained numbers: p.data = ... for each of them.")
+    marks.compare(
+        "8 network",
+        lambda: mine.result("network", lambda *p: network(x, *p), *tensors()).data,
+        scores,
+        mistakes={
+            "The tanh is missing.": (x @ start[0] + start[1]) @ start[2] + start[3],
+            "The scores go without a tanh.": np.tanh(scores),
+        },
+    )
+    marks.compare(
+        "8 cross_entropy",
+        lambda: (
+            mine.result(
+                "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(scores)
+            ).data
+        ),
+        (right - picked).mean(),
+        mistakes={
+            "This is the sum over the rows; the loss is their mean.": (right - picked).sum(),
+            "The sign is wrong.": (picked - right).mean(),
+            "The score of the target is not subtracted.": right.mean(),
+            "The sum of the exponentials goes over each row: axis=1.": np.log(e.sum(axis=0)).mean()
+            - picked.mean(),
+        },
+    )
+    marks.compare(
+        "8 cross_entropy of large scores",
+        lambda: (
+            mine.result(
+                "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(1000 + scores)
+            ).data
+        ),
+        (right - picked).mean(),
+        hint=(
+            "e^1000 is infinite. Subtract the largest score of each row first, scores.data.max(axis=1, keepdims=True): a plain array, since a\n"
+            "constant changes neither the loss nor its gradient."
+        ),
+    )
+    marks.compare(
+        "8 gradients as the package's",
+        lambda: np.concatenate([np.ravel(g) for g in gradients()]),
+        np.concatenate([np.ravel(p.grad.numpy()) for p in wanted]),
+        atol=1e-12,
+        rtol=1e-12,
+    )
+    marks.compare(
+        "8 losses of 20 steps",
+        lambda: trained()[0],
+        losses,
+        atol=1e-10,
+        rtol=1e-10,
+        mistakes={
+            "The gradients of earlier steps are still there: .grad adds up. Set it to None before each backward().": descent(
+                zero=False
+            )[0],
+            "Nothing is learned: the parameters are never changed.": descent(lr=0.0)[0],
+            "Each loss is measured after its step; take it before.": after,
+            "Uphill: a step goes against the gradient, p - lr * p.grad.": descent(lr=-0.5)[0],
+            "This is one step too few or too many.": losses[:-1],
+        },
+    )
+    marks.compare(
+        "8 parameters afterwards",
+        lambda: np.concatenate([np.ravel(p.data) for p in trained()[1]]),
+        np.concatenate([np.ravel(p) for p in end]),
+        atol=1e-10,
+        rtol=1e-10,
+        hint="The Tensors in the list that train is given should hold the trained numbers: p.data = ... for each of them.",
+    )

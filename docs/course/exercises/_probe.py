@@ -12,9 +12,11 @@ from _marking import Marks, NotWritten, Wrong, written
 
 import tinygrad_attn as ta
 
-COPIES = ("Where broadcasting has copied an operand, the gradients of the copies are added up: chapter 4's unbroadcast, once, in backward.")
-OBJECT = ("NumPy took the Tensor for a mere object and went through the array's elements itself. Write `__array_ufunc__ = None` into the "
-          "class: then NumPy leaves the operation to {method}.")
+COPIES = "Where broadcasting has copied an operand, the gradients of the copies are added up: chapter 4's unbroadcast, once, in backward."
+OBJECT = (
+    "NumPy took the Tensor for a mere object and went through the array's elements itself. Write `__array_ufunc__ = None` into the "
+    "class: then NumPy leaves the operation to {method}."
+)
 
 
 class Engine:
@@ -40,10 +42,14 @@ class Engine:
         except (AttributeError, TypeError) as error:
             absent = isinstance(error, AttributeError) and isinstance(error.obj, self.Tensor or ())
             if absent or "unsupported operand" in str(error) or "NoneType" in str(error):
-                raise NotWritten(f"{text}: an operation is missing or returns None ({error})") from error
+                raise NotWritten(
+                    f"{text}: an operation is missing or returns None ({error})"
+                ) from error
             raise
         if not isinstance(y, self.Tensor or ()):
-            raise Wrong(f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot go on from it.")
+            raise Wrong(
+                f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot go on from it."
+            )
         return y
 
     @staticmethod
@@ -52,52 +58,92 @@ class Engine:
         if all(t.grad is None for t in (tensor, *whole)):
             raise NotWritten("backward() leaves every .grad None")
         if tensor.grad is None:
-            raise Wrong(f".grad of {called} is still None after backward(), though the result was computed from it.")
+            raise Wrong(
+                f".grad of {called} is still None after backward(), though the result was computed from it."
+            )
         if not isinstance(tensor.grad, (np.ndarray, np.generic, float)):
-            raise Wrong(f".grad of {called} is a {type(tensor.grad).__name__}; it should be an array.")
+            raise Wrong(
+                f".grad of {called} is a {type(tensor.grad).__name__}; it should be an array."
+            )
         if np.shape(tensor.grad) != np.shape(tensor.data):
-            raise Wrong(f".grad of {called} has the shape {np.shape(tensor.grad)}, its data {np.shape(tensor.data)}. {why}")
+            raise Wrong(
+                f".grad of {called} has the shape {np.shape(tensor.grad)}, its data {np.shape(tensor.data)}. {why}"
+            )
         return np.asarray(tensor.grad)
 
-    def walk(self, text: str, f: Callable, g: Any, *arrays: Any, why: str = COPIES) -> list[np.ndarray]:
+    def walk(
+        self, text: str, f: Callable, g: Any, *arrays: Any, why: str = COPIES
+    ) -> list[np.ndarray]:
         """The gradients of f by its operands, for g coming in."""
         tensors = [self.tensor(x) for x in arrays]
         y = self.result(text, f, *tensors)
         y.backward(g)
-        return [self.gradient(t, f"operand {i} of {text}", (y, *tensors), why) for i, t in enumerate(tensors)]
+        return [
+            self.gradient(t, f"operand {i} of {text}", (y, *tensors), why)
+            for i, t in enumerate(tensors)
+        ]
 
-    def check(self, text: str, f: Callable, *arrays: np.ndarray, name: str = "", hint: str = COPIES, value: bool = True,
-              value_hint: str = "", wrong_values: dict[str, Any] | None = None, wrong_rules: dict[str, Callable] | None = None) -> None:
+    def check(
+        self,
+        text: str,
+        f: Callable,
+        *arrays: np.ndarray,
+        name: str = "",
+        hint: str = COPIES,
+        value: bool = True,
+        value_hint: str = "",
+        wrong_values: dict[str, Any] | None = None,
+        wrong_rules: dict[str, Callable] | None = None,
+    ) -> None:
         """A line for the value, against the package's (which is NumPy's), and one for the gradients, against central differences.
         `hint` is about shapes that do not fit."""
         step, _, formula = text.partition(" ")
         name = name or text
         if value:
-            self.marks.compare(name, lambda: self.result(formula, f, *map(self.tensor, arrays)).data, f(*map(ta.Tensor, arrays)),
-                               mistakes=wrong_values, hint=value_hint)
+            self.marks.compare(
+                name,
+                lambda: self.result(formula, f, *map(self.tensor, arrays)).data,
+                f(*map(ta.Tensor, arrays)),
+                mistakes=wrong_values,
+                hint=value_hint,
+            )
 
         def rule(i: int) -> Callable:
             def gradient(g: Any, y: Any, *arrays: Any) -> Any:
                 try:
                     return self.walk(formula, f, g, *arrays, why=hint)[i]
-                except ValueError as error:          # shapes that do not fit, in the learner's own rule
+                except ValueError as error:  # shapes that do not fit, in the learner's own rule
                     error.args = (f"{error}\n\n{hint}",)
                     raise
+
             return gradient
 
-        op = ta.op(lambda *arrays: np.asarray(self.result(formula, f, *map(self.tensor, arrays)).data))
+        op = ta.op(
+            lambda *arrays: np.asarray(self.result(formula, f, *map(self.tensor, arrays)).data)
+        )
         op.__name__ = formula
-        self.marks.gradient(f"{name}, gradients", op.vjp(*map(rule, range(len(arrays)))), *arrays, mistakes=wrong_rules)
+        self.marks.gradient(
+            f"{name}, gradients",
+            op.vjp(*map(rule, range(len(arrays)))),
+            *arrays,
+            mistakes=wrong_rules,
+        )
 
-    def on_the_left(self, f: Callable, left: Any, array: np.ndarray, text: str, method: str) -> list[Any]:
+    def on_the_left(
+        self, f: Callable, left: Any, array: np.ndarray, text: str, method: str
+    ) -> list[Any]:
         """The value of f(left, Tensor(array)), where left is an array or a number, and the gradient of its sum by the tensor."""
         t = self.tensor(array)
         try:
             y = f(left, t)
         except TypeError as error:
-            if "unsupported operand" not in str(error) and "does not support ufuncs" not in str(error):
+            if "unsupported operand" not in str(error) and "does not support ufuncs" not in str(
+                error
+            ):
                 raise
-            raise Wrong(f"{text} raises {error}. What stands on the left knows nothing of Tensors, so Python asks for {method}.") from error
+            raise Wrong(
+                f"{text} raises {error}. What stands on the left knows nothing of Tensors, so Python asks for {method}."
+            ) from error
         if isinstance(y, np.ndarray):
             raise Wrong(f"{text} is an array of {y.dtype}s. {OBJECT.format(method=method)}")
         y = self.result(text, lambda: y)

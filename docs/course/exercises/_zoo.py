@@ -1,9 +1,9 @@
 """The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.
 
-    exercise zoo               the list
-    exercise zoo 3             the symptom of bug 3
-    exercise zoo 3 hint        what gradcheck says about the kind of mistake
-    exercise zoo 3 softmax     your answer
+exercise zoo               the list
+exercise zoo 3             the symptom of bug 3
+exercise zoo 3 hint        what gradcheck says about the kind of mistake
+exercise zoo 3 softmax     your answer
 """
 
 from __future__ import annotations
@@ -40,40 +40,134 @@ def _doubled_once(x: Any) -> Any:
 
 CASES = (
     Case("tanh-zero", lambda x: np.tanh(x) * np.exp(x), "np.tanh(x) * np.exp(x)", ((4,),), "tanh"),
-    Case("sum-axis-zero", lambda x: np.tanh(x) * np.sum(x, axis=0), "np.tanh(x) * np.sum(x, axis=0)", ((3, 3),), "sum"),
-    Case("transpose-same-axes", lambda x: np.exp(np.transpose(x, (1, 2, 0))) * x, "np.exp(np.transpose(x, (1, 2, 0))) * x", ((2, 2, 2),),
-         "transpose"),
-    Case("getitem-overwrite", lambda x: np.sin(x[np.array([0, 0, 2])]) * 2, "np.sin(x[[0, 0, 2]]) * 2", ((3,),), "getitem"),
-    Case("softmax-twice", lambda x: F.softmax(x) * np.tanh(x), "F.softmax(x) * np.tanh(x)", ((2, 3),), "softmax"),
-    Case("matmul-transpose-all", lambda a, b: np.tanh(a @ b) + a, "np.tanh(a @ b) + a", ((2, 2, 2), (2, 2, 2)), "matmul"),
-    Case("minus-same-operand", lambda x: (x - x) * 3 + np.exp(x), "(x - x) * 3 + np.exp(x)", ((3,),), "subtract"),
-    Case("gradient-overwritten", lambda x: np.sin(x) + np.exp(x), "np.sin(x) + np.exp(x)", ((3,),), SWEEP),
-    Case("layer-norm-weight", lambda x, w: np.tanh(F.layer_norm(x, 4, w) * x), "np.tanh(F.layer_norm(x, 4, w) * x)", ((2, 4), (4,)),
-         "layer_norm"),
-    Case("mean-tuple", lambda x: np.exp(x) - np.mean(x, axis=(0, 1)), "np.exp(x) - np.mean(x, axis=(0, 1))", ((2, 3),), "mean"),
-    Case("concatenate-zero", lambda a, b: np.concatenate([np.sin(a), b]) * 2, "np.concatenate([np.sin(a), b]) * 2", ((2,), (3,)),
-         "concatenate"),
-    Case("maximum-tie", lambda x: np.maximum(x, x) * np.cos(x), "np.maximum(x, x) * np.cos(x)", ((3,),), "maximum"),
-    Case("where-in-place", lambda a, b: np.where([True, False, True], np.tanh(a), 0.0) + b,
-         "np.where([True, False, True], np.tanh(a), 0.0) + b", ((3,), (3,)), "where"),
-    Case("log-softmax-batch", lambda x: np.tanh(F.log_softmax(x)), "np.tanh(F.log_softmax(x))", ((3, 4),), "log_softmax"),
+    Case(
+        "sum-axis-zero",
+        lambda x: np.tanh(x) * np.sum(x, axis=0),
+        "np.tanh(x) * np.sum(x, axis=0)",
+        ((3, 3),),
+        "sum",
+    ),
+    Case(
+        "transpose-same-axes",
+        lambda x: np.exp(np.transpose(x, (1, 2, 0))) * x,
+        "np.exp(np.transpose(x, (1, 2, 0))) * x",
+        ((2, 2, 2),),
+        "transpose",
+    ),
+    Case(
+        "getitem-overwrite",
+        lambda x: np.sin(x[np.array([0, 0, 2])]) * 2,
+        "np.sin(x[[0, 0, 2]]) * 2",
+        ((3,),),
+        "getitem",
+    ),
+    Case(
+        "softmax-twice",
+        lambda x: F.softmax(x) * np.tanh(x),
+        "F.softmax(x) * np.tanh(x)",
+        ((2, 3),),
+        "softmax",
+    ),
+    Case(
+        "matmul-transpose-all",
+        lambda a, b: np.tanh(a @ b) + a,
+        "np.tanh(a @ b) + a",
+        ((2, 2, 2), (2, 2, 2)),
+        "matmul",
+    ),
+    Case(
+        "minus-same-operand",
+        lambda x: (x - x) * 3 + np.exp(x),
+        "(x - x) * 3 + np.exp(x)",
+        ((3,),),
+        "subtract",
+    ),
+    Case(
+        "gradient-overwritten",
+        lambda x: np.sin(x) + np.exp(x),
+        "np.sin(x) + np.exp(x)",
+        ((3,),),
+        SWEEP,
+    ),
+    Case(
+        "layer-norm-weight",
+        lambda x, w: np.tanh(F.layer_norm(x, 4, w) * x),
+        "np.tanh(F.layer_norm(x, 4, w) * x)",
+        ((2, 4), (4,)),
+        "layer_norm",
+    ),
+    Case(
+        "mean-tuple",
+        lambda x: np.exp(x) - np.mean(x, axis=(0, 1)),
+        "np.exp(x) - np.mean(x, axis=(0, 1))",
+        ((2, 3),),
+        "mean",
+    ),
+    Case(
+        "concatenate-zero",
+        lambda a, b: np.concatenate([np.sin(a), b]) * 2,
+        "np.concatenate([np.sin(a), b]) * 2",
+        ((2,), (3,)),
+        "concatenate",
+    ),
+    Case(
+        "maximum-tie",
+        lambda x: np.maximum(x, x) * np.cos(x),
+        "np.maximum(x, x) * np.cos(x)",
+        ((3,),),
+        "maximum",
+    ),
+    Case(
+        "where-in-place",
+        lambda a, b: np.where([True, False, True], np.tanh(a), 0.0) + b,
+        "np.where([True, False, True], np.tanh(a), 0.0) + b",
+        ((3,), (3,)),
+        "where",
+    ),
+    Case(
+        "log-softmax-batch",
+        lambda x: np.tanh(F.log_softmax(x)),
+        "np.tanh(F.log_softmax(x))",
+        ((3, 4),),
+        "log_softmax",
+    ),
     Case("depth-first", _doubled_once, "a = x * 2;  np.exp(a) * a", ((3,),), SWEEP),
-    Case("embedding-overwrite", lambda w: np.sin(F.embedding(np.array([[1, 1], [0, 2]]), w)), "np.sin(F.embedding([[1, 1], [0, 2]], w))",
-         ((3, 2),), "embedding"),
-    Case("gradient-aliased", lambda a, b: (lambda early: (a + b) + early)(np.exp(a)), "early = np.exp(a);  (a + b) + early", ((3,), (3,)),
-         SWEEP),
-    Case("rms-norm-weight", lambda x, w: F.rms_norm(x, 4, w) + np.exp(x), "F.rms_norm(x, 4, w) + np.exp(x)", ((2, 4), (4,)), "rms_norm"),
+    Case(
+        "embedding-overwrite",
+        lambda w: np.sin(F.embedding(np.array([[1, 1], [0, 2]]), w)),
+        "np.sin(F.embedding([[1, 1], [0, 2]], w))",
+        ((3, 2),),
+        "embedding",
+    ),
+    Case(
+        "gradient-aliased",
+        lambda a, b: (lambda early: (a + b) + early)(np.exp(a)),
+        "early = np.exp(a);  (a + b) + early",
+        ((3,), (3,)),
+        SWEEP,
+    ),
+    Case(
+        "rms-norm-weight",
+        lambda x, w: F.rms_norm(x, 4, w) + np.exp(x),
+        "F.rms_norm(x, 4, w) + np.exp(x)",
+        ((2, 4), (4,)),
+        "rms_norm",
+    ),
 )
 
 
 def main(number: str | None, answer: str | None) -> int:
     """List the bugs, show one, or mark an answer; 0 unless an answer is wrong.  Raises ValueError for a number that does not exist."""
     if number is None:
-        print("The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.\n")
+        print(
+            "The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.\n"
+        )
         for i, case in enumerate(CASES, 1):
             print(f"{i:4}  {case.text}")
-        print("\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in a published engine. Look at one with\n"
-              "    python -m tinygrad_attn exercise zoo NUMBER")
+        print(
+            "\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in a published engine. Look at one with\n"
+            "    python -m tinygrad_attn exercise zoo NUMBER"
+        )
         return 0
     if not number.isdecimal() or not 1 <= int(number) <= len(CASES):
         raise ValueError(f"the bugs have numbers from 1 to {len(CASES)}, got {number!r}.")
@@ -126,13 +220,20 @@ def symptom(case: Case, number: int) -> str:
         if entry.ok:
             lines.append(f"The gradient by {name} agrees with the slope of the value.")
         else:
-            lines += [f"The gradient by {name}: by the rules", str(entry.analytic.round(4)), "by central differences",
-                      str(entry.numeric.round(4))]
+            lines += [
+                f"The gradient by {name}: by the rules",
+                str(entry.analytic.round(4)),
+                "by central differences",
+                str(entry.numeric.round(4)),
+            ]
     if not report.entries:
         lines.append("gradcheck stops before it compares: see the hint.")
-    lines += ["", f"Which op is to blame: {', '.join(ops(case))}? Or are all rules right, and the sweep through them is wrong ({SWEEP})?",
-              f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it looks like",
-              f"    python -m tinygrad_attn exercise zoo {number} ANSWER"]
+    lines += [
+        "",
+        f"Which op is to blame: {', '.join(ops(case))}? Or are all rules right, and the sweep through them is wrong ({SWEEP})?",
+        f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it looks like",
+        f"    python -m tinygrad_attn exercise zoo {number} ANSWER",
+    ]
     return "\n".join(lines)
 
 
@@ -142,7 +243,11 @@ def hint(case: Case) -> str:
         report = check(case)
     if report:
         return "gradcheck passes: value and gradient agree with each other, and both are wrong. Compare the value with NumPy's."
-    text = re.sub(r"in op '\w+'(?: \(([^)]*)\))?", lambda m: f"in some op ({m[1]})" if m[1] else "in some op", report.diagnosis)
+    text = re.sub(
+        r"in op '\w+'(?: \(([^)]*)\))?",
+        lambda m: f"in some op ({m[1]})" if m[1] else "in some op",
+        report.diagnosis,
+    )
     return "gradcheck's diagnosis: " + re.sub(r"the rule of op '\w+'", "the rule of some op", text)
 
 
@@ -150,10 +255,18 @@ def judge(case: Case, answer: str) -> int:
     """Is this the op?  If not, show that it is innocent."""
     known = [*ops(case), SWEEP]
     if answer not in known:
-        raise ValueError(f"{answer!r} does not occur in {case.text}; answer one of {', '.join(known)}.")
+        raise ValueError(
+            f"{answer!r} does not occur in {case.text}; answer one of {', '.join(known)}."
+        )
     if answer != case.answer:
-        print(f"No: {case.text} goes wrong although " + ("the sweep is right: one rule is to blame." if answer == SWEEP else
-                                                         f"{answer} is right, its value and its rule."))
+        print(
+            f"No: {case.text} goes wrong although "
+            + (
+                "the sweep is right: one rule is to blame."
+                if answer == SWEEP
+                else f"{answer} is right, its value and its rule."
+            )
+        )
         return 1
     with zoo.bug(case.bug) as bug:
         report = check(case)
@@ -164,6 +277,6 @@ def judge(case: Case, answer: str) -> int:
 
 def _letter(case: Case, entry: str) -> str:
     """`input 1` as the function's own name for it."""
-    names = [name for name in case.f.__code__.co_varnames[:case.f.__code__.co_argcount]]
+    names = [name for name in case.f.__code__.co_varnames[: case.f.__code__.co_argcount]]
     found = re.match(r"input (\d+)", entry)
     return names[int(found[1])] if found else entry

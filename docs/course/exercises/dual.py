@@ -18,7 +18,7 @@ import numpy as np
 class Dual:
     """Arrays of one shape, or numbers: how `value` moves is `tangent`."""
 
-    __array_priority__ = 1                           # array * Dual: NumPy leaves it to Dual's __rmul__
+    __array_priority__ = 1  # array * Dual: NumPy leaves it to Dual's __rmul__
 
     def __init__(self, value, tangent):
         self.value, self.tangent = value, tangent

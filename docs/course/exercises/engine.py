@@ -93,6 +93,7 @@ class Tensor:
 
 # 8
 
+
 def network(x, w1, b1, w2, b2):
     """Scores (N, C): tanh(x w1 + b1) w2 + b2. x is an array (N, D), the others are Tensors: (D, H), (H,), (H, C), (C,)."""
     return None

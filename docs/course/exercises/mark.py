@@ -29,26 +29,35 @@ from _apart import mark_apart
 from _class import mark_class
 from _marking import Exercise, Marks, exercises
 
-from tinygrad_attn.errors import nearest
+from tinygrad_attn.messages.errors import nearest
 
 HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 60.0
 """How many seconds a check may take."""
 
 
-def main(name: str | None = None, *words: str | None, time_limit: float = TIME_LIMIT, csv: str | None = None) -> int:
+def main(
+    name: str | None = None,
+    *words: str | None,
+    time_limit: float = TIME_LIMIT,
+    csv: str | None = None,
+) -> int:
     """List the exercises, mark one, or show a bug of the zoo; returns the exit code.  Raises ValueError for what does not exist."""
     given = [word for word in words if word is not None]
     if not time_limit >= 0:
         raise ValueError(f"--time-limit is a number of seconds, 0 for none, got {time_limit:g}.")
     if csv is not None and (not given or name == "zoo"):
-        raise ValueError("--csv needs an exercise and files: exercise softmax handed-in/*.py --csv marks.csv")
+        raise ValueError(
+            "--csv needs an exercise and files: exercise softmax handed-in/*.py --csv marks.csv"
+        )
     if name is None:
         print(catalogue())
         return 0
     if name == "zoo":
         if len(given) > 2:
-            raise ValueError(f"the zoo takes the number of a bug and an answer, got {', '.join(map(repr, given))}.")
+            raise ValueError(
+                f"the zoo takes the number of a bug and an answer, got {', '.join(map(repr, given))}."
+            )
         return _zoo.main(*[*given, None, None][:2])
     chosen = find(name)
     stub = HERE / f"{chosen.name}.py"
@@ -61,9 +70,12 @@ def main(name: str | None = None, *words: str | None, time_limit: float = TIME_L
     marks = mark_apart(chosen, path, time_limit)
     print(f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks}")
     if not marks.ok and any(line.verdict == "not written yet" for line in marks.lines):
-        print(f"\nWrite your answer into {_shown(path)} and run this again." if given else
-              f"\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
-              f"    python -m tinygrad_attn exercise {chosen.name} mine.py")
+        print(
+            f"\nWrite your answer into {_shown(path)} and run this again."
+            if given
+            else f"\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
+            f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
+        )
     return 0 if marks.ok else 1
 
 
@@ -74,25 +86,35 @@ def files(words: Sequence[str], stub: Path) -> list[Path]:
         if Path(word).is_file():
             found.append(word)
         elif Path(word).is_dir():
-            raise ValueError(f"{word!r} is a folder; name the files in it, as {Path(word, '*.py')} or {Path(word, '*', stub.name)}.")
+            raise ValueError(
+                f"{word!r} is a folder; name the files in it, as {Path(word, '*.py')} or {Path(word, '*', stub.name)}."
+            )
         elif set("*?[") & set(word):
             matches = sorted(match for match in glob(word, recursive=True) if Path(match).is_file())
             if not matches:
                 raise ValueError(f"no file matches {word!r}.")
             found += matches
         else:
-            raise ValueError(f"there is no file {word!r}. Begin with a copy of the stub: copy {_shown(stub)} to {word}.")
+            raise ValueError(
+                f"there is no file {word!r}. Begin with a copy of the stub: copy {_shown(stub)} to {word}."
+            )
     return [Path(one) for one in dict.fromkeys(found)]
 
 
 def refuse_table(path: str) -> None:
     """Say before the marking, which may take long, that the table cannot be written there."""
     if Path(path).suffix == ".py":
-        raise ValueError(f"--csv would write over {path!r}: {path!r} is a Python file; name one that ends in .csv.")
+        raise ValueError(
+            f"--csv would write over {path!r}: {path!r} is a Python file; name one that ends in .csv."
+        )
     if Path(path).is_dir():
-        raise ValueError(f"{path!r} is a folder; name a file in it: --csv {Path(path, 'marks.csv')}")
+        raise ValueError(
+            f"{path!r} is a folder; name a file in it: --csv {Path(path, 'marks.csv')}"
+        )
     if not Path(path).parent.is_dir():
-        raise ValueError(f"there is no folder {str(Path(path).parent)!r} for {path!r}; make it first.")
+        raise ValueError(
+            f"there is no folder {str(Path(path).parent)!r} for {path!r}; make it first."
+        )
 
 
 def mark(chosen: Exercise, path: Path) -> Marks:
@@ -108,23 +130,32 @@ def find(name: str) -> Exercise:
     for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
-    raise ValueError(f"there is no exercise {name!r}.{nearest(name, [*exercises, 'zoo'])}\n{catalogue()}")
+    raise ValueError(
+        f"there is no exercise {name!r}.{nearest(name, [*exercises, 'zoo'])}\n{catalogue()}"
+    )
 
 
 def catalogue() -> str:
     """Every exercise with its task."""
     rows = [f"{one.chapter:>4}  {one.name:14}  {one.task}" for one in sorted(exercises.values())]
-    return "\n".join(["The exercises, one a chapter and a project (docs/course):", "", *rows,
-                      "      zoo             find real bugs of published engines", "",
-                      f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
-                      "Mark one with: python -m tinygrad_attn exercise NAME [FILE]"])
+    return "\n".join(
+        [
+            "The exercises, one a chapter and a project (docs/course):",
+            "",
+            *rows,
+            "      zoo             find real bugs of published engines",
+            "",
+            f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
+            "Mark one with: python -m tinygrad_attn exercise NAME [FILE]",
+        ]
+    )
 
 
 def _shown(path: Path) -> str:
     """The shorter of the path from here and the whole path."""
     try:
         return min(os.path.relpath(path), str(path), key=len)
-    except ValueError:                               # another drive
+    except ValueError:  # another drive
         return str(path)
 
 

@@ -35,7 +35,9 @@ def rotate_vjp(g, y, x, *, positions):
     return None
 
 
-turn = ta.op(rotate).vjp(rotate_vjp)                     # rotate for arrays and Tensors, by your rule: turn(x, positions=...)
+turn = ta.op(rotate).vjp(
+    rotate_vjp
+)  # rotate for arrays and Tensors, by your rule: turn(x, positions=...)
 
 
 def rotary_attention(q, k, v):

@@ -69,9 +69,18 @@ def encoder(p, h):
     """A post-norm encoder layer, as PyTorch's."""
     x = p["x"]
     B, T, d = x.shape
-    qkv = np.reshape(x @ p["self_attn.in_proj_weight"].T + p["self_attn.in_proj_bias"], (B, T, 3, h, d // h))
+    qkv = np.reshape(
+        x @ p["self_attn.in_proj_weight"].T + p["self_attn.in_proj_bias"], (B, T, 3, h, d // h)
+    )
     q, k, v = (np.swapaxes(qkv[:, :, i], 1, 2) for i in range(3))
     y = np.reshape(np.swapaxes(attend(q, k, v), 1, 2), (B, T, d))
-    x = norm(x + y @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"], p["norm1.weight"], p["norm1.bias"])
-    y = np.maximum(x @ p["linear1.weight"].T + p["linear1.bias"], 0) @ p["linear2.weight"].T + p["linear2.bias"]
+    x = norm(
+        x + y @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"],
+        p["norm1.weight"],
+        p["norm1.bias"],
+    )
+    y = (
+        np.maximum(x @ p["linear1.weight"].T + p["linear1.bias"], 0) @ p["linear2.weight"].T
+        + p["linear2.bias"]
+    )
     return norm(x + y, p["norm2.weight"], p["norm2.bias"])

@@ -36,7 +36,11 @@ class Library:
 
     def chain(self, arrays, n, size=8):
         def loss(p):
-            return jnp.sum(jax.lax.fori_loop(0, n // 4, lambda _, y: jnp.tanh(y * p["a"] + p["b"]) * p["a"], p["x"]))
+            return jnp.sum(
+                jax.lax.fori_loop(
+                    0, n // 4, lambda _, y: jnp.tanh(y * p["a"] + p["b"]) * p["a"], p["x"]
+                )
+            )
 
         return self._run(loss, arrays, "xab")
 
@@ -54,9 +58,18 @@ def encoder(p, h):
     """A post-norm encoder layer, as PyTorch's."""
     x = p["x"]
     B, T, d = x.shape
-    qkv = (x @ p["self_attn.in_proj_weight"].T + p["self_attn.in_proj_bias"]).reshape(B, T, 3, h, d // h)
+    qkv = (x @ p["self_attn.in_proj_weight"].T + p["self_attn.in_proj_bias"]).reshape(
+        B, T, 3, h, d // h
+    )
     q, k, v = (jnp.swapaxes(qkv[:, :, i], 1, 2) for i in range(3))
     y = jnp.swapaxes(attend(q, k, v), 1, 2).reshape(B, T, d)
-    x = norm(x + y @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"], p["norm1.weight"], p["norm1.bias"])
-    y = jnp.maximum(x @ p["linear1.weight"].T + p["linear1.bias"], 0) @ p["linear2.weight"].T + p["linear2.bias"]
+    x = norm(
+        x + y @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"],
+        p["norm1.weight"],
+        p["norm1.bias"],
+    )
+    y = (
+        jnp.maximum(x @ p["linear1.weight"].T + p["linear1.bias"], 0) @ p["linear2.weight"].T
+        + p["linear2.bias"]
+    )
     return norm(x + y, p["norm2.weight"], p["norm2.bias"])

@@ -10,7 +10,10 @@ class Library:
     """micrograd"""
 
     def scalars(self, arrays):
-        t = {k: [[Value(float(u)) for u in row] for row in np.atleast_2d(v)] for k, v in arrays.items()}
+        t = {
+            k: [[Value(float(u)) for u in row] for row in np.atleast_2d(v)]
+            for k, v in arrays.items()
+        }
         everything = [u for rows in t.values() for row in rows for u in row]
 
         def step():
@@ -18,4 +21,7 @@ class Library:
                 u.grad = 0
             scalar_network(t, lambda u: u.relu()).backward()
 
-        return step, lambda: {k: np.array([[u.grad for u in row] for row in rows]).reshape(arrays[k].shape) for k, rows in t.items()}
+        return step, lambda: {
+            k: np.array([[u.grad for u in row] for row in rows]).reshape(arrays[k].shape)
+            for k, rows in t.items()
+        }

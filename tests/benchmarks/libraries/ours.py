@@ -10,7 +10,11 @@ from tinygrad_attn import Tensor, nn, ops, optim
 
 
 def leaves(arrays):
-    return {k: Tensor(v, requires_grad=v.dtype.kind == "f") for k, v in arrays.items() if k != "g" and not k.startswith("grad:")}
+    return {
+        k: Tensor(v, requires_grad=v.dtype.kind == "f")
+        for k, v in arrays.items()
+        if k != "g" and not k.startswith("grad:")
+    }
 
 
 def forget(tensors):
@@ -31,7 +35,11 @@ class Library:
         return layer
 
     def encoder(self, arrays, d, h, ff, B, T):
-        layer, x, last = self._layer(nn.TransformerEncoderLayer, arrays, d, h, ff), Tensor(arrays["x"], requires_grad=True), {}
+        layer, x, last = (
+            self._layer(nn.TransformerEncoderLayer, arrays, d, h, ff),
+            Tensor(arrays["x"], requires_grad=True),
+            {},
+        )
 
         def step():
             layer.zero_grad()
@@ -40,10 +48,17 @@ class Library:
             last["y"] = y
             (y * y).mean().backward()
 
-        return step, lambda: {"y": last["y"].numpy(), "x": x.grad.numpy(), **{k: p.grad.numpy() for k, p in layer.named_parameters()}}
+        return step, lambda: {
+            "y": last["y"].numpy(),
+            "x": x.grad.numpy(),
+            **{k: p.grad.numpy() for k, p in layer.named_parameters()},
+        }
 
     def decoder(self, arrays, d, h, ff, B, T, S):
-        layer, x = self._layer(nn.TransformerDecoderLayer, arrays, d, h, ff), Tensor(arrays["x"], requires_grad=True)
+        layer, x = (
+            self._layer(nn.TransformerDecoderLayer, arrays, d, h, ff),
+            Tensor(arrays["x"], requires_grad=True),
+        )
         memory = Tensor(arrays["memory"], requires_grad=True)
 
         def step():
@@ -52,8 +67,11 @@ class Library:
             y = layer(x, memory)
             (y * y).mean().backward()
 
-        return step, lambda: {"x": x.grad.numpy(), "memory": memory.grad.numpy(),
-                              **{k: p.grad.numpy() for k, p in layer.named_parameters()}}
+        return step, lambda: {
+            "x": x.grad.numpy(),
+            "memory": memory.grad.numpy(),
+            **{k: p.grad.numpy() for k, p in layer.named_parameters()},
+        }
 
     def train(self, arrays, d, h, ff, B, T):
         layer, x = self._layer(nn.TransformerEncoderLayer, arrays, d, h, ff), Tensor(arrays["x"])
@@ -68,7 +86,9 @@ class Library:
         return step, lambda: {k: p.numpy() for k, p in layer.named_parameters()}
 
     def generate(self, arrays, d, h, ff, layers, vocabulary, prompt, tokens):
-        stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(d, h, ff, dropout=0.0, batch_first=True), layers).eval()
+        stack = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(d, h, ff, dropout=0.0, batch_first=True), layers
+        ).eval()
         stack.load_state_dict({k: v for k, v in arrays.items() if k.startswith("layers.")})
         table, text, last = Tensor(arrays["table"]), arrays["y"], {}
 
@@ -78,8 +98,10 @@ class Library:
                 unread = text[:, :prompt]
                 for i in range(prompt, prompt + tokens):
                     x = stack(F.embedding(unread, table), is_causal=True, cache=cache)
-                    last["scores"] = x[:, -1] @ table.T          # a writer would choose by these; all libraries get the same text
-                    unread = text[:, i:i + 1]
+                    last["scores"] = (
+                        x[:, -1] @ table.T
+                    )  # a writer would choose by these; all libraries get the same text
+                    unread = text[:, i : i + 1]
 
         return step, lambda: {"scores": last["scores"].numpy()}
 
@@ -94,7 +116,12 @@ class Library:
             y.backward(g)
             last["y"] = y
 
-        return step, lambda: {"y": last["y"].numpy(), "q": q.grad.numpy(), "k": k.grad.numpy(), "v": v.grad.numpy()}
+        return step, lambda: {
+            "y": last["y"].numpy(),
+            "q": q.grad.numpy(),
+            "k": k.grad.numpy(),
+            "v": v.grad.numpy(),
+        }
 
     def mlp(self, arrays, batch, width):
         t = leaves({k: v for k, v in arrays.items() if k != "y"})
@@ -134,7 +161,10 @@ class Library:
         return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
 
     def scalars(self, arrays):
-        t = {k: [[Tensor(float(u), requires_grad=True) for u in row] for row in np.atleast_2d(v)] for k, v in arrays.items()}
+        t = {
+            k: [[Tensor(float(u), requires_grad=True) for u in row] for row in np.atleast_2d(v)]
+            for k, v in arrays.items()
+        }
         everything = [u for rows in t.values() for row in rows for u in row]
 
         def step():
@@ -142,8 +172,10 @@ class Library:
             total = scalar_network(t, lambda u: u.relu())
             total.backward()
 
-        return step, lambda: {k: np.array([[u.grad.item() for u in row] for row in rows]).reshape(arrays[k].shape)
-                              for k, rows in t.items()}
+        return step, lambda: {
+            k: np.array([[u.grad.item() for u in row] for row in rows]).reshape(arrays[k].shape)
+            for k, rows in t.items()
+        }
 
     def adamw(self, arrays, d, ff):
         parameters = {k: nn.Parameter(v) for k, v in arrays.items() if not k.startswith("grad:")}
@@ -168,7 +200,9 @@ class Library:
         return self._pointwise(F.softmax, arrays)
 
     def layer_norm(self, arrays, shape):
-        return self._pointwise(lambda x, weight, bias: F.layer_norm(x, shape[-1:], weight, bias), arrays)
+        return self._pointwise(
+            lambda x, weight, bias: F.layer_norm(x, shape[-1:], weight, bias), arrays
+        )
 
     def cross_entropy(self, arrays, n, classes):
         x, y = Tensor(arrays["x"], requires_grad=True), arrays["y"]

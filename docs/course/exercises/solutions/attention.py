@@ -23,6 +23,8 @@ def attention(q, k, v, causal=False):
     Returns a dict of "scores" (..., T, S), before any mask, "weights" (..., T, S) and "output" (..., T, E).
     """
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
-    allowed = np.tri(*scores.shape[-2:], dtype=bool) if causal else np.ones(scores.shape[-2:], dtype=bool)
+    allowed = (
+        np.tri(*scores.shape[-2:], dtype=bool) if causal else np.ones(scores.shape[-2:], dtype=bool)
+    )
     weights = F.softmax(np.where(allowed, scores, -np.inf), axis=-1)
     return {"scores": scores, "weights": weights, "output": weights @ v}

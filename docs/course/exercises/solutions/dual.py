@@ -18,7 +18,7 @@ import numpy as np
 class Dual:
     """Arrays of one shape, or numbers: how `value` moves is `tangent`."""
 
-    __array_priority__ = 1                           # array * Dual: NumPy leaves it to Dual's __rmul__
+    __array_priority__ = 1  # array * Dual: NumPy leaves it to Dual's __rmul__
 
     def __init__(self, value, tangent):
         self.value, self.tangent = value, tangent
@@ -35,11 +35,16 @@ class Dual:
 
     def __mul__(self, other):
         other = constant(other)
-        return Dual(self.value * other.value, self.tangent * other.value + self.value * other.tangent)
+        return Dual(
+            self.value * other.value, self.tangent * other.value + self.value * other.tangent
+        )
 
     def __truediv__(self, other):
         other = constant(other)
-        return Dual(self.value / other.value, (self.tangent * other.value - self.value * other.tangent) / other.value ** 2)
+        return Dual(
+            self.value / other.value,
+            (self.tangent * other.value - self.value * other.tangent) / other.value**2,
+        )
 
     def __radd__(self, other):
         return constant(other) + self
@@ -55,7 +60,7 @@ class Dual:
 
     def __pow__(self, n):
         """n: a number, not a Dual."""
-        return Dual(self.value ** n, n * self.value ** (n - 1) * self.tangent)
+        return Dual(self.value**n, n * self.value ** (n - 1) * self.tangent)
 
     def exp(self):
         y = np.exp(self.value)

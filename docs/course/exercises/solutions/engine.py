@@ -24,7 +24,7 @@ import numpy as np
 class Tensor:
     """An array that remembers how it was made."""
 
-    __array_ufunc__ = None                           # array + tensor: NumPy leaves it to __radd__
+    __array_ufunc__ = None  # array + tensor: NumPy leaves it to __radd__
 
     def __init__(self, data, parents=(), rules=()):
         self.data, self.parents, self.rules, self.grad = np.asarray(data), parents, rules, None
@@ -35,7 +35,11 @@ class Tensor:
 
     def __mul__(self, other):
         other = self._operand(other)
-        return Tensor(self.data * other.data, (self, other), (lambda g: g * other.data, lambda g: g * self.data))
+        return Tensor(
+            self.data * other.data,
+            (self, other),
+            (lambda g: g * other.data, lambda g: g * self.data),
+        )
 
     def __neg__(self):
         return Tensor(-self.data, (self,), (lambda g: -g,))
@@ -48,13 +52,16 @@ class Tensor:
 
     def __pow__(self, power):
         """To the power of a number."""
-        return Tensor(self.data ** power, (self,), (lambda g: g * power * self.data ** (power - 1),))
+        return Tensor(self.data**power, (self,), (lambda g: g * power * self.data ** (power - 1),))
 
     def __matmul__(self, other):
         """Of two matrices, or of stacks of them; the sum over a broadcast stack is taken in backward."""
         other = self._operand(other)
-        return Tensor(self.data @ other.data, (self, other), (lambda g: g @ other.data.swapaxes(-1, -2),
-                                                              lambda g: self.data.swapaxes(-1, -2) @ g))
+        return Tensor(
+            self.data @ other.data,
+            (self, other),
+            (lambda g: g @ other.data.swapaxes(-1, -2), lambda g: self.data.swapaxes(-1, -2) @ g),
+        )
 
     def __radd__(self, other):
         return self._operand(other) + self
@@ -84,10 +91,12 @@ class Tensor:
 
     def sum(self, axis=None, keepdims=False):
         """Over one axis, several (a tuple), or all."""
+
         def rule(g):
             if axis is not None and not keepdims:
                 g = np.expand_dims(g, axis)
             return np.broadcast_to(g, self.data.shape)
+
         return Tensor(self.data.sum(axis=axis, keepdims=keepdims), (self,), (rule,))
 
     def mean(self, axis=None, keepdims=False):
@@ -106,7 +115,9 @@ class Tensor:
         """To .grad of every tensor that leads here, add its gradient. g is the gradient of this one; if it is None, ones."""
         coming = {id(self): np.ones_like(self.data) if g is None else np.asarray(g)}
         for tensor in users_first(self):
-            g = coming.pop(id(tensor))               # of this walk alone: .grad may hold an earlier one's as well
+            g = coming.pop(
+                id(tensor)
+            )  # of this walk alone: .grad may hold an earlier one's as well
             tensor.grad = g.copy() if tensor.grad is None else tensor.grad + g
             for parent, rule in zip(tensor.parents, tensor.rules):
                 share = unbroadcast(rule(g), parent.data.shape)
@@ -116,7 +127,9 @@ class Tensor:
         """As a Tensor; a number gets this one's dtype."""
         if isinstance(other, Tensor):
             return other
-        return Tensor(np.asarray(other, self.data.dtype if isinstance(other, (int, float)) else None))
+        return Tensor(
+            np.asarray(other, self.data.dtype if isinstance(other, (int, float)) else None)
+        )
 
 
 def users_first(last):
@@ -153,7 +166,9 @@ def cross_entropy(scores, onehot):
 
     Scores near 1,000 must not overflow: chapter 6.
     """
-    shifted = scores - scores.data.max(axis=1, keepdims=True)        # by a constant, which changes neither the loss nor its gradient
+    shifted = scores - scores.data.max(
+        axis=1, keepdims=True
+    )  # by a constant, which changes neither the loss nor its gradient
     return (shifted.exp().sum(axis=1).log() - (shifted * onehot).sum(axis=1)).mean()
 
 
@@ -166,7 +181,7 @@ def train(x, onehot, parameters, steps, lr):
     for _ in range(steps):
         loss = cross_entropy(network(x, *parameters), onehot)
         for p in parameters:
-            p.grad = None                            # .grad adds up; begin afresh
+            p.grad = None  # .grad adds up; begin afresh
         loss.backward()
         for p in parameters:
             p.data = p.data - lr * p.grad

@@ -19,7 +19,7 @@ import numpy as np
 def normalized(x, eps=1e-5):
     """(..., N) -> (..., N)"""
     centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + eps)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
 
 
 def layer_norm(x, weight, bias):
@@ -31,7 +31,9 @@ def layer_norm_vjp_x(g, y, x, weight, bias):
     """g, y, x: (..., N)"""
     n, h = normalized(x), g * weight
     deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
-    return (h - h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)) / deviation
+    return (
+        h - h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)
+    ) / deviation
 
 
 def layer_norm_vjp_weight(g, y, x, weight, bias):

@@ -65,7 +65,7 @@ def attention(q, k, v, block, causal=False):
     for keys, rows, scores in blocks(q, k, block, causal):
         before = maximum[rows], total[rows], result[rows]
         maximum[rows], total[rows], result[rows] = merge(before, part(scores, v[keys]))
-    with np.errstate(divide="ignore"):                   # log(0) where no key was seen
+    with np.errstate(divide="ignore"):  # log(0) where no key was seen
         lse = maximum + np.log(total)
     return result / np.where(total == 0, 1, total), lse[:, 0]
 

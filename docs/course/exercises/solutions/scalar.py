@@ -27,12 +27,14 @@ class Scalar:
         return Scalar(self.data - other.data, (self, other), (1.0, -1.0))
 
     def __truediv__(self, other):
-        return Scalar(self.data / other.data, (self, other), (1 / other.data, -self.data / other.data ** 2))
+        return Scalar(
+            self.data / other.data, (self, other), (1 / other.data, -self.data / other.data**2)
+        )
 
     def tanh(self):
         """math.tanh computes the value."""
         y = math.tanh(self.data)
-        return Scalar(y, (self,), (1 - y ** 2,))
+        return Scalar(y, (self,), (1 - y**2,))
 
     def backward(self, g=1.0):
         """Add g, the gradient that comes in, and pass it on to the parents, times the slope."""

@@ -1,0 +1,1 @@
+"""What is said when a call is wrong."""

@@ -1,0 +1,150 @@
+"""How a function is called: keywords that it does not have, flags that are neither True nor False, a class in place of an object."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from .errors import describe, nearest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DDOF = (
+    "speaks NumPy here: write ddof=1 for unbiased=True or correction=1, which PyTorch takes unless told otherwise, and ddof=0 for "
+    "unbiased=False or correction=0, as it is here"
+)
+TORCH_ONLY = dict.fromkeys(
+    ("dim", "keepdim"), "speaks NumPy here: write axis= for dim=, and keepdims= for keepdim="
+) | {
+    "unbiased": _DDOF,
+    "correction": _DDOF,
+    "dtype": "has no dtype= here: write .astype(dtype) on what goes in or comes out",
+    "device": "has no device=: leave it out, everything is on the CPU",
+    "inplace": "has no inplace=: leave it out, the result is a new Tensor",
+    "out": "has no out=: leave it out, and use what is returned",
+    "generator": "has no generator=: leave it out, ta.manual_seed(n) sets what is drawn from",
+    **dict.fromkeys(
+        ("reduce", "size_average"),
+        "has neither reduce= nor size_average=: write reduction='mean', 'sum' or 'none'",
+    ),
+    "start_dim": "has no start_dim=: write t.reshape(len(t), -1) for start_dim=1",
+    "inputs": "has no inputs=: write ta.grad(loss, inputs), which returns the gradients by them",
+}
+TORCH_ONLY |= {
+    name: f"has no {name}=: leave it out"
+    for name in (
+        "only_inputs",
+        "map_location",
+        "weights_only",
+        "fused",
+        "foreach",
+        "capturable",
+        "differentiable",
+        "pin_memory",
+        "sparse",
+        "layout",
+        "scale_grad_by_freq",
+        "last_epoch",
+        "verbose",
+        "mmap",
+    )
+}
+
+
+def called_as(function: Callable[..., Any], title: str) -> str:
+    """`title(x, axis=-1)`: how a function is called, without the kinds of its arguments."""
+    signature = inspect.signature(function)
+    plain = [
+        p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"
+    ]
+    return f"{title}{signature.replace(parameters=plain, return_annotation=signature.empty)}"
+
+
+def own_names(function: Function) -> Function:
+    """A function that says what to write when it is called with a keyword that it does not have, of PyTorch's or of nobody's."""
+    names = inspect.signature(function).parameters
+    known, one_axis, any_name = (
+        names.keys(),
+        "axis" in names,
+        any(p.kind is p.VAR_KEYWORD for p in names.values()),
+    )
+    title = (
+        function.__qualname__.removesuffix(".__init__")
+        if function.__name__ == "__init__"
+        else function.__name__
+    )
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and not (kwargs.keys() <= known or any_name):
+            strange = kwargs.keys() - known
+            name = next((name for name in TORCH_ONLY if name in strange), None) or next(
+                name for name in kwargs if name in strange
+            )
+            raise TypeError(
+                f"{title}() {TORCH_ONLY[name]}."
+                if name in TORCH_ONLY
+                else f"{title}() got an unexpected keyword argument {name!r}.{nearest(name, known)} It is "
+                f"{called_as(function, title)}."
+            )
+        if one_axis and len(args) > 2 and args[-1].__class__ is int:
+            raise TypeError(
+                f"{title}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
+                "by name."
+            )
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def check_flags(function: str, **flags: Any) -> None:
+    """Each True or False, or None for False; a text would count as True, whatever it says."""
+    for name, value in flags.items():
+        if (
+            value is not True
+            and value is not False
+            and not (isinstance(value, (np.bool_, int, type(None))) and value in (None, 0, 1))
+        ):
+            raise TypeError(f"{function}: {name} is True or False, got {describe(value)}.")
+
+
+def as_layer(init: Function) -> Function:
+    """A layer's __init__ that says what is meant where it is given the layer's input, or a flag that is neither True nor False."""
+    parameters, named, made = (
+        inspect.signature(init).parameters,
+        own_names(init),
+        init.__qualname__.removesuffix(".__init__"),
+    )
+    flags = {name for name, p in parameters.items() if p.annotation == "bool"}
+
+    @functools.wraps(init)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name, value in (*zip([*parameters][1:], args), *kwargs.items()):
+            if (
+                hasattr(type(value), "_record") and value.ndim and name != "weight"
+            ):  # asked itself, a module would look for a hint
+                raise TypeError(
+                    f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), or layer(x) for one that is "
+                    f"made; got {describe(value)} as {name}."
+                )
+            if name in flags:
+                check_flags(made, **{name: value})
+        named(self, *args, **kwargs)
+
+    return cast(Function, call)
+
+
+class NeedsBrackets(type):
+    """What `with no_grad:` finds is the class, which opens no block."""
+
+    def __enter__(cls) -> None:
+        raise TypeError(
+            f"{cls.__name__} is a class, and a block takes an object. Write `with {cls.__name__}():`, with brackets."
+        )
+
+    def __exit__(cls, *_: object) -> None:  # asked for before the other is called
+        ...

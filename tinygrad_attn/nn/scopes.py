@@ -1,0 +1,117 @@
+"""Which module call are we in, what is it called, and what did its attention look at: `record_attention`.
+
+Each running module call is a `Scope` on a small stack (see nn/module.py).  Names are worked out only when somebody
+asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..engine import local
+from ..messages.errors import is_module, unmade
+
+
+class Scope:
+    """One call of a module, and the call it happened in."""
+
+    __slots__ = ("module", "outer")
+
+    def __init__(self, module: Any, outer: Scope | None) -> None:
+        self.module, self.outer = module, outer
+
+
+def dotted_name(scope: Scope | None, root: Any = None) -> str:
+    """What the module of this call is called, seen from `root`, or else from the outermost module that was called.
+
+    `layers.0.self_attn`; the class name for the root itself.  A module that is not an attribute of the one that calls
+    it gets its class name, under the name of its caller.
+    """
+    chain: list[Any] = []  # from the inside out
+    while scope is not None:
+        chain.append(scope.module)
+        scope = scope.outer
+    if not chain:
+        return "attention"
+    names = {
+        id(module): name for name, module in (chain[-1] if root is None else root).named_modules()
+    }
+    tail: list[str] = []
+    for module in chain:
+        if id(module) in names:
+            head = names[id(module)]
+            return ".".join([head, *tail] if head else tail) or type(module).__name__
+        tail.insert(0, type(module).__name__)
+    return ".".join(tail)
+
+
+@contextmanager
+def watching(observer: Any) -> Iterator[Any]:
+    """Let the observer look on inside the block, in this thread; nested ones each see everything."""
+    here = local.context
+    before = here.observers
+    within = here.observers = (*before, observer)
+    try:
+        yield observer
+    finally:
+        # Ctrl-C comes at calls, and one in here would leave the observer there for good: so there is none, unless others came or went.
+        here.observers = (
+            before
+            if here.observers is within
+            else tuple(o for o in here.observers if o is not observer)
+        )
+
+
+class _Recorder:
+    """Sits among the thread's observers while `record_attention` is open; ops mean nothing to it."""
+
+    def __init__(self, root: Any) -> None:
+        self.root, self.weights = root, dict[str, list[np.ndarray]]()
+
+    def forward(self, *_: Any) -> None:
+        pass
+
+    def backward(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
+    """Collect softmax(q k^T / sqrt(D)) of every call of an attention module of `nn` inside the `with` block, by its
+    dotted name.
+
+        with ta.record_attention() as seen:
+            model(x)
+        seen["layers.0.self_attn"][0]           # the first call's weights, a plain array (B, H, T, S)
+
+    Names are seen from the outermost module that is called, or from `root`.  A module called several times has
+    several entries in its list, in order.  An unbatched call counts as a batch of one.  Weights are those that were
+    applied, after dropout if there was any.  It does not matter whether the call asked for weights, and the outputs
+    are the same numbers with and without recording.  Only calls of this thread are seen, and of these none that goes to
+    `F.scaled_dot_product_attention` directly: that returns its weights with need_weights=True.  Raises TypeError for a
+    `root` that is no module.
+    """
+    if root is not None and not is_module(root):
+        raise TypeError(
+            f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.{unmade(root)}"
+        )
+    with watching(_Recorder(root)) as recorder:
+        yield recorder.weights
+
+
+def recording() -> bool:
+    """Does anybody in this thread want attention weights?"""
+    observers = local.context.observers
+    return bool(observers) and any(isinstance(o, _Recorder) for o in observers)
+
+
+def leave(weights: np.ndarray) -> None:
+    """Hand the weights (B, H, T, S) of the running module's attention to everybody who records."""
+    here = local.context
+    for o in here.observers:
+        if isinstance(o, _Recorder):
+            o.weights.setdefault(dotted_name(here.scope, o.root), []).append(weights)

@@ -1,0 +1,142 @@
+"""NumPy's own names for our ops: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])` work on tensors and are
+differentiated.
+
+NumPy asks the operands of its functions whether one of them wants to take over (`__array_ufunc__`,
+`__array_function__`, NEP 13 and 18). Tensor says yes and looks the function up: `UFUNCS` in ufuncs.py and the rules
+of the other modules are the whole table.  Functions whose results are booleans, integers or fresh constants
+(`PLAIN_...`) get the arrays, and so does any function of integers alone.  Anything else is a TypeError that names it; no
+result ever loses its graph in silence.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from ...engine import Variable
+from ...messages.errors import ELSEWHERE, nearest
+from . import linear, reductions, shapes
+from .common import FUNCTIONS, cast, floating, handed, plain, refuse, refuse_whole, wrapped
+from .functions import PLAIN_FUNCTIONS
+from .running import RUNNING, accumulate
+from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, outer, reduce
+
+
+def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
+    """What Tensor.__array_ufunc__ answers where it is not simply `UFUNCS[ufunc](*inputs)`."""
+    name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    out = kwargs.get("out")
+    if out is not None:
+        if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
+            raise TypeError(
+                f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
+                "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once and with "
+                "a row of t for it, write a = a + ta.ops.scatter(t, index=rows, shape=a.shape)."
+            )
+        refuse(name, out=out[0])
+    if method == "__call__" and ufunc in PLAIN_UFUNCS:
+        return ufunc(
+            *map(plain, inputs), **{k: plain(v) for k, v in kwargs.items()}
+        )  # where= may be a Tensor
+    if (ufunc not in UFUNCS or method in ("at", "reduceat")) and not any(map(floating, inputs)):
+        return getattr(ufunc, method)(
+            *map(handed, inputs), **{k: handed(v) for k, v in kwargs.items()}
+        )  # no gradient to lose
+    if ufunc in UFUNCS:
+        if method == "__call__":
+            dtype, along = (
+                kwargs.pop("dtype", None),
+                {"axis": kwargs.pop("axis")} if ufunc is np.vecdot and "axis" in kwargs else {},
+            )
+            refuse(name, **{k: v for k, v in kwargs.items() if (k, v) != ("casting", "same_kind")})
+            if not any(
+                map(floating, inputs)
+            ):  # no gradient, and NumPy knows best what it makes of integers
+                return wrapped(ufunc(*map(plain, inputs), dtype=dtype, **along))
+            refuse_whole(name, dtype, *inputs)
+            return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs), **along)
+        if method == "reduce" and ufunc in REDUCTIONS:
+            return reduce(ufunc, *inputs, **kwargs)
+        if method == "accumulate" and ufunc in RUNNING:
+            return (
+                accumulate(ufunc, *inputs, **kwargs)
+                if floating(inputs)
+                else wrapped(ufunc.accumulate(*plain(inputs), **kwargs))
+            )
+        if method == "outer":
+            return outer(ufunc, *inputs, **kwargs)
+        if method == "at":
+            sums = ufunc is np.add
+            instead = (
+                "a + ta.ops.scatter(t, index=index, shape=a.shape)"
+                if sums
+                else "t[index] on the right-hand side"
+            )
+            raise TypeError(
+                f"np.{name} changes an array in place, which cannot be differentiated. Write {instead}, or give it t.numpy() "
+                "if no gradient is meant."
+            )
+    if any(name == f.__name__ for f in FUNCTIONS):  # the ufunc behind an array's own method
+        raise TypeError(f"a.{name}(...) of an array a takes no Tensors: write np.{name}(a, ...).")
+    raise no_rule(
+        name, "np." if getattr(np, ufunc.__name__, None) is ufunc else ""
+    )  # SciPy's are ufuncs too, and one's own
+
+
+def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What Tensor.__array_function__ answers."""
+    rule = FUNCTIONS.get(function)
+    if rule is not None and (
+        function is np.where or "out" in kwargs or any(map(floating, (*args, *kwargs.values())))
+    ):
+        return rule(
+            *args, **kwargs
+        )  # also to refuse out=; and of np.where(mask) the places stay plain arrays
+    if rule is not None or function in PLAIN_FUNCTIONS:
+        y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+        return (
+            y if rule is None else wrapped(y)
+        )  # integers and booleans: NumPy knows best, and there is no gradient
+    if not any(
+        map(floating, (*args, *kwargs.values()))
+    ):  # labels to be counted, say: there is no gradient to lose
+        return function(*handed(args), **{k: handed(v) for k, v in kwargs.items()})
+    raise no_rule(_full_name(function))
+
+
+def _full_name(function: Any) -> str:
+    name = function.__name__
+    for place in ("linalg", "fft", "emath", "lib.stride_tricks"):
+        if (
+            getattr(attrgetter(place)(np), name, None) is function
+            and getattr(np, name, None) is not function
+        ):
+            return f"{place}.{name}"
+    return name
+
+
+INSTEAD = {
+    "bincount": "ta.ops.scatter(t, index=indices, shape=n) for np.bincount(indices, t, n)",
+    "add.reduceat": "np.stack([part.sum(0) for part in np.split(t, starts)[1:]])",
+    "expit": "F.sigmoid(t)",
+}
+"""Sums by groups, and SciPy's name for the sigmoid, as they can be differentiated; for the rest `errors.ELSEWHERE` may know."""
+
+
+def no_rule(name: str, home: str = "np.") -> TypeError:
+    """The error for a function that is not in the tables."""
+    short = name.rpartition(".")[
+        2
+    ]  # no slip, since NumPy has it; so only kin are named, eigh for eig
+    kin = [
+        k for f in (*UFUNCS, *FUNCTIONS) if (k := f.__name__).startswith(short) or short.endswith(k)
+    ]
+    known = INSTEAD.get(name) or ELSEWHERE.get(name)
+    instead = f" Write {known}." if known else nearest(short, kin)
+    return TypeError(
+        f"{home}{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
+        "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
+        "partial derivatives with .vjp under it."
+    )

@@ -1,0 +1,467 @@
+"""NumPy's functions on each element that are not ufuncs, its differences, and the functions that get plain arrays."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from ... import ops
+from ...messages.errors import describe
+from ...ops.shapes import in_single
+from .common import (
+    UNSET,
+    axes_of,
+    cast,
+    floating,
+    plain,
+    refuse,
+    refuse_among_whole,
+    refuse_whole,
+    rule,
+    tensor,
+    together,
+    wrapped,
+)
+from .shapes import _concatenate, _moveaxis, _slice, _stack
+
+# ---- elementwise functions that are not ufuncs
+
+
+@rule(np.where)
+def _where(condition, x=UNSET, y=UNSET, /):
+    if (x is UNSET) is not (y is UNSET):
+        raise TypeError(
+            "np.where(mask, a, b) takes both values to choose from: a where the mask is True, b elsewhere."
+        )
+    return np.nonzero(plain(condition)) if x is UNSET else ops.where(plain(condition), x, y)
+
+
+@rule(np.clip)
+def _clip(a, a_min=UNSET, a_max=UNSET, out=None, *, min=UNSET, max=UNSET, dtype=None):
+    refuse("clip", out=out)
+    refuse_whole("clip", dtype, a)
+    low, high = (old if new is UNSET else new for old, new in ((a_min, min), (a_max, max)))
+    return ops.clip(cast(a, dtype), None if low is UNSET else low, None if high is UNSET else high)
+
+
+@rule(np.round, np.around)
+def _round(a, decimals=0, out=None):
+    refuse("round", out=out)
+    return ops.round(a, decimals=decimals)
+
+
+@rule(np.select)
+def _select(condlist, choicelist, default=0):
+    *choices, rest = together([*choicelist, default])
+    return functools.reduce(
+        lambda rest, pair: ops.where(plain(pair[0]), pair[1], rest),
+        reversed(list(zip(condlist, choices, strict=True))),
+        rest,
+    )
+
+
+@rule(np.nan_to_num)
+def _nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    refuse("nan_to_num", copy=None if copy else False)
+    limits = np.finfo(plain(x).dtype)
+    x = ops.where(np.isnan(plain(x)), nan, x)
+    x = ops.where(np.isposinf(plain(x)), float(limits.max) if posinf is None else posinf, x)
+    return ops.where(np.isneginf(plain(x)), float(limits.min) if neginf is None else neginf, x)
+
+
+@rule(np.sinc)
+@in_single
+def _sinc(x):
+    """sin(pi x) / (pi x); near 0 the power series, which has the right derivatives there."""
+    x = x * math.pi
+    z = x * x
+    small = plain(z) < 0.01
+    x, z = ops.where(small, 1, x), ops.where(small, z, 0)
+    series = 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110))))
+    return ops.where(small, series, ops.sin(x) / x)
+
+
+@rule(np.real, np.real_if_close, np.copy)
+def _same(a, *args, **kwargs):
+    return a.copy()
+
+
+@rule(np.astype)
+def _astype(x, dtype, /, *, copy=True, device=None):
+    return cast(x, dtype)
+
+
+@rule(np.full_like)
+def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
+    like = np.full_like(plain(a), plain(fill_value), dtype, shape=shape)
+    refuse_among_whole("full_like", like, fill_value)
+    return (
+        like
+        if plain(fill_value) is fill_value
+        else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
+    )
+
+
+if hasattr(np, "fix"):  # deprecated since NumPy 2.5
+
+    @rule(np.fix)
+    def _fix(x, out=None):
+        refuse("fix", out=out)
+        return ops.trunc(x)
+
+
+@rule(np.imag)
+def _imag(val):
+    return ops.where(True, 0, val)
+
+
+@rule(np.angle)
+def _angle(z, deg=False):
+    return ops.arctan2(0.0, z) * (180 / math.pi if deg else 1)
+
+
+@rule(np.unwrap)
+def _unwrap(p, discont=None, axis=-1, *, period=2 * math.pi):
+    p = tensor(p)
+    turns = np.unwrap(plain(p), plain(discont), axis, period=plain(period)) - plain(
+        p
+    )  # whole ones, whose slope is 0
+    turns = np.rint(turns / plain(period)) * period if floating(period) else turns
+    return p + (
+        turns.astype(p.dtype, copy=False) if p.dtype.kind == "f" and not floating(period) else turns
+    )
+
+
+@rule(np.piecewise)
+def _piecewise(x, condlist, funclist, *args, **kw):
+    given, conditions = tensor(x), np.asarray(plain(condlist), bool)
+    if conditions.ndim == given.ndim:  # one alone needs no list
+        conditions = conditions[None]
+    if conditions.shape[1:] != given.shape or not len(conditions):
+        raise ValueError(
+            f"np.piecewise takes a list of conditions, each of the shape {given.shape} of x; got {describe(conditions)}."
+        )
+    x = np.atleast_1d(given)
+    conditions = conditions.reshape(-1, *x.shape) if given.ndim == 0 else conditions
+    if len(funclist) == len(conditions) + 1:
+        conditions = np.concatenate([conditions, ~conditions.any(0, keepdims=True)])
+    if len(funclist) != len(conditions):
+        raise ValueError(
+            f"np.piecewise takes a function or a value for each of the {len(conditions)} conditions, and one more for where "
+            f"none of them holds; got {len(funclist)}."
+        )
+    y = np.zeros(x.shape, x.dtype)
+    for where, part in zip(
+        conditions, funclist, strict=True
+    ):  # of several that hold the last one counts
+        at = np.nonzero(where)
+        if callable(part) and len(at[0]):
+            part = ops.scatter(
+                ops.broadcast_to(tensor(part(x[where], *args, **kw)), shape=at[0].shape),
+                index=at,
+                shape=x.shape,
+            )
+        if len(at[0]):
+            y = ops.where(where, part, y)
+    refuse_among_whole("piecewise", x, y)
+    return cast(y, x.dtype).reshape(given.shape)
+
+
+# ---- polynomials and straight lines between points
+
+
+@rule(np.polyval)
+def _polyval(p, x):
+    p, x = together([p, x])
+    p, x = (cast(a, np.result_type(p.dtype, x.dtype)) for a in (p, x))
+    return functools.reduce(lambda y, coefficient: y * x + coefficient, p, np.zeros_like(plain(x)))
+
+
+@rule(np.vander)
+def _vander(x, N=None, increasing=False):
+    x = tensor(x)
+    if x.ndim != 1:
+        raise ValueError(
+            f"np.vander takes a vector, of whose numbers each row has the powers; got {describe(x)}."
+        )
+    n = len(x) if N is None else N
+    factors = [
+        np.ones((len(x), min(n, 1)), x.dtype),
+        ops.broadcast_to(x.reshape(-1, 1), shape=(len(x), max(n - 1, 0))),
+    ]
+    powers = ops.cumprod(_concatenate(factors, 1), axis=1)
+    return powers if increasing else ops.flip(powers, axis=1)
+
+
+@rule(np.interp)
+def _interp(x, xp, fp, left=None, right=None, period=None):
+    """A knot has the slope of the line to its right; beyond the last one and before the first the result is constant."""
+    x, xp, fp = _alike(None, x, xp, fp)
+    if xp.ndim != 1 or xp.shape != fp.shape or not len(xp):
+        raise ValueError(
+            f"np.interp takes two vectors of one length, at least 1, the places and the values there; got {describe(xp)} and "
+            f"{describe(fp)}."
+        )
+    if period is not None:
+        if period == 0:
+            raise ValueError("np.interp: the period must not be 0.")
+        left, right, period = None, None, abs(period)
+        x, xp = x % period, xp % period
+        order = np.argsort(plain(xp))
+        xp, fp = xp[order], fp[order]
+        xp, fp = (
+            _concatenate([xp[-1:] - period, xp, xp[:1] + period]),
+            _concatenate([fp[-1:], fp, fp[:1]]),
+        )
+    at, knots = np.asarray(plain(x)), plain(xp)
+    i = np.searchsorted(knots, at, "right").clip(1, max(len(knots) - 1, 1)) - 1
+    j = np.minimum(i + 1, len(knots) - 1)
+    before, after = at < knots[0], at >= knots[-1]
+    inside = ops.where(
+        before | after, knots[i], x
+    )  # at infinity 0 * inf would make the gradients NaN
+    width = xp[j] - xp[i]
+    slope = (fp[j] - fp[i]) / ops.where(plain(width) == 0, 1, width)
+    y = fp[i] + slope * (inside - xp[i])
+    if (
+        unknown := np.isnan(plain(y))
+    ).any():  # as inf - inf; a knot has its own value, and elsewhere the right one may say more
+        alone = (at == knots[i]) | (plain(fp)[i] == plain(fp)[j])
+        y = ops.where(unknown, ops.where(alone, fp[i], fp[j] + slope * (inside - xp[j])), y)
+    y = ops.where(after, fp[-1] if right is None else ops.where(at == knots[-1], fp[-1], right), y)
+    return ops.where(before, fp[0] if left is None else left, y)
+
+
+# ---- differences, and sums of them
+
+
+@rule(np.ediff1d)
+def _ediff1d(ary, to_end=None, to_begin=None):
+    flat = ops.reshape(tensor(ary), shape=(-1,))
+    begin, end = (
+        [] if x is None else [ops.reshape(together([x, flat])[0], shape=(-1,))]
+        for x in (to_begin, to_end)
+    )
+    refuse_among_whole("ediff1d", flat, *begin, *end)
+    return _concatenate([cast(x, flat.dtype) for x in (*begin, _diff(flat), *end)])
+
+
+@rule(np.diff)
+def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
+    a = tensor(a)
+    if n < 0 or a.ndim == 0:
+        raise ValueError(
+            f"np.diff takes differences along at least one axis, n >= 0 times; got {describe(a)} and n={n}."
+        )
+    if n == 0:
+        return a  # without the ends, as NumPy
+    axis = normalize_axis_index(axis, a.ndim)
+    slice_shape = (
+        *a.shape[:axis],
+        1,
+        *a.shape[axis + 1 :],
+    )  # of a single number, put before or after
+    parts = [
+        x if np.ndim(x) else ops.broadcast_to(tensor(x), shape=slice_shape)
+        for x in (prepend, a, append)
+        if x is not UNSET
+    ]
+    if len(parts) > 1:
+        a = _concatenate(parts, axis)
+    for _ in range(n):
+        a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
+    return a
+
+
+@rule(np.gradient)
+def _gradient(f, *spacing, axis=None, edge_order=1):
+    f = tensor(f)
+    f = f if f.dtype.kind == "f" else f * 1.0
+    axes = axes_of(f, axis)
+    steps = (
+        list(spacing) * len(axes)
+        if len(spacing) == 1 and np.ndim(spacing[0]) == 0
+        else list(spacing) or [1.0] * len(axes)
+    )
+    if len(steps) != len(axes):
+        raise TypeError(
+            f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one number for all, or for each axis a number "
+            "or the places along it."
+        )
+    if edge_order not in (1, 2):
+        raise ValueError(f"np.gradient knows edge_order 1 and 2, got {edge_order!r}.")
+    if any(f.shape[i] <= edge_order for i in axes):
+        raise ValueError(
+            f"np.gradient takes differences, so it needs at least {('two', 'three')[edge_order - 1]} elements along each "
+            f"axis; got {describe(f)}."
+        )
+    found = []
+    for h, i in zip(steps, axes, strict=True):
+        if np.ndim(h) > 1 or np.ndim(h) and len(h) != f.shape[i]:
+            raise ValueError(
+                f"np.gradient: the places along axis {i} are a vector of {f.shape[i]}, got {describe(h)}."
+            )
+        gaps = cast(
+            np.diff(tensor(h)) if np.ndim(h) else h * np.ones(f.shape[i] - 1, f.dtype), f.dtype
+        )
+        gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - i))
+        slopes = _diff(f, axis=i) / gaps
+        before, after, left, right = (
+            _slice(slopes, i, None, -1),
+            _slice(slopes, i, 1, None),
+            gaps[:-1],
+            gaps[1:],
+        )
+        if (
+            np.ndim(h) == 0 or not floating(h) and (gaps == gaps[:1]).all()
+        ):  # then the number in the middle does not count
+            middle = (_slice(f, i, 2, None) - _slice(f, i, None, -2)) / (left + right)
+        else:
+            middle = (right * before + left * after) / (left + right)
+        first, last = _slice(slopes, i, None, 1), _slice(slopes, i, -1, None)
+        if edge_order == 2:  # on the parabola through the three outermost
+            first = first + _slice(before - after, i, None, 1) * (left / (left + right))[:1]
+            last = last + _slice(after - before, i, -1, None) * (right / (left + right))[-1:]
+        found.append(_concatenate([first, middle, last], i))
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@rule(np.trapezoid)
+def _trapezoid(y, x=None, dx=1.0, axis=-1):
+    y = tensor(y)
+    step = dx if x is None else np.diff(x, axis=axis if np.ndim(x) > 1 else -1)
+    axis = normalize_axis_index(axis, y.ndim)
+    if np.ndim(step) == 1:
+        step = step.reshape([-1 if i == axis else 1 for i in range(y.ndim)])
+    return ops.sum((_slice(y, axis, 1, None) + _slice(y, axis, None, -1)) * step / 2, axis=axis)
+
+
+def _is_whole(dtype):
+    """Are integers asked for?  They have no slope, and the last digit of a number decides which one is below it: NumPy's own are right."""
+    return dtype is not None and np.dtype(dtype).kind in "iub"
+
+
+def _alike(wanted, *numbers):
+    """All of them in the floating dtype that they, and the one that is wanted, have in common."""
+    numbers = together(numbers)
+    dtypes = [x.dtype for x in numbers] + [np.dtype(wanted)] * (wanted is not None)
+    dtype = np.result_type(*dtypes, *["f8"] * all(d.kind in "iub" for d in dtypes))
+    return [cast(x, dtype) for x in numbers]
+
+
+@rule(np.linspace)
+def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0):
+    refuse("linspace", retstep=retstep or None)
+    if _is_whole(dtype):
+        return wrapped(
+            np.linspace(plain(start), plain(stop), num, endpoint, dtype=dtype, axis=axis)
+        )
+    start, stop = _alike(dtype, start, stop)
+    share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop)))
+    share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
+    return cast(_moveaxis(start * (1 - share) + stop * share, 0, axis), dtype)
+
+
+@rule(np.logspace)
+def _logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
+    if _is_whole(dtype):
+        return wrapped(
+            np.logspace(plain(start), plain(stop), num, endpoint, plain(base), dtype, axis)
+        )
+    start, stop, base = _alike(dtype, start, stop, base)
+    if np.ndim(base):
+        raise TypeError(
+            f"np.logspace of Tensors takes one number as the base, got {describe(base)}; write base ** np.linspace(...)."
+        )
+    line = _linspace(start, stop, num, endpoint, axis=axis)
+    return cast(base**line, dtype)
+
+
+@rule(np.geomspace)
+def _geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
+    if _is_whole(dtype):
+        return wrapped(np.geomspace(plain(start), plain(stop), num, endpoint, dtype, axis))
+    start, stop = _alike(dtype, start, stop)
+    if not (plain(start) * plain(stop) > 0).all():
+        raise ValueError(
+            "np.geomspace of Tensors goes from one number to another of the same sign, and neither is 0; got "
+            f"{describe(start)} and {describe(stop)}."
+        )
+    sizes = _linspace(*(ops.log(ops.absolute(x)) for x in (start, stop)), num, endpoint, axis=axis)
+    signs = _moveaxis(np.sign(plain(start) + 0 * plain(stop))[None], 0, axis)
+    return cast(signs * ops.exp(sizes), dtype)
+
+
+@rule(np.apply_along_axis)
+def _apply_along_axis(func1d, axis, arr, *args, **kwargs):
+    rows = _moveaxis(tensor(arr), axis, -1)
+    *lead, n = rows.shape
+    if 0 in lead:
+        raise ValueError(
+            f"np.apply_along_axis has no vector to call the function with: {describe(arr)}, axis {axis}."
+        )
+    found = _stack(
+        [tensor(func1d(row, *args, **kwargs)) for row in rows.reshape(math.prod(lead), n)]
+    )
+    found = found.reshape(
+        (*lead, *found.shape[1:])
+    )  # the axes of one result stand where the axis was
+    axis = normalize_axis_index(axis, len(lead) + 1)
+    return _moveaxis(
+        found,
+        tuple(range(len(lead), found.ndim)),
+        tuple(range(axis, axis + found.ndim - len(lead))),
+    )
+
+
+PLAIN_FUNCTIONS = {
+    np.shape,
+    np.ndim,
+    np.size,
+    np.argmax,
+    np.argmin,
+    np.nanargmax,
+    np.nanargmin,
+    np.argsort,
+    np.argpartition,
+    np.argwhere,
+    np.nonzero,
+    np.flatnonzero,
+    np.count_nonzero,
+    np.searchsorted,
+    np.digitize,
+    np.lexsort,
+    np.isin,
+    np.zeros_like,
+    np.ones_like,
+    np.empty_like,
+    np.array_equal,
+    np.array_equiv,
+    np.allclose,
+    np.isclose,
+    np.any,
+    np.all,
+    np.iscomplex,
+    np.iscomplexobj,
+    np.isreal,
+    np.isrealobj,
+    np.isneginf,
+    np.isposinf,
+    np.array2string,
+    np.array_repr,
+    np.array_str,
+    np.result_type,
+    np.can_cast,
+    np.min_scalar_type,
+    np.common_type,
+    np.shares_memory,
+    np.may_share_memory,
+    np.save,
+    np.savez,
+    np.savez_compressed,
+    np.savetxt,
+}
+"""Their results are shapes, places, booleans, new constants or files: nothing that a gradient belongs to."""

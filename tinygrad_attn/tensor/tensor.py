@@ -1,0 +1,561 @@
+"""class Tensor: an array that remembers how it was made.  Operators and methods are NumPy's, each one line onto an op."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..engine import Variable, autograd, clone, local
+from ..engine import changes as guard
+from ..engine.graph import RETAINED
+from ..messages.errors import (
+    Elsewhere,
+    compared,
+    comparison,
+    describe,
+    in_terms_of,
+    no_operator,
+    only_renamed,
+)
+from ..messages.signatures import own_names
+from . import names as interop
+from .convert import (
+    as_array,
+    as_data,
+    as_dtype,
+    as_flag,
+    as_gradient,
+    as_index,
+    as_sizes,
+    get_default_dtype,
+    put,
+    set_default_dtype,
+)
+from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
+
+__all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
+
+Axis = int | tuple[int, ...] | None
+_np: Any = np  # whose own hints promise an array where it returns a Tensor
+
+
+class Tensor(Variable):
+    """A NumPy array with reverse-mode differentiation.
+
+    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph.  Python numbers and lists of them take the default
+    dtype (float32), an ndarray keeps its own.  With `requires_grad=True` ops on it are recorded, and `backward()` on a result fills
+    `.grad`; integer and boolean tensors cannot require one.  Raises TypeError for data that is not numeric, or a flag not boolean.  Methods
+    without a text are NumPy's of that name (`relu`, `sigmoid`, `view` PyTorch's): the same shapes, and IndexError for an axis out of range.
+    """
+
+    __slots__ = ()
+    __array_priority__ = 1000
+
+    @own_names
+    def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
+        array = as_array(data, dtype)
+        self._data = array if array.ndim else array[()]
+        self._grad = self._record = self.name = None
+        self._tracked = requires_grad is True
+        if requires_grad is not False:
+            self.requires_grad = requires_grad
+
+    @classmethod
+    def _of(cls, array: np.ndarray, requires_grad: bool = False) -> Tensor:
+        """Wrap an array without copying it."""
+        t: Tensor = object.__new__(cls)
+        t._data = array if isinstance(array, (np.ndarray, np.generic)) else np.asarray(array)
+        t._grad = t._record = t.name = None
+        t._tracked = requires_grad
+        return t
+
+    # ---- what it is
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array itself, not a copy.  Changing it while a graph still needs its old values is found out at backward()."""
+        guard.hand_out(self._array())
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        array = value._array() if isinstance(value, Variable) else as_data(value, self._data.dtype)
+        if array.dtype.kind not in ("f" if self._tracked else "fiub"):
+            raise TypeError(
+                f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold {describe(array)}."
+            )
+        self._data = array
+        guard.hand_out(array)
+        guard.changed(array)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward() has added up here, or None."""
+        if self._grad is None and self._node is not None and not self._node.retain:
+            warnings.warn(
+                "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
+                "ta.grad().",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self._gradient()
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            value = value if isinstance(value, Tensor) else Tensor(as_gradient(value, self.dtype))
+            if value.shape != self.shape:
+                raise ValueError(
+                    f"a gradient has its tensor's shape: got {value.shape} for {describe(self)}."
+                )
+        self._grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether ops on this tensor are recorded; to those from before it was switched on it stays a constant."""
+        return self._tracked
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if as_flag(value) and self._data.dtype.kind != "f":
+            raise TypeError(
+                f"only floating-point tensors can require a gradient, but this is {describe(self)}. "
+                "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first."
+            )
+        if not value and self._node is not None:
+            raise ValueError(
+                "requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph."
+            )
+        self._tracked = guard.switched(self, bool(value))
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set requires_grad and return the tensor itself."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        return self._data.size
+
+    @property
+    def is_leaf(self) -> bool:
+        """True for a tensor that no recorded op has made."""
+        return self._node is None
+
+    def __len__(self) -> int:
+        if not self._data.ndim:
+            raise TypeError(
+                "a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write torch.tensor(t.numpy())."
+            )
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self._data.ndim:
+            raise TypeError("a 0-d tensor cannot be iterated over; use .item() for its number.")
+        return (self[i] for i in range(len(self._data)))
+
+    def __repr__(self) -> str:
+        text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
+        marks = (
+            ""
+            if self.dtype in (get_default_dtype(), bool, np.dtype(int))
+            else f", dtype={self.dtype}"
+        )
+        if self._node is not None:
+            marks += f", op={getattr(self._node.op, '__name__', 'released')}"
+        elif self._tracked:
+            marks += ", requires_grad=True"
+        return f"Tensor({text}{marks}{f', name={self.name!r}' if self.name else ''})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if hasattr(type(self), name)]
+
+    def __bool__(self) -> bool:
+        if self._data.size != 1:
+            raise ValueError(
+                f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t > 0).any(); to choose "
+                "element by element write np.where(t > 0, a, b)."
+            )
+        return bool(self._data)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __round__(self, decimals: int | None = None) -> Tensor:
+        return self.round(decimals or 0)
+
+    def __index__(self) -> int:
+        if self._data.dtype.kind not in "iu" or self._data.ndim:
+            raise TypeError(f"only a single integer can be an index, got {describe(self)}.")
+        return int(self._data)
+
+    __hash__ = object.__hash__
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self == value))
+
+    # ---- the graph
+
+    @own_names
+    def backward(
+        self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
+
+        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single number.  The graph is
+        released on the way unless `retain_graph`; with `create_graph` the gradients are themselves recorded (a `.grad` then
+        holds the graph that holds its tensor: forget it with zero_grad(), or use ta.grad).  Raises
+        ValueError for a tensor of several elements without a gradient, for one of another shape, and where a value that
+        is needed was changed in place; RuntimeError where the graph was already released.  As torch.Tensor.backward.
+        """
+        autograd.backward([self], [gradient], retain_graph, create_graph)
+
+    def detach(self) -> Tensor:
+        """The same array outside the graph: shares memory, requires no gradient."""
+        return Tensor._of(self.data)
+
+    def numpy(self) -> np.ndarray:
+        """The plain array, sharing memory, outside the graph."""
+        return self.data
+
+    def item(self) -> Any:
+        """The single number as a Python number."""
+        if self._data.size != 1:
+            raise ValueError(
+                f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or reduce it first."
+            )
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._data.tolist()
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        self._grad = None
+
+    def retain_grad(self) -> None:
+        """Keep .grad here at the next backward pass although this is not a leaf."""
+        if not self._tracked:
+            raise ValueError(
+                f"{describe(self)} does not require a gradient, so there is none to retain."
+            )
+        if self._node is not None:
+            self._record = (*self._record[:5], self._record[5] | RETAINED, *self._record[6:])  # type: ignore[index]
+
+    def copy(self, order: str = "K") -> Tensor:
+        """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
+        return clone(self)
+
+    clone = copy
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __getstate__(self) -> Any:
+        if self._record is not None:
+            raise TypeError(
+                "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); .clone() stays a result."
+            )
+        return object.__getstate__(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        self.__getstate__()  # refuses a result
+        new = type(self)._of(self._data.copy(), self._tracked)
+        new.name = self.name
+        memo[id(self)] = new
+        return new
+
+    @property
+    def _mask(
+        self,
+    ) -> Any:  # numpy.ma asks for it, and would otherwise take _data and lose the gradient
+        lost = TypeError(
+            f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) for the array a."
+        )
+        raise (
+            lost
+            if self._tracked and local.context.recording is not False
+            else AttributeError("_mask")
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        whole = (
+            dtype is not None and np.dtype(dtype).kind in "iub"
+        )  # np.int64(t): no gradient belongs to integers
+        if self._tracked and local.context.recording and not whole:
+            raise TypeError(
+                f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph "
+                "on purpose, or join tensors with np.stack / np.concatenate to stay in it."
+            )
+        guard.hand_out(self._array())
+        if (
+            whole and self._data.dtype.kind == "f"
+        ):  # NumPy casts it itself, unless fractions must not be lost: np.take(a, t)
+            dtype = None
+        return np.array(self._data, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if not kwargs and method == "__call__" and ufunc in CALLS:
+            return CALLS[ufunc](*inputs)
+        return interop.array_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        rule = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
+        try:
+            return (
+                interop.array_function(function, args, kwargs)
+                if rule is None
+                else rule(*args, **kwargs)
+            )
+        except (ValueError, IndexError, TypeError) as error:
+            raise in_terms_of(function, args, error) from None
+
+    # ---- operators
+
+    __add__, __radd__ = ops.add.operators()
+    __sub__, __rsub__ = ops.subtract.operators()
+    __mul__, __rmul__ = ops.multiply.operators()
+    __truediv__, __rtruediv__ = ops.divide.operators()
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return ops.remainder(other, self)
+
+    __pow__, __rpow__ = ops.power.operators()
+    __matmul__, __rmatmul__ = ops.matmul.operators()
+
+    def __neg__(self) -> Tensor:
+        return ops.negative(self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return ops.absolute(self)
+
+    def _assigned(
+        self, other: Any
+    ) -> Any:  # in a checkpoint's first run, which is not recorded either, `recording` is 0
+        if self._tracked and self._record is None and local.context.recording is False:
+            raise only_renamed(self)
+        return NotImplemented  # then Python adds, and gives the sum the name
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
+
+    def __eq__(self, other: Any) -> Any:
+        return compared("==", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return compared("!=", self, other)
+
+    __lt__, __le__ = comparison("<"), comparison("<=")
+    __gt__, __ge__ = comparison(">"), comparison(">=")
+
+    def __invert__(self) -> Any:
+        return compared("~", self, self)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__ = tuple(map(comparison, "&|^"))
+    __divmod__ = __rdivmod__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = no_operator
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return ops.getitem(self, index=as_index(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if local.context.recording and (
+            self._tracked or isinstance(value, Variable) and value._tracked
+        ):
+            raise TypeError(
+                "t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
+                "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant."
+            )
+        array = (
+            value._data
+            if isinstance(value, Variable)
+            else as_data(value, self._data.dtype, objects=True)
+        )
+        if array.dtype.kind not in "fiub":  # of complex numbers NumPy would keep the real part
+            raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
+        put(self, as_index(index), array)
+        guard.changed(self._data)
+
+    # ---- shape
+
+    @property
+    def T(self) -> Tensor:
+        """All axes reversed."""
+        return ops.transpose(self)
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes exchanged."""
+        if self._data.ndim < 2:
+            raise ValueError(f"mT exchanges the last two axes, but this is {describe(self)}.")
+        return ops.swapaxes(self, a=-1, b=-2)
+
+    def reshape(self, *shape: Any, order: str = "C") -> Tensor:
+        if order != "C":
+            raise ValueError(
+                f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, reshape(len(t), -1)."
+            )
+        return ops.reshape(self, shape=as_sizes(shape))
+
+    view = reshape
+
+    def ravel(self, order: str = "C") -> Tensor:
+        return self.reshape(-1, order=order)
+
+    @own_names
+    def flatten(self, order: str = "C") -> Tensor:
+        return self.reshape(-1, order=order)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        return ops.swapaxes(self, a=axis1, b=axis2)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
+
+    @own_names
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        return _np.squeeze(self, axis)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        return _np.repeat(self, repeats, axis)
+
+    def take(self, indices: Any, axis: int | None = None) -> Tensor:
+        return _np.take(self, indices, axis)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        return _np.diagonal(self, offset, axis1, axis2)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
+        if (asked := as_dtype(dtype)).kind not in "fiub":
+            raise TypeError(
+                f"a Tensor holds real numbers or booleans, not {asked}; take t.numpy().astype({asked})."
+            )
+        return ops.astype(self, dtype=asked)
+
+    # ---- reductions and the rest of NumPy's methods
+
+    @own_names
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.sum(self, axis=axis, keepdims=keepdims)
+
+    @own_names
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.mean(self, axis=axis, keepdims=keepdims)
+
+    @own_names
+    def var(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
+        return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
+
+    @own_names
+    def std(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
+        return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
+
+    @own_names
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.max(self, axis=axis, keepdims=keepdims)
+
+    @own_names
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.min(self, axis=axis, keepdims=keepdims)
+
+    @own_names
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return ops.prod(self, axis=axis, keepdims=keepdims)
+
+    @own_names
+    def cumsum(self, axis: int | None = None) -> Tensor:
+        return ops.cumsum(self, axis=axis)
+
+    @own_names
+    def cumprod(self, axis: int | None = None) -> Tensor:
+        return ops.cumprod(self, axis=axis)
+
+    def clip(self, min: Any = None, max: Any = None) -> Tensor:
+        return ops.clip(self, min, max)
+
+    def dot(self, other: Any) -> Tensor:
+        return np.dot(self, other)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        return _np.trace(self, offset, axis1, axis2)
+
+    def round(self, decimals: int = 0) -> Tensor:
+        return ops.round(self, decimals=decimals)
+
+    def exp(self) -> Tensor:
+        return ops.exp(self)
+
+    def log(self) -> Tensor:
+        return ops.log(self)
+
+    def sqrt(self) -> Tensor:
+        return ops.sqrt(self)
+
+    def tanh(self) -> Tensor:
+        return ops.tanh(self)
+
+    def relu(self) -> Tensor:
+        return ops.relu(self)
+
+    def sigmoid(self) -> Tensor:
+        return ops.sigmoid(self)
+
+    def abs(self) -> Tensor:
+        return ops.absolute(self)
+
+    @own_names
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        return _np.argmax(self, axis, keepdims=keepdims)
+
+    @own_names
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        return _np.argmin(self, axis, keepdims=keepdims)
+
+    def argsort(self, axis: int = -1) -> np.ndarray:
+        return _np.argsort(self, axis)
+
+    @own_names
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return _np.all(self, axis, keepdims=keepdims)
+
+    @own_names
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return _np.any(self, axis, keepdims=keepdims)
+
+
+Variable._kind = Tensor
+Elsewhere.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))
