@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import engine
-from .engine import autograd, op
-from .engine.autograd import enable_grad, grad, no_grad
+from .engine import autograd, enable_grad, is_plain, no_grad, op, plain
+from .engine.autograd import grad
 from .messages import errors
 from .random import manual_seed, rand, randn
 from .tensor import Tensor, get_default_dtype, set_default_dtype
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from .nn.stateless import functional_call
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
     from .viz import backward_steps
+
+try:
+    from . import fast
+except ModuleNotFoundError as missing:  # the folder can be deleted: everything works, slower
+    if missing.name != f"{__name__}.fast":
+        raise
 
 __version__ = "0.1.0"
 
@@ -64,6 +70,7 @@ __all__ = [
     "gradgradcheck",
     "hessian",
     "hvp",
+    "is_plain",
     "jacobian",
     "jvp",
     "load",
@@ -73,6 +80,7 @@ __all__ = [
     "no_grad",
     "op",
     "optim",
+    "plain",
     "rand",
     "randn",
     "record_attention",
@@ -85,6 +93,18 @@ __all__ = [
     "viz",
     "vjp",
 ]
+
+
+def _without_fast(name: str) -> Any:
+    """What stands for ta.set_num_threads and the like where the folder fast/ has been deleted."""
+
+    def nothing(*_: Any) -> Any:
+        errors.warn(
+            f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which threads and memory are seen to, has been deleted."
+        )
+        return 1 if name == "get_num_threads" else False if name == "reuse_memory" else None
+
+    return nothing
 
 
 class _NoFunction(ModuleType):
@@ -109,7 +129,13 @@ if (
             return import_module(f"{__name__}.{name}")
         if name not in _LAZY:
             raise errors.missing_from(__name__, name, globals())
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+        try:
+            home = import_module(f"{__name__}.{_LAZY[name]}")
+        except ModuleNotFoundError as missing:
+            if missing.name != f"{__name__}.fast":
+                raise
+            return _without_fast(name)
+        value = globals()[name] = getattr(home, name)
         return value
 
 

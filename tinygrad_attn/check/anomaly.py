@@ -1,6 +1,6 @@
 """`detect_anomaly`: the first op that makes NaN or Inf, where it was called, and why.
 
-Nothing looks on unless it is switched on: it is one of the engine's observers.
+Nothing looks on unless it is switched on: it is one of the engine's watchers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from weakref import ref
 
 import numpy as np
 
-from ..engine import Variable, local
+from ..engine import Variable, Watcher, local
 from ..messages.errors import describe
-from ..nn.scopes import watching
+from ..engine import watching
 from .byhand import contributions
 from .trace import Place, array_of, as_given, origin, scope_name
 
@@ -37,15 +37,15 @@ def detect_anomaly() -> Iterator[None]:
         yield
 
 
-class _Detector:
+class _Detector(Watcher):
     def __init__(self) -> None:
         # By the tick of the record; they go with its result, since a whole training may run inside.
         self.places: dict[int, tuple[Place | None, ref]] = {}
 
-    def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
+    def computed(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
         place = origin()
         if result._record is not None:
-            tick, places = result._record[0], self.places
+            tick, places = result._record.time, self.places
             # Called with the reference, pop's default. In a function of Python's Ctrl-C would be printed and forgotten there.
             places[tick] = place, ref(result, partial(places.pop, tick))
         value = result._data
@@ -83,11 +83,11 @@ class _Detector:
             )
         )
 
-    def backward(
+    def pulled(
         self, t: Any, node: Any, g: Any, number: int, x: Any, part: Any, running_sum: Any
     ) -> None:
         g, part, total = array_of(g), array_of(part), array_of(running_sum)
-        place = self.places.get(node.tick, ("unknown",))[0]
+        place = self.places.get(node.time, ("unknown",))[0]
         if not np.isfinite(g).all():
             raise FloatingPointError(
                 f"the gradient that reaches op {node.op.__name__!r} already holds NaN or Inf at index "
@@ -111,13 +111,13 @@ class _Detector:
                 operands,
                 part[index],
                 number,
-                node.static,
+                node.settings,
             )
-            if reason.startswith(VAGUE) and node.op.partials:
+            if reason.startswith(VAGUE) and node.op.rules:
                 reason = (
                     complaint(
-                        lambda: node.op.partials[number](
-                            g, t._data, *as_given(node.inputs), **node.static
+                        lambda: node.op.rules[number](
+                            g, t._data, *as_given(node.inputs), **node.settings
                         )
                     )
                     or reason

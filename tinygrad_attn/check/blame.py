@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
-from ..nn.scopes import watching
+from ..engine import watching
 from .diagnosis import (
     Pattern,
     alike,

@@ -39,7 +39,7 @@ def keep(name: str, what: str, where: str, symptom: str) -> Callable[[Callable[[
 def rule(op: Any, which: int, new: Callable | None) -> Patches:
     """Another rule for one operand."""
     return [
-        (op, "partials", tuple(new if i == which else r for i, r in enumerate(op.partials))),
+        (op, "partials", tuple(new if i == which else r for i, r in enumerate(op.rules))),
         (op, "adds", None),
     ]
 

@@ -59,7 +59,7 @@ def _() -> Patches:
     "right for one matrix, a shape error for a batch of them",
 )
 def _() -> Patches:
-    right = ops.matmul.partials[0]
+    right = ops.matmul.rules[0]
     return rule(
         ops.matmul,
         0,
@@ -94,7 +94,7 @@ def _() -> Patches:
         *rule(
             ops.mean,
             0,
-            lambda g, y, x, *, axis, keepdims: ops.sum.partials[0](
+            lambda g, y, x, *, axis, keepdims: ops.sum.rules[0](
                 g / count(x, axis), y, x, axis=axis, keepdims=keepdims
             ),
         ),

@@ -18,7 +18,7 @@ from .trace import as_given
 
 def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """(input, its share of the gradient) for each use by the op that made t."""
-    node = t._node
+    node = t._record
     op, needs = node.op, tuple(isinstance(x, Variable) and x._tracked for x in node.inputs)
     args = as_given(node.inputs)
     together = None
@@ -26,16 +26,16 @@ def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
         extra = ({"saved": node.saved} if op.saves else {}) | (
             {"needs": needs} if op._joint_asks_needs else {}
         )
-        together = op.joint(g, t._data, *args, **node.static, **extra)
+        together = op.joint(g, t._data, *args, **node.settings, **extra)
     for i, x in enumerate(node.inputs):
         if needs[i]:
-            rule = op.partials[i] if together is None else None
+            rule = op.rules[i] if together is None else None
             part = (
                 together[i]
                 if together is not None
                 else None
                 if rule is None
-                else rule(g, t._data, *args, **node.static)
+                else rule(g, t._data, *args, **node.settings)
             )
             if part is not None:
                 yield x, _fit(part, x, op, i)
@@ -48,8 +48,8 @@ def newest_first(roots: Iterable[Any]) -> list[Any]:
         t = waiting.pop()
         if id(t) not in found and t._record is not None:
             found[id(t)] = t
-            waiting += [x for x in t._node.inputs if isinstance(x, Variable) and x._tracked]
-    return sorted(found.values(), key=lambda t: -t._node.tick)
+            waiting += [x for x in t._record.inputs if isinstance(x, Variable) and x._tracked]
+    return sorted(found.values(), key=lambda t: -t._record.time)
 
 
 class Opinion(NamedTuple):
@@ -69,13 +69,13 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
         found.grads[id(t)] = found.grads.get(id(t), 0) + seed
     for t in newest_first(roots):
         g = np.array(found.grads[id(t)])
-        given = [a for a in (g, t._data, *as_given(t._node.inputs)) if isinstance(a, np.ndarray)]
+        given = [a for a in (g, t._data, *as_given(t._record.inputs)) if isinstance(a, np.ndarray)]
         before = [np.array(a) for a in given]
         with np.errstate(all="ignore"):
             shares = list(contributions(t, g))
         for x, part in shares:
             found.grads[id(x)] = found.grads.get(id(x), 0) + part
-            found.uses.setdefault(id(x), []).append(t._node.op.__name__)
+            found.uses.setdefault(id(x), []).append(t._record.op.__name__)
         if (fault := _memory_fault(t, [part for _, part in shares], given, before)) is not None:
             found.faults.append((t, fault))
     return found
@@ -85,14 +85,14 @@ def _memory_fault(
     t: Any, parts: list[Any], given: list[np.ndarray], before: list[np.ndarray]
 ) -> Diagnosis | None:
     """What a rule does that it must not with the memory of what it was given, what it returned, and what it remembers."""
-    name = t._node.op.__name__
+    name = t._record.op.__name__
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
         return Diagnosis(
             "rule changes its operands",
             f"the rule of op {name!r} writes into the incoming gradient g, its result or an "
             "operand in place. Others share these arrays: compute a new one.",
         )
-    if t._node.op.fresh and any(
+    if t._record.op.fresh and any(
         np.shares_memory(a, b)
         for a, b in [*itertools.product(parts, given), *itertools.combinations(parts, 2)]
     ):

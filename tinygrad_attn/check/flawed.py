@@ -68,7 +68,7 @@ def _by_recursion(roots: Any) -> list[Any]:
     def visit(t: Any) -> None:
         if id(t) not in seen and t._record is not None:
             seen.add(id(t))
-            for x in t._node.inputs:
+            for x in t._record.inputs:
                 if isinstance(x, Variable) and x._tracked:
                     visit(x)
             order.append(t)

@@ -66,7 +66,7 @@ def _suspects(steps: Sequence[Step], rng: np.random.Generator, fine: bool) -> li
     found: dict[int, Suspect] = {}
     seen: set[Any] = set()
     for step in steps:
-        if not step.result._tracked or not (step.op.partials or step.op.joint):
+        if not step.result._tracked or not (step.op.rules or step.op.joint):
             continue
         key = (id(step.op), tuple(array_of(x).shape for x in step.inputs), repr(step.static))
         if key in seen and id(step.op) not in found and len(steps) > 400:
@@ -322,7 +322,7 @@ def call_rule(
             out, saved = out if op.saves else (out, None)
             g, y = problem.cotangents[0] if g is None else g, out if y is None else y
             if op.joint is None:
-                part = op.partials[suspect.position](g, y, *arrays, **settings)
+                part = op.rules[suspect.position](g, y, *arrays, **settings)
             else:
                 extra: dict[str, Any] = {"saved": saved} if op.saves else {}
                 if op._joint_asks_needs:

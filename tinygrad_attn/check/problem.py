@@ -15,7 +15,7 @@ from .. import ops
 from ..engine import Variable
 from ..engine.autograd import enable_grad, grad
 from ..messages.errors import describe
-from ..nn.scopes import watching
+from ..engine import watching
 from .trace import Trace
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, local
+from ..engine import Variable, Watcher, local
 from ..messages.errors import INNER, quoted
 from ..nn.scopes import dotted_name
 
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     place: Place | None
 
 
-class Trace:
+class Trace(Watcher):
     """An observer that writes down every op (`steps`) and every contribution of a backward pass (`parts`)."""
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class Trace:
             tuple[Any, Any, Any, int, Any, Any]
         ] = []  # result, node, its gradient, input number, input, contribution
 
-    def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
+    def computed(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
         self.steps.append(Step(op, inputs, static, result, local.context.scope, origin(3)))
 
-    def backward(
+    def pulled(
         self, t: Any, node: Any, g: Any, index: int, x: Any, part: Any, running_sum: Any
     ) -> None:
         self.parts.append((t, node, array_of(g).copy(), index, x, array_of(part).copy()))

@@ -1,17 +1,41 @@
-"""How a computation is remembered and differentiated."""
+"""How a computation is remembered and differentiated.
 
-from .graph import Context, Node, Op, Variable, constant, local, op
-from .sweep import _fit, clone, sum_to, sweep
+Read `graph` (records), `op` and `sweep`; that is the algorithm. Beside them: `recording` and
+`autograd`, what a user calls; `quick`, where fast/ hangs quicker ways; `changes`, the watcher that
+finds values changed in place; `parameters`, `operands` and `misuse`, which say what is wrong with a
+call or a rule.
+"""
+
+from . import changes  # it puts its watcher in
+from .context import Context, Watcher, everywhere, local, watching
+from .graph import Record, Variable, array_of, constant, tracked
+from .op import Op, clone, op
+from .quick import equation, quick_way
+from .recording import enable_grad, is_plain, no_grad, plain
+from .sweep import Released, sum_to, sweep
 
 __all__ = [
     "Context",
-    "Node",
     "Op",
+    "Record",
+    "Released",
     "Variable",
+    "Watcher",
+    "array_of",
+    "changes",
     "clone",
     "constant",
+    "enable_grad",
+    "equation",
+    "everywhere",
+    "is_plain",
     "local",
+    "no_grad",
     "op",
+    "plain",
+    "quick_way",
     "sum_to",
     "sweep",
+    "tracked",
+    "watching",
 ]

@@ -19,15 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import ops, random
-from ..engine import Variable
-from ..fast import fused
-from ..fast.kernels.sigmoid import MANY
+from ..engine import Variable, equation
 from ..messages.errors import describe, missing_from, refuse_mask
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
-from . import arguments
-from . import equations as reference
+from . import arguments, equations
 from .arguments import REDUCTIONS, integers, plain, real
 
 __all__ = [
@@ -72,14 +69,13 @@ def tanh(x: Any) -> Any:
     return ops.tanh(real(x, "tanh"))
 
 
-@own_names
+@equation
 def silu(x: Any, inplace: bool = False) -> Any:
     """silu(x) = x sigmoid(x).  Any shape.  `inplace` is accepted, as in relu.  (Elfwing et al. 2017, arXiv:1702.03118)"""
-    x = real(x, "silu")
-    return (fused.silu if x.size >= MANY and fused.fits(x) else reference.silu_reference)(x)
+    return equations.silu(real(x, "silu"))
 
 
-@own_names
+@equation
 def gelu(x: Any, approximate: str = "none") -> Any:
     """gelu(x) = x (1 + erf(x / sqrt 2)) / 2
 
@@ -87,16 +83,13 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     another `approximate`.  (Hendrycks and Gimpel 2016, arXiv:1606.08415)
     """
     arguments.check_choice(approximate, ("none", "tanh"), "approximate", "gelu")
-    x = real(x, "gelu")
-    return (fused.gelu if x.ndim and fused.fits(x) else reference.gelu_reference)(
-        x, approximate=approximate
-    )
+    return equations.gelu(real(x, "gelu"), approximate=approximate)
 
 
 # ---- softmax
 
 
-@own_names
+@equation
 def softmax(x: Any, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.  A row that is all -inf gives NaN, as in PyTorch.
 
@@ -104,12 +97,10 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """
     x = real(x, "softmax")
     arguments.check_axis(x, axis, "softmax")
-    return (fused.softmax if x.ndim and fused.fits(x) else reference.softmax_reference)(
-        x, axis=axis
-    )
+    return equations.softmax(x, axis=axis)
 
 
-@own_names
+@equation
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same shape.
 
@@ -117,12 +108,10 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     """
     x = real(x, "log_softmax")
     arguments.check_axis(x, axis, "log_softmax")
-    return (fused.log_softmax if x.ndim and fused.fits(x) else reference.log_softmax_reference)(
-        x, axis=axis
-    )
+    return equations.log_softmax(x, axis=axis)
 
 
-@own_names
+@equation
 def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow.
 
@@ -131,15 +120,13 @@ def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> An
     x = real(x, "logsumexp")
     arguments.check_axis(x, axis, "logsumexp", several=True)
     check_flags("logsumexp", keepdims=keepdims)
-    return (fused.logsumexp if x.ndim and fused.fits(x) else reference.logsumexp_reference)(
-        x, axis=axis, keepdims=keepdims
-    )
+    return equations.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
 # ---- normalisation
 
 
-@own_names
+@equation
 def layer_norm(
     x: Any,
     normalized_shape: int | Sequence[int],
@@ -155,12 +142,10 @@ def layer_norm(
     """
     eps, x = arguments.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
-    return (fused.layer_norm if fused.fits(x, weight, bias) else reference.layer_norm_reference)(
-        x, weight, bias, ndim=ndim, eps=eps
-    )
+    return equations.layer_norm(x, weight, bias, ndim=ndim, eps=eps)
 
 
-@own_names
+@equation
 def rms_norm(
     x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Any:
@@ -178,21 +163,18 @@ def rms_norm(
         "rms_norm",
         "eps",
     )
-    return (fused.rms_norm if fused.fits(x, weight) else reference.rms_norm_reference)(
-        x, weight, ndim=ndim, eps=eps
-    )
+    return equations.rms_norm(x, weight, ndim=ndim, eps=eps)
 
 
 # ---- tables, products, dropout
 
 
+@equation
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O); or weight (I,), bias () -> (...)
 
     Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  As torch.nn.functional.linear.
     """
-    if fused.fits_linear(x, weight, bias):  # asked first, since it usually does
-        return fused.linear(x, weight, bias)
     arguments.check_array(weight, "linear", "weight")
     if bias is not None:
         arguments.check_array(bias, "linear", "bias")
@@ -201,9 +183,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     elif x.dtype.kind in "iub":
         x = x.astype(weight.dtype)
     arguments.check_linear(x, weight, bias)
-    return (fused.linear if fused.fits_linear(x, weight, bias) else reference.linear_reference)(
-        x, weight, bias
-    )
+    return equations.linear(x, weight, bias)
 
 
 @own_names
@@ -227,7 +207,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
             f"{rows} rows are numbered 0 to {rows - 1}. A larger vocabulary needs a larger table."
         )
     padding_idx = arguments.padding_row(padding_idx, rows, "embedding")
-    return reference.embedding_reference(weight, indices=indices, padding_idx=padding_idx)
+    return equations.embedding(weight, indices=indices, padding_idx=padding_idx)
 
 
 def draw_keep(x: Any, p: float) -> np.ndarray:
@@ -260,7 +240,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
     x = real(x, "dropout")
     p = float(p)  # 1 / (1 - p) in float16 would be rough
     keep = draw_keep(x, p) if p < 1 else np.zeros(x.shape, bool)
-    return (fused.dropout if fused.fits(x) else reference.dropout_reference)(x, keep=keep, p=p)
+    return equations.dropout(x, keep=keep, p=p)
 
 
 # ---- losses
@@ -279,7 +259,7 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Any:
             f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would compare each "
             "element with several. Write y.reshape(x.shape), x[:, 0] or np.broadcast_to(y, x.shape), whichever is meant."
         )
-    return reference.mse_loss_reference(x, y, reduction=reduction)
+    return equations.mse_loss(x, y, reduction=reduction)
 
 
 @own_names
@@ -335,20 +315,12 @@ def cross_entropy(
         target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
     if target.dtype.kind == "f":
         arguments.check_probabilities(x, target, axis, ignore_index)
-        return reference.soft_cross_entropy_reference(
+        return equations.soft_cross_entropy(
             x, target, weight, reduction=reduction, label_smoothing=label_smoothing
         )
     labels = integers(target, "cross_entropy", "target")
     arguments.check_labels(x, labels, axis, ignore_index)
-    trained = (
-        isinstance(weight, Variable) and weight._tracked
-    )  # for the fused op class weights are constants
-    loss = (
-        fused.cross_entropy
-        if not trained and fused.fits(x, weight)
-        else reference.cross_entropy_reference
-    )
-    return loss(
+    return equations.cross_entropy(
         x,
         weight,
         target=labels,
@@ -447,10 +419,7 @@ def scaled_dot_product_attention(
     settings: dict[str, Any] = dict(
         scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale
     )
-    attention = (
-        fused.attention if fused.fits(q, k, v) else reference.scaled_dot_product_attention_reference
-    )
-    out = attention(q, k, v, mask, **settings)
+    out = equations.scaled_dot_product_attention(q, k, v, mask, **settings)
     return (out, weights_as_applied(q, k, mask, **settings)) if need_weights else out
 
 
@@ -464,19 +433,46 @@ def weights_as_applied(
     keep: np.ndarray | None,
     keep_scale: float,
 ) -> Any:
-    """softmax(q k^T scale + mask) keep keep_scale, (..., T, S), of what `scaled_dot_product_attention` has checked."""
-    attention_weights = (
-        fused.attention_weights if fused.fits(q, k) else reference.attention_weights_reference
-    )
-    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
+    """softmax(q k^T scale + mask) keep keep_scale, (..., T, S), of arguments that have been checked."""
+    weights = equations.attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
     return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
+
+
+def packed_attention(
+    packed: Any,
+    num_heads: int,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    need_weights: bool = False,
+) -> Any:
+    """Attention of queries, keys and values side by side, as one projection makes them.
+
+    packed (B, T, 3 H D) -> (B, T, H D), the heads side by side again; the same numbers as `scaled_dot_product_attention`
+    of the three parts, split into heads.  The mask is one of that function's, already checked; with need_weights the
+    result is (output, weights (B, H, T, T)).
+    """
+    batch, length, width = packed.shape
+    keep, keep_scale = draw_kept_weights((batch, num_heads, length, length), dropout_p)
+    settings: dict[str, Any] = dict(
+        scale=1 / math.sqrt(width // (3 * num_heads)),
+        is_causal=is_causal,
+        keep=keep,
+        keep_scale=keep_scale,
+    )
+    out = equations.packed_attention(packed, attn_mask, num_heads=num_heads, **settings)
+    if not need_weights:
+        return out
+    heads = equations.unpack_heads(packed, num_heads)  # (3, B, H, T, D)
+    return out, weights_as_applied(heads[0], heads[1], attn_mask, **settings)
 
 
 def _share_heads(q: Any, x: Any, name: str) -> Any:
     """Key or value heads repeated until there are as many as query heads."""
     arguments.check_grouped(q, x, name)
     times = q.shape[-3] // x.shape[-3]
-    return x if times == 1 else reference.repeat_heads(x, times)
+    return x if times == 1 else equations.repeat_heads(x, times)
 
 
 # ---- positions and masks

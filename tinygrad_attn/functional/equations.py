@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..engine import equation
 from ..ops.shapes import in_single
 from .arguments import plain
 
@@ -24,7 +25,7 @@ Axis = int | tuple[int, ...]
 
 
 @in_single
-def gelu_reference(x: Any, *, approximate: str = "none") -> Any:
+def gelu(x: Any, *, approximate: str = "none") -> Any:
     """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2, or its tanh approximation."""
     if approximate == "tanh":
         return 0.5 * x * (1 + ops.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -32,7 +33,7 @@ def gelu_reference(x: Any, *, approximate: str = "none") -> Any:
 
 
 @in_single
-def silu_reference(x: Any) -> Any:
+def silu(x: Any) -> Any:
     """silu(x) = x / (1 + e^-x)"""
     return x * ops.sigmoid(x)
 
@@ -62,28 +63,28 @@ def _as_row(function: Any, x: Any) -> Any:
 
 
 @in_single
-def softmax_reference(x: Any, *, axis: int = -1) -> Any:
+def softmax(x: Any, *, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     if x.ndim == 0:
-        return _as_row(softmax_reference, x)
+        return _as_row(softmax, x)
     e = ops.exp(x - _largest(x, axis))
     return e / e.sum(axis=axis, keepdims=True)
 
 
 @in_single
-def log_softmax_reference(x: Any, *, axis: int = -1) -> Any:
+def log_softmax(x: Any, *, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     if x.ndim == 0:
-        return _as_row(log_softmax_reference, x)
+        return _as_row(log_softmax, x)
     z = x - _largest(x, axis)
     return z - ops.log(ops.exp(z).sum(axis=axis, keepdims=True))
 
 
 @in_single
-def logsumexp_reference(x: Any, *, axis: Axis | None = None, keepdims: bool = False) -> Any:
+def logsumexp(x: Any, *, axis: Axis | None = None, keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j; -inf for nothing or for nothing but -inf."""
     if x.ndim == 0:
-        return _as_row(logsumexp_reference, x)
+        return _as_row(logsumexp, x)
     top = finite_largest(x, axis)
     with np.errstate(divide="ignore"):
         y = ops.log(ops.exp(x - top).sum(axis=axis, keepdims=True)) + top
@@ -99,7 +100,7 @@ def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
 
 
 @in_single
-def layer_norm_reference(
+def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, *, ndim: int = 1, eps: float = 1e-5
 ) -> Any:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the last `ndim` axes."""
@@ -112,7 +113,7 @@ def layer_norm_reference(
 
 
 @in_single
-def rms_norm_reference(x: Any, weight: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
+def rms_norm(x: Any, weight: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
     y = x / _root_mean_square(x, axes, eps)
@@ -122,13 +123,13 @@ def rms_norm_reference(x: Any, weight: Any = None, *, ndim: int = 1, eps: float 
 # ---- tables and products
 
 
-def linear_reference(x: Any, weight: Any, bias: Any = None) -> Any:
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
     y = ops.matmul(x, weight.T)
     return y if bias is None else y + bias
 
 
-def embedding_reference(weight: Any, *, indices: np.ndarray, padding_idx: int | None = None) -> Any:
+def embedding(weight: Any, *, indices: np.ndarray, padding_idx: int | None = None) -> Any:
     """y = weight[indices]; no gradient flows to the row `padding_idx`."""
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
@@ -136,7 +137,8 @@ def embedding_reference(weight: Any, *, indices: np.ndarray, padding_idx: int | 
     return ops.where((indices == padding_idx)[..., None], plain(weight)[padding_idx], y)
 
 
-def dropout_reference(x: Any, *, keep: np.ndarray, p: float) -> Any:
+@equation
+def dropout(x: Any, *, keep: np.ndarray, p: float) -> Any:
     """y = x keep / (1 - p), where each element of `keep` was drawn to be True with probability 1 - p."""
     return x * (keep / plain(x).dtype.type(1 - p)) if p < 1 else x * 0.0
 
@@ -149,13 +151,14 @@ def reduce(losses: Any, reduction: str) -> Any:
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
 
-def mse_loss_reference(x: Any, y: Any, *, reduction: str = "mean") -> Any:
+def mse_loss(x: Any, y: Any, *, reduction: str = "mean") -> Any:
     """(x - y)^2, reduced"""
     return reduce(ops.square(x - y), reduction)
 
 
+@equation
 @in_single
-def cross_entropy_reference(
+def cross_entropy(
     x: Any,
     weight: Any = None,
     *,
@@ -176,7 +179,7 @@ def cross_entropy_reference(
         ignored
     ):  # their numbers do not matter, and if infinite 0 times their slope would be NaN
         x = ops.where(np.expand_dims(ignored, axis), 0.0, x)
-    log_p = log_softmax_reference(x, axis=axis)
+    log_p = log_softmax(x, axis=axis)
     index = np.where(ignored, 0, target)
     column = np.expand_dims(index, axis)  # one class a sample: (N, 1, ...)
     loss = -ops.take_along_axis(log_p, indices=column, axis=axis).reshape(target.shape)
@@ -197,7 +200,7 @@ def cross_entropy_reference(
 
 
 @in_single
-def soft_cross_entropy_reference(
+def soft_cross_entropy(
     x: Any,
     target: Any,
     weight: Any = None,
@@ -213,7 +216,7 @@ def soft_cross_entropy_reference(
     classes = x.shape[axis]
     if label_smoothing:
         target = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
-    terms = log_softmax_reference(x, axis=axis) * target
+    terms = log_softmax(x, axis=axis) * target
     if weight is not None:
         terms = terms * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
     return reduce(-terms.sum(axis=axis), reduction)
@@ -229,8 +232,9 @@ def repeat_heads(x: Any, times: int) -> Any:
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 
 
+@equation
 @in_single
-def attention_weights_reference(
+def attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Any:
     """softmax(q k^T scale + mask) over the keys; a row with no key to look at is all zeros.
@@ -253,8 +257,9 @@ def attention_weights_reference(
     return e / ops.where(blind, 1.0, e.sum(axis=-1, keepdims=True))
 
 
+@equation
 @in_single
-def scaled_dot_product_attention_reference(
+def scaled_dot_product_attention(
     q: Any,
     k: Any,
     v: Any,
@@ -269,7 +274,7 @@ def scaled_dot_product_attention_reference(
 
     `keep` (..., T, S) says which weights dropout keeps, and `keep_scale` is 1 / (1 - p).
     """
-    weights = attention_weights_reference(q, k, mask, scale=scale, is_causal=is_causal)
+    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
     if keep is not None:
         weights = weights * (keep * plain(weights).dtype.type(keep_scale))
     return ops.matmul(weights, v)
@@ -281,7 +286,8 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
-def packed_attention_reference(
+@equation
+def packed_attention(
     packed: Any,
     mask: Any = None,
     *,
@@ -294,7 +300,7 @@ def packed_attention_reference(
     """Attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
     heads = unpack_heads(packed, num_heads)
-    out = scaled_dot_product_attention_reference(
+    out = scaled_dot_product_attention(
         heads[0],
         heads[1],
         heads[2],

@@ -1,10 +1,12 @@
-"""How a function is called: keywords that it does not have, flags that are neither True nor False, a class in place of an object."""
+"""How a function is called: keywords that it does not have, flags that are neither True nor False,
+a class in place of an object.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -14,8 +16,8 @@ from .errors import describe, nearest
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DDOF = (
-    "speaks NumPy here: write ddof=1 for unbiased=True or correction=1, which PyTorch takes unless told otherwise, and ddof=0 for "
-    "unbiased=False or correction=0, as it is here"
+    "speaks NumPy here: write ddof=1 for unbiased=True or correction=1, which PyTorch takes "
+    "unless told otherwise, and ddof=0 for unbiased=False or correction=0, as it is here"
 )
 TORCH_ONLY = dict.fromkeys(
     ("dim", "keepdim"), "speaks NumPy here: write axis= for dim=, and keepdims= for keepdim="
@@ -64,8 +66,31 @@ def called_as(function: Callable[..., Any], title: str) -> str:
     return f"{title}{signature.replace(parameters=plain, return_annotation=signature.empty)}"
 
 
+def strange_keyword(function: Callable[..., Any], title: str, kwargs: Iterable[str]) -> TypeError:
+    """The error for a keyword that a function does not have, of PyTorch's or of nobody's."""
+    known = inspect.signature(function).parameters.keys()
+    strange = [name for name in kwargs if name not in known]
+    for name in TORCH_ONLY:
+        if name in strange:
+            return TypeError(f"{title}() {TORCH_ONLY[name]}.")
+    return TypeError(
+        f"{title}() got an unexpected keyword argument {strange[0]!r}.{nearest(strange[0], known)} "
+        f"It is {called_as(function, title)}."
+    )
+
+
+def several_axes(title: str, args: tuple) -> TypeError:
+    """The error for f(x, 0, 1), where the axes go into a tuple."""
+    return TypeError(
+        f"{title}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else "
+        "there is by name."
+    )
+
+
 def own_names(function: Function) -> Function:
-    """A function that says what to write when it is called with a keyword that it does not have, of PyTorch's or of nobody's."""
+    """A function that says what to write when it is called with a keyword that it does not have, of
+    PyTorch's or of nobody's.
+    """
     names = inspect.signature(function).parameters
     known, one_axis, any_name = (
         names.keys(),
@@ -81,21 +106,9 @@ def own_names(function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs and not (kwargs.keys() <= known or any_name):
-            strange = kwargs.keys() - known
-            name = next((name for name in TORCH_ONLY if name in strange), None) or next(
-                name for name in kwargs if name in strange
-            )
-            raise TypeError(
-                f"{title}() {TORCH_ONLY[name]}."
-                if name in TORCH_ONLY
-                else f"{title}() got an unexpected keyword argument {name!r}.{nearest(name, known)} It is "
-                f"{called_as(function, title)}."
-            )
+            raise strange_keyword(function, title, kwargs)
         if one_axis and len(args) > 2 and args[-1].__class__ is int:
-            raise TypeError(
-                f"{title}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
-                "by name."
-            )
+            raise several_axes(title, args)
         return function(*args, **kwargs)
 
     return cast(Function, call)
@@ -113,7 +126,9 @@ def check_flags(function: str, **flags: Any) -> None:
 
 
 def as_layer(init: Function) -> Function:
-    """A layer's __init__ that says what is meant where it is given the layer's input, or a flag that is neither True nor False."""
+    """A layer's __init__ that says what is meant where it is given the layer's input, or a flag
+    that is neither True nor False.
+    """
     parameters, named, made = (
         inspect.signature(init).parameters,
         own_names(init),
@@ -128,8 +143,8 @@ def as_layer(init: Function) -> Function:
                 hasattr(type(value), "_record") and value.ndim and name != "weight"
             ):  # asked itself, a module would look for a hint
                 raise TypeError(
-                    f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), or layer(x) for one that is "
-                    f"made; got {describe(value)} as {name}."
+                    f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), "
+                    f"or layer(x) for one that is made; got {describe(value)} as {name}."
                 )
             if name in flags:
                 check_flags(made, **{name: value})
@@ -143,7 +158,8 @@ class NeedsBrackets(type):
 
     def __enter__(cls) -> None:
         raise TypeError(
-            f"{cls.__name__} is a class, and a block takes an object. Write `with {cls.__name__}():`, with brackets."
+            f"{cls.__name__} is a class, and a block takes an object. Write `with "
+            f"{cls.__name__}():`, with brackets."
         )
 
     def __exit__(cls, *_: object) -> None:  # asked for before the other is called

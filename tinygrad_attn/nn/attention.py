@@ -11,66 +11,21 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..fast import fused
-from ..functional import equations as reference
 from ..functional.arguments import check_probability
 from ..messages.errors import describe, unmade
 from ..messages.signatures import check_flags
 from ..tensor import Tensor
-from . import init, masks
-from . import scopes as record
+from . import init, masks, scopes
 from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
 from .module import Module, Parameter
 
 
-def attend(
-    q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool
-) -> tuple[Any, Any]:
-    """softmax(q k^T / sqrt(D) + mask) v: (B, H, T, D), (B, H, S, D), (B, H, S, V) -> (B, T, H V)
-
-    The heads come out side by side, and with them the weights (B, H, T, S), or None.  `record_attention` gets the
-    weights as well, whether they were asked for or not.
-    """
-    if not (need_weights or record.recording()):
-        return F.merge_heads(
-            F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
-        ), None
-    out, weights = F.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p, is_causal, need_weights=True
-    )
-    return F.merge_heads(out), _left_to_recorders(weights, need_weights)
-
-
-def attend_packed(
-    packed: Any, num_heads: int, mask: Any, dropout_p: float, is_causal: bool, need_weights: bool
-) -> tuple[Any, Any]:
-    """`attend` for queries, keys and values side by side, as one projection makes them: (B, T, 3 H D) -> (B, T, H D)
-
-    The same kernel on the same views, so the same numbers; only their gradients need not be put together again.
-    """
-    batch, length, width = packed.shape
-    keep, keep_scale = F.draw_kept_weights((batch, num_heads, length, length), dropout_p)
-    settings: dict[str, Any] = dict(
-        scale=1 / math.sqrt(width // (3 * num_heads)),
-        is_causal=is_causal,
-        keep=keep,
-        keep_scale=keep_scale,
-    )
-    out = fused.packed_attention(packed, mask, num_heads=num_heads, **settings)
-    if not (need_weights or record.recording()):
-        return out, None
-    heads = reference.unpack_heads(packed, num_heads)
-    return out, _left_to_recorders(
-        F.weights_as_applied(heads[0], heads[1], mask, **settings), need_weights
-    )
-
-
-def _left_to_recorders(weights: Any, need_weights: bool) -> Any:
-    """The weights if they are needed, or None; whoever records attention gets a copy."""
-    if record.recording():
-        record.leave(weights._data.copy())
-    return weights if need_weights else None
+def left_to_recorders(weights: Any) -> Any:
+    """The weights (B, H, T, S); whoever records attention gets a copy."""
+    if scopes.recording():
+        scopes.leave(weights._data.copy())
+    return weights
 
 
 class MultiheadAttention(Module):
@@ -195,22 +150,19 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
         *,
         cache: KeyValueCache | None = None,
-        dropout_follows: bool | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
-        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after
-        dropout), averaged over heads, or (B, H, T, S) with average_attn_weights=False; the output is the same numbers
-        whether they are asked for or not.
+        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after dropout),
+        averaged over heads, or (B, H, T, S) with average_attn_weights=False; the output is the same numbers whether
+        they are asked for or not.
 
         `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or
         float, added to the scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is
         blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
         through it.  With a `cache` self-attention takes the same object three times, and the memory of cross-attention
-        stays the same; see KeyValueCache.  A dropout draws in the order of memory, and in PyTorch the output always lies
-        (T, B, E) there: here it is copied into that order if `dropout_follows`, which a Transformer layer knows; None:
-        while training.
-        Integer input is promoted.  Raises ValueError and TypeError for shapes and masks that do not fit.
+        stays the same; see KeyValueCache.  Integer input is promoted.  Raises ValueError and TypeError for shapes and
+        masks that do not fit.
         """
         check_flags(
             "MultiheadAttention",
@@ -218,53 +170,86 @@ class MultiheadAttention(Module):
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
         )
-        own = key is query and value is query  # self-attention: one input, one projection
-        one_memory = value is key
+        query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
+        masked = attn_mask, key_padding_mask, is_causal
+        wanted = need_weights or scopes.recording()
+        if self._packs and query is key is value and cache is None:
+            out, weights = self._attend_packed(query, masked, batched, wanted)
+        else:
+            out, weights = self._attend(query, key, value, masked, batched, wanted, cache)
+        out = self._as_pytorch_lays_it(self.out_proj(out), batched)  # (B, T, H V) -> (B, T, E)
+        if wanted:
+            weights = left_to_recorders(weights)  # (B, H, T, S)
+            weights = weights.mean(axis=1) if average_attn_weights else weights
+        if not batched:
+            out, weights = out.squeeze(0), weights.squeeze(0) if wanted else None
+        elif not self.batch_first:
+            out = out.swapaxes(0, 1)  # (T, B, E)
+        return out, weights if need_weights else None
+
+    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
+        """Query, key and value as (B, T, E) and so on, and whether they came in a batch; one object stays one."""
+        one_input, one_memory = key is query, value is key
         query = floating(query, self)
-        key = query if own else floating(key, self)
+        key = query if one_input else floating(key, self)
         value = key if one_memory else floating(value, self)
         self._check(query, key, value)
+        if not (query.ndim == 3 and self.batch_first):
+            first = self._batch_first(query)
+            key = first if one_input else self._batch_first(key)
+            value = key if one_memory else self._batch_first(value)
+            return first, key, value, query.ndim == 3
+        return query, key, value, True
+
+    def _attend_packed(self, x: Any, masked: tuple, batched: bool, wanted: bool) -> tuple[Any, Any]:
+        """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""
+        packed = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
+        sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
+        mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)
+        dropout_p = self.dropout if self.training else 0.0
+        if not wanted:
+            return F.packed_attention(packed, self.num_heads, mask, dropout_p, is_causal), None
+        return F.packed_attention(
+            packed, self.num_heads, mask, dropout_p, is_causal, need_weights=True
+        )
+
+    def _attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        masked: tuple,
+        batched: bool,
+        wanted: bool,
+        cache: KeyValueCache | None,
+    ) -> tuple[Any, Any]:
+        """(B, T, E), (B, S, kdim), (B, S, vdim) -> (B, T, H V), and the weights or None."""
         if cache is not None and not isinstance(cache, KeyValueCache):
             raise TypeError(
-                f"cache= is an nn.KeyValueCache(), one for all tokens of a text, got {describe(cache)}.{unmade(cache)}"
+                "cache= is an nn.KeyValueCache(), one for all tokens of a text, got "
+                f"{describe(cache)}.{unmade(cache)}"
             )
-        batched = query.ndim == 3
-        if not (batched and self.batch_first):
-            query, key, value = (self._batch_first(x) for x in (query, key, value))  # (B, T, E)
-
+        own = query is key is value
+        q, k, v = self._tokens(query, key, value, own, cache)
+        past = cache.past(self) if own and cache is not None else 0
+        extra = (self.bias_k is not None) + self.add_zero_attn
+        sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], past + k.shape[2])
+        mask, is_causal = masks.merge(*masked, sizes, batched, past, extra, q.dtype)
+        if own and cache is not None:  # not before, for a refused mask must leave no token behind
+            k, v = cache.extend(self, k, v)
+        k, v = self._append(k, v)
         dropout_p = self.dropout if self.training else 0.0
-        if own and self._packs and cache is None and fused.fits(query, self.in_proj_weight):
-            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
-            sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
-            mask, is_causal = masks.merge(
-                attn_mask, key_padding_mask, is_causal, sizes, batched, dtype=packed.dtype
-            )
-            out, weights = attend_packed(
-                packed, self.num_heads, mask, dropout_p, is_causal, need_weights
-            )
-        else:
-            q, k, v = self._tokens(query, key, value, own, cache)
-            past = cache.past(self) if own and cache is not None else 0
-            extra = (self.bias_k is not None) + self.add_zero_attn
-            sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], past + k.shape[2])
-            mask, is_causal = masks.merge(
-                attn_mask, key_padding_mask, is_causal, sizes, batched, past, extra, q.dtype
-            )
-            if (
-                own and cache is not None
-            ):  # only now, for a mask that is refused must leave no token behind
-                k, v = cache.extend(self, k, v)
-            k, v = self._append(k, v)
-            out, weights = attend(q, k, v, mask, dropout_p, is_causal, need_weights)
-        out = self.out_proj(out)  # (B, T, H V) -> (B, T, E)
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(axis=1)
-        if not batched:
-            return out.squeeze(0), None if weights is None else weights.squeeze(0)
-        if self.training if dropout_follows is None else dropout_follows:
-            out = out.swapaxes(0, 1).clone()  # (T, B, E)
-            return out.swapaxes(0, 1) if self.batch_first else out, weights
-        return out if self.batch_first else out.swapaxes(0, 1), weights
+        out = F.scaled_dot_product_attention(
+            q, k, v, mask, dropout_p, is_causal, need_weights=wanted
+        )
+        out, weights = out if wanted else (out, None)
+        return F.merge_heads(out), weights
+
+    def _as_pytorch_lays_it(self, out: Any, batched: bool) -> Any:
+        """(B, T, E), in memory as (T, B, E): PyTorch's is so, and dropout draws in the order of memory."""
+        if not (batched and self.training and self.dropout):
+            return out
+        return out.swapaxes(0, 1).clone().swapaxes(0, 1)
 
     def _batch_first(self, x: Any) -> Any:
         """(T, E) or (T, B, E) or (B, T, E) -> (B, T, E)"""
@@ -286,7 +271,7 @@ class MultiheadAttention(Module):
             return [self._heads(self._project(i, x)) for i, x in enumerate((query, key, value))]
         packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 2 H D + H V)
         if self.head_dim == self.value_head_dim:
-            heads = reference.unpack_heads(packed, self.num_heads)
+            heads = F.equations.unpack_heads(packed, self.num_heads)
             return [heads[0], heads[1], heads[2]]
         a, b = self._widths[0], 2 * self._widths[0]
         return [self._heads(part) for part in (packed[..., :a], packed[..., a:b], packed[..., b:])]
@@ -463,6 +448,6 @@ class AdditiveAttention(Module):
             )  # (B, 1, 1, S)
             scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
-        if record.recording():
-            record.leave(weights._data[:, None].copy())
+        if scopes.recording():
+            scopes.leave(weights._data[:, None].copy())
         return weights @ value, weights

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..fast import fused
 from ..functional.arguments import check_number, check_probability, padding_row, single, sizes_of
 from ..messages.errors import describe, numbers_of
 from ..tensor import Tensor, get_default_dtype
@@ -78,8 +77,6 @@ class Linear(Module):
 
     def forward(self, input: Any) -> Tensor:
         """(..., in) -> (..., out).  Raises ValueError if the last axis of input is not `in_features` long."""
-        if fused.fits_linear(input, self.weight, self.bias):  # the usual case, in one look
-            return fused.linear(input, self.weight, self.bias)
         input = floating(input, self.weight)
         if input.shape[-1:] != (self.in_features,):
             turned = input.ndim > 1 and input.shape[-2] == self.in_features
@@ -183,12 +180,6 @@ class LayerNorm(Module):
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        if self.eps.__class__ is float and fused.fits_norm(
-            input, self.normalized_shape, self.weight, self.bias
-        ):
-            return fused.layer_norm(
-                input, self.weight, self.bias, ndim=len(self.normalized_shape), eps=self.eps
-            )
         return F.layer_norm(
             floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps
         )

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..engine import changes as guard
-from ..engine import local
+from ..engine import changes, local
+from ..engine.autograd import gradient_of
 from ..messages.errors import describe, nearest
 from ..messages.signatures import as_layer, called_as, check_flags
 from ..tensor import Tensor
@@ -365,11 +365,11 @@ class Module:
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
-                guard.changed(
+                changes.changed(
                     tensor._array()
                 )  # a graph recorded before has counted on the numbers as they were
                 tensor._grad = (
-                    None if tensor._grad is None else tensor._gradient()._data.astype(dtype)
+                    None if tensor._grad is None else gradient_of(tensor)._data.astype(dtype)
                 )
         return self
 
@@ -455,7 +455,7 @@ class Module:
                 ours[...] = old
             raise
         finally:
-            guard.changed(*[ours for ours, _ in before])
+            changes.changed(*[ours for ours, _ in before])
         return IncompatibleKeys(missing, unexpected)
 
     # ---- how it looks

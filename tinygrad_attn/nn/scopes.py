@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import local
+from ..engine import Watcher, local, watching
 from ..messages.errors import is_module, unmade
 
 
@@ -49,34 +49,11 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     return ".".join(tail)
 
 
-@contextmanager
-def watching(observer: Any) -> Iterator[Any]:
-    """Let the observer look on inside the block, in this thread; nested ones each see everything."""
-    here = local.context
-    before = here.observers
-    within = here.observers = (*before, observer)
-    try:
-        yield observer
-    finally:
-        # Ctrl-C comes at calls, and one in here would leave the observer there for good: so there is none, unless others came or went.
-        here.observers = (
-            before
-            if here.observers is within
-            else tuple(o for o in here.observers if o is not observer)
-        )
-
-
-class _Recorder:
-    """Sits among the thread's observers while `record_attention` is open; ops mean nothing to it."""
+class _Recorder(Watcher):
+    """Sits among the thread's watchers while `record_attention` is open; ops mean nothing to it."""
 
     def __init__(self, root: Any) -> None:
         self.root, self.weights = root, dict[str, list[np.ndarray]]()
-
-    def forward(self, *_: Any) -> None:
-        pass
-
-    def backward(self, *_: Any) -> None:
-        pass
 
 
 @contextmanager
@@ -105,13 +82,13 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
 
 def recording() -> bool:
     """Does anybody in this thread want attention weights?"""
-    observers = local.context.observers
-    return bool(observers) and any(isinstance(o, _Recorder) for o in observers)
+    watchers = local.context.watchers
+    return bool(watchers) and any(isinstance(o, _Recorder) for o in watchers)
 
 
 def leave(weights: np.ndarray) -> None:
     """Hand the weights (B, H, T, S) of the running module's attention to everybody who records."""
     here = local.context
-    for o in here.observers:
+    for o in here.watchers:
         if isinstance(o, _Recorder):
             o.weights.setdefault(dotted_name(here.scope, o.root), []).append(weights)

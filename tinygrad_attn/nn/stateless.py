@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine import Variable
+from ..engine import Variable, Watcher, watching
 from ..messages.errors import describe, nearest, unmade
 from ..tensor import Tensor
 from .module import Buffer, Module, Parameter, replaced
-from .scopes import watching
 
 _alone = threading.RLock()
 """One call at a time: it changes the module, and puts back what it has found there."""
@@ -121,8 +120,8 @@ def _call(
         return module(*args, **kwargs)
 
 
-class _Others:
-    """Sits among the thread's observers during the call, where a checkpoint inside finds it: that has to put them in place again."""
+class _Others(Watcher):
+    """Sits among the watchers during the call, where a checkpoint inside finds it and puts them in place again."""
 
     def __init__(self, rows: list[tuple[Module, str, Tensor, Any]]) -> None:
         self.rows = rows
@@ -142,9 +141,3 @@ class _Others:
                     module.__dict__[name] = own
                 for place in set(replaced) - outer:
                     del replaced[place]
-
-    def forward(self, *_: Any) -> None:
-        pass
-
-    def backward(self, *_: Any) -> None:
-        pass

@@ -99,10 +99,6 @@ class _Layer(Module):
         more: dict[str, Any] = (
             {} if cache is None else {"cache": cache}
         )  # an attention of your own need not take one
-        if type(attention) is MultiheadAttention:
-            more["dropout_follows"] = (
-                getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
-            )
         return attention(
             x,
             memory,

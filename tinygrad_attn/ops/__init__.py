@@ -1,7 +1,6 @@
 """The primitives, each with its partial derivatives under it: the package's table of derivatives."""
 
-from ..engine import Op
-from . import elementwise, trigonometric
+from ..engine import changes
 from .arranging import arranged, pad, partition, sort
 from .decompositions import (
     cholesky,
@@ -38,8 +37,10 @@ from .shapes import (
 from .trigonometric import *  # noqa: F403
 from .windows import convolve, overlapped, windows
 
-# An elementwise op on operands of one shape and dtype has a result of both, and so has what each of its rules makes of them.
-for _op in [*vars(elementwise).values(), *vars(trigonometric).values()]:
-    if isinstance(_op, Op) and not _op._special:
-        _op.exact = _op.partials
-del _op
+# The rules of these look at no values, so that changes in place need not be watched for.
+changes.reads_nothing.update(
+    (add, subtract, negative, reshape, transpose, swapaxes, broadcast_to, astype, flip, roll)  # noqa: F405
+)
+changes.reads_nothing.update((concatenate, stack, tril, triu, getitem, scatter, embedding))
+changes.reads_nothing.update((embedding_backward, take_along_axis, sum, mean, cumsum, pad))
+changes.reads_nothing.update((windows, overlapped))

@@ -26,7 +26,7 @@ def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
     return getitem(reshape(x, shape=(-1,)), index=places)
 
 
-@op(reads=False)
+@op
 def pad(x, *, width, value=0):
     """x with `value` around it: `width` is a pair (before, after) for each axis."""
     return np.pad(x, width, constant_values=value) if x.ndim else x.copy()

@@ -1,7 +1,7 @@
 """Ops that act on each element by itself: arithmetic, powers, exponentials, minima and maxima.
 
-Below each function stand its partial derivatives: `g` is the gradient of the loss by the result `y`.  Operands broadcast as NumPy's do; the
-engine sums a gradient back to its operand's shape.
+Below each function stand its rules: `g` is the gradient of the loss by the result `y`. Operands
+broadcast as NumPy's do; the engine sums a gradient back to its operand's shape.
 """
 
 from __future__ import annotations
@@ -11,17 +11,9 @@ import math
 import numpy as np
 
 from ..engine import Variable, op
-from ..fast.kernels import choice
-from ..fast.kernels import sigmoid as logistic
-from ..fast.kernels.choice import BITS, chosen
-from ..fast.kernels.erf import erf as _erf
-from ..fast.kernels.exponentials import log1p as _log1p
-from ..fast.kernels.rows import BIG
-
-MANY = 512  # numbers, from where several NumPy calls that are fast beat a single slow one
 
 
-@op(broadcasts=True, reads=False)
+@op(broadcasts=True)
 def add(a, b):
     """y = a + b"""
     return a + b
@@ -30,7 +22,7 @@ def add(a, b):
 add.vjp(lambda g, y, a, b: g, lambda g, y, a, b: g)
 
 
-@op(broadcasts=True, reads=False)
+@op(broadcasts=True)
 def subtract(a, b):
     """y = a - b"""
     return a - b
@@ -130,12 +122,8 @@ fmod.vjp(lambda g, y, a, b: g, lambda g, y, a, b: -g * np.trunc(a / b))
 
 
 def _weighed(g, weights):
-    """g times weights, and 0 where a weight is 0 even if g is infinite there, as it is for x < 0 in sqrt(relu(x))."""
-    if weights.dtype == bool and g.__class__ is np.ndarray and g.dtype in BITS:
-        return chosen(g, weights)
-    part = g * weights  # twenty times as fast as np.where
-    found = getattr(part, "_data", part)
-    return part if math.isfinite(np.vdot(found, found)) else np.where(weights == 0, 0, part)
+    """g times weights, and 0 where a weight is 0: g may be infinite there, as in sqrt(relu(x)) for x < 0."""
+    return np.where(weights == 0, 0, g * weights)
 
 
 def _share(g, mine, other, loses):
@@ -177,8 +165,8 @@ def _first_if(wins):
     """All of g to the first operand where `wins(a, b)` holds or b is NaN, else to the second; a tie is the first's, as PyTorch."""
     first = lambda a, b: wins(a, b) | np.isnan(b)
     return (
-        lambda g, y, a, b: choice.where(first(a, b), g, 0),
-        lambda g, y, a, b: choice.where(first(a, b), 0, g),
+        lambda g, y, a, b: np.where(first(a, b), g, 0),
+        lambda g, y, a, b: np.where(first(a, b), 0, g),
     )
 
 
@@ -189,13 +177,13 @@ fmin.vjp(*_first_if(lambda a, b: a <= b))
 @op(broadcasts=True)
 def where(condition, a, b):
     """y = a where the condition holds, else b."""
-    return choice.where(condition, a, b)
+    return np.where(condition, a, b)
 
 
 where.vjp(
     None,
-    lambda g, y, condition, a, b: choice.where(condition, g, 0),
-    lambda g, y, condition, a, b: choice.where(condition, 0, g),
+    lambda g, y, condition, a, b: np.where(condition, g, 0),
+    lambda g, y, condition, a, b: np.where(condition, 0, g),
 )
 
 
@@ -223,12 +211,7 @@ clip.vjp(
 @op(broadcasts=True)
 def logaddexp(a, b):
     """y = log(exp a + exp b), without overflow."""
-    if max(np.size(a), np.size(b)) < MANY or np.result_type(a, b).char not in "fd":
-        return np.logaddexp(a, b)
-    with np.errstate(invalid="ignore", under="ignore"):
-        y = np.abs(a - b)  # NumPy's does the same one number after the other: ten times as slow
-        y = np.add(_log1p(np.exp(np.negative(y, out=y), out=y)), np.maximum(a, b), out=y)
-    return np.logaddexp(a, b) if np.isnan(y).any() else y  # inf - inf
+    return np.logaddexp(a, b)
 
 
 def share_of_sum(g, y, a, b, power=np.exp):
@@ -247,7 +230,7 @@ def share_of_sum(g, y, a, b, power=np.exp):
 logaddexp.vjp(share_of_sum, lambda g, y, a, b: share_of_sum(g, y, b, a))
 
 
-@op(reads=False)
+@op
 def negative(x):
     """y = -x"""
     return -x
@@ -367,51 +350,32 @@ reciprocal.vjp(lambda g, y, x: -g * y * y)
 @op
 def relu(x):
     """y = max(x, 0), with slope 0 at 0."""
-    if x.ndim == 0:  # single numbers: NumPy's maximum costs ten times the comparison
-        if x <= 0:
-            return x.dtype.type(0)
-        return (
-            x[()] if x.__class__ is np.ndarray else x
-        )  # [()] copies the number: y shares no memory with x
-    return choice.relu(x)
+    return np.maximum(x, 0)
 
 
-def _relu_partial(g, y, x):
-    if y.ndim == 0:
-        return g if y != 0 else g.dtype.type(0)
-    return (
-        choice.relu_backward(g, y)
-        if g.__class__ is np.ndarray and g.dtype in BITS
-        else _weighed(g, y != 0)
-    )
-
-
-relu.vjp(_relu_partial)
-
-
-def _large(x):  # an array on which a second thread is worth its start
-    return x.__class__ is np.ndarray and x.size >= BIG and x.dtype.char in "fd"
+relu.vjp(lambda g, y, x: np.where(y != 0, g, 0))
 
 
 @op
 def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
-    if _large(x):
-        return logistic.sigmoid(x)
     if getattr(x, "dtype", None) == np.float16:  # in which e^12 is infinite, but 1 / e^12 is not 0
         return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
-    y = 0.0 - x  # -x would wrap round in unsigned integers
     with np.errstate(over="ignore"):  # where e^-x overflows, 1 / inf = 0 is right
-        return logistic.falling(y) if y.__class__ is np.ndarray else 1 / (1 + np.exp(y))
+        return 1 / (1 + np.exp(0.0 - x))  # in unsigned integers -x would wrap round
 
 
-sigmoid.vjp(lambda g, y, x: logistic.sigmoid_backward(g, y) if _large(g) else g * y * (1 - y))
+sigmoid.vjp(lambda g, y, x: g * y * (1 - y))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # Python has it, NumPy has not
 
 
 @op
 def erf(x):
     """y = 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
-    return _erf(np.asarray(x))
+    x = np.asarray(x)
+    return _erf(x).astype(x.dtype if x.dtype.kind == "f" else np.float64)
 
 
 erf.vjp(lambda g, y, x: g * np.exp(-x * x) * (2 / math.sqrt(math.pi)))

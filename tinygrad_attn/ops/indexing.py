@@ -1,249 +1,80 @@
-"""Ops that pick elements, and their adjoints, which put them back and add up where one element was picked twice."""
+"""Ops that pick elements, and their adjoints, which put them back and add up what was picked twice."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from ..engine import op
-from ..fast.kernels.memory import contiguous
-
-NARROW = 48  # numbers in a row, up to which they are added one by one
-FEW = 1 << 14  # or so many numbers in all rows
-AT_ONCE = 1 << 16  # so many at a time, since each needs its place
-MANY = 256  # elements, from where it pays to work out their places first
 
 
-def _is_basic(index):
-    """Slices, integers, boolean masks, None and ... pick every element at most once."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(
-        part is None
-        or part is Ellipsis
-        or isinstance(part, (int, slice, np.integer))
-        and not isinstance(part, bool)
-        or isinstance(part, np.ndarray)
-        and part.dtype == bool
-        for part in parts
-    )
-
-
-def _single(index):
-    """(axis, indices) if one axis alone is indexed by an array of integers and all others are taken whole, or None."""
-    found = None
-    for axis, part in enumerate(index if isinstance(index, tuple) else (index,)):
-        if found is None and isinstance(part, np.ndarray) and part.ndim and part.dtype.kind in "iu":
-            found = axis, part
-        elif not (isinstance(part, slice) and part == slice(None)):
-            return None
-    return found
-
-
-@op(fresh=True, reads=False)
+@op
 def getitem(x, *, index):
     """y = x[index], basic or advanced."""
-    single = _single(index) if index.__class__ is tuple else None
-    if single is None or len(index) > x.ndim:
-        return x[index]
-    axis, indices = single  # two to five times as fast as x[:, indices]; NumPy 2.0 takes no uint64
-    return x.take(indices.astype(np.intp, copy=False), axis)
+    return x[index]
 
 
-@op(reads=False)
+@op
 def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem.
 
-    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's index_add do, as a result of its own.
-    Raises IndexError for an index that `shape` does not have, ValueError for a g of another shape than these places.
+    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's index_add do, as a result
+    of its own.  Raises IndexError for an index that `shape` does not have, ValueError for a g of another shape than
+    these places.
     """
     g = np.asarray(g)
     out = np.zeros(shape, g.dtype)
-    add_at(out, g, index=index, zeros=True)
-    return out
-
-
-def add_at(out, g, *, index, zeros=False):
-    """out[index] += g, and where an index is repeated the shares add up; sooner done where `out` is known to be full of zeros.
-
-    A loop over x[0], x[1], ... so adds to the one gradient of x, where `scatter` would make an array of x's size for each.
-    """
-    if _is_basic(index):
-        if zeros:
-            out[index] = g
-        else:
-            out[index] += g
-        return
-    single, parts, shape = (
-        _single(index),
-        index if isinstance(index, tuple) else (index,),
-        out.shape,
-    )
-    if single is not None and out.ndim > 1 and out.size:
-        _add_rows_along(out, g, *single, zeros)
-    elif (
-        len(parts) == out.ndim
-        and out.flags.c_contiguous
-        and all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts)
-    ):
-        # Single elements, by their places.
-        places = (
-            parts[0]
-            if out.ndim == 1
-            else np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
-        )
-        _check_shape(g, places.shape, shape)
-        np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
-    else:
-        np.add.at(out, index, g)
-
-
-def _add_rows_along(out, g, axis, indices, zeros):
-    """The same for indices along one axis, to each of which a row of numbers belongs."""
-    shape = out.shape
-    _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1 :]), shape)
-    width = out.size // shape[axis]
-    rows = contiguous(
-        np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
-    ).reshape(-1, width)
-    if axis == 0 and out.flags.c_contiguous:
-        add_rows(out.reshape(-1, width), indices.reshape(-1), rows, zeros)
-        return
-    size, taken, places = shape[axis], slice(None), indices.reshape(-1)
-    if 2 * places.size < size:  # of few places, these alone are gone through
-        taken, places = np.unique(_from_front(places, size), return_inverse=True)
-        size = taken.size
-    turned = np.zeros((size, *shape[:axis], *shape[axis + 1 :]), out.dtype)
-    add_rows(turned.reshape(-1, width), places, rows, zeros=True)
-    out[(slice(None),) * axis + (taken,)] += np.moveaxis(turned, 0, axis)
-
-
-def _check_shape(g, places, shape):
+    places = out[index].shape
     if g.shape != places:
         raise ValueError(
             f"what is added must have the shape of its places, {places} in {shape}, but has {g.shape}; "
             f"np.broadcast_to(g, {places}) repeats a smaller one"
         )
-
-
-def _from_front(indices, size):
-    """Indices along an axis of this size, all counted from the front.  IndexError, as NumPy's, for what it does not have."""
-    indices = indices.astype(np.intp)
-    low, high = (indices.min(), indices.max()) if indices.size else (0, -1)
-    if low < -size or high >= size:
-        raise IndexError(
-            f"index {low if low < -size else high} is out of bounds for an axis of size {size}"
-        )
-    return indices % size if low < 0 else indices  # -1 and size - 1 are one place
+    np.add.at(out, index, g)
+    return out
 
 
 getitem.vjp(lambda g, y, x, *, index: scatter(g, index=index, shape=x.shape))
-getitem.adds = add_at
 scatter.vjp(lambda gg, y, g, *, index, shape: gg[index])
 
 
-@op(fresh=True, reads=False)
+@op
 def embedding(weight, *, indices):
     """y = weight[indices]: a row of the table for each index.  (V, E), (...) -> (..., E)"""
     return weight[indices]
 
 
-@op(reads=False)
+@op
 def embedding_backward(g, *, indices, rows):
     """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
     out = np.zeros((rows, g.shape[-1]), g.dtype)
-    add_rows(out, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]), zeros=True)
+    np.add.at(out, indices, g)
     return out
-
-
-def add_rows(out, indices, g, zeros=False):
-    """out[i] += g row by row, for `out` (V, E), indices (N,) and g (N, E); sooner done where `out` is known to be full of zeros."""
-    if not indices.size:
-        return
-    rows, width = out.shape
-    flat = _from_front(indices, rows)
-    if width <= NARROW or g.size <= FEW:  # `add.at` is ten times as fast with one flat index
-        step, columns = AT_ONCE // max(width, 1), np.arange(width)
-        for start in range(0, len(flat), step):
-            part = slice(start, start + step)
-            np.add.at(
-                out.reshape(-1),
-                (flat[part, None] * width + columns).reshape(-1),
-                g[part].reshape(-1),
-            )
-        return
-    short = (
-        flat.astype(np.uint16) if rows <= 1 << 16 else flat
-    )  # NumPy sorts those by radix, in a tenth of the time
-    order = np.argsort(short, kind="stable")  # equal indices side by side
-    flat = flat[order]
-    starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
-    counts = np.diff(starts, append=flat.size)
-    # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows are sooner worth a call of their own.
-    most = max(1024 // width, 8)
-    seldom = counts <= most
-    first = starts[seldom]
-    out[flat[first]] = g[order[first]] if zeros else out[flat[first]] + g[order[first]]
-    for use in range(1, min(int(counts.max()), most)):
-        places = starts[seldom & (counts > use)] + use
-        out[flat[places]] += g[order[places]]
-    one = np.ones(
-        int(counts.max()), g.dtype
-    )  # what is used often: a product with ones is the fastest sum
-    for start, count in zip(starts[~seldom].tolist(), counts[~seldom].tolist(), strict=True):
-        out[flat[start]] += one[:count].dot(g[order[start : start + count]])
 
 
 embedding.vjp(
     lambda g, y, weight, *, indices: embedding_backward(g, indices=indices, rows=weight.shape[0])
 )
-embedding.adds = lambda total, g, *, indices: add_at(total, g, index=indices)
 embedding_backward.vjp(lambda gg, y, g, *, indices, rows: embedding(gg, indices=indices))
 
 
-@op(fresh=True, reads=False)
+@op
 def take_along_axis(x, *, indices, axis=-1):
     """y = np.take_along_axis(x, indices, axis)"""
-    if (
-        indices.size < MANY
-        or axis is None
-        or indices.ndim != x.ndim
-        or indices.dtype.kind not in "iu"
-    ):
-        return np.take_along_axis(x, indices, axis)
-    if not -x.shape[axis] <= indices.min() <= indices.max() < x.shape[axis]:
-        return np.take_along_axis(x, indices, axis)  # which says so
-    return contiguous(x).reshape(-1).take(_places(indices, axis, x.shape))
+    return np.take_along_axis(x, indices, axis)
 
 
-def _places(indices, axis, shape):
-    """Where take_along_axis finds each element in an array of that shape laid out row by row: a third of the time of several indices."""
+def places_along(indices, axis, shape):
+    """The index with which take_along_axis picks its elements: `indices` at the axis, all places at the others."""
     if axis is None:
-        return indices
+        return (indices,)
     axis %= len(shape)
-    places = indices.astype(np.intp, copy=False)
-    if places.min(initial=0) < 0:
-        places = np.where(places < 0, places + shape[axis], places)
-    if axis < len(shape) - 1:
-        places = places * math.prod(shape[axis + 1 :])
-    for i, n in enumerate(shape):
-        if i != axis:
-            places = places + (np.arange(n) * math.prod(shape[i + 1 :])).reshape(
-                -1, *(1,) * (len(shape) - 1 - i)
-            )
-    return places
+    places = [np.arange(n).reshape(-1, *(1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
+    places[axis] = indices
+    return tuple(places)
 
 
-def _add_along_axis(total, g, *, indices, axis):
-    whole = contiguous(total)  # nearly always total itself
-    add_at(whole.reshape(-1), g, index=_places(indices, axis, total.shape))
-    if whole is not total:
-        total[...] = whole
-
-
-take_along_axis.vjp(
-    lambda g, y, x, *, indices, axis: scatter(
-        g, index=_places(indices, axis, x.shape), shape=(x.size,)
-    ).reshape(x.shape)
-)
-take_along_axis.adds = _add_along_axis
+@take_along_axis.vjp_all
+def _put_back_along_axis(g, y, x, *, indices, axis):
+    shape = (x.size,) if axis is None else x.shape
+    put = scatter(g, index=places_along(indices, axis, x.shape), shape=shape)
+    return (put.reshape(x.shape),)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ..engine import Variable, op
-from ..fast.kernels import linear as kernel
+from ..engine import op
 
 
-def _product(a, b):
-    """a @ b: of arrays by the kernel, of tensors as an op."""
-    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else kernel.product(a, b)
-
-
-@op(broadcasts=True, fresh=True)
+@op(broadcasts=True)
 def matmul(a, b):
     """y = a @ b: (..., M, K), (..., K, N) -> (..., M, N); 1-D operands as NumPy's."""
-    return kernel.product(a, b)
+    return a @ b
 
 
 def _rows(x):
@@ -30,7 +24,7 @@ def _matmul_by_left(g, y, a, b):
     if a.ndim == 1:
         left = g.reshape(*g.shape[:-1], 1, g.shape[-1]) @ b.mT
         return left.reshape(*left.shape[:-2], left.shape[-1])
-    return _product(g, b.mT)
+    return g @ b.mT
 
 
 def _matmul_by_right(g, y, a, b):
@@ -41,8 +35,8 @@ def _matmul_by_right(g, y, a, b):
     if b.ndim == 1:
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
     if b.ndim == 2:  # one matrix for all rows: fold them, and the product sums over them
-        return _product(_rows(a).mT, _rows(g))
-    return _product(a.mT, g)
+        return _rows(a).mT @ _rows(g)
+    return a.mT @ g
 
 
 matmul.vjp(_matmul_by_left, _matmul_by_right)

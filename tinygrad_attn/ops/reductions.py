@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import Variable, op
-from ..fast.kernels.rows import column_max, column_sums, reduced, row_max, row_sums, runs
 from .shapes import broadcast_to, flip, in_single, inverse
 
 
@@ -27,12 +26,8 @@ def kept(g, x, axis):
 
 
 def repeated(g, x):
-    """g repeated to the shape of x; where that is little, in memory of its own, since a view takes NumPy four times as long."""
-    if x.size > 4096 or isinstance(g, Variable):
-        return broadcast_to(g, shape=x.shape)
-    part = np.empty(x.shape, g.dtype)
-    part[...] = g
-    return part
+    """g repeated to the shape of x."""
+    return broadcast_to(g, shape=x.shape)
 
 
 def count(x, axis):
@@ -68,36 +63,19 @@ def _reduced_in_single(x, name, **settings):
     return getattr(x, name)(**settings, dtype=np.float32).astype(np.float16)
 
 
-def _total(x, axis, keepdims):
-    """x.sum(axis, keepdims=keepdims)"""
-    if x.dtype.char == "e":
-        return _reduced_in_single(x, "sum", axis=axis, keepdims=keepdims)
-    axes = runs(x, axis)
-    return (
-        reduced(x, axes, keepdims, row_sums, column_sums)
-        if axes
-        else x.sum(axis=axis, keepdims=keepdims)
-    )
-
-
-@op(reads=False)
+@op
 def sum(x, *, axis=None, keepdims=False):
     """y = sum of x over the axes."""
-    return _total(x, axis, keepdims)
+    return _reduced_in_single(x, "sum", axis=axis, keepdims=keepdims)
 
 
 sum.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis), x))
 
 
-@op(reads=False)
+@op
 def mean(x, *, axis=None, keepdims=False):
     """y = (1/n) sum of x over the axes."""
-    if not (x.ndim and x.size) or x.dtype.itemsize < 4 or x.dtype.kind != "f":
-        return x.mean(axis=axis, keepdims=keepdims)
-    total = _total(
-        x, axis, keepdims
-    )  # and the quotient: what NumPy's mean does, in a third of its time
-    return total / (x.size // total.size)
+    return x.mean(axis=axis, keepdims=keepdims)
 
 
 mean.vjp(
@@ -110,10 +88,7 @@ mean.vjp(
 @op
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    if not runs(x, axis) or ddof >= count(x, axis):
-        return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
-    d = _centred(x, axis)
-    return _total(np.multiply(d, d, out=d), axis, keepdims) / (count(x, axis) - ddof)
+    return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 def _centred(x, axis):
@@ -149,7 +124,7 @@ std.vjp(
 @in_single  # in float16 300^2 is infinite, and (1e-4)^2 is 0
 def l2_norm(x, *, axis=None, keepdims=False):
     """y = sqrt(sum of x^2), with slope 0 at the zero vector, as torch.linalg.vector_norm."""
-    return np.sqrt(_total(x * x, axis, keepdims))
+    return np.sqrt((x * x).sum(axis=axis, keepdims=keepdims))
 
 
 l2_norm.vjp(lambda g, y, x, *, axis, keepdims: kept(g, x, axis) * (x / divisor(kept(y, x, axis))))
@@ -171,23 +146,13 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
 @op
 def max(x, *, axis=None, keepdims=False):
     """y = the largest element; ties share the gradient evenly, as torch.amax."""
-    axes = runs(x, axis)
-    return (
-        reduced(x, axes, keepdims, row_max, column_max)
-        if axes
-        else x.max(axis=axis, keepdims=keepdims)
-    )
+    return x.max(axis=axis, keepdims=keepdims)
 
 
 @op
 def min(x, *, axis=None, keepdims=False):
     """y = the smallest element; ties share the gradient evenly, as torch.amin."""
-    axes = runs(x, axis)
-    return (
-        -reduced(-x, axes, keepdims, row_max, column_max)
-        if axes
-        else x.min(axis=axis, keepdims=keepdims)
-    )
+    return x.min(axis=axis, keepdims=keepdims)
 
 
 max.vjp(to_the_extremes)
@@ -227,7 +192,7 @@ def _prod_rule(g, y, x, *, axis, keepdims):
 prod.vjp(_prod_rule)
 
 
-@op(reads=False)
+@op
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
     return _reduced_in_single(x, "cumsum", axis=axis)

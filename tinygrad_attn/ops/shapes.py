@@ -11,7 +11,7 @@ import numpy as np
 from ..engine import op, sum_to
 
 
-@op(reads=False)
+@op
 def reshape(x, *, shape):
     """The same elements, in the same order, in another shape."""
     return x.reshape(shape)
@@ -20,7 +20,7 @@ def reshape(x, *, shape):
 reshape.vjp(lambda g, y, x, *, shape: g.reshape(x.shape))
 
 
-@op(reads=False)
+@op
 def transpose(x, *, axes=None):
     """Axes in another order; all reversed without `axes`."""
     return x.transpose(axes)
@@ -36,7 +36,7 @@ def inverse(axes):
 transpose.vjp(lambda g, y, x, *, axes: transpose(g, axes=inverse(axes)))
 
 
-@op(reads=False)
+@op
 def swapaxes(x, *, a, b):
     """Two axes exchanged."""
     return x.swapaxes(a, b)
@@ -45,22 +45,16 @@ def swapaxes(x, *, a, b):
 swapaxes.vjp(lambda g, y, x, *, a, b: g.swapaxes(a, b))
 
 
-@op(reads=False)
+@op
 def broadcast_to(x, *, shape):
     """x repeated along new or size-1 axes, without copying."""
-    if x.ndim or not isinstance(shape, tuple):
-        return np.broadcast_to(x, shape)
-    y = np.ndarray(
-        shape, x.dtype, x, 0, (0,) * len(shape)
-    )  # one number, from the end of a loss: NumPy's way takes five times as long
-    y.flags.writeable = False
-    return y
+    return np.broadcast_to(x, shape)
 
 
 broadcast_to.vjp(lambda g, y, x, *, shape: sum_to(g, x.shape))
 
 
-@op(reads=False)
+@op
 def astype(x, *, dtype):
     """The same numbers in another dtype; the gradient comes back in the first."""
     return x.astype(dtype)
@@ -69,7 +63,7 @@ def astype(x, *, dtype):
 astype.vjp(lambda g, y, x, *, dtype: g)  # the engine casts it back
 
 
-@op(reads=False)
+@op
 def flip(x, *, axis=None):
     """Elements in reverse order along the axes."""
     return np.flip(x, axis)
@@ -78,7 +72,7 @@ def flip(x, *, axis=None):
 flip.vjp(lambda g, y, x, *, axis: flip(g, axis=axis))
 
 
-@op(reads=False)
+@op
 def roll(x, *, shift, axis=None):
     """Elements shifted round along the axes."""
     return np.roll(x, shift, axis)
@@ -91,7 +85,7 @@ roll.vjp(
 )
 
 
-@op(reads=False)
+@op
 def concatenate(*parts, axis=0):
     """The parts one after the other along an axis, or flattened for axis None."""
     return np.concatenate(parts, axis)
@@ -109,7 +103,7 @@ def _split_back(g, y, *parts, axis, needs):
     return gradients
 
 
-@op(reads=False)
+@op
 def stack(*parts, axis=0):
     """The parts side by side along a new axis."""
     return np.stack(parts, axis)
@@ -121,13 +115,13 @@ def _unstack(g, y, *parts, axis, needs):
     return [g[(slice(None),) * along + (i,)] if needed else None for i, needed in enumerate(needs)]
 
 
-@op(broadcasts=True, reads=False)
+@op(broadcasts=True)
 def tril(x, *, k=0):
     """The lower triangle of the last two axes, zeros above the k-th diagonal; NumPy repeats a vector as rows first."""
     return np.tril(x, k)
 
 
-@op(broadcasts=True, reads=False)
+@op(broadcasts=True)
 def triu(x, *, k=0):
     """The upper triangle of the last two axes, zeros below the k-th diagonal; NumPy repeats a vector as rows first."""
     return np.triu(x, k)

@@ -8,13 +8,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ..engine import op
 
 
-@op(reads=False)
+@op
 def windows(x, *, sizes, axes):
     """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each axis, then the places within it."""
     return sliding_window_view(x, sizes, axes)
 
 
-@op(reads=False)
+@op
 def overlapped(g, *, sizes, axes, shape):
     """Zeros of `shape` with each number added at the place that its window took it from.  The adjoint of windows."""
     out = np.zeros(shape, g.dtype)
@@ -32,7 +32,7 @@ windows.vjp(lambda g, y, x, *, sizes, axes: overlapped(g, sizes=sizes, axes=axes
 overlapped.vjp(lambda gg, y, g, *, sizes, axes, shape: windows(gg, sizes=sizes, axes=axes))
 
 
-@op(fresh=True)
+@op
 def convolve(a, v, *, mode):
     """y_n = sum over m of a_m v_(n - m); `mode` says how much of it: "full", "same" (the middle) or "valid" (where they overlap wholly)."""
     return np.convolve(a, v, mode)

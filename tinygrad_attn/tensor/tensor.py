@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Variable, autograd, clone, local
-from ..engine import changes as guard
-from ..engine.graph import RETAINED
+from ..engine import Variable, autograd, changes, clone, local
 from ..messages.errors import (
     Elsewhere,
     compared,
@@ -73,12 +71,18 @@ class Tensor(Variable):
         t._tracked = requires_grad
         return t
 
+    def _array(self) -> np.ndarray:
+        """The values as an ndarray that can be changed in place; a single number may be a NumPy scalar."""
+        if not isinstance(self._data, np.ndarray):
+            self._data = np.asarray(self._data)
+        return self._data
+
     # ---- what it is
 
     @property
     def data(self) -> np.ndarray:
         """The array itself, not a copy.  Changing it while a graph still needs its old values is found out at backward()."""
-        guard.hand_out(self._array())
+        changes.hand_out(self._array())
         return self._data
 
     @data.setter
@@ -89,20 +93,20 @@ class Tensor(Variable):
                 f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold {describe(array)}."
             )
         self._data = array
-        guard.hand_out(array)
-        guard.changed(array)
+        changes.hand_out(array)
+        changes.changed(array)
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward() has added up here, or None."""
-        if self._grad is None and self._node is not None and not self._node.retain:
+        if self._grad is None and self._record is not None and not self._record.retained:
             warnings.warn(
                 "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
                 "ta.grad().",
                 UserWarning,
                 stacklevel=2,
             )
-        return self._gradient()
+        return autograd.gradient_of(self)
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -126,11 +130,11 @@ class Tensor(Variable):
                 f"only floating-point tensors can require a gradient, but this is {describe(self)}. "
                 "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first."
             )
-        if not value and self._node is not None:
+        if not value and self._record is not None:
             raise ValueError(
                 "requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph."
             )
-        self._tracked = guard.switched(self, bool(value))
+        self._tracked = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set requires_grad and return the tensor itself."""
@@ -156,7 +160,7 @@ class Tensor(Variable):
     @property
     def is_leaf(self) -> bool:
         """True for a tensor that no recorded op has made."""
-        return self._node is None
+        return self._record is None
 
     def __len__(self) -> int:
         if not self._data.ndim:
@@ -177,8 +181,8 @@ class Tensor(Variable):
             if self.dtype in (get_default_dtype(), bool, np.dtype(int))
             else f", dtype={self.dtype}"
         )
-        if self._node is not None:
-            marks += f", op={getattr(self._node.op, '__name__', 'released')}"
+        if self._record is not None:
+            marks += f", op={getattr(self._record.op, '__name__', 'released')}"
         elif self._tracked:
             marks += ", requires_grad=True"
         return f"Tensor({text}{marks}{f', name={self.name!r}' if self.name else ''})"
@@ -262,8 +266,8 @@ class Tensor(Variable):
             raise ValueError(
                 f"{describe(self)} does not require a gradient, so there is none to retain."
             )
-        if self._node is not None:
-            self._record = (*self._record[:5], self._record[5] | RETAINED, *self._record[6:])  # type: ignore[index]
+        if self._record is not None:
+            self._record = self._record._replace(retained=True)
 
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
@@ -297,7 +301,7 @@ class Tensor(Variable):
         )
         raise (
             lost
-            if self._tracked and local.context.recording is not False
+            if self._tracked and (local.context.recording or local.context.rehearsing)
             else AttributeError("_mask")
         )
 
@@ -310,7 +314,7 @@ class Tensor(Variable):
                 f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph "
                 "on purpose, or join tensors with np.stack / np.concatenate to stay in it."
             )
-        guard.hand_out(self._array())
+        changes.hand_out(self._array())
         if (
             whole and self._data.dtype.kind == "f"
         ):  # NumPy casts it itself, unless fractions must not be lost: np.take(a, t)
@@ -335,10 +339,41 @@ class Tensor(Variable):
 
     # ---- operators
 
-    __add__, __radd__ = ops.add.operators()
-    __sub__, __rsub__ = ops.subtract.operators()
-    __mul__, __rmul__ = ops.multiply.operators()
-    __truediv__, __rtruediv__ = ops.divide.operators()
+    def __add__(self, other: Any) -> Tensor:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return ops.divide(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return ops.power(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return ops.power(other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return ops.matmul(other, self)
 
     def __floordiv__(self, other: Any) -> Tensor:
         return ops.floor_divide(self, other)
@@ -352,9 +387,6 @@ class Tensor(Variable):
     def __rmod__(self, other: Any) -> Tensor:
         return ops.remainder(other, self)
 
-    __pow__, __rpow__ = ops.power.operators()
-    __matmul__, __rmatmul__ = ops.matmul.operators()
-
     def __neg__(self) -> Tensor:
         return ops.negative(self)
 
@@ -367,7 +399,8 @@ class Tensor(Variable):
     def _assigned(
         self, other: Any
     ) -> Any:  # in a checkpoint's first run, which is not recorded either, `recording` is 0
-        if self._tracked and self._record is None and local.context.recording is False:
+        unrecorded = not (local.context.recording or local.context.rehearsing)
+        if self._tracked and self._record is None and unrecorded:
             raise only_renamed(self)
         return NotImplemented  # then Python adds, and gives the sum the name
 
@@ -407,7 +440,7 @@ class Tensor(Variable):
         if array.dtype.kind not in "fiub":  # of complex numbers NumPy would keep the real part
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
         put(self, as_index(index), array)
-        guard.changed(self._data)
+        changes.changed(self._data)
 
     # ---- shape
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..engine import Op, Variable, clone, constant, local, sweep
-from ..engine import changes as guard
+from ..engine import Op, Variable, Watcher, changes, clone, constant, local, sweep, tracked
 from ..engine.autograd import enable_grad, grad, no_grad
+from ..engine.graph import clock
 from ..messages.errors import describe
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
@@ -78,9 +78,9 @@ def _direction(v: Any, like: Tensor, rule: str) -> Tensor:
 
 
 def _tell_checkpoints(x: Variable) -> None:
-    for observer in local.context.observers:
-        if isinstance(observer, _Closure):
-            observer.note(x)
+    for watcher in local.context.watchers:
+        if isinstance(watcher, _Closure):
+            watcher.note(x)
 
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
@@ -110,11 +110,11 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
     """Does f apply ops to its inputs?  Then a plain result is no constant, but has left the graph."""
     here, watcher = local.context, _Closure(())
-    before, here.observers = here.observers, (*here.observers, watcher)
+    before, here.watchers = here.watchers, (*here.watchers, watcher)
     try:
         f(*inputs, **keywords)
     finally:
-        here.observers = before
+        here.watchers = before
     return any(id(x) in watcher.found for x in inputs)
 
 
@@ -314,29 +314,21 @@ def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = No
 # ---- checkpoint
 
 
-class _Closure:
-    """An observer that notes the tracked tensors which ops take in from outside the function."""
+class _Closure(Watcher):
+    """A watcher that notes the tracked tensors which ops take in from outside the function."""
 
     def __init__(self, own: Sequence[Any]) -> None:
         self.own = {id(x) for x in own}
         self.found: dict[int, Variable] = {}
 
-    def forward(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
+        """Note the inputs."""
         for x in inputs:
             self.note(x)
 
     def note(self, x: Any) -> None:
         if isinstance(x, Variable) and x._tracked and id(x) not in self.own:
             self.found[id(x)] = x
-
-    def backward(self, *_: Any) -> None:
-        pass
-
-
-class _recorded_later(no_grad):
-    """no_grad, but x += y is no mistake inside: the function is run again, recorded, and then the sum may have the name x."""
-
-    _value = 0  # type: ignore[assignment]           # by `is False` Tensor._assigned and autograd._seed tell no_grad from this
 
 
 class _Run:
@@ -363,7 +355,7 @@ class _Run:
         self.scope = local.context.scope
         self.depth = _depth.value
         self.around = [
-            o for o in local.context.observers if hasattr(o, "in_place")
+            o for o in local.context.watchers if hasattr(o, "in_place")
         ]  # functional_call's other parameters
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -376,12 +368,14 @@ class _Run:
         """Run f without recording, keep its value, and return the tensors it draws in from outside."""
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
         closure, here = _Closure(stand_ins), local.context
-        before, here.observers = here.observers, (*here.observers, closure)
+        before, here.watchers = here.watchers, (*here.watchers, closure)
+        rehearsing = here.rehearsing
         try:
-            with _recorded_later():
+            with no_grad():
+                here.rehearsing = True  # what is not recorded now will be when it comes again
                 y = self.call(stand_ins)
         finally:
-            here.observers = before
+            here.watchers, here.rehearsing = before, rehearsing
         if not isinstance(y, Variable):
             raise TypeError(
                 f"checkpoint() needs a function that returns one Tensor, but it returned {describe(y)}. Checkpoint each "
@@ -395,8 +389,8 @@ class _Run:
     def again(self, tensors: Sequence[Any]) -> Any:
         """Run f as before, recorded, with the same random numbers; nobody looks on, since it has been seen already."""
         here, state = local.context, get_rng_state()
-        observers, scope, depth = here.observers, here.scope, _depth.value
-        here.observers, here.scope, _depth.value = (
+        watchers, scope, depth = here.watchers, here.scope, _depth.value
+        here.watchers, here.scope, _depth.value = (
             (),
             self.scope,
             self.depth,
@@ -408,14 +402,14 @@ class _Run:
                     stack.enter_context(others.in_place())
                 return self.call(tensors)
         finally:
-            here.observers, here.scope, _depth.value = observers, scope, depth
+            here.watchers, here.scope, _depth.value = watchers, scope, depth
             set_rng_state(state)  # last, since Ctrl-C may come in it
 
 
 def _value(*inputs: Any, run: _Run) -> Any:
     """The value of a checkpointed call; its derivative runs the call again."""
     value, run.value = run.value, None
-    return value, guard.tick()
+    return value, clock()
 
 
 def _run_again(
@@ -424,7 +418,7 @@ def _run_again(
     create_graph = isinstance(g, Variable)
     given = inputs[: len(run.places)]
     fresh = [
-        clone(x) if create_graph and x._tracked else Tensor._of(getattr(x, "_data", x), needed)
+        clone(x) if create_graph and tracked(x) else Tensor._of(getattr(x, "_data", x), needed)
         for x, needed in zip(given, needs, strict=False)
     ]
     result = run.again(fresh)
@@ -434,7 +428,7 @@ def _run_again(
             f"instead of shape {y.shape}."
         )
     first = getattr(y, "_data", y)
-    if guard.last_change(first) <= saved and _differs(
+    if changes.last_change(first) <= saved and _differs(
         result._data, first
     ):  # what the user has put into y since, f need not repeat
         raise ValueError(
@@ -445,15 +439,15 @@ def _run_again(
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
     here = local.context
-    observers, here.observers = here.observers, ()
+    watchers, here.watchers = here.watchers, ()
     try:
-        found, _ = (
+        found = (
             sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True)
             if result._tracked
-            else ({}, None)
+            else {}
         )
     finally:
-        here.observers = observers
+        here.watchers = watchers
     return [found.get(x) for x in sources]
 
 
@@ -469,8 +463,9 @@ def _differs(again: Any, first: Any) -> bool:
     )
 
 
-# The guard cannot ask the rule what it reads: f has the tensors from outside itself. y is only compared.
-recomputed = Op(_value, saves=True, reads="inputs")
+# The rule computes with the inputs alone; the result is only compared.
+recomputed = Op(_value, saves=True)
+changes.reads_inputs.add(recomputed)
 recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 

@@ -47,7 +47,7 @@ class Words:
         )
 
     def op(self, t: Variable) -> Box:
-        node = t._node
+        node = t._record
         released = [RELEASED] if node.op is None else []  # type: ignore[union-attr]
         title, settings = _title(t)
         values = labels.value(t._data, labels.gradient(t))
@@ -100,14 +100,14 @@ def _shapes(results: Sequence[Variable]) -> str:
 
 def op_name(t: Variable) -> str:
     """The name of the op that made t."""
-    op = t._node.op  # type: ignore[union-attr]
+    op = t._record.op  # type: ignore[union-attr]
     return "released" if op is None else op.__name__
 
 
 def _title(t: Variable) -> tuple[str, list[str]]:
     """`y = sum(axis=-1)`: the tensor's own name if it has one, the op, its settings; many have their own lines."""
     title = (f"{t.name} = " if t.name else "") + op_name(t)
-    settings = labels.settings(t._node)
+    settings = labels.settings(t._record)
     if len(title) + sum(map(len, settings)) <= 40:
         return title + (f"({', '.join(settings)})" if settings else ""), []
     return title, settings
@@ -115,7 +115,7 @@ def _title(t: Variable) -> tuple[str, list[str]]:
 
 def broadcast(t: Variable, x: Any) -> str:
     """`(D,) -> (B, T, D)` where an operand is repeated along axes, since its gradient is then a sum along them."""
-    op, shape = t._node.op, np.shape(getattr(x, "_data", x))  # type: ignore[union-attr]
+    op, shape = t._record.op, np.shape(getattr(x, "_data", x))  # type: ignore[union-attr]
     if not getattr(op, "broadcasts", False) or isinstance(x, (int, float)):
         return ""
     whole = t._data.shape

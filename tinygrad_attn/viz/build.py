@@ -72,7 +72,7 @@ class _Builder:
         twins = siblings.twin if siblings else {}
         leaves = [x for t in self.ops for _, x in operands(t) if getattr(x, "_node", None) is None]
         self.inputs = {id(x) for x in leaves if isinstance(x, Variable) and not self.names.leaf(x)}
-        self.leaf_roots = {id(root) for root in roots if root._node is None}
+        self.leaf_roots = {id(root) for root in roots if root._record is None}
         self.words = boxes.Words(
             self.names, Counter(id(x) for t in self.ops for _, x in operands(t)), siblings
         )
@@ -135,7 +135,7 @@ class _Builder:
     def picture(self) -> Picture:
         """Boxes in forward order, each after its operands."""
         for root in self.roots:
-            if root._node is None:
+            if root._record is None:
                 self._add(id(root), self.words.leaf(root), (), [root])
         for unit in self.units:
             operand_arrows = []
@@ -240,7 +240,7 @@ class _Builder:
             if text and box.alarm is None:
                 box.alarm = text if unit.kind == "op" else f"{text} in {boxes.op_name(t)}"
         for root in self.roots:
-            number = self.numbers[id(root) if root._node is None else id(self.home[id(root)])]
+            number = self.numbers[id(root) if root._record is None else id(self.home[id(root)])]
             self.result.boxes[number].output = True
         if self.spare:
             number = self.numbers["spare"]

@@ -102,7 +102,7 @@ def common(chains: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 def census(ops: Sequence[Variable]) -> str:
     """`add x120, exp x7`: the most frequent ops of a run."""
     counts = Counter(
-        t._node.op.__name__ for t in ops if t._node is not None and t._node.op is not None
+        t._record.op.__name__ for t in ops if t._record is not None and t._record.op is not None
     ).most_common()
     return ", ".join(f"{name} x{n:,}" for name, n in counts[:3]) + (
         f" and {len(counts) - 3} more kinds" if len(counts) > 3 else ""
@@ -147,7 +147,7 @@ class Siblings:
                 for call in others:
                     for i in range(spans[call][1], spans[call][2] + 1):
                         twin = self.twin[id(ops[i])] = ops[start + i - spans[call][1]]
-                        drawn = twin._node.inputs  # type: ignore[union-attr]
+                        drawn = twin._record.inputs  # type: ignore[union-attr]
                         earlier = [
                             (j, x)
                             for j, x in operands(ops[i])
@@ -164,7 +164,7 @@ class Siblings:
         """The ops of a call, their settings and shapes, and which operand comes from where inside it."""
         signature: list[Any] = []
         for t in ops[start : end + 1]:
-            signature.append((t._node.op, tuple(labels.settings(t._node)), t._data.shape))  # type: ignore[union-attr]
+            signature.append((t._record.op, tuple(labels.settings(t._record)), t._data.shape))  # type: ignore[union-attr]
             for j, x in operands(t):
                 inside = start <= place.get(id(x), -1) <= end
                 signature.append(

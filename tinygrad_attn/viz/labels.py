@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.autograd import gradient_of
+
 SMALL = 6
 """Up to so many elements are shown as numbers, more as shape, dtype, mean and standard deviation."""
 
@@ -54,7 +56,7 @@ def size_of(grad: np.ndarray | None) -> list[str]:
 
 def gradient(t: Any) -> np.ndarray | None:
     """The values of t.grad, or None."""
-    return None if t._grad is None else t._gradient()._data
+    return None if t._grad is None else gradient_of(t)._data
 
 
 def alarm(array: Any) -> str | None:
@@ -102,6 +104,6 @@ def settings(node: Any) -> list[str]:
     missing = object()
     return [
         f"{name}={setting(x)}"
-        for name, x in node.static.items()
+        for name, x in node.settings.items()
         if not _is_default(x, defaults.get(name, missing))
     ]

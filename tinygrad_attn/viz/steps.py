@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable
+from ..engine import Released, Variable, Watcher
 from ..messages.errors import describe
-from ..nn.scopes import watching
+from ..engine import watching
 from . import labels, stepper
 from .boxes import op_name
 from .build import build
@@ -43,14 +43,14 @@ class Step(NamedTuple):
     freed: list[str]  # what this step let go
 
 
-class _Observer:
-    """Sits among the thread's observers during the pass and keeps copies of the gradients, but no tensor alive."""
+class _Observer(Watcher):
+    """Sits among the thread's watchers during the pass and keeps copies of the gradients, but no tensor alive."""
 
     def __init__(self, picture: Picture, tensors: Sequence[Variable]) -> None:
         self.picture = picture
         self.steps: list[Step] = []
         self.given: set[int] = set()
-        self.tick = 0
+        self.time = 0
         self.gone: list[_Watched] = []  # results that nobody holds any more, since the last look
         self.by_id = {
             id(t): _Watched(
@@ -63,20 +63,20 @@ class _Observer:
     def forward(self, *_: Any) -> None:
         """Ops computed during the pass are not part of it."""
 
-    def backward(
+    def pulled(
         self, tensor: Variable, node: Any, g: Any, index: int, x: Variable, part: Any, total: Any
     ) -> None:
         """One share of one gradient; several in a row with the same node belong to one step."""
         where, watched = self.picture.where, self.by_id.get(id(tensor))
         if watched is None or watched.ref() is not tensor:
             return  # a rule that differentiates something itself
-        if node.tick != self.tick:
+        if node.time != self.time:
             self.settle()
-            self.tick, self.current = node.tick, watched
+            self.time, self.current = node.time, watched
             self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
         box = where[id(x)]
         name = str(x.name or "") or (
-            self.picture.boxes[box].title if x._node is None else f"{op_name(x)} n{box}"
+            self.picture.boxes[box].title if x._record is None else f"{op_name(x)} n{box}"
         )
         self.steps[-1].contributions.append(
             Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given)
@@ -89,7 +89,9 @@ class _Observer:
             return
         freed = self.steps[-1].freed
         t = self.current.ref()
-        if self.current.saved and (t is None or t._record is not None and t._record[1] is None):
+        if self.current.saved and (
+            t is None or t._record is not None and isinstance(t._record.op, Released)
+        ):
             freed.append(f"saved buffers of {self.current.name} ({_bytes(self.current.saved)})")
         freed.extend(
             f"{watched.name} n{watched.box} ({_bytes(watched.size)})" for watched in self.gone
@@ -103,7 +105,7 @@ class _Watched:
     def __init__(self, t: Variable, box: int, name: str, gone: list[_Watched]) -> None:
         self.box, self.name, self.size = box, name, t._data.nbytes
         self.ref = weakref.ref(t, lambda _: gone.append(self))
-        saved = t._node.saved  # type: ignore[union-attr]
+        saved = t._record.saved  # type: ignore[union-attr]
         held = saved if isinstance(saved, (tuple, list)) else (saved,)
         self.saved = sum(x.nbytes for x in held if isinstance(x, np.ndarray))
 

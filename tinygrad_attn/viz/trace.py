@@ -20,18 +20,18 @@ def forward_order(roots: Sequence[Variable]) -> list[Variable]:
             seen.add(id(root))
             found.append(root)
     for t in found:
-        for x in t._node.inputs if t._node is not None else ():
-            if isinstance(x, Variable) and x._node is not None and id(x) not in seen:
+        for x in t._record.inputs if t._record is not None else ():
+            if isinstance(x, Variable) and x._record is not None and id(x) not in seen:
                 seen.add(id(x))
                 found.append(x)
-    return sorted((t for t in found if t._node is not None), key=lambda t: t._node.tick)  # type: ignore[union-attr]
+    return sorted((t for t in found if t._record is not None), key=lambda t: t._record.time)  # type: ignore[union-attr]
 
 
 def operands(t: Variable) -> list[tuple[int, Any]]:
     """The operands of the op that made t, with their places; what is no number (None, a function) is left out."""
     return [
         (i, x)
-        for i, x in enumerate(t._node.inputs)  # type: ignore[union-attr]
+        for i, x in enumerate(t._record.inputs)  # type: ignore[union-attr]
         if isinstance(x, (Variable, np.ndarray, float, int))
     ]
 
@@ -79,7 +79,7 @@ class Names:
 
     def chain(self, t: Variable) -> tuple[Any, ...]:
         """The module calls around the op that made t, outermost first."""
-        scope = t._node.scope  # type: ignore[union-attr]
+        scope = t._record.scope  # type: ignore[union-attr]
         if scope is None:
             return ()
         known = self.chains.get(id(scope))

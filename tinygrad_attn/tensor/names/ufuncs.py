@@ -136,7 +136,7 @@ if hasattr(np, "matvec"):  # NumPy 2.2
     UFUNCS |= {np.matvec: _matvec, np.vecmat: _vecmat}
 
 CALLS: dict[Any, Callable] = {
-    ufunc: rule.operators()[0] if ufunc.nin == 2 else rule.__call__
+    ufunc: rule
     for ufunc, rule in UFUNCS.items()
     if isinstance(rule, Op)
 }

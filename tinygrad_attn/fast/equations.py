@@ -1,23 +1,25 @@
-"""Ops with a derivative worked out by hand: what a Transformer spends its time in, each as one node of the graph.
+"""Quick ways of the equations: each one op with a rule of its own, on the kernels in `kernels/`.
 
-A composite such as softmax leaves a node, and an array as large as its input, for every step.  These ops do the same in
-one step, on the kernels in `kernels/`, which also say how.  The rules here work on arrays alone; where a derivative is to
-be differentiated again, the engine goes through the `twin`, the composite in `reference.py` that says what each op means.
-Every gradient is an array of its own (`fresh`), so the engine need not copy it.  All inputs of a call have one dtype,
-float32 or float64: `fits` tells, and for anything else there is the composite.
+The rules here work on arrays alone. Where a derivative is to be differentiated again, the engine differentiates the
+equation instead, the op's `twin`. What a rule returns is new memory that nobody else holds (`fresh`). All inputs of a
+call have one dtype, float32 or float64, and none is empty; for anything else there is the equation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
+from .. import functional as F
 from .. import ops
-from ..engine import Variable, local, op
-from ..functional import equations as reference
+from ..engine import Variable, local, tracked
+from ..engine.quick import quick_way
+from ..functional import equations
+from .calls import QuickOp, remember
 from .kernels import attention as attention_kernel
 from .kernels import dropout as dropout_kernel
 from .kernels import gelu as gelu_kernel
@@ -30,59 +32,49 @@ from .kernels.rows import FAST
 from .kernels.scores import QUIET, ones
 
 LONG = 128  # numbers in a row, from where NumPy's sums over rows are fast
+MANY = 1 << 15  # numbers, from where SiLU by blocks is faster than the composite
+
+
+def quick_op(equation: Any, twin: Any, **flags: bool) -> Callable[[Any], QuickOp]:
+    """A decorator: this function on arrays, an op whose results count as those of the equation."""
+
+    def make(forward: Any) -> QuickOp:
+        made = QuickOp(equation, forward, twin=getattr(twin, "function", twin), **flags)
+        made.fresh = True
+        return made
+
+    return make
 
 
 def fits(x: Any, *others: Any) -> bool:
-    """Can the fused ops take these operands: arrays of one fast dtype, and none of them empty?"""
-    array = x._data if isinstance(x, Variable) else x
-    dtype = array.dtype
-    if dtype not in FAST or not array.size:
+    """Are these arrays of one dtype, float32 or float64, and none of them empty?  None stands for no array."""
+    if x.__class__ is not ndarray or x.dtype not in FAST or not x.size:
         return False
     for other in others:
-        array = other._data if isinstance(other, Variable) else other
-        if other is not None and (array.dtype != dtype or not array.size):
-            return False
-    return True
-
-
-def fits_linear(x: Any, weight: Any, bias: Any) -> bool:
-    """Does `fits` hold, and have they the shapes (..., I), (O, I) and (O,)? A linear layer is called so often that one look must do."""
-    a = x._data if isinstance(x, Variable) else x
-    w = weight._data if isinstance(weight, Variable) else weight
-    b = bias._data if isinstance(bias, Variable) else bias
-    if not (
-        a.__class__ is w.__class__ is ndarray
-        and a.dtype == w.dtype
-        and a.dtype in FAST
-        and a.size
-        and w.size
-    ):
-        return False
-    if w.ndim != 2 or a.shape[-1:] != w.shape[1:]:
-        return False
-    return b is None or b.__class__ is ndarray and b.dtype == a.dtype and b.shape == w.shape[:1]
-
-
-def fits_norm(x: Any, shape: Any, *parameters: Any) -> bool:
-    """Does `fits` hold, and is the shape a tuple that x's shape ends with and that the parameters have? Likewise one look."""
-    a = x._data if isinstance(x, Variable) else x
-    if not (
-        a.__class__ is ndarray and a.dtype in FAST and a.size and shape.__class__ is tuple and shape
-    ):
-        return False
-    if a.shape[-len(shape) :] != shape:
-        return False
-    for parameter in parameters:
-        p = parameter._data if isinstance(parameter, Variable) else parameter
-        if p is not None and not (
-            p.__class__ is ndarray and p.dtype == a.dtype and p.shape == shape
+        if other is not None and (
+            other.__class__ is not ndarray or other.dtype != x.dtype or not other.size
         ):
             return False
     return True
 
 
+def plain_values(inputs: tuple) -> tuple:
+    """The arrays of tensors, everything else as it is."""
+    return tuple([x._data if isinstance(x, Variable) else x for x in inputs])
+
+
+def run(op: QuickOp, inputs: tuple, arrays: tuple, settings: dict[str, Any]) -> Any:
+    """The op of these arrays; where an input is a tensor, a tensor with a record."""
+    y = op.forward(*arrays, **settings)
+    y, saved = y if op.saves else (y, None)
+    for x in inputs:
+        if isinstance(x, Variable):
+            return remember(op, y, saved, inputs, arrays, settings)
+    return y
+
+
 def _matrix(x: ndarray) -> ndarray:
-    """x as a contiguous matrix of its last axis. A cotangent may be one number, broadcast; products with that are slow."""
+    """x as a contiguous matrix of its last axis: a cotangent may be one number, broadcast, and products with that are slow."""
     x = contiguous(x)
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
@@ -90,7 +82,7 @@ def _matrix(x: ndarray) -> ndarray:
 # ---- activations and softmax
 
 
-@op(saves=True, fresh=True, twin=reference.gelu_reference)
+@quick_op(F.gelu, equations.gelu, saves=True)
 def gelu(x, *, approximate="none"):
     """gelu(x) = x P(n <= x), n standard normal"""
     return gelu_kernel.gelu(x, tanh=approximate == "tanh")
@@ -101,7 +93,7 @@ def _gelu(g, y, x, *, approximate, saved):
     return (gelu_kernel.gelu_backward(g, x, saved, tanh=approximate == "tanh"),)
 
 
-@op(saves=True, fresh=True, twin=reference.silu_reference)
+@quick_op(F.silu, equations.silu, saves=True)
 def silu(x):
     """silu(x) = x / (1 + e^-x)"""
     return sigmoid_kernel.silu(x)
@@ -125,13 +117,13 @@ def _side_by_side(x: ndarray, axis: int) -> bool:
     return axis not in (-1, x.ndim - 1) and math.prod(x.shape[axis % x.ndim + 1 :]) >= LONG
 
 
-@op(fresh=True, twin=reference.softmax_reference)
+@quick_op(F.softmax, equations.softmax)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     if not _side_by_side(x, axis):
         return _along(softmax_kernel.softmax, axis, x)
     with np.errstate(**QUIET):
-        return reference.softmax_reference(x, axis=axis)
+        return equations.softmax(x, axis=axis)
 
 
 @softmax.vjp_all
@@ -141,13 +133,13 @@ def _softmax(g, y, x, *, axis):
     return (y * (g - (g * y).sum(axis, keepdims=True)),)
 
 
-@op(fresh=True, twin=reference.log_softmax_reference)
+@quick_op(F.log_softmax, equations.log_softmax)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     if not _side_by_side(x, axis):
         return _along(softmax_kernel.log_softmax, axis, x)
     with np.errstate(**QUIET):
-        return reference.log_softmax_reference(x, axis=axis)
+        return equations.log_softmax(x, axis=axis)
 
 
 @log_softmax.vjp_all
@@ -157,10 +149,10 @@ def _log_softmax(g, y, x, *, axis):
     return (g - np.exp(y) * g.sum(axis, keepdims=True),)
 
 
-@op(saves=True, fresh=True, twin=reference.logsumexp_reference)
+@quick_op(F.logsumexp, equations.logsumexp, saves=True)
 def logsumexp(x, *, axis, keepdims=False):
     """logsumexp(x) = log sum_j e^x_j over the axis or axes"""
-    top = reference.finite_largest(x, axis)
+    top = equations.finite_largest(x, axis)
     e = np.exp(x - top)
     total = ops.sum(e, axis=axis, keepdims=True)
     with np.errstate(divide="ignore"):
@@ -178,7 +170,7 @@ def _logsumexp(g, y, x, *, axis, keepdims, saved):
 # ---- cross-entropy
 
 
-@op(saves=True, fresh=True, twin=reference.cross_entropy_reference)
+@quick_op(equations.cross_entropy, equations.cross_entropy, saves=True)
 def cross_entropy(
     x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
@@ -232,7 +224,7 @@ def _flat(x: ndarray | None) -> ndarray | None:
     return x if x is None or x.ndim == 1 else x.reshape(-1)
 
 
-@op(saves=True, fresh=True, twin=reference.layer_norm_reference)
+@quick_op(F.layer_norm, equations.layer_norm, saves=True)
 def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
     y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), _flat(bias), eps=eps)
@@ -251,7 +243,7 @@ def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
     return dx.reshape(x.shape), dweight, dbias
 
 
-@op(saves=True, fresh=True, twin=reference.rms_norm_reference)
+@quick_op(F.rms_norm, equations.rms_norm, saves=True)
 def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
     y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), None, eps=eps, center=False)
@@ -269,7 +261,7 @@ def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
 # ---- dropout
 
 
-@op(fresh=True, twin=reference.dropout_reference)
+@quick_op(equations.dropout, equations.dropout)
 def dropout(x, *, keep, p):
     """y = x keep / (1 - p), where `keep`, booleans of x's shape, was drawn before"""
     return dropout_kernel.dropout(x, keep, p)
@@ -283,7 +275,7 @@ def _dropout(g, y, x, *, keep, p):
 # ---- linear
 
 
-@op(fresh=True, twin=reference.linear_reference)
+@quick_op(F.linear, equations.linear)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
     y = linear_kernel.linear(_matrix(x), weight, bias)
@@ -319,7 +311,12 @@ def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -
     ]
 
 
-@op(broadcasts=True, saves=True, fresh=True, twin=reference.scaled_dot_product_attention_reference)
+@quick_op(
+    equations.scaled_dot_product_attention,
+    equations.scaled_dot_product_attention,
+    broadcasts=True,
+    saves=True,
+)
 def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)"""
     q, k, v = _broadcast_heads(q, k, v, mask)
@@ -362,7 +359,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
     )
 
 
-@op(broadcasts=True, fresh=True, twin=reference.attention_weights_reference)
+@quick_op(equations.attention_weights, equations.attention_weights, broadcasts=True)
 def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
     q, k, _ = _broadcast_heads(q, k, k, mask)
@@ -377,14 +374,14 @@ def _attention_weights(g, y, q, k, mask=None, *, scale, is_causal, needs):
     return dq * factor, dk * factor, ds if needs[2:] == (True,) else None
 
 
-@op(saves=True, fresh=True, twin=reference.packed_attention_reference)
+@quick_op(equations.packed_attention, equations.packed_attention, saves=True)
 def packed_attention(
     packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0
 ):
     """Self-attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
     packed = np.ascontiguousarray(packed)
-    q, k, v = reference.unpack_heads(packed, num_heads)
+    q, k, v = equations.unpack_heads(packed, num_heads)
     y = np.empty((b, t, width // 3), packed.dtype)
     _, saved = attention_kernel.attention(
         q,
@@ -407,8 +404,8 @@ def _packed_attention(
 ):
     b, t, width = packed.shape
     dpacked = np.empty(packed.shape, packed.dtype)
-    q, k, v = reference.unpack_heads(np.ascontiguousarray(packed), num_heads)
-    dq, dk, dv = reference.unpack_heads(dpacked, num_heads)
+    q, k, v = equations.unpack_heads(np.ascontiguousarray(packed), num_heads)
+    dq, dk, dv = equations.unpack_heads(dpacked, num_heads)
     g, y = (np.ascontiguousarray(x).reshape(b, t, num_heads, -1).swapaxes(1, 2) for x in (g, y))
     *_, dmask = attention_kernel.attention_backward(
         g,
@@ -428,7 +425,183 @@ def _packed_attention(
     return dpacked, dmask
 
 
-# What these rules return has the shape and the dtype of its input, so the sweep does not ask each array.
-for _op in (gelu, silu, softmax, log_softmax, layer_norm, rms_norm, linear):
-    _op.exact = _op.joint
-del _op
+# ---- when they fit
+
+
+@quick_way(F.gelu)
+def quick_gelu(x: Any, approximate: str = "none") -> Any:
+    """Of arrays with axes."""
+    a = x._data if isinstance(x, Variable) else x
+    if not fits(a) or not a.ndim or approximate not in ("none", "tanh"):
+        return NotImplemented
+    return run(gelu, (x,), (a,), {"approximate": approximate})
+
+
+@quick_way(F.silu)
+def quick_silu(x: Any, inplace: bool = False) -> Any:
+    """Of many numbers."""
+    a = x._data if isinstance(x, Variable) else x
+    return run(silu, (x,), (a,), {}) if fits(a) and a.size >= MANY else NotImplemented
+
+
+def _has_axis(a: Any, axis: Any) -> bool:
+    return fits(a) and axis.__class__ is int and -a.ndim <= axis < a.ndim
+
+
+@quick_way(F.softmax)
+def quick_softmax(x: Any, axis: int = -1) -> Any:
+    """Along an axis that is there."""
+    a = x._data if isinstance(x, Variable) else x
+    return run(softmax, (x,), (a,), {"axis": axis}) if _has_axis(a, axis) else NotImplemented
+
+
+@quick_way(F.log_softmax)
+def quick_log_softmax(x: Any, axis: int = -1) -> Any:
+    """Along an axis that is there."""
+    a = x._data if isinstance(x, Variable) else x
+    return run(log_softmax, (x,), (a,), {"axis": axis}) if _has_axis(a, axis) else NotImplemented
+
+
+@quick_way(F.logsumexp)
+def quick_logsumexp(x: Any, axis: Any, keepdims: bool = False) -> Any:
+    """Over one axis."""
+    a = x._data if isinstance(x, Variable) else x
+    if not _has_axis(a, axis) or keepdims.__class__ is not bool:
+        return NotImplemented
+    return run(logsumexp, (x,), (a,), {"axis": axis, "keepdims": keepdims})
+
+
+@quick_way(F.layer_norm)
+def quick_layer_norm(
+    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+) -> Any:
+    """Where the shape is that of the last axes and of the parameters."""
+    arrays = a, w, b = plain_values((x, weight, bias))
+    shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
+    if not fits(a, w, b) or shape.__class__ is not tuple or not shape or eps.__class__ is not float:
+        return NotImplemented
+    if a.shape[-len(shape) :] != shape or any([p is not None and p.shape != shape for p in (w, b)]):
+        return NotImplemented
+    return run(layer_norm, (x, weight, bias), arrays, {"ndim": len(shape), "eps": eps})
+
+
+@quick_way(F.rms_norm)
+def quick_rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    """Where the shape is that of the last axes and of the weight."""
+    arrays = a, w = plain_values((x, weight))
+    shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
+    if not fits(a, w) or shape.__class__ is not tuple or not shape:
+        return NotImplemented
+    eps = float(np.finfo(a.dtype).eps) if eps is None else eps
+    if (
+        a.shape[-len(shape) :] != shape
+        or w is not None
+        and w.shape != shape
+        or eps.__class__ is not float
+    ):
+        return NotImplemented
+    return run(rms_norm, (x, weight), arrays, {"ndim": len(shape), "eps": eps})
+
+
+@quick_way(F.linear)
+def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Of the shapes (..., I), (O, I) and (O,)."""
+    a = x._data if isinstance(x, Variable) else x
+    w = weight._data if isinstance(weight, Variable) else weight
+    b = bias._data if isinstance(bias, Variable) else bias
+    if not (a.__class__ is w.__class__ is ndarray and a.dtype == w.dtype and a.dtype in FAST):
+        return NotImplemented
+    if w.ndim != 2 or a.shape[-1:] != w.shape[1:] or not (a.size and w.size):
+        return NotImplemented
+    if b is not None and (
+        b.__class__ is not ndarray or b.dtype != a.dtype or b.shape != w.shape[:1]
+    ):
+        return NotImplemented
+    flat = a if a.ndim == 2 and a.flags.c_contiguous else _matrix(a)
+    y = linear_kernel.linear(flat, w, b)
+    y = y if a.ndim == 2 else y.reshape(*a.shape[:-1], len(w))
+    if x is a and weight is w and bias is b:
+        return y
+    return remember(linear, y, None, (x, weight, bias), (a, w, b), {})
+
+
+@quick_way(equations.dropout)
+def quick_dropout(x: Any, *, keep: Any, p: float) -> Any:
+    """Of arrays that are not empty."""
+    a = x._data if isinstance(x, Variable) else x
+    return run(dropout, (x,), (a,), {"keep": keep, "p": p}) if fits(a) else NotImplemented
+
+
+@quick_way(equations.cross_entropy)
+def quick_cross_entropy(
+    x: Any,
+    weight: Any = None,
+    *,
+    target: Any,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Where no gradient by the class weights is wanted."""
+    arrays = plain_values((x, weight))
+    if tracked(weight) or not fits(*arrays):
+        return NotImplemented
+    settings = dict(
+        target=target,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+    return run(cross_entropy, (x, weight), arrays, settings)
+
+
+@quick_way(equations.scaled_dot_product_attention)
+def quick_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    keep: Any = None,
+    keep_scale: float = 1.0,
+) -> Any:
+    """Of three arrays of one dtype; the mask is boolean or of that dtype."""
+    arrays = plain_values((q, k, v, mask))
+    if not fits(*arrays[:3]):
+        return NotImplemented
+    settings = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    return run(attention, (q, k, v, mask), arrays, settings)
+
+
+@quick_way(equations.attention_weights)
+def quick_attention_weights(
+    q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
+) -> Any:
+    """Of two arrays of one dtype."""
+    arrays = plain_values((q, k, mask))
+    if not fits(*arrays[:2]):
+        return NotImplemented
+    return run(attention_weights, (q, k, mask), arrays, {"scale": scale, "is_causal": is_causal})
+
+
+@quick_way(equations.packed_attention)
+def quick_packed_attention(
+    packed: Any,
+    mask: Any = None,
+    *,
+    num_heads: int,
+    scale: float,
+    is_causal: bool = False,
+    keep: Any = None,
+    keep_scale: float = 1.0,
+) -> Any:
+    """Of an array that is not empty."""
+    arrays = plain_values((packed, mask))
+    if not fits(arrays[0]):
+        return NotImplemented
+    settings = dict(
+        num_heads=num_heads, scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale
+    )
+    return run(packed_attention, (packed, mask), arrays, settings)

@@ -1,0 +1,181 @@
+"""What is asked of an op, its rules and its results, so that a mistake is found where it was made
+and told in words.
+
+Nothing here computes what an answer needs: where all is well, each function returns what it was
+given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..messages.errors import describe, explain, nearest
+from .graph import Variable
+
+# ---- an op as it is made
+
+
+def check_flags_of_op(flags: dict[str, Any]) -> None:
+    """Raise for a flag that @op does not have."""
+    known = ("broadcasts", "saves", "twin")
+    for name in flags:
+        if name not in known:
+            raise TypeError(
+                f"@op has no flag {name!r}, only {', '.join(known)}.{nearest(name, known)}"
+            )
+
+
+def check_rules(op: Any, rules: tuple) -> None:
+    """Raise unless there is one rule for each input, each of which can be called as a rule."""
+    told, count = op.parameters, op.parameters.count
+    if len(rules) < count or len(rules) > count and not told.takes_any:
+        raise ValueError(
+            f"op {op.__name__!r} has {count} positional inputs {told.inputs or ''} but .vjp() got "
+            f"{len(rules)} rules. Give one rule for each, None where an input has no derivative, "
+            "and make settings keyword-only (after a *)."
+        )
+    for rule in rules:
+        if rule is not None:
+            _check_rule(op, rule, len(rules))
+
+
+def _check_rule(op: Any, rule: Any, inputs: int) -> None:
+    told = op.parameters
+    if not callable(rule):
+        raise TypeError(
+            f"a rule of op {op.__name__!r} is a function (g, y, *inputs) -> gradient, or None; got "
+            f"{describe(rule)}."
+        )
+    code = getattr(rule, "__code__", None)
+    names = ", ".join(["g", "out" if "y" in told.inputs else "y", *told.inputs])
+    if code is None:
+        return
+    takes = code.co_argcount
+    if takes < inputs + 2 and not (told.variadic or code.co_flags & inspect.CO_VARARGS):
+        raise ValueError(
+            f"a rule of op {op.__name__!r} is called with {inputs + 2} arguments, ({names}), but "
+            f"one takes only {takes}, {code.co_varnames[:takes]}. Write lambda {names}: ..."
+        )
+    if told.optional and takes - len(rule.__defaults__ or ()) > inputs + 2 - len(told.optional):
+        raise ValueError(
+            f"op {op.__name__!r} may be called without {told.optional[0]!r}, but one of its rules "
+            f"may not. Give the rule the same default (lambda {names}=...: ...), or make "
+            f"{told.optional[0]} a setting, after a *."
+        )
+
+
+@lru_cache(maxsize=1024)
+def takes_needs(rule: Any) -> bool:
+    """Does a rule for all inputs ask which of them need a gradient?"""
+    return "needs" in inspect.signature(rule).parameters
+
+
+# ---- an op as it is called
+
+
+def failed(op: Any, inputs: Sequence[Any], error: Exception) -> NoReturn:
+    """Raise NumPy's complaint in terms of the op and its inputs."""
+    told = explain(op.__name__, inputs, error)
+    if told is error:
+        raise error
+    raise told from error
+
+
+def pair(op: Any, y: Any) -> tuple[Any, Any]:
+    """The two things that the function of an op with saves=True returns."""
+    if y.__class__ is not tuple or len(y) != 2:
+        raise TypeError(
+            f"op {op.__name__!r} is made with saves=True, so its function returns two things, (y, "
+            f"what its rule needs); it returned {describe(y)}."
+        )
+    return y
+
+
+# ---- rules as they are called
+
+
+def check_derivative(op: Any, needs: Sequence[bool]) -> None:
+    """Raise unless there is a rule for each input that needs a gradient."""
+    if not op.rules:
+        raise TypeError(
+            f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one "
+            "rule for each input, or detach() its result."
+        )
+    if True in needs[len(op.rules) :]:
+        raise TypeError(
+            f"op {op.__name__!r} has {len(op.rules)} rules, but was called with {len(needs)} "
+            "inputs. Give .vjp() one for each, or write one for all, however many they are, with "
+            ".vjp_all."
+        )
+
+
+def check_shares(op: Any, shares: Any, inputs: int) -> None:
+    """Raise unless a rule for all inputs has returned a gradient, or None, for each."""
+    several = isinstance(shares, (tuple, list))
+    if several and len(shares) == inputs:
+        return
+    if not several or len(shares) < inputs or any(share is not None for share in shares[inputs:]):
+        told = f"{len(shares)} gradients" if several else describe(shares)
+        raise TypeError(
+            f"the rule of op {op.__name__!r} returned {'nothing' if shares is None else told}. It "
+            f"returns a tuple of {inputs}, a gradient for each input, None for one that has none."
+        )
+
+
+def share_as_array(share: Any, op: Any, index: int) -> Any:
+    """What a rule returned in place of an array."""
+    if share is None:
+        raise TypeError(
+            f"the rule of op {op.__name__!r} for input {index} returned None. Does it end with "
+            "return? For an input that has no derivative write None in place of the rule: "
+            f"{op.__name__}.vjp(..., None)."
+        )
+    return np.asarray(share)
+
+
+def check_share(share: Any, x: Variable, op: Any, index: int) -> Any:
+    """The share, of the shape of x and real; a rule may leave out axes along which its result is
+    constant.
+    """
+    shape, dtype = x._data.shape, x._data.dtype
+    if share.shape != shape and op.broadcasts and _reaches(share.shape, shape):
+        share = share * np.ones(shape, dtype)
+    if share.shape != shape:
+        hint = (
+            ", or the broadcast shape."
+            if op.broadcasts
+            else "; if the op broadcasts, write @op(broadcasts=True)."
+        )
+        raise ValueError(
+            f"the rule of op {op.__name__!r} for input {index} gave a gradient of shape "
+            f"{share.shape}, but that input has shape {shape}. A partial has its input's "
+            f"shape{hint}"
+        )
+    if share.dtype.kind == "c":
+        raise TypeError(
+            f"the rule of op {op.__name__!r} for input {index} gave complex numbers, "
+            f"{describe(share)}, for an input of real ones. Take the part that is meant, as in "
+            "np.real(...) around what np.fft returns."
+        )
+    return share
+
+
+def _reaches(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Can an array of the first shape be broadcast to the second?"""
+    return len(small) <= len(shape) and all(
+        n in (1, m) for n, m in zip(small[::-1], shape[::-1], strict=False)
+    )
+
+
+def graph_released() -> RuntimeError:
+    """The error for a second pass through what a first one has used."""
+    return RuntimeError(
+        "this graph has been released: backward() was called on it before. Pass retain_graph=True "
+        "to the first call to use it twice, or compute the loss again; detach() the part that was "
+        "released if it is meant as a constant."
+    )
