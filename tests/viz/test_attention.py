@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from support import require
-from test_viz_steps import contrast, external
+from webpage import contrast, external
 
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, viz

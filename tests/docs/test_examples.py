@@ -5,12 +5,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
-from support import IN_CI
+from support import IN_CI, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted(
     path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_")
 )

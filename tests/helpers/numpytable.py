@@ -1,4 +1,4 @@
-"""One table of NumPy's functions with arguments at which they have a slope: what tests/test_interop.py runs through.
+"""One table of NumPy's functions with arguments at which they have a slope: what tests/tensor/test_interop.py runs through.
 
 Floating-point arrays among the arguments, also inside lists, are what the tests differentiate by; everything else is
 passed on as it is.  To cover a new rule, add a line.

@@ -3,10 +3,8 @@
 import sys
 
 import pytest
-import test_course
-from test_course import EXERCISES
+from support import EXERCISES
 
-marker = test_course.marker  # the fixture: the course's marker, loaded
 SOLUTION = (EXERCISES / "solutions" / "engine.py").read_text("utf-8")
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from support import require
-from test_viz_steps import external
+from webpage import external
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad, viz

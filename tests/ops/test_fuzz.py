@@ -1,7 +1,7 @@
 """Random programs over the op table: value and gradient against PyTorch, to second order in one of eight.
 
-    FUZZ_N=20000 python -m pytest tests/test_fuzz.py          # many programs
-    FUZZ_SEED=1234 FUZZ_N=1 python -m pytest tests/test_fuzz.py     # one again: a failure prints this line
+    FUZZ_N=20000 python -m pytest tests/ops/test_fuzz.py          # many programs
+    FUZZ_SEED=1234 FUZZ_N=1 python -m pytest tests/ops/test_fuzz.py     # one again: a failure prints this line
 
 A program is a list of ops on a growing pool of tensors, drawn from one seed; the same ops run on torch tensors beside it.
 """
@@ -458,7 +458,7 @@ def test_random_programs_agree_with_torch():
     for seed in range(SEED, SEED + N):
         if wrong := outcome(seed):
             failures.append(
-                f"FUZZ_SEED={seed} FUZZ_N=1 python -m pytest tests/test_fuzz.py    # {wrong}"
+                f"FUZZ_SEED={seed} FUZZ_N=1 python -m pytest tests/ops/test_fuzz.py    # {wrong}"
             )
             if len(failures) == 10:
                 break

@@ -12,9 +12,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 PACKAGE = "tinygrad_attn"
-ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     "messages.other_names",
     "messages.errors",
@@ -128,7 +128,7 @@ def complaints(package: Path) -> list[str]:
         place = layer(module)
         if place is None:
             found.append(
-                f"{here}: no place in the import order; put {module!r} into LAYERS in tests/test_layers.py"
+                f"{here}: no place in the import order; put {module!r} into LAYERS in tests/docs/test_rooms.py"
             )
             continue
         imports = Imports(

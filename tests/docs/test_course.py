@@ -4,40 +4,15 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import EXERCISES, ROOT
 
 from tinygrad_attn import cli
 from tinygrad_attn.check import zoo
 
-ROOT = Path(__file__).resolve().parent.parent
-EXERCISES = ROOT / "docs" / "course" / "exercises"
 NAMES = sorted(p.stem for p in (EXERCISES / "solutions").glob("*.py"))
-
-
-@pytest.fixture(scope="module")
-def marker():
-    sys.path.insert(0, str(EXERCISES))
-    try:
-        yield cli.load(EXERCISES / "mark.py")
-    finally:
-        sys.path.remove(str(EXERCISES))
-        for name in (
-            "mark",
-            "_apart",
-            "_class",
-            "_marking",
-            "_marks_attention",
-            "_marks_dual",
-            "_marks_engine",
-            "_marks_layers",
-            "_marks_project",
-            "_probe",
-            "_zoo",
-        ):
-            sys.modules.pop(name, None)
 
 
 def mark(marker, name, path):

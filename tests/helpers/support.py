@@ -1,6 +1,6 @@
 """What test modules share. pyproject.toml puts this folder on the path, so anywhere under tests/:
 
-    from support import require
+    from support import ROOT, require
     torch = require("torch")
 
 The optional libraries may be missing on a developer's machine; in CI a missing one is a failure, never a skip.
@@ -9,10 +9,13 @@ The optional libraries may be missing on a developer's machine; in CI a missing 
 import importlib
 import os
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]  # the repository
+EXERCISES = ROOT / "docs" / "course" / "exercises"
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 

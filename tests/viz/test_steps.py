@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from support import require
+from webpage import contrast, external
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, viz
@@ -147,16 +148,6 @@ def test_a_picture_of_one_step_has_that_op_bold():
         ta.backward_steps(a * b).picture(1)
 
 
-EXTERNAL = re.compile(
-    r"""(?:src|href|action|data)\s*=\s*["']?(?!#)|url\(|@import|<(?:link|iframe|object|embed)|fetch\(|XMLHttp"""
-)
-
-
-def external(page):
-    """References to anything outside the page; names of XML namespaces are no references."""
-    return EXTERNAL.findall(re.sub(r'xmlns(:\w+)?="[^"]*"', "", page))
-
-
 def test_the_page_is_one_file_with_everything_in_it(tmp_path):
     a = leaf([1.0, 2.0], "</script><script>alert(1)</script>")
     steps = ta.backward_steps((np.exp(a) * a).sum())
@@ -178,13 +169,6 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path):
     with pytest.raises(ValueError, match=r"saved as .html or .txt"):
         steps.save(tmp_path / "steps.svg")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["steps.html", "steps.txt"]
-
-
-def contrast(colour):
-    """With white, as WCAG counts it: 4.5 for text that is read, 3 for what shows where the focus is."""
-    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    light = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return 1.05 / (light @ [0.2126, 0.7152, 0.0722] + 0.05)
 
 
 def test_what_comes_later_can_be_read_and_the_focus_seen():

@@ -6,14 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from support import EXERCISES, ROOT
 
 from tinygrad_attn import cli
 
-ROOT = Path(__file__).resolve().parent.parent
-EXERCISES = ROOT / "docs" / "course" / "exercises"
 RIGHT = (EXERCISES / "solutions" / "softmax.py").read_text("utf-8")
 WRONG = RIGHT.replace("y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)")
 CHECKS = 9

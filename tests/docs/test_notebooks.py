@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import require
-from test_docs import blocks
+from pages import blocks
+from support import ROOT, require
 
 nbformat = require("nbformat")
 for library in ("nbclient", "ipykernel"):
@@ -15,7 +15,6 @@ for library in ("nbclient", "ipykernel"):
 
 from tinygrad_attn import cli
 
-ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted((ROOT / "docs" / "course").glob("[0-9]*.md"))
 
 

@@ -8,12 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import require
+from support import ROOT, require
 
 require("sklearn")
 require("matplotlib")
@@ -25,8 +24,6 @@ from tinygrad_attn.cli.demo import digits, figures, training
 from tinygrad_attn.cli.demo.progress import Progress
 from tinygrad_attn.cli.demo.report import template
 from tinygrad_attn.random import Generator
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

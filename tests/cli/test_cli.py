@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support import require
+from support import ROOT, require
 
 import tinygrad_attn
 from tinygrad_attn import cli
@@ -17,8 +17,6 @@ from tinygrad_attn.cli import doctor
 from tinygrad_attn.cli.demo import NEEDED
 from tinygrad_attn.cli.demo.progress import Progress
 from tinygrad_attn.fast import threads
-
-ROOT = Path(__file__).resolve().parent.parent
 
 FUNCTIONS = """
 import numpy as np

@@ -1,12 +1,12 @@
-"""HIPS autograd's published tests, run against this package by way of the shim in tests/hips.
+"""HIPS autograd's published tests, run against this package by way of the shim in tests/helpers/hips.
 
 They come with its source distribution, which is not part of this repository:
 
     pip download --no-deps --no-binary :all: autograd && tar xzf autograd-*.tar.gz
-    AUTOGRAD_SDIST=$PWD/autograd-1.9.1 python -m pytest tests/test_hips_autograd.py -s
+    AUTOGRAD_SDIST=$PWD/autograd-1.9.1 python -m pytest tests/tensor/test_hips_autograd.py -s
 
 HIPS_BACKEND=mygrad in the environment runs the same tests against MyGrad, HIPS_MAX_ORDER=1 without second derivatives;
-docs/from-numpy.md has the results.  tests/test_interop.py covers the same functions natively.
+docs/from-numpy.md has the results.  tests/tensor/test_interop.py covers the same functions natively.
 """
 
 import os
@@ -17,14 +17,15 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-HERE = Path(__file__).resolve().parent
+HIPS = ROOT / "tests" / "helpers" / "hips"
 SDIST = os.environ.get("AUTOGRAD_SDIST")
 
 
 def results(folder, report, **environment):
     """Outcome by test name."""
-    path = os.pathsep.join([str(HERE / "hips"), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(HIPS), str(ROOT), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
         [
             sys.executable,
@@ -70,11 +71,11 @@ def results(folder, report, **environment):
     reason="AUTOGRAD_SDIST does not name an unpacked source distribution of HIPS autograd",
 )
 def test_the_published_tests_pass(tmp_path, capsys):
-    sys.path.insert(0, str(HERE / "hips"))
+    sys.path.insert(0, str(HIPS))
     try:
         from hips_scope import NO_HOOK
     finally:
-        sys.path.remove(str(HERE / "hips"))
+        sys.path.remove(str(HIPS))
     outcome = results(Path(SDIST) / "tests", tmp_path / "report.xml")
     counted = {name: result for name, result in outcome.items() if result != "skipped"}
     failed = [name for name, result in counted.items() if result == "failed"]
