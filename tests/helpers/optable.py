@@ -1020,3 +1020,23 @@ def _(draw):
     x = numbers(draw, (*draw(shapes(max_dims=1)), *draw(shapes(min_dims=3))))
     *lead, h, t, d = x.shape
     return Sample([x], F.merge_heads, moves(lambda a: a.swapaxes(-2, -3).reshape(*lead, t, h * d)))
+
+
+# ---- what has no derivative
+
+
+def positions(length, width):
+    t, j = np.arange(length)[:, None], np.arange(width)
+    angles = t / 10000 ** ((j - j % 2) / width)
+    return np.where(j % 2, np.cos(angles), np.sin(angles))
+
+
+CONSTANTS: dict[str, list[tuple[tuple[Any, ...], Callable[..., np.ndarray]]]] = {
+    "causal_mask": [((n,), lambda n: np.arange(n) > np.arange(n)[:, None]) for n in (0, 1, 4)],
+    "padding_mask": [
+        (([2, 0, 3],), lambda n: np.arange(3) >= np.array(n)[:, None]),
+        (([[1, 2]], 4), lambda n, most: np.arange(most) >= np.array(n)[..., None]),
+    ],
+    "sinusoidal_positions": [((4, 6), positions), ((3, 5), positions)],
+}
+"""By the name of a function of `F` that is differentiated by nothing: calls, and the results in plain NumPy."""
