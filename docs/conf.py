@@ -1,4 +1,4 @@
-"""Sphinx settings: `make docs`. Pages are MyST Markdown; their code blocks are run by tests/test_docs.py, not here."""
+"""Sphinx settings: `make docs`. Pages are MyST Markdown; their code blocks are run by tests/docs/test_pages.py, not here."""
 
 import re
 import sys

@@ -7,7 +7,7 @@
 
 Each bug replaces a rule, a forward text, the sweep or another function by what was published, in our spelling, and puts the right one
 back afterwards.
-They are exercises (find it with gradcheck) and the proof of our own tests: tests/test_zoo.py must catch every one.
+They are exercises (find it with gradcheck) and the proof of our own tests: tests/check/test_zoo.py must catch every one.
 Sources were read in their public repositories; later versions may have mended them.
 """
 

@@ -1,0 +1,420 @@
+"""The examples that train: a language model with its cache, its checkpoints and Ctrl-C, and an encoder-decoder that sorts."""
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support import ROOT, require
+
+sys.path.insert(0, str(ROOT / "examples"))
+
+import _manual
+import language_model
+import sort_sequences
+
+import tinygrad_attn as ta
+from tinygrad_attn import nn
+from tinygrad_attn.files import load_metadata
+
+
+def run(script, *arguments, folder, quick=True, output="utf-8", **more):
+    """An example as a process of its own."""
+    variables = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": output,
+        "MPLBACKEND": "Agg",
+    }
+    variables.pop("TINYGRAD_ATTN_QUICK", None)
+    if quick:
+        variables["TINYGRAD_ATTN_QUICK"] = "1"
+    return subprocess.run(
+        [sys.executable, ROOT / "examples" / script, *map(str, arguments)],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        **more,
+    )
+
+
+# ---- the language model: its text and its baselines
+
+
+@pytest.fixture(scope="module")
+def manual():
+    return _manual.Manual(tail_multiple=language_model.HALF)
+
+
+def test_manual_is_split_without_loss(manual):
+    assert len(manual.head) + len(manual.tail) == len(manual.all) > 400_000
+    assert (
+        len(manual.tail) % language_model.HALF == 0
+        and 0 <= len(manual.all) // 10 - len(manual.tail) < language_model.HALF
+    )
+    assert manual.decode(manual.encode("for i in x:\n")) == "for i in x:\n"
+    with pytest.raises(ValueError, match="the manual has no '\u4e00'"):
+        manual.encode("for \u4e00")
+
+
+class Tiny:
+    """A manual of three letters."""
+
+    vocabulary, start = 3, 8
+
+    def __init__(self):
+        self.all = np.array([0, 1, 0, 1, 2, 0, 1, 0, 1, 0, 2])
+
+
+def test_n_gram_losses_are_the_formula_counted_by_hand():
+    tiny, trust = Tiny(), 4.0
+    head = tiny.all[: tiny.start].tolist()
+    totals = [0.0, 0.0, 0.0]
+    for place in range(tiny.start, len(tiny.all)):
+        p = 1 / 3
+        for n in range(3):
+            history = tiny.all[place - n : place].tolist()
+            after = [head[i] for i in range(n, len(head)) if head[i - n : i] == history]
+            p = (after.count(tiny.all[place]) + trust * p) / (len(after) + trust)
+            totals[n] -= math.log(p)
+    assert np.allclose(
+        _manual.n_gram_losses(tiny, longest=3, trust=trust), np.array(totals) / 3, rtol=1e-12
+    )
+
+
+def test_n_gram_losses_of_the_manual(manual):
+    """The text differs a little from one Python to the next."""
+    assert np.allclose(
+        _manual.n_gram_losses(manual, longest=4), [3.24, 2.32, 1.73, 1.46], atol=0.12
+    )
+
+
+# ---- the language model: the model
+
+
+def small_model(vocabulary, seed=0):
+    ta.manual_seed(seed)
+    return language_model.LanguageModel(vocabulary, d_model=16, heads=2, layers=2)
+
+
+def test_tail_loss_guesses_each_character_of_the_tail_once(manual):
+    """With a model that looks only at the character itself, the loss is a table looked up for the characters before each."""
+    table = (
+        np.random.default_rng(0)
+        .normal(size=(manual.vocabulary, manual.vocabulary))
+        .astype(np.float32)
+    )
+    windows = 5
+    start, end = manual.start, manual.start + windows * language_model.HALF
+    rows = table[manual.all[start - 1 : end - 1]].astype(float)
+    expected = np.log(np.exp(rows).sum(axis=-1)) - rows[np.arange(len(rows)), manual.all[start:end]]
+    loss = language_model.tail_loss(lambda x: ta.Tensor(table[x]), manual, windows=windows)
+    assert math.isclose(loss, expected.mean(), rel_tol=1e-5)
+
+
+def test_tail_loss_reads_to_the_end(manual):
+    seen = []
+
+    def nothing(x):
+        seen.append(x)
+        return ta.Tensor(np.zeros((*x.shape, manual.vocabulary), np.float32))
+
+    assert math.isclose(
+        language_model.tail_loss(nothing, manual), math.log(manual.vocabulary), rel_tol=1e-5
+    )
+    last = seen[-1][-1]
+    assert np.array_equal(last, manual.all[-language_model.CONTEXT - 1 : -1])
+
+
+def test_model_is_causal(manual):
+    model, text = small_model(manual.vocabulary), manual.all[:40].copy()
+    with ta.no_grad():
+        before = model(text[None]).numpy()[0]
+        text[25] = (text[25] + 1) % manual.vocabulary
+        after = model(text[None]).numpy()[0]
+    assert np.array_equal(before[:25], after[:25]) and not np.allclose(before[25:], after[25:])
+
+
+@pytest.mark.parametrize("prompt", [1, 100, 128, 300])
+def test_writing_with_the_cache_is_writing_without(manual, prompt):
+    """Beyond the end of the context, and with prompts longer than it, too."""
+    model = small_model(manual.vocabulary)
+    for p in model.parameters():
+        p.data[...] *= 8  # far from even, so that a wrong position would show
+    start = manual.all[:prompt]
+    numbers, scores = language_model.write(
+        model, start, 150, language_model.sampler(1.0, 20, seed=3)
+    )
+    replay = iter(numbers)
+    same, plain = language_model.write(model, start, 150, lambda scores: next(replay), cached=False)
+    assert same == numbers and len(numbers) == 150
+    assert np.allclose(scores, plain, rtol=1e-3, atol=1e-3) and np.ptp(scores) > 5
+
+
+def test_sampler():
+    scores = np.array([0.0, 2.0, 1.0, -1.0], np.float32)
+    draw = language_model.sampler(temperature=0.5, top_k=3, seed=1)
+    drawn = np.bincount([draw(scores) for _ in range(4000)], minlength=4) / 4000
+    p = np.exp(scores[:3] / 0.5)
+    assert drawn[3] == 0 and np.allclose(drawn[:3], p / p.sum(), atol=0.03)
+    again = (
+        language_model.sampler(temperature=0.5, top_k=3, seed=1),
+        language_model.sampler(temperature=0.5, top_k=3, seed=1),
+    )
+    assert [again[0](scores) for _ in range(20)] == [again[1](scores) for _ in range(20)]
+    assert all(
+        language_model.sampler(1.0, 1, seed)(scores) == 1 == language_model.greedy(scores)
+        for seed in range(5)
+    )
+    assert language_model.sampler(1.0, 99, 0)(scores) in range(4)
+
+
+# ---- the language model: stopping and going on
+
+SETTINGS = {"steps": 30, "batch": 2, "lr": 3e-3, "d_model": 16, "heads": 2, "layers": 1}
+
+
+def fresh(manual):
+    ta.manual_seed(0)
+    return language_model.LanguageModel(manual.vocabulary, 16, 2, 1)
+
+
+class CtrlC(language_model.Progress):
+    """Presses Ctrl-C in the fifth step."""
+
+    def show(self, step, loss):
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_stopped_and_resumed_is_the_same_as_never_stopped(manual, tmp_path, monkeypatch, capsys):
+    require("safetensors")
+    whole, cut = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
+    model = fresh(manual)
+    assert language_model.train(model, manual, SETTINGS, whole, resume=False)
+
+    handler, other = signal.getsignal(signal.SIGINT), fresh(manual)
+    with monkeypatch.context() as patched:
+        patched.setattr(language_model, "Progress", CtrlC)
+        assert not language_model.train(other, manual, SETTINGS, cut, resume=False)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert load_metadata(cut)["step"] == "5", "what was learned up to Ctrl-C is kept"
+    resumed = fresh(manual)
+    assert language_model.train(resumed, manual, SETTINGS, cut, resume=True)
+    for (name, a), b in zip(model.named_parameters(), resumed.parameters()):
+        assert np.array_equal(a.numpy(), b.numpy()), name
+    assert "step    30 of 30" in capsys.readouterr().out
+
+
+def test_second_ctrl_c_interrupts():
+    with pytest.raises(KeyboardInterrupt), language_model.ctrl_c_noticed() as stopped:
+        signal.raise_signal(signal.SIGINT)
+        assert stopped
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT to send")
+def test_program_is_stopped_by_ctrl_c_and_goes_on(tmp_path):
+    require("safetensors")
+    command = [sys.executable, "-u", ROOT / "examples" / "language_model.py", "--steps", "1000"]
+    begun = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TINYGRAD_ATTN_QUICK": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in begun.stdout:
+        if line.startswith("  step"):
+            break
+    begun.send_signal(signal.SIGINT)
+    out, err = begun.communicate(timeout=60)
+    assert begun.returncode == 130 and "Traceback" not in err
+    assert 'language_model.py" --resume --checkpoint "runs' in out
+    kept = tmp_path / "runs" / "language-model.safetensors"
+    assert kept.exists() and not [p for p in kept.parent.iterdir() if p != kept]
+    other = run("language_model.py", "--resume", "--steps", 5, folder=tmp_path)
+    assert other.returncode == 1 and "belongs to a run of 1000 steps" in other.stderr
+
+
+def test_finished_model_only_writes(tmp_path):
+    require("safetensors")
+    learned = run(
+        "language_model.py", "--steps", 29, "--length", 30, folder=tmp_path
+    )  # no multiple of a tenth
+    assert learned.returncode == 0, learned.stdout + learned.stderr
+    for expected in (
+        "^true +before it learns",
+        "^true +the key/value cache",
+        r"^  3\.2\d  counting single characters",
+        "step +29 of 29",
+    ):
+        assert re.search(expected, learned.stdout, re.MULTILINE), expected
+    written = run("language_model.py", "--resume", "--length", 30, folder=tmp_path)
+    assert written.returncode == 0 and "step" not in written.stdout
+    letter = max(_manual.Manual().characters)  # the last in Unicode, such as a curly quote
+    narrow = run(
+        "language_model.py",
+        "--resume",
+        "--length",
+        30,
+        "--prompt",
+        f"The {letter}",
+        folder=tmp_path,
+        output="ascii",
+    )
+    assert (
+        narrow.returncode == 0 and f"\nThe {letter if letter.isascii() else '?'}" in narrow.stdout
+    ), narrow.stderr
+    assert written.stdout.split("----")[1:] == learned.stdout.split("----")[1:]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--prompt", "\u4e00"], "the manual has no"),
+        (["--resume"], "nothing to resume"),
+        (["--temperature", "0"], "above 0"),
+        (["--prompt", ""], "has a character"),
+        (["--steps", "0"], "at least 1"),
+        (["--seed", "-1"], "--seed is not negative"),
+        (["--temperature", "nan"], "above 0"),
+        (["--checkpoint", "."], "'.' is a folder"),
+        (["--checkpoint", "file/new.safetensors"], "'file'"),
+        (["--resume", "--checkpoint", "file"], "--checkpoint: 'file' is empty"),
+    ],
+)
+def test_wrong_options(arguments, message, tmp_path):
+    require("safetensors")
+    (tmp_path / "file").touch()
+    done = run("language_model.py", *arguments, folder=tmp_path)
+    assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout, "before the training"
+
+
+@pytest.mark.parametrize("extra", [None, 5, {"steps": 5}])
+def test_a_file_of_another_program_is_not_resumed(extra, tmp_path):
+    require("safetensors")
+    ta.save_checkpoint(tmp_path / "other.safetensors", model=nn.Linear(2, 2), extra=extra)
+    ta.save({"weight": np.zeros(2)}, tmp_path / "weights.safetensors")
+    for name in ("other", "weights"):
+        done = run(
+            "language_model.py", "--resume", "--checkpoint", f"{name}.safetensors", folder=tmp_path
+        )
+        assert (
+            done.returncode == 1
+            and f"'{name}.safetensors' was not saved by this program" in done.stderr
+        )
+        assert "Traceback" not in done.stderr and not done.stdout
+
+
+def test_without_standard_output(monkeypatch):
+    """As under pythonw, or after `>&-`."""
+    require("safetensors")
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["language_model.py", "--prompt", "\u4e00"])
+    with pytest.raises(SystemExit, match="the manual has no"):
+        language_model.main()
+
+
+# ---- sorting
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--seed", "-1"], "--seed not negative"),
+        (["--out", "a.xyz"], r"not 'a.xyz'"),
+        (["--out", "picture"], "ends in .png, .svg or .pdf"),
+        (["--out", "folder.png"], "'folder.png' is a folder"),
+        (["--out", "file/new.png"], "'file'"),
+    ],
+)
+def test_wrong_options_of_sorting(arguments, message, tmp_path):
+    require("matplotlib")
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.png").mkdir()
+    done = run("sort_sequences.py", *arguments, folder=tmp_path)
+    assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout, "before the training"
+
+
+@pytest.mark.parametrize(
+    "task, answer",
+    [("sort", [0, 1, 3, 9, 9]), ("reverse", [1, 9, 0, 3, 9]), ("copy", [9, 3, 0, 9, 1])],
+)
+def test_tasks(task, answer):
+    data = sort_sequences.Data(task, 5, seed=0)
+    assert data.answer(np.array([[9, 3, 0, 9, 1]])).tolist() == [answer]
+
+
+def test_nothing_in_training_is_in_the_test():
+    data = sort_sequences.Data("sort", 4, seed=0)
+    kept = {tuple(s) for s in data.unseen.tolist()}
+    assert 900 < len(kept) == len(data.unseen)
+    seen = {tuple(s) for _ in range(400) for s in data.batch(512)[0].tolist()}
+    assert not seen & kept and len(seen | kept) > 9900, "all the others do come"
+
+
+def test_the_decoder_is_causal_and_the_cache_changes_nothing():
+    ta.manual_seed(0)
+    model, rng = sort_sequences.Seq2Seq(6, d_model=16, heads=2), np.random.default_rng(0)
+    digits, symbols = (
+        rng.integers(0, 10, (3, 6)),
+        sort_sequences.shifted(rng.integers(0, 10, (3, 6))),
+    )
+    assert symbols[:, 0].tolist() == [sort_sequences.START] * 3
+    with ta.no_grad():
+        whole, memory, cache = (
+            model(digits, symbols).numpy(),
+            model.read(digits),
+            nn.KeyValueCache(),
+        )
+        steps = np.concatenate(
+            [model.write(symbols[:, t : t + 1], memory, cache).numpy() for t in range(6)], axis=1
+        )
+        later = symbols.copy()
+        later[:, 4:] = 5
+        other = model(digits, later).numpy()
+    assert np.allclose(whole, steps, atol=1e-5)
+    assert np.allclose(whole[:, :4], other[:, :4], atol=1e-6) and not np.allclose(
+        whole[:, 4:], other[:, 4:], atol=1e-3
+    )
+    answer = sort_sequences.solve(model, digits)
+    with ta.no_grad():
+        again = model(digits, sort_sequences.shifted(answer)).numpy().argmax(axis=-1)
+    assert np.array_equal(again, answer), "each digit is the likeliest after those before it"
+
+
+def test_right_means_right_in_every_place(monkeypatch):
+    data = sort_sequences.Data("sort", 5, seed=0)
+    answers = data.answer(data.unseen)
+    answers[: len(answers) // 2, 3] += 1
+    monkeypatch.setattr(sort_sequences, "solve", lambda model, digits: answers)
+    assert abs(sort_sequences.right(None, data) - 50) < 0.1
+
+
+def test_learns_to_sort_and_draws_where_it_looked(tmp_path):
+    require("matplotlib")
+    done = run("sort_sequences.py", "--out", "n\u00e9w/where.png", folder=tmp_path, output="ascii")
+    assert done.returncode == 0, done.stdout + done.stderr
+    reached = float(re.search(r"^true +([\d.]+) %", done.stdout, re.MULTILINE)[1])
+    assert reached >= 90
+    for digits, answer in re.findall(r"^  ([\d ]+)  ->  ([\d ]+)$", done.stdout, re.MULTILINE):
+        assert len(digits.split()) == len(answer.split()) == 5
+    picture = tmp_path / "n\u00e9w" / "where.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and list(picture.parent.iterdir()) == [
+        picture
+    ]
+
+
+def test_an_untrained_model_does_not_pass(tmp_path):
+    done = run("sort_sequences.py", "--steps", 4, folder=tmp_path)
+    assert done.returncode == 1 and re.search("^false", done.stdout, re.MULTILINE)

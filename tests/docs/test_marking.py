@@ -1,0 +1,331 @@
+"""Marking what others wrote: each file in a process of its own, with a time limit, and a table for a class."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import EXERCISES, ROOT
+
+from tinygrad_attn import cli
+
+RIGHT = (EXERCISES / "solutions" / "softmax.py").read_text("utf-8")
+WRONG = RIGHT.replace("y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)")
+CHECKS = 9
+
+
+def said(capfd, *arguments, code):
+    """What is printed on stdout and stderr, after checking the exit code; an error in the options is one, too."""
+    try:
+        found = cli.main(["exercise", *map(str, arguments)])
+    except SystemExit as end:
+        found = end.code
+    out, errors = capfd.readouterr()
+    assert found == code, out + errors
+    return out + errors
+
+
+def written(folder, **files):
+    """Files of these names and texts; a name's double underscore is a folder."""
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def function(body):
+    """A softmax with this body; the others are right."""
+    return f"{RIGHT}\nimport os, sys, time\ndef softmax(x):\n    {body}\n"
+
+
+# ---- one file
+
+
+@pytest.mark.parametrize(
+    "text, said_of_it",
+    [
+        (
+            function("while True: pass"),
+            "softmax: no end in 1 s\n    This check did not come to an end within 1 s: an endless loop?",
+        ),
+        (function("time.sleep(1000)"), "softmax: no end in 1 s"),
+        ("while True:\n    print('again and again')\n", "the file runs: no end in 1 s"),
+        (f"{RIGHT}\ndef logsumexp(x):\n    while True: pass\n", "3 of 4 checks pass."),
+        (function("os._exit(3)"), "softmax: ends Python, exit code 3"),
+        (function("sys.exit(0)"), "softmax: raises SystemExit in line"),
+        (function("raise KeyboardInterrupt"), "softmax: raises KeyboardInterrupt in line"),
+        ("raise KeyboardInterrupt\n", "the file runs: raises KeyboardInterrupt in line 1"),
+        ("import os\nos._exit(0)\n", "the file runs: ends Python, exit code 0"),
+        (function("return sys.stdin.read()"), "softmax: "),
+    ],
+)
+def test_a_file_that_does_not_come_back_is_a_line_of_the_report(capfd, tmp_path, text, said_of_it):
+    path = written(tmp_path, mine=text) / "mine.py"
+    out = said(capfd, "softmax", path, "--time-limit", 1, code=1)
+    assert said_of_it in out and "Traceback" not in out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+def test_a_crash_is_named(capfd, tmp_path):
+    path = written(tmp_path, mine=function("os.kill(os.getpid(), 11)")) / "mine.py"
+    assert "softmax: ends Python, SIGSEGV" in said(capfd, "softmax", path, code=1)
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="elsewhere the limit of a process's memory is not kept, or there is none",
+)
+def test_no_file_takes_more_than_half_of_the_memory(capfd, tmp_path):
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    path = written(tmp_path, mine=function(f"np.zeros({whole * 6 // 10}, np.uint8)")) / "mine.py"
+    assert "softmax: raises MemoryError in line" in said(capfd, "softmax", path, code=1)
+    written(tmp_path, mine=f"import numpy as np\nnp.zeros({whole // 4}, np.uint8)\n{RIGHT}")
+    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
+
+
+def test_what_goes_on_behind_the_answer_keeps_nobody_waiting(capfd, tmp_path):
+    """A thread that never ends, and a standard output that is closed."""
+    loop = "import threading, time\nthreading.Thread(target=lambda: time.sleep(1000)).start()\n"
+    path = written(tmp_path, mine=RIGHT + loop) / "mine.py"
+    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
+    written(tmp_path, mine=RIGHT + "import sys\nsys.stdout.close()\n")
+    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
+
+
+def test_what_the_file_prints_is_shown_before_the_report(capfd, tmp_path):
+    path = written(tmp_path, mine=f"{RIGHT}\nprint('hello from the top')\n") / "mine.py"
+    out = said(capfd, "softmax", path, code=0)
+    assert out.index("hello from the top") < out.index("exercise 6, softmax: ")
+
+
+def test_a_limit_of_zero_is_none(capfd, tmp_path):
+    path = written(tmp_path, mine=RIGHT) / "mine.py"
+    assert f"{CHECKS} of {CHECKS}" in said(capfd, "softmax", path, "--time-limit", 0, code=0)
+
+
+def test_the_help_says_the_limit(capfd):
+    out = " ".join(said(capfd, "--help", code=0).split())
+    assert "--time-limit SECONDS" in out and "default 60" in out and "--csv FILE" in out
+
+
+# ---- a class
+
+
+@pytest.fixture
+def handed_in(tmp_path):
+    """Ann's is right; the others' are wrong in every way, and Ben's would break NumPy for those after him."""
+    return written(
+        tmp_path / "handed in",
+        ann__softmax=RIGHT,
+        ben__softmax="import numpy as np\ndel np.exp\nnp.exp(1)\n",
+        carl__softmax=WRONG,
+        dora__softmax="def softmax(:\n",
+        emil__softmax="",
+        fay__softmax="import os\nos._exit(7)\n",
+        gus__softmax="while True: print('x' * 10_000)\n",
+        kim__other="not to be marked",
+        **{"j\u00f8rgen__softmax": RIGHT},
+    )
+
+
+def test_a_class_is_a_table(capfd, handed_in, tmp_path):
+    table = tmp_path / "marks.csv"
+    out = said(
+        capfd, "softmax", handed_in / "*" / "softmax.py", "--time-limit", 1, "--csv", table, code=1
+    )
+    lines = dict(
+        " ".join(line.split()).split("/softmax.py ")
+        for line in out.replace(f"{handed_in}{os.sep}", "").replace("\\", "/").splitlines()
+        if "/softmax.py  " in line
+    )
+    assert lines.pop("ben").startswith("0 of 9 the file runs: ")
+    assert lines == {
+        "ann": "9 of 9",
+        "j\u00f8rgen": "9 of 9",
+        "carl": "8 of 9 rule of softmax: missing sum",
+        "dora": "0 of 9 the file runs: syntax error in line 1",
+        "emil": "0 of 9 softmax: not written yet",
+        "fay": "0 of 9 the file runs: ends Python, exit code 7",
+        "gus": "0 of 9 the file runs: no end in 1 s",
+    }
+    assert "xxx" not in out
+    assert "2 of 8 files pass all checks." in out
+    with open(table, encoding="utf-8-sig", newline="") as file:
+        header, *found = csv.reader(file)
+    assert header == ["file", "passed", "checks", "first_failing", "verdict"]
+    assert found[0] == [str(handed_in / "ann" / "softmax.py"), "9", "9", "", ""]
+    assert [
+        str(handed_in / "carl" / "softmax.py"),
+        "8",
+        "9",
+        "rule of softmax",
+        "missing sum",
+    ] in found and len(found) == 8
+    assert not list(tmp_path.glob(".saving*"))
+
+
+def test_a_log_has_a_line_for_each_file(capfd, tmp_path):
+    folder = written(tmp_path, a=RIGHT, b=RIGHT)
+    assert cli.main(["exercise", "softmax", str(folder / "a.py"), str(folder / "b.py")]) == 0
+    out, errors = capfd.readouterr()
+    assert errors.splitlines() == [
+        f"1 of 2: {folder / 'a.py'}: 9 of 9",
+        f"2 of 2: {folder / 'b.py'}: 9 of 9",
+    ]
+    assert "2 of 2 files pass all checks." in out
+
+
+def test_options_may_stand_between_the_files(capfd, tmp_path):
+    folder = written(tmp_path, a=RIGHT, b=RIGHT)
+    out = said(
+        capfd,
+        "--time-limit",
+        50,
+        "softmax",
+        folder / "a.py",
+        "--csv",
+        tmp_path / "t.csv",
+        folder / "b.py",
+        code=0,
+    )
+    assert "2 of 2 files" in out and (tmp_path / "t.csv").exists()
+
+
+def test_one_file_with_a_csv_is_a_class_of_one(capfd, tmp_path):
+    path = written(tmp_path, a=RIGHT) / "a.py"
+    assert "1 of 1 files pass" in said(capfd, "softmax", path, "--csv", tmp_path / "t.csv", code=0)
+    assert (tmp_path / "t.csv").read_text("utf-8-sig").splitlines()[1] == f"{path},9,9,,"
+
+
+def test_a_table_that_cannot_be_written_is_still_shown(capfd, tmp_path, monkeypatch):
+    path = written(tmp_path, a=RIGHT) / "a.py"
+    monkeypatch.setattr(
+        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    out = said(capfd, "softmax", path, "--csv", tmp_path / "t.csv", code=2)
+    assert (
+        "9 of 9" in out
+        and "t.csv': the disk is full; an older file of this name is unchanged." in out
+        and "line" not in out
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["softmax", "A", "none.py"], "there is no file 'none.py'"),
+        (["softmax", "none*.py"], "no file matches 'none*.py'"),
+        (["softmax", "."], "'.' is a folder; name the files in it, as"),
+        (["sofmax", "A", "A2"], "no exercise 'sofmax'"),
+        (
+            ["softmax", "A", "--time-limit", "-1"],
+            "--time-limit is a number of seconds, 0 for none, got -1",
+        ),
+        (
+            ["softmax", "A", "--time-limit", "nan"],
+            "--time-limit is a number of seconds, 0 for none, got nan",
+        ),
+        (["softmax", "A", "--time-limit", "long"], "invalid float value: 'long'"),
+        (["softmax", "A", "--csv", "no/where.csv"], "there is no folder 'no'"),
+        (["softmax", "--csv", "A", "A2"], "'A' is a Python file"),
+        (["softmax", "A", "--csv", "."], "'.' is a folder"),
+        (["softmax", "A", "A2", "--cvs", "t.csv"], "unrecognized arguments: --cvs"),
+        (["--csv", "t.csv"], "--csv needs an exercise and files"),
+        (["softmax", "--csv", "t.csv"], "--csv needs an exercise and files"),
+        (["zoo", "1", "--csv", "t.csv"], "--csv needs an exercise and files"),
+        (["zoo", "1", "2", "3"], "the zoo takes the number of a bug and an answer"),
+    ],
+)
+def test_wrong_use_is_said_before_anything_is_marked(capfd, tmp_path, monkeypatch, words, expected):
+    monkeypatch.chdir(written(tmp_path, a=RIGHT, a2=RIGHT))
+    out = said(capfd, *({"A": "a.py", "A2": "a2.py"}.get(word, word) for word in words), code=2)
+    assert (
+        expected.replace("'A'", "'a.py'") in out and "1 of 2" not in out and "Traceback" not in out
+    )
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_the_number_of_checks_is_known_without_an_answer():
+    """A file that does not run has passed 0 of as many as the others."""
+    code = f"""
+import sys; sys.path.insert(0, {str(EXERCISES)!r})
+import _class, mark
+for one in mark.exercises.values():
+    marks = mark.mark(one, mark.HERE / "solutions" / (one.name + ".py"))
+    assert _class.checks(one) == len(marks.lines), one.name
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C there")
+@pytest.mark.parametrize(
+    "how, files",
+    [
+        ("SIGINT", ["a.py", "b.py", "c.py", "--csv", "t.csv"]),
+        ("SIGINT", ["b.py"]),
+        ("SIGKILL", ["b.py"]),
+    ],
+)
+def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_path, how, files):
+    endless = "import os, time\nopen('begun', 'w').write(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"
+    written(tmp_path, a=RIGHT, b=endless, c=RIGHT)
+    marking = subprocess.Popen(
+        [sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", *files],
+        cwd=tmp_path,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    begun = tmp_path / "begun"
+    while not (begun.exists() and begun.read_text()) and marking.poll() is None:
+        time.sleep(0.02)
+    marking.send_signal(getattr(signal, how))
+    out, errors = (
+        marking.communicate()
+    )  # which ends when the file's own process has, for it holds the same pipes
+    assert marking.returncode == (130 if how == "SIGINT" else -9) and "Traceback" not in errors
+    if len(files) > 1:
+        assert (
+            "a.py  9 of 9" in out
+            and "Stopped: 1 of 3 files is marked, see the table; t.csv is not written." in errors
+        )
+    elif how == "SIGINT":
+        assert errors.endswith("\nStopped.\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py", "b.py", "begun", "c.py"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process does not hear of its parent's end there")
+def test_a_marker_that_is_killed_while_the_files_process_starts_leaves_no_process(tmp_path):
+    slow = "import sys, time\nif '-c' in sys.orig_argv:\n    open('begun', 'w').close()\n    time.sleep(1)\n"
+    written(tmp_path, b="import time\ntime.sleep(60)\n", sitecustomize=slow)
+    marking = subprocess.Popen(
+        [sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", "b.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))},
+        stdout=subprocess.PIPE,
+    )
+    while not (tmp_path / "begun").exists() and marking.poll() is None:
+        time.sleep(0.02)
+    marking.kill()
+    marking.communicate(timeout=40)  # as above
+    assert marking.returncode < 0, "it was killed, and had not ended before"
+
+
+def test_a_file_is_marked_where_no_thread_can_be_started(tmp_path):
+    refuse = 'import threading\ndef start(self):\n    raise RuntimeError("can\'t start new thread")\nthreading.Thread.start = start\n'
+    written(tmp_path, a=RIGHT, sitecustomize=refuse)
+    done = subprocess.run(
+        [sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", "a.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))},
+    )
+    assert done.returncode == 0 and b"9 of 9" in done.stdout, done.stderr

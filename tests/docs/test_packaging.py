@@ -1,0 +1,301 @@
+"""What installing and importing the package does, and what it leaves alone."""
+
+import ast
+import importlib
+import importlib.metadata
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+import typing
+import zipfile
+from email import message_from_bytes
+
+import pytest
+from support import IN_CI, ROOT, require
+
+import tinygrad_attn as ta
+
+PACKAGE = ROOT / "tinygrad_attn"
+
+
+def fresh(code: str):
+    """What `code` prints as JSON, in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def stated_version() -> str:
+    """`__version__` as it is written in __init__.py: nothing is imported to read it."""
+    for node in ast.parse((PACKAGE / "__init__.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
+            return ast.literal_eval(node.value)
+    raise AssertionError("tinygrad_attn/__init__.py states no __version__")
+
+
+def test_no_test_module_needs_an_optional_library_to_be_collected():
+    """A plain `import torch` in one of them stops the whole suite where torch is missing; require() skips the module."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    optional = {re.split(r"\W", name)[0] for name in sum(stated.values(), [])} - {
+        "tinygrad_attn",
+        "pytest",
+        "hypothesis",
+    } | {"sklearn"}
+    assert {"torch", "matplotlib", "safetensors"} <= optional
+    for path in (ROOT / "tests").rglob("*.py"):
+        required: set[str] = set()
+        if "benchmarks" in path.parts:  # run by hand, each library in a process of its own
+            continue
+        for node in ast.parse(path.read_text("utf-8")).body:
+            required |= set(re.findall(r"require\(['\"](\w+)", ast.unparse(node)))
+            modules = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [getattr(node, "module", None) or ""]
+            )
+            assert not {module.split(".")[0] for module in modules} & (optional - required), (
+                f"{path.name}, line {node.lineno}"
+            )
+
+
+def test_import_brings_in_numpy_only():
+    loaded = fresh("""
+import json, sys
+before = set(sys.modules)
+import tinygrad_attn, tinygrad_attn.nn, tinygrad_attn.optim, tinygrad_attn.functional
+new = {name.partition(".")[0] for name in set(sys.modules) - before if getattr(sys.modules[name], "__file__", None)}
+print(json.dumps(sorted(new - sys.stdlib_module_names)))
+""")
+    assert loaded == ["numpy", "tinygrad_attn"]
+
+
+def test_what_is_loaded_later_is_listed_at_once():
+    assert (
+        fresh(
+            "import json; import tinygrad_attn as ta; print(json.dumps(sorted({*ta.__all__} - {*dir(ta)})))"
+        )
+        == []
+    )
+
+
+def test_what_the_hints_promise_is_what_comes(monkeypatch):
+    """mypy reads the same program in `make lint`."""
+
+    def check(value, hint):
+        assert hint is typing.Any or isinstance(value, typing.get_origin(hint) or hint), (
+            f"{value!r} is no {hint}"
+        )
+        checked.append(hint)
+
+    checked: list = []
+    monkeypatch.setattr(typing, "assert_type", check)
+    runpy.run_path(str(ROOT / "tests" / "helpers" / "typed_program.py"))["right"]()
+    assert len(checked) > 10
+
+
+def test_a_star_import_brings_in_this_packages_names_only():
+    for name in ("", ".nn", ".nn.init", ".functional", ".optim", ".check", ".viz", ".random"):
+        module = importlib.import_module("tinygrad_attn" + name)
+        got: dict = {}
+        exec(f"from {module.__name__} import *", got)
+        homes = {
+            getattr(got[public], "__module__", None) or got[public].__name__
+            for public in got
+            if public != "__builtins__"
+        }
+        assert all(home.startswith("tinygrad_attn") for home in homes), (module, homes)
+        assert module.__all__ and len({*module.__all__}) == len(module.__all__)
+
+
+@pytest.mark.parametrize(
+    "library, call, words",
+    [
+        (
+            "torch",
+            lambda: ta.compare_with_torch(ta.nn.Linear(2, 2), None),
+            r'needs torch.*"tinygrad_attn\[torch\]".*ta\.gradcheck',
+        ),
+        (
+            "matplotlib.pyplot",
+            lambda: ta.viz.attention([[[1.0]]]),
+            r'matplotlib.*"tinygrad_attn\[viz\]".*ta\.viz\.attention_html',
+        ),
+    ],
+)
+def test_without_a_library_one_reads_what_to_install_and_what_works_all_the_same(
+    library, call, words, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=words):
+        call()
+
+
+def test_import_changes_nothing_about_the_process():
+    require("threadpoolctl")
+    before, after, events = fresh("""
+import gc, json, os, signal, sys, threading, warnings
+import numpy as np, threadpoolctl
+def state():
+    return {
+        "threads": threading.active_count(),
+        "tasks": len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0,
+        "blas": [(pool["internal_api"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()],
+        "environment": dict(os.environ),
+        "floating point errors": np.geterr(),
+        "numpy's random state": str(np.random.get_state()),
+        "print options": str(np.get_printoptions()),
+        "warning filters": str(warnings.filters),
+        "garbage collector": (gc.isenabled(), gc.get_threshold()),
+        "recursion limit": sys.getrecursionlimit(),
+        "hooks": (str(sys.excepthook), str(sys.displayhook), str(signal.getsignal(signal.SIGINT))),
+    }
+before, events = state(), []
+# calls into C (mallopt, a BLAS's thread setter) and child processes leave a trace here
+sys.addaudithook(lambda event, args: event.startswith(("ctypes.", "os.putenv", "subprocess.", "socket."))
+                 and events.append(f"{event} {args}"))
+import tinygrad_attn, tinygrad_attn.nn, tinygrad_attn.optim
+events = list(events)
+print(json.dumps([before, state(), events]))
+""")
+    assert before == after
+    assert events == []
+
+
+def test_the_version_is_one():
+    package = importlib.import_module("tinygrad_attn")
+    assert package.__version__ == stated_version()
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev|post)\d+)?", package.__version__)
+    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    try:
+        installed = importlib.metadata.version("tinygrad_attn")
+    except importlib.metadata.PackageNotFoundError:
+        assert not IN_CI, "CI runs the installed package"
+        pytest.skip("tinygrad_attn is not installed here")
+    assert installed == package.__version__
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
+    require("hatchling")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (info,) = {name.partition("/")[0] for name in archive.namelist()} - {"tinygrad_attn"}
+        inside = {name for name in archive.namelist() if name.startswith("tinygrad_attn/")}
+        metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
+        scripts = archive.read(f"{info}/entry_points.txt").decode()
+        assert f"{info}/licenses/LICENSE" in archive.namelist()
+    ours = {
+        path.relative_to(ROOT).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert inside == ours
+    assert "tinygrad_attn/py.typed" in inside
+    assert metadata["Version"] == stated_version()
+    core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert core == ["numpy>=2.0"]
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "viz",
+        "examples",
+        "torch",
+        "test",
+        "docs",
+        "dev",
+    }
+    assert "tinygrad-attn = tinygrad_attn.cli:main" in scripts
+
+
+def test_the_package_runs_from_a_zip_file(tmp_path):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for path in PACKAGE.rglob("*"):
+            if path.suffix != ".pyc":
+                archive.write(path, path.relative_to(ROOT))
+    where, steps, report = fresh(f"""
+import sys; sys.path.insert(0, {str(tmp_path / "all.zip")!r})
+import json, numpy as np, tinygrad_attn as ta
+x = ta.Tensor([1.0, 2.0], requires_grad=True)
+from tinygrad_attn.cli.demo.report import template
+print(json.dumps([ta.__file__, ta.backward_steps(np.sum(np.exp(x))).html(), template()]))
+""")
+    assert "all.zip" in where and "<script>" in steps and "{{accuracy}}" in report
+
+
+def test_nothing_is_read_or_written_in_the_encoding_of_the_system(tmp_path):
+    """Which is not UTF-8 on Windows; what says so is Python's own warning."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "warn_default_encoding",
+            "-W",
+            "error::EncodingWarning",
+            "-c",
+            f"""
+import numpy as np, tinygrad_attn as ta
+from tinygrad_attn import doctor
+x = ta.Tensor([1.0, 2.0], requires_grad=True)
+for name in ("a.txt", "a.html"):
+    ta.viz.graph(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/" + name)
+ta.backward_steps(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/b.html")
+doctor.product_time()
+""",
+        ],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_both_ways_to_the_command_line_are_one():
+    assert callable(importlib.import_module("tinygrad_attn.cli").main)
+    done = subprocess.run(
+        [sys.executable, "-m", "tinygrad_attn", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch",
+        "graphviz",
+        "pygraphviz",
+        "matplotlib",
+        "safetensors",
+        "tokenizers",
+        "tqdm",
+        "sklearn",
+        "hypothesis",
+        "threadpoolctl",
+    ],
+)
+def test_ci_has_every_optional_library(name):
+    """So that no other test can be skipped there unseen."""
+    assert require(name).__name__ == name
+
+
+def test_the_readme_names_the_pythons_that_the_classifiers_name():
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    minor = [
+        int(line.rpartition(".")[2])
+        for line in known
+        if line.startswith("Programming Language :: Python :: 3.")
+    ]
+    for page in ("README.md", "README.zh-CN.md"):
+        first, last = re.search(
+            r"Python 3\.(\d+) \S+ 3\.(\d+)", (ROOT / page).read_text("utf-8")
+        ).groups()
+        assert minor == [*range(int(first), int(last) + 1)]

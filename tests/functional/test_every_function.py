@@ -1,0 +1,76 @@
+"""Every function of `F` stands in helpers/optable.py: among what is differentiated, or among what gives constants."""
+
+import inspect
+
+import numpy as np
+import pytest
+from enumeration import asserted, calls, code_of, public, unmet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from optable import CONSTANTS, TABLE
+
+import tinygrad_attn.functional as F
+from tinygrad_attn.functional import equations
+
+ADVICE = (
+    "put an entry with the key 'F.{name}' into TABLE in tests/helpers/optable.py, "
+    "or one into CONSTANTS there if nothing is differentiated"
+)
+
+
+def functions():
+    return public(F, inspect.isfunction)
+
+
+def differentiated():
+    names = (key.split()[0] for key in TABLE if key.startswith("F."))
+    return {name.removeprefix("F.") for name in names} & {*F.__all__}
+
+
+def test_no_function_is_missing_from_the_tables():
+    asserted(unmet(functions(), differentiated() | {*CONSTANTS}, ADVICE))
+
+
+def test_a_new_function_is_missed(monkeypatch):
+    monkeypatch.setattr(F, "surprise", lambda x: x, raising=False)
+    monkeypatch.setattr(F, "__all__", [*F.__all__, "surprise"])
+    (complaint,) = unmet(functions(), differentiated() | {*CONSTANTS}, ADVICE)
+    assert "nothing tests 'surprise': put an entry with the key 'F.surprise'" in complaint
+
+
+def test_no_equation_is_missing_from_the_table():
+    have = {name for name in vars(equations) if name.endswith("_reference")}
+    met = {key.split()[0] for key in TABLE} & {*vars(equations)}
+    asserted(
+        unmet(
+            have, met, "put an entry with the key {name!r} into TABLE in tests/helpers/optable.py"
+        )
+    )
+
+
+@pytest.mark.parametrize("name", sorted(differentiated()))
+def test_an_entry_calls_the_function_of_its_key(name):
+    seen = set()
+
+    @settings(max_examples=3, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @given(data=st.data())
+    def run(data):
+        for key in (key for key in TABLE if key.split()[0] == f"F.{name}"):
+            drawn = TABLE[key](data.draw)
+            with calls() as called:
+                drawn.ours(*drawn.inputs)
+            seen.update(called)
+
+    run()
+    assert code_of(getattr(F, name)) in seen
+
+
+@pytest.mark.parametrize(
+    "name, arguments, equation",
+    [(name, *one) for name, some in CONSTANTS.items() for one in some],
+)
+def test_constants_are_those_of_the_equation(name, arguments, equation):
+    found = np.asarray(getattr(F, name)(*arguments))
+    expected = equation(*arguments)
+    assert found.shape == expected.shape and (found.dtype == bool) == (expected.dtype == bool)
+    np.testing.assert_allclose(found, expected, atol=1e-7)

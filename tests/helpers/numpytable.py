@@ -1,0 +1,487 @@
+"""One table of NumPy's functions with arguments at which they have a slope: what tests/tensor/test_interop.py runs through.
+
+Floating-point arrays among the arguments, also inside lists, are what the tests differentiate by; everything else is
+passed on as it is.  To cover a new rule, add a line.
+"""
+
+import numpy as np
+
+rng = np.random.default_rng(0)
+
+
+def R(*shape):
+    """Numbers of both signs, away from 0, from each other and from whole numbers: no kink and no tie is near."""
+    n = int(np.prod(shape))
+    spread = np.linspace(-1.9, 1.9, n) + 0.13 if n > 1 else np.array([0.7])
+    values = spread + rng.uniform(-0.03, 0.03, n)
+    near = np.abs(values - np.round(values)) < 0.1
+    return rng.permutation(values + near * np.copysign(0.14, values - np.round(values))).reshape(
+        shape
+    )
+
+
+def P(*shape):
+    """Positive numbers."""
+    return rng.uniform(0.3, 2.0, shape)
+
+
+def U(*shape):
+    """Numbers inside (-1, 1)."""
+    return rng.uniform(-0.8, 0.8, shape)
+
+
+def M(*shape):
+    """Matrices that are easily inverted."""
+    return rng.standard_normal(shape) + 3 * np.eye(shape[-1])
+
+
+def lower(function):
+    """`function` of the symmetric matrix whose lower triangle is given."""
+
+    def of_lower(a, *args, **kwargs):
+        low = np.tril(a)
+        return function(
+            low @ np.swapaxes(low, -1, -2) + np.diag(np.arange(2, 2 + a.shape[-1])).astype(a.dtype),
+            *args,
+            **kwargs,
+        )
+
+    of_lower.__name__ = function.__name__
+    return of_lower
+
+
+def named(method, ufunc):
+    """A ufunc's method under a name of its own, for the tests' ids."""
+
+    def call(*args, **kwargs):
+        return method(*args, **kwargs)
+
+    call.__name__ = f"{ufunc.__name__}.{method.__name__}"
+    return call
+
+
+CASES = []
+
+
+def case(function, *args, of=None, **kwargs):
+    """`of`: the NumPy function that is meant, where `function` wraps it."""
+    CASES.append((of or function, function, args, kwargs))
+
+
+# ---- ufuncs
+
+for f in (
+    np.negative,
+    np.positive,
+    np.conjugate,
+    np.absolute,
+    np.fabs,
+    np.reciprocal,
+    np.square,
+    np.exp,
+    np.exp2,
+    np.expm1,
+    np.sin,
+    np.cos,
+    np.tanh,
+    np.sinh,
+    np.cosh,
+    np.arctan,
+    np.arcsinh,
+    np.cbrt,
+    np.degrees,
+    np.rad2deg,
+    np.radians,
+    np.deg2rad,
+):
+    case(f, R(2, 3))
+for f in (np.sqrt, np.log, np.log2, np.log10, np.log1p):
+    case(f, P(2, 3))
+for f in (np.tan, np.arcsin, np.arccos, np.arctanh):
+    case(f, U(2, 3))
+case(np.arccosh, 1.3 + P(2, 3))
+for f in (
+    np.add,
+    np.subtract,
+    np.multiply,
+    np.divide,
+    np.arctan2,
+    np.hypot,
+    np.logaddexp,
+    np.logaddexp2,
+    np.maximum,
+    np.minimum,
+    np.fmax,
+    np.fmin,
+    np.copysign,
+    np.remainder,
+    np.fmod,
+    np.divmod,
+):
+    case(f, R(2, 3), R(3))
+    case(f, R(1, 3), R(2, 1))
+case(np.power, P(2, 3), R(3))
+case(np.power, R(3), 3)
+case(np.float_power, P(2), R(2))
+case(np.modf, R(2, 3))
+case(np.heaviside, np.array([0, 1, -1]), R(3))
+for f in (np.floor, np.ceil, np.trunc, np.rint, np.sign):
+    case(f, R(2, 3))
+case(np.floor_divide, R(2, 3), P(3))
+case(np.matmul, R(2, 2, 3), R(3, 2))
+case(np.matmul, R(3), R(2, 3, 2))
+case(np.matmul, R(2, 2, 3), R(3))
+case(np.vecdot, R(2, 3), R(3))
+case(np.vecdot, R(2, 2, 3), R(3))
+case(np.vecdot, R(3, 2), R(3, 2), axis=0)
+if hasattr(np, "matvec"):
+    case(np.matvec, R(2, 2, 3), R(3))
+    case(np.vecmat, R(2), R(3, 2, 3))
+
+# ---- reductions
+
+for f in (
+    np.sum,
+    np.mean,
+    np.max,
+    np.min,
+    np.prod,
+    np.var,
+    np.std,
+    np.amax,
+    np.amin,
+    np.ptp,
+    np.median,
+    np.average,
+    np.nansum,
+    np.nanmean,
+    np.nanmax,
+    np.nanmin,
+    np.nanprod,
+):
+    case(f, R(2, 3))
+    case(f, R(2, 3), axis=0)
+    case(f, R(2, 1, 3), axis=(0, -1), keepdims=True)
+case(np.sum, R(2, 3), 1, None, None, True)
+case(np.max, R(2, 3), -1)
+case(np.var, R(4), ddof=1)
+case(np.std, R(2, 4), axis=1, ddof=1)
+case(np.cumsum, R(2, 3))
+case(np.cumsum, R(2, 3), axis=1)
+for f in (np.cumprod, np.nancumsum, np.nancumprod):
+    case(f, R(2, 3))
+    case(f, R(2, 5), axis=1)
+    case(f, R(3, 2), axis=0)
+case(np.cumprod, np.array([0.5, 0.0, 2.0, 0.0, 3.0]))
+case(np.nancumprod, np.array([0.5, np.nan, 2.0]))
+if hasattr(np, "cumulative_sum"):
+    for f in (np.cumulative_sum, np.cumulative_prod):
+        case(f, R(4))
+        case(f, R(2, 3), axis=-1, include_initial=True)
+for ufunc in (np.add, np.multiply, np.logaddexp, np.logaddexp2, np.maximum, np.minimum):
+    case(named(ufunc.accumulate, ufunc), R(7), of=ufunc)
+    case(named(ufunc.accumulate, ufunc), R(2, 3), 1, of=ufunc)
+    case(named(ufunc.accumulate, ufunc), R(3, 2), of=ufunc)
+for f in (np.nanvar, np.nanstd):
+    case(f, R(2, 3))
+    case(f, R(2, 3), axis=0, ddof=1)
+    case(f, np.array([[1.0, np.nan, 2.0, 4.5], [np.nan, 0.5, 3.0, np.nan]]), axis=1, keepdims=True)
+for f in (np.cov, np.corrcoef):
+    case(f, R(2, 4))
+    case(f, R(4), R(4))
+    case(f, R(4, 2), R(4), rowvar=False)
+case(np.cov, R(4), bias=True)
+case(np.cov, R(3, 4), ddof=0)
+case(np.cov, R(2, 4), fweights=[1, 3, 0, 2])
+case(np.cov, R(2, 4), fweights=[1, 3, 0, 2], aweights=P(4), ddof=2)
+case(np.average, R(2, 3), axis=1, weights=P(3))
+case(np.nansum, np.array([1.0, np.nan, 2.0]), of=np.nansum)
+case(np.quantile, R(2, 5), [0.1, 0.5], axis=1)
+case(np.quantile, R(2, 5), 0.3, keepdims=True)
+for method in ("lower", "higher", "nearest", "midpoint"):
+    case(np.quantile, R(2, 4), [0.3, 0.5], axis=1, method=method)
+case(np.percentile, R(5), 30)
+case(np.quantile, np.array([3, 1, 2]), np.array(0.3))
+case(np.trapezoid, R(2, 4), dx=0.5)
+case(np.trapezoid, R(4), np.array([0, 1, 3, 4]))
+
+# ---- elementwise, differences
+
+case(np.where, np.array([True, False, True]), R(2, 3), R(3))
+case(np.where, np.array([True, False, True]), R(3), 0)
+case(np.clip, R(2, 3), -0.6, 0.6)
+case(np.clip, R(2, 3), np.array([-0.4, 0.05, -1.1]), np.array([0.45, 0.35, -0.35]))
+case(np.clip, R(2, 3), None, np.array([0.1, 0.55, 0.9]))
+case(np.round, R(2, 3), 1)
+case(np.around, R(3))
+case(np.fix, R(3))
+case(np.select, [np.array([True, False, False]), np.array([True, True, False])], [R(3), R(3)], 0.5)
+case(np.nan_to_num, np.array([1.0, -2.0, 0.5]))
+case(np.sinc, np.array([0.0, 0.01, 0.3, -1.2]))
+for f in (np.real, np.real_if_close, np.copy, np.imag, np.angle):
+    case(f, R(3))
+case(np.astype, R(3), np.float64)
+case(np.diff, R(2, 4))
+case(np.diff, R(4, 2), n=2, axis=0)
+case(np.diff, R(2, 3), axis=1, prepend=0.5, append=R(2, 1))
+case(np.gradient, R(3, 4))
+case(np.gradient, R(2, 3), axis=0)
+case(np.gradient, R(5), 0.5)
+case(np.gradient, R(3, 4), axis=1)
+case(np.gradient, R(3, 4), edge_order=2)
+case(np.gradient, R(2, 5), np.array([0.0, 0.5, 2.0, 2.5, 4.0]), axis=1)
+case(np.gradient, R(3, 4), 2.0, [0, 1, 3, 4], edge_order=2)
+case(np.linspace, np.array(0.3), np.array(1.9), 4)
+case(np.linspace, R(2), R(2), 3, axis=1, endpoint=False)
+case(np.full_like, R(2, 3), np.array(0.4))
+case(np.logspace, np.array(0.3), np.array(1.1), 4)
+case(np.logspace, R(2), R(2), 3, base=2.0, axis=1)
+case(np.geomspace, np.array(0.3), np.array(1.9), 4)
+case(np.geomspace, np.array([0.3, -2.0]), np.array([1.9, -0.1]), 3, axis=1, endpoint=False)
+case(np.unwrap, np.array([0.0, 3.0, -3.0, 2.5, 9.0]))
+case(np.unwrap, R(2, 4) * 5, axis=0, period=4.0)
+case(np.ediff1d, R(2, 3))
+case(np.ediff1d, R(4), R(2), 0.5)
+case(
+    np.piecewise,
+    np.array([-1.2, 0.7, 2.3]),
+    [np.array([True, False, False]), np.array([False, True, False])],
+    [np.sin, 4.0, lambda x: x * x],
+)
+case(
+    np.piecewise,
+    np.array([[0.5, 2.0]]),
+    [np.array([[True, False]])],
+    [lambda x, k: k * np.log(x)],
+    3,
+)
+case(np.polyval, R(4), R(2, 3))
+case(np.polyval, [2, 0, 1], R(3))
+case(np.polyval, R(3), np.array(2))
+case(np.vander, R(3))
+case(np.vander, np.array([0.0, 0.5, -2.0]), 4, increasing=True)
+case(np.vander, R(3), 1)
+case(np.interp, np.array([[-1.0, 0.3], [1.7, 5.0]]), np.array([0.0, 1.1, 2.0]), R(3))
+case(np.interp, np.array([-1.0, 0.3, 5.0]), np.array([0.0, 1.1, 2.0]), R(3), left=-4.0, right=7.5)
+case(np.interp, np.array([-0.9, 0.3, 5.1]), np.array([1.1, 0.2, 2.0]), R(3), period=3.0)
+case(np.interp, np.array(0.4), np.array([0.1]), R(1))
+case(np.apply_along_axis, lambda row: np.outer(row, row[:2]), 1, R(2, 3, 2))
+case(np.apply_along_axis, np.sum, 0, R(2, 3))
+
+# ---- shapes, joins, splits
+
+case(np.reshape, R(2, 3), (3, 2))
+case(np.ravel, R(2, 3))
+case(np.transpose, R(2, 3, 1), (1, 2, 0))
+case(np.transpose, R(2, 3))
+case(np.moveaxis, R(2, 3, 1), 0, -1)
+case(np.moveaxis, R(2, 3, 1), (0, 1), (1, 2))
+case(np.rollaxis, R(2, 3, 1), 2, 1)
+case(np.rollaxis, R(2, 3, 1), 0, 3)
+case(np.squeeze, R(2, 1, 3, 1))
+case(np.squeeze, R(2, 1, 3, 1), axis=1)
+case(np.expand_dims, R(2, 3), (0, 2))
+for f in (np.atleast_1d, np.atleast_2d, np.atleast_3d):
+    case(f, np.array(0.4))
+    case(f, R(2, 3))
+case(np.broadcast_to, R(2, 1), (3, 2, 3))
+case(np.broadcast_arrays, R(2, 1), R(3))
+case(np.meshgrid, R(2), R(3))
+case(np.meshgrid, R(2), np.array(0.4), R(3), indexing="ij")
+case(np.meshgrid, R(2, 2), R(3), sparse=True)
+case(np.swapaxes, R(2, 3, 1), 0, 2)
+case(np.matrix_transpose, R(2, 3))
+case(np.matrix_transpose, R(2, 3, 2))
+case(np.flip, R(2, 3))
+case(np.flip, R(2, 3), 1)
+case(np.flipud, R(2, 3))
+case(np.fliplr, R(2, 3))
+case(np.roll, R(2, 3), 1)
+case(np.roll, R(2, 3), (1, 2), axis=(0, 1))
+case(np.lib.stride_tricks.sliding_window_view, R(4), 2)
+case(np.lib.stride_tricks.sliding_window_view, R(4, 3), (2, 3))
+case(np.lib.stride_tricks.sliding_window_view, R(2, 4, 3), [2, 2], axis=(-2, 2))
+case(np.lib.stride_tricks.sliding_window_view, R(2, 5), (2, 3), axis=(1, 1))
+case(np.tril, R(3, 3))
+case(np.triu, R(2, 3), 1)
+case(np.concatenate, [R(2, 3), R(1, 3)])
+case(np.concatenate, [R(2, 3), R(2)], axis=None)
+case(np.concatenate, [R(2, 3), 4.0], axis=None)
+case(np.stack, [R(2, 3), R(2, 3)], axis=1)
+case(np.stack, [np.array(0.3), 1.0])
+case(np.vstack, [R(3), R(2, 3)])
+case(np.hstack, [R(3), R(2)])
+case(np.hstack, [R(2, 3), R(2, 1)])
+case(np.dstack, [R(2, 3), R(2, 3)])
+case(np.column_stack, [R(3), R(3, 2)])
+case(np.append, R(2, 3), 4.0)
+case(np.append, R(2, 3), R(1, 3), axis=0)
+case(np.append, R(2, 3), R(2, 1), axis=1)
+case(np.block, [[R(2, 2), R(2, 1)], [R(1, 3)]])
+case(np.block, [R(2), 3.0])
+case(np.insert, R(4), 1, np.array(0.3))
+case(np.insert, R(2, 3), [0, 2], R(2, 2), axis=1)
+case(np.insert, R(2, 3), 1, 4.0, axis=0)
+case(np.insert, R(2, 2), slice(1, 3), R(2))
+for f in (np.fft.fftshift, np.fft.ifftshift):
+    case(f, R(2, 5))
+    case(f, R(3, 4), axes=0)
+case(np.split, R(4, 2), 2)
+case(np.split, R(2, 5), [1, 1, 3], axis=1)
+case(np.array_split, R(5), 2)
+case(np.hsplit, R(2, 4), 2)
+case(np.vsplit, R(4, 2), 2)
+case(np.dsplit, R(2, 1, 4), [1])
+if hasattr(np, "unstack"):
+    case(np.unstack, R(2, 3), axis=1)
+case(np.pad, R(2, 3), ((1, 0), (2, 1)), constant_values=0.5)
+case(np.pad, R(3), 2)
+for mode in ("edge", "reflect", "symmetric", "wrap"):
+    case(np.pad, R(2, 3), 1, mode)
+case(np.take, R(2, 3), [0, 0, 4])
+case(np.take, R(2, 3), np.array([[0, 2], [2, 2]]), axis=1)
+case(np.take_along_axis, R(2, 3), np.array([[0, 0], [2, 1]]), axis=1)
+case(np.sort, R(2, 4))
+case(np.sort, R(2, 3), axis=None)
+case(np.partition, R(7), 2)
+case(np.partition, R(2, 4), 1)
+case(np.partition, R(2, 3), 2, axis=None)
+case(np.diagonal, R(3, 2, 3), 1, 0, 2)
+case(np.trace, R(3, 4), 1)
+case(np.diag, R(3), -1)
+case(np.diag, R(2, 3))
+case(np.diagflat, R(2, 2), 1)
+case(np.tile, R(2, 3), (2, 1, 2))
+case(np.tile, R(2, 3), 3)
+case(np.tile, R(3), (2, 2))
+case(np.tile, R(2, 3), (1, 1))
+case(np.tile, R(2, 3), (0, 2))
+case(np.tile, R(2, 3), np.array([2, 1]))
+case(np.tile, R(2, 1, 3), (2, 1))
+case(np.repeat, R(2, 3), 2)
+case(np.repeat, R(2, 3), 3, axis=0)
+case(np.repeat, R(2, 3, 4), np.int64(2), axis=-2)
+case(np.repeat, R(2, 3), 1, axis=1)
+case(np.repeat, R(2, 3), 0, axis=1)
+case(np.repeat, R(2, 3), [1, 2], axis=0)
+case(np.rot90, R(2, 3))
+case(np.resize, R(2, 3), (2, 4))
+case(np.delete, R(2, 3), 1, axis=1)
+case(np.extract, np.array([True, False, True]), R(3))
+case(np.compress, np.array([True, False, True]), R(2, 3), axis=1)
+
+# ---- products and np.linalg
+
+case(np.dot, R(2, 3), R(3, 2))
+case(np.dot, R(2, 3), R(3))
+case(np.dot, R(2, 3), R(2, 3, 2))
+case(np.dot, R(2), 2.5)
+case(np.inner, R(2, 3), R(2, 3))
+case(np.inner, R(3), R(3))
+case(np.vdot, R(2, 3), R(2, 3))
+case(np.outer, R(2), R(3))
+case(np.tensordot, R(2, 3), R(2, 3))
+case(np.tensordot, R(2, 3, 2), R(3, 2), ([1, 0], [0, 1]))
+case(np.tensordot, R(2), R(3), 0)
+for subscripts, *shapes in (
+    ("ij,jk->ik", (2, 3), (3, 2)),
+    ("ij->ji", (2, 3)),
+    ("ii", (3, 3)),
+    ("ii->i", (3, 3)),
+    ("ij,ij", (2, 3), (2, 3)),
+    ("...ij,...jk->...ik", (2, 2, 3), (3, 2)),
+    ("bhtd,bhsd->bhts", (1, 2, 2, 3), (1, 2, 3, 3)),
+    ("i,j,k", (2,), (3,), (2,)),
+    ("ij->", (2, 3)),
+    ("k,nk->", (3,), (2, 3)),
+    ("ij,ij->ij", (1, 3), (2, 3)),
+    ("iji->j", (2, 3, 2)),
+):
+    case(np.einsum, subscripts, *(R(*s) for s in shapes))
+case(np.einsum, R(2, 3), [0, 1], R(3, 2), [1, 2], [0, 2])
+case(np.einsum, R(2, 3), [Ellipsis, 0], R(3), [0])
+case(np.kron, R(2, 1), R(3))
+case(np.cross, R(2, 3), R(3))
+case(np.cross, R(3, 2), R(3, 2), axis=0)
+for mode in ("full", "same", "valid"):
+    case(np.convolve, R(5), R(3), mode)
+    case(np.convolve, R(2), R(4), mode)
+    for n, m in ((5, 3), (5, 2), (2, 5), (4, 4), (3, 4), (2, 4)):
+        case(np.correlate, R(n), R(m), mode)
+for options in ({}, {"ord": 1}, {"ord": 3}, {"ord": np.inf}, {"ord": -np.inf}, {"ord": 0}):
+    case(np.linalg.norm, R(4), **options)
+for options in (
+    {},
+    {"axis": 1},
+    {"axis": (0, 1), "keepdims": True},
+    {"ord": "nuc"},
+    {"ord": 2},
+    {"ord": -2},
+    {"ord": 1},
+    {"ord": np.inf},
+    {"ord": -1},
+):
+    case(np.linalg.norm, R(3, 2), **options)
+case(np.linalg.norm, R(2, 3, 2), "fro", (0, 2))
+case(np.linalg.vector_norm, R(2, 3), axis=1)
+case(np.linalg.matrix_norm, R(2, 3, 2), keepdims=True)
+case(np.linalg.inv, M(2, 3, 3))
+case(np.linalg.pinv, R(3, 2))
+case(np.linalg.pinv, R(2, 2, 3))
+case(np.linalg.det, M(2, 3, 3))
+case(np.linalg.slogdet, M(3, 3))
+case(np.linalg.solve, M(3, 3), R(3))
+case(np.linalg.solve, M(2, 3, 3), R(3, 2))
+case(np.linalg.solve, M(2, 3, 3), R(3))
+case(lower(np.linalg.cholesky), R(3, 3), of=np.linalg.cholesky)
+case(lower(np.linalg.cholesky), R(3, 3), of=np.linalg.cholesky, upper=True)
+case(np.linalg.eigh, R(3, 3))
+case(np.linalg.eigh, R(2, 3, 3), "U")
+case(np.linalg.eigvalsh, R(3, 3))
+case(np.linalg.eigvalsh, R(2, 3, 3), "U")
+for shape in ((3, 2), (2, 3), (2, 2, 2)):
+    case(np.linalg.svd, R(*shape), full_matrices=False)
+case(np.linalg.svd, R(2, 2))
+case(np.linalg.svd, R(3, 2), compute_uv=False)
+case(np.linalg.svdvals, R(2, 3))
+case(np.linalg.qr, R(4, 2))
+case(np.linalg.qr, M(2, 3, 3))
+case(np.linalg.qr, M(2, 2), "complete")
+case(np.linalg.qr, R(2, 3), "complete")
+case(np.linalg.qr, R(2, 2, 4))
+case(np.linalg.qr, R(2, 3, 2), "r")
+case(np.linalg.lstsq, R(4, 2), R(4))
+case(np.linalg.lstsq, R(4, 2), R(4, 3))
+case(np.linalg.lstsq, M(3, 3), R(3))
+case(np.linalg.lstsq, R(2, 3), R(2))
+case(np.linalg.cond, M(2, 3, 3))
+for p in (2, -2, 1, np.inf, "fro"):
+    case(np.linalg.cond, M(3, 3), p)
+case(np.linalg.matrix_power, M(2, 2), 3)
+case(np.linalg.matrix_power, M(2, 2), 0)
+case(np.linalg.matrix_power, M(2, 2), -2)
+case(np.linalg.multi_dot, [R(2, 3), R(3, 2), R(2)])
+case(np.linalg.multi_dot, [R(3), R(3, 2), R(2, 4), R(4, 1), R(1, 3)])
+case(np.linalg.matmul, R(2, 3), R(3, 2))
+case(np.linalg.tensordot, R(2, 3), R(3), axes=1)
+case(np.linalg.outer, R(2), R(3))
+case(np.linalg.vecdot, R(2, 3), R(2, 3))
+case(np.linalg.cross, R(2, 3), R(2, 3))
+case(np.linalg.matrix_transpose, R(2, 3, 2))
+case(np.linalg.diagonal, R(2, 3, 3))
+case(np.linalg.trace, R(2, 3, 3), offset=1)
+
+FLAT = {
+    np.floor,
+    np.ceil,
+    np.trunc,
+    np.rint,
+    np.sign,
+    np.round,
+    np.around,
+    np.fix,
+    np.floor_divide,
+    np.imag,
+    np.angle,
+}
+"""Their slope is zero wherever there is one."""

@@ -1,0 +1,1042 @@
+"""One table of every op and function, from which the property tests are run.
+
+An entry draws a sample: inputs (float64 arrays inside the function's domain, of any shape, size 0 and 1 and 0-d included,
+broadcasting both ways), our function of them with its settings bound, and PyTorch's.  Adding an op means adding a line
+here; a test checks that none is missing.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from support import require
+
+import tinygrad_attn.functional as F
+from tinygrad_attn import manual_seed, ops
+from tinygrad_attn.functional import equations as reference
+
+torch = require("torch")
+tF = torch.nn.functional
+
+
+class Sample(NamedTuple):
+    inputs: list[np.ndarray]
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+
+
+TABLE: dict[str, Callable[[Callable], Sample]] = {}
+"""By name, the function that draws a sample."""
+
+
+def entry(name):
+    """Put the decorated generator into the table."""
+
+    def put(generator):
+        TABLE[name] = generator
+        return generator
+
+    return put
+
+
+# ---- shapes and numbers
+
+
+def shapes(min_dims=0, max_dims=3, min_side=0, max_side=3):
+    return hnp.array_shapes(
+        min_dims=min_dims, max_dims=max_dims, min_side=min_side, max_side=max_side
+    )
+
+
+def generator(draw):
+    return np.random.default_rng(draw(st.integers(0, 2**16)))
+
+
+DOMAINS = {
+    "real": lambda n, i: n,
+    "positive": lambda n, i: 0.4 + 0.13 * i + np.abs(n),
+    "nonzero": lambda n, i: np.copysign(0.4 + np.abs(n), n),
+    "inside": lambda n, i: 0.9 * np.tanh(n),  # -1 < x < 1
+    "above one": lambda n, i: 1.3 + np.abs(n),
+    "apart": lambda n, i: (
+        0.3 * (n.ravel().argsort().argsort().reshape(n.shape) - n.size // 2) + 0.05 + 0.1 * i
+    ),  # no ties, no kinks
+}
+
+
+def numbers(draw, shape, domain="real", i=0):
+    """Numbers of a domain; i is the operand's place, so that two operands never tie."""
+    return np.asarray(DOMAINS[domain](generator(draw).standard_normal(shape), i))
+
+
+def an_axis(draw, ndim, several=True):
+    """None, an axis, or several; counted from either end."""
+    choices = [st.none()]
+    if ndim:
+        one = st.integers(-ndim, ndim - 1)
+        choices.append(one)
+        if several:
+            choices.append(
+                st.lists(one, min_size=1, max_size=ndim, unique_by=lambda a: a % ndim).map(tuple)
+            )
+    return draw(st.one_of(choices))
+
+
+def every(axis, ndim):
+    """The axes meant, as a tuple of numbers >= 0."""
+    return (
+        tuple(range(ndim))
+        if axis is None
+        else tuple(a % ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+    )
+
+
+# ---- one operand, element by element
+
+
+def elementwise(name, ours, theirs, domain="real"):
+    TABLE[name] = lambda draw: Sample([numbers(draw, draw(shapes()), domain)], ours, theirs)
+
+
+for name, theirs, domain in [
+    ("negative", torch.neg, "real"),
+    ("absolute", torch.abs, "nonzero"),
+    ("exp", torch.exp, "real"),
+    ("exp2", torch.exp2, "real"),
+    ("expm1", torch.expm1, "real"),
+    ("log", torch.log, "positive"),
+    ("log2", torch.log2, "positive"),
+    ("log10", torch.log10, "positive"),
+    ("log1p", torch.log1p, "positive"),
+    ("sqrt", torch.sqrt, "positive"),
+    ("cbrt", lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3), "nonzero"),
+    ("square", torch.square, "real"),
+    ("reciprocal", torch.reciprocal, "nonzero"),
+    ("sin", torch.sin, "real"),
+    ("cos", torch.cos, "real"),
+    ("tan", torch.tan, "inside"),
+    ("arcsin", torch.asin, "inside"),
+    ("arccos", torch.acos, "inside"),
+    ("arctan", torch.atan, "real"),
+    ("sinh", torch.sinh, "real"),
+    ("cosh", torch.cosh, "real"),
+    ("tanh", torch.tanh, "real"),
+    ("arcsinh", torch.asinh, "real"),
+    ("arccosh", torch.acosh, "above one"),
+    ("arctanh", torch.atanh, "inside"),
+    ("relu", torch.relu, "nonzero"),
+    ("sigmoid", torch.sigmoid, "real"),
+    ("erf", torch.erf, "real"),
+    ("floor", torch.floor, "apart"),
+    ("ceil", torch.ceil, "apart"),
+    ("trunc", torch.trunc, "apart"),
+    ("round", torch.round, "apart"),
+    ("sign", torch.sign, "nonzero"),
+]:
+    elementwise(name, getattr(ops, name), theirs, domain)
+for name, ours, theirs in [
+    ("F.relu", F.relu, tF.relu),
+    ("F.silu", F.silu, tF.silu),
+    ("F.sigmoid", F.sigmoid, torch.sigmoid),
+    ("F.tanh", F.tanh, torch.tanh),
+    ("F.gelu", F.gelu, tF.gelu),
+    ("F.gelu tanh", lambda x: F.gelu(x, "tanh"), lambda x: tF.gelu(x, approximate="tanh")),
+    ("silu_reference", reference.silu_reference, tF.silu),
+    ("gelu_reference", reference.gelu_reference, tF.gelu),
+    (
+        "gelu_reference tanh",
+        lambda x: reference.gelu_reference(x, approximate="tanh"),
+        lambda x: tF.gelu(x, approximate="tanh"),
+    ),
+]:
+    elementwise(name, ours, theirs, "nonzero")
+
+
+# ---- several operands that broadcast
+
+
+def broadcasting(name, ours, theirs, *domains):
+    def sample(draw):
+        kinds = draw(
+            hnp.mutually_broadcastable_shapes(
+                num_shapes=len(domains), min_side=0, max_side=3, max_dims=3
+            )
+        ).input_shapes
+        return Sample(
+            [numbers(draw, s, d, i) for i, (s, d) in enumerate(zip(kinds, domains, strict=True))],
+            ours,
+            theirs,
+        )
+
+    TABLE[name] = sample
+
+
+broadcasting("add", ops.add, torch.add, "real", "real")
+broadcasting("subtract", ops.subtract, torch.sub, "real", "real")
+broadcasting("multiply", ops.multiply, torch.mul, "real", "real")
+broadcasting("divide", ops.divide, torch.div, "real", "nonzero")
+broadcasting("power", ops.power, torch.pow, "positive", "real")
+broadcasting(
+    "floor_divide",
+    ops.floor_divide,
+    lambda a, b: torch.floor(a.detach() / b.detach()),
+    "positive",
+    "positive",
+)
+broadcasting("remainder", ops.remainder, torch.remainder, "positive", "positive")
+broadcasting("copysign", ops.copysign, torch.copysign, "nonzero", "nonzero")
+broadcasting("fmod", ops.fmod, torch.fmod, "real", "positive")
+broadcasting("maximum", ops.maximum, torch.maximum, "apart", "apart")
+broadcasting("minimum", ops.minimum, torch.minimum, "apart", "apart")
+broadcasting("fmax", ops.fmax, torch.fmax, "apart", "apart")
+broadcasting("fmin", ops.fmin, torch.fmin, "apart", "apart")
+broadcasting(
+    "clip",
+    ops.clip,
+    lambda x, low, high: torch.clamp(*torch.broadcast_tensors(x, low, high)),
+    "apart",
+    "apart",
+    "apart",
+)
+broadcasting("arctan2", ops.arctan2, torch.atan2, "nonzero", "nonzero")
+broadcasting("hypot", ops.hypot, torch.hypot, "nonzero", "nonzero")
+broadcasting("logaddexp", ops.logaddexp, torch.logaddexp, "real", "real")
+
+
+@entry("power of a number")
+def _(draw):
+    n = draw(st.sampled_from([0, 1, 2, 3, 4, -1, -2, 0.5, 2.5]))
+    return Sample(
+        [numbers(draw, draw(shapes()), "positive")], lambda x: ops.power(x, n), lambda x: x**n
+    )
+
+
+@entry("a number to a power")
+def _(draw):
+    base = draw(st.sampled_from([1, 2.0, 0.3]))
+    return Sample(
+        [numbers(draw, draw(shapes()))], lambda x: ops.power(base, x), lambda x: torch.pow(base, x)
+    )
+
+
+@entry("where")
+def _(draw):
+    kinds = draw(
+        hnp.mutually_broadcastable_shapes(num_shapes=3, min_side=0, max_side=3, max_dims=3)
+    ).input_shapes
+    condition = generator(draw).random(kinds[0]) < 0.5
+    return Sample(
+        [numbers(draw, s) for s in kinds[1:]],
+        lambda a, b: ops.where(condition, a, b),
+        lambda a, b: torch.where(torch.from_numpy(np.asarray(condition)), a, b),
+    )
+
+
+@entry("matmul")
+def _(draw):
+    kinds = draw(
+        hnp.mutually_broadcastable_shapes(
+            signature="(m?,n),(n,p?)->(m?,p?)", min_side=0, max_side=3, max_dims=2
+        )
+    ).input_shapes
+    return Sample([numbers(draw, s) for s in kinds], ops.matmul, torch.matmul)
+
+
+@entry("einsum")
+def _(draw):
+    text, letters = draw(
+        st.sampled_from(
+            [
+                ("ij,jk->ik", "ij jk"),
+                ("bij,bj->bi", "bij bj"),
+                ("ii->i", "ii"),
+                ("ij->j", "ij"),
+                ("i,j,k->kij", "i j k"),
+                ("ij,ij->", "ij ij"),
+                ("ijk,k->ji", "ijk k"),
+            ]
+        )
+    )
+    sizes = {a: draw(st.integers(1, 3)) for a in "bijk"}
+    labels, result = tuple(text.split("->")[0].split(",")), text.split("->")[1]
+    return Sample(
+        [numbers(draw, tuple(sizes[a] for a in word)) for word in letters.split()],
+        lambda *xs: ops.einsum(*xs, labels=labels, result=result),
+        lambda *xs: torch.einsum(text, *xs),
+    )
+
+
+# ---- reductions
+
+
+def reduction(name, ours, theirs, domain="real", min_side=0):
+    def sample(draw):
+        x = numbers(draw, draw(shapes(min_side=min_side)), domain)
+        axis, keepdims = an_axis(draw, x.ndim), draw(st.booleans())
+        return Sample(
+            [x],
+            lambda x: ours(x, axis=axis, keepdims=keepdims),
+            lambda x: theirs(x, every(axis, x.ndim), keepdims),
+        )
+
+    TABLE[name] = sample
+
+
+def product(x, axes, keepdims):
+    for a in sorted(axes, reverse=True):
+        x = x.prod(a, keepdim=keepdims)
+    return x
+
+
+def spread(function, ours):
+    def sample(draw):
+        x = numbers(draw, draw(shapes(min_side=2)))
+        axis, keepdims, ddof = (
+            an_axis(draw, x.ndim),
+            draw(st.booleans()),
+            draw(st.integers(0, 1)) if x.ndim else 0,
+        )
+        return Sample(
+            [x],
+            lambda x: ours(x, axis=axis, ddof=ddof, keepdims=keepdims),
+            lambda x: function(x, every(axis, x.ndim), correction=ddof, keepdim=keepdims),
+        )
+
+    return sample
+
+
+def std_with_a_slope(x, axes, correction, keepdim):
+    """A single number has standard deviation 0, where PyTorch's slope is NaN and ours 0."""
+    return torch.std(x, axes, correction=correction, keepdim=keepdim) if x.ndim else x * 0
+
+
+reduction("sum", ops.sum, lambda x, axes, keep: torch.sum(x, axes, keep))
+reduction("mean", ops.mean, lambda x, axes, keep: torch.mean(x, axes, keep), min_side=1)
+reduction("max", ops.max, lambda x, axes, keep: torch.amax(x, axes, keep), "apart", 1)
+reduction("min", ops.min, lambda x, axes, keep: torch.amin(x, axes, keep), "apart", 1)
+reduction("prod", ops.prod, product)
+reduction(
+    "l2_norm",
+    ops.l2_norm,
+    lambda x, axes, keep: torch.sqrt(torch.sum(x * x, axes, keep)),
+    "nonzero",
+    1,
+)
+reduction(
+    "F.logsumexp",
+    lambda x, axis, keepdims: F.logsumexp(x, every(axis, x.ndim) or 0, keepdims),
+    lambda x, axes, keep: torch.logsumexp(x, axes or 0, keep),
+    min_side=1,
+)
+reduction(
+    "logsumexp_reference",
+    reference.logsumexp_reference,
+    lambda x, axes, keep: torch.logsumexp(x, axes or 0, keep),
+    min_side=1,
+)
+TABLE["var"] = spread(torch.var, ops.var)
+TABLE["std"] = spread(std_with_a_slope, ops.std)
+
+
+@entry("prod with zeros")
+def _(draw):
+    x = numbers(draw, draw(shapes(min_dims=1, min_side=1)))
+    x[generator(draw).random(x.shape) < 0.4] = 0
+    axis = an_axis(draw, x.ndim)
+    return Sample(
+        [x], lambda x: ops.prod(x, axis=axis), lambda x: product(x, every(axis, x.ndim), False)
+    )
+
+
+@entry("cumsum")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    axis = an_axis(draw, x.ndim, several=False)
+    return Sample(
+        [x],
+        lambda x: ops.cumsum(x, axis=axis),
+        lambda x: x.reshape(-1).cumsum(0) if axis is None else x.cumsum(axis),
+    )
+
+
+@entry("cumprod")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    if draw(st.booleans()):
+        x[generator(draw).random(x.shape) < 0.3] = 0
+    axis = an_axis(draw, x.ndim, several=False)
+    return Sample(
+        [x],
+        lambda x: ops.cumprod(x, axis=axis),
+        lambda x: x.reshape(-1).cumprod(0) if axis is None else x.cumprod(axis),
+    )
+
+
+# ---- elements that move
+
+
+def moves(function):
+    """In PyTorch: the flat positions that NumPy's function brings together."""
+
+    def theirs(x):
+        places = function(np.arange(x.numel()).reshape(x.shape))
+        return x.reshape(-1)[torch.from_numpy(np.array(places))]
+
+    return theirs
+
+
+@entry("reshape")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    shape = draw(st.permutations([*x.shape, 1])) if draw(st.booleans()) or not x.size else (-1,)
+    return Sample(
+        [x], lambda x: ops.reshape(x, shape=tuple(shape)), lambda x: x.reshape(tuple(shape))
+    )
+
+
+@entry("transpose")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    order = draw(st.permutations(range(x.ndim)))
+    axes = draw(st.sampled_from([None, tuple(order), tuple(a - x.ndim for a in order)]))
+    return Sample([x], lambda x: ops.transpose(x, axes=axes), moves(lambda a: a.transpose(axes)))
+
+
+@entry("swapaxes")
+def _(draw):
+    x = numbers(draw, draw(shapes(min_dims=1)))
+    a, b = (draw(st.integers(-x.ndim, x.ndim - 1)) for _ in "ab")
+    return Sample([x], lambda x: ops.swapaxes(x, a=a, b=b), lambda x: x.swapaxes(a, b))
+
+
+@entry("broadcast_to")
+def _(draw):
+    shape = draw(shapes())
+    narrow = tuple(draw(st.sampled_from([1, n])) for n in shape)[draw(st.integers(0, len(shape))) :]
+    return Sample(
+        [numbers(draw, narrow)],
+        lambda x: ops.broadcast_to(x, shape=shape),
+        lambda x: torch.broadcast_to(x, shape),
+    )
+
+
+@entry("flip")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    axis = an_axis(draw, x.ndim)
+    return Sample(
+        [x], lambda x: ops.flip(x, axis=axis), lambda x: torch.flip(x, every(axis, x.ndim))
+    )
+
+
+@entry("roll")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    axis = an_axis(draw, x.ndim)
+    shift = (
+        draw(st.integers(-4, 4))
+        if not isinstance(axis, tuple)
+        else tuple(draw(st.integers(-4, 4)) for _ in axis)
+    )
+    return Sample(
+        [x], lambda x: ops.roll(x, shift=shift, axis=axis), moves(lambda a: np.roll(a, shift, axis))
+    )
+
+
+@entry("windows")
+def _(draw):
+    x = numbers(draw, draw(shapes(min_dims=1)))
+    axes = [a for a in draw(st.lists(st.integers(0, x.ndim - 1), max_size=3)) if x.shape[a]]
+    sizes, left = [], list(x.shape)
+    for a in axes:
+        sizes.append(draw(st.integers(1, left[a])))
+        left[a] -= sizes[-1] - 1
+
+    def theirs(x):
+        for a, n in zip(axes, sizes, strict=True):
+            x = x.unfold(a, n, 1)
+        return x
+
+    return Sample([x], lambda x: ops.windows(x, sizes=tuple(sizes), axes=tuple(axes)), theirs)
+
+
+@entry("convolve")
+def _(draw):
+    a, v = (numbers(draw, (draw(st.integers(1, 6)),)) for _ in "av")
+    mode = draw(st.sampled_from(["full", "same", "valid"]))
+
+    def theirs(a, v):
+        long, short = (a, v) if len(a) >= len(v) else (v, a)
+        whole = torch.nn.functional.conv1d(
+            long[None, None], short.flip(0)[None, None], padding=len(short) - 1
+        )[0, 0]
+        start, size = {
+            "full": (0, len(whole)),
+            "same": ((len(short) - 1) // 2, len(long)),
+            "valid": (len(short) - 1, len(long) - len(short) + 1),
+        }[mode]
+        return whole[start : start + size]
+
+    return Sample([a, v], lambda a, v: ops.convolve(a, v, mode=mode), theirs)
+
+
+@entry("overlapped")
+def _(draw):
+    full, size, axis = (
+        list(draw(shapes(min_dims=1))),
+        draw(st.integers(1, 3)),
+        draw(st.integers(-1, 0)),
+    )
+    full[axis] = max(full[axis], 1)
+    g = numbers(draw, (*full, size))
+    full[axis] += size - 1
+    axes = (axis % len(full),)
+
+    def theirs(g):
+        parts = [
+            torch.nn.functional.pad(g[..., k].movedim(axis, -1), (k, size - 1 - k)).movedim(
+                -1, axis
+            )
+            for k in range(size)
+        ]
+        return sum(parts[1:], parts[0])
+
+    return Sample(
+        [g], lambda g: ops.overlapped(g, sizes=(size,), axes=axes, shape=tuple(full)), theirs
+    )
+
+
+for name, ours, theirs in [("tril", ops.tril, torch.tril), ("triu", ops.triu, torch.triu)]:
+
+    @entry(name)
+    def _(draw, ours=ours, theirs=theirs):
+        k = draw(st.integers(-3, 3))
+        return Sample(
+            [numbers(draw, draw(shapes(min_dims=2)))],
+            lambda x: ours(x, k=k),
+            lambda x: theirs(x, k),
+        )
+
+
+@entry("astype")
+def _(draw):
+    return Sample(
+        [numbers(draw, draw(shapes()))], lambda x: ops.astype(x, dtype=x.dtype), lambda x: x.clone()
+    )
+
+
+@entry("pad")
+def _(draw):
+    x = numbers(draw, draw(shapes()))
+    width = tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in x.shape)
+    flat = [n for pair in reversed(width) for n in pair]
+    return Sample(
+        [x],
+        lambda x: ops.pad(x, width=width, value=2.5),
+        lambda x: tF.pad(x, flat, value=2.5) if flat else x.clone(),
+    )
+
+
+@entry("concatenate")
+def _(draw):
+    shape = draw(shapes(min_dims=1))
+    axis = an_axis(draw, len(shape), several=False)
+    along = 0 if axis is None else axis % len(shape)
+    parts = [
+        numbers(draw, (*shape[:along], draw(st.integers(0, 3)), *shape[along + 1 :]))
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return Sample(
+        parts,
+        lambda *xs: ops.concatenate(*xs, axis=axis),
+        lambda *xs: torch.cat([x.reshape(-1) for x in xs] if axis is None else xs, along),
+    )
+
+
+@entry("stack")
+def _(draw):
+    shape = draw(shapes(max_dims=2))
+    axis = draw(st.integers(-len(shape) - 1, len(shape)))
+    return Sample(
+        [numbers(draw, shape) for _ in range(draw(st.integers(1, 3)))],
+        lambda *xs: ops.stack(*xs, axis=axis),
+        lambda *xs: torch.stack(xs, axis),
+    )
+
+
+# ---- elements picked
+
+
+@entry("getitem")
+def _(draw):
+    x = numbers(draw, draw(shapes(min_dims=1)))
+    rng = generator(draw)
+    basic = hnp.basic_indices(x.shape, allow_newaxis=True, max_dims=5)
+    choices = [basic, st.just(rng.random(x.shape) < 0.5)]
+    if x.size:
+        rows = rng.integers(-x.shape[0], x.shape[0], size=draw(shapes(max_dims=2)))
+        choices += [
+            st.just(rows),
+            st.just((rows, Ellipsis, slice(None, None, -1)) if x.ndim > 1 else rows),
+        ]
+        if x.ndim > 2:
+            choices.append(
+                st.just((rows, slice(None), rng.integers(-x.shape[2], x.shape[2], size=rows.shape)))
+            )
+    index = draw(st.one_of(choices))
+    return Sample([x], lambda x: ops.getitem(x, index=index), moves(lambda a: a[index]))
+
+
+@entry("scatter")
+def _(draw):
+    shape = draw(shapes(min_dims=1, min_side=1, max_dims=2))
+    rows = generator(draw).integers(-shape[0], shape[0], size=draw(shapes(max_dims=2)))
+    places = np.arange(math.prod(shape)).reshape(shape)[rows]
+
+    def theirs(g):
+        flat = torch.zeros(math.prod(shape), dtype=g.dtype).index_add(
+            0, torch.from_numpy(np.array(places).reshape(-1)), g.reshape(-1)
+        )
+        return flat.reshape(shape)
+
+    return Sample(
+        [numbers(draw, places.shape)], lambda g: ops.scatter(g, index=rows, shape=shape), theirs
+    )
+
+
+@entry("take_along_axis")
+def _(draw):
+    x = numbers(draw, draw(shapes(min_dims=1, min_side=1)))
+    axis = draw(st.integers(-x.ndim, x.ndim - 1))
+    shape = [draw(st.sampled_from([1, n])) for n in x.shape]
+    shape[axis] = draw(st.integers(0, 4))
+    indices = generator(draw).integers(-x.shape[axis], x.shape[axis], size=shape)
+    return Sample(
+        [x],
+        lambda x: ops.take_along_axis(x, indices=indices, axis=axis),
+        moves(lambda a: np.take_along_axis(a, indices, axis)),
+    )
+
+
+def a_table(draw):
+    rows, width = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    return numbers(draw, (rows, width)), generator(draw).integers(
+        0, rows, size=draw(shapes(max_dims=2))
+    )
+
+
+@entry("embedding")
+def _(draw):
+    table, indices = a_table(draw)
+    indices = np.asarray(indices) - generator(draw).choice(
+        [0, len(table)], size=indices.shape
+    )  # some counted from the end
+    return Sample([table], lambda w: ops.embedding(w, indices=indices), moves(lambda a: a[indices]))
+
+
+@entry("embedding_backward")
+def _(draw):
+    table, indices = a_table(draw)
+    indices = np.asarray(indices) - generator(draw).choice([0, len(table)], size=indices.shape)
+    flat = torch.from_numpy(np.array(indices).reshape(-1)) % len(table)
+    return Sample(
+        [numbers(draw, (*indices.shape, table.shape[1]))],
+        lambda g: ops.embedding_backward(g, indices=indices, rows=len(table)),
+        lambda g: torch.zeros(table.shape, dtype=g.dtype).index_add(
+            0, flat, g.reshape(len(flat), table.shape[1])
+        ),
+    )
+
+
+def looked_up(ours, paddings):
+    def sample(draw):
+        table, indices = a_table(draw)
+        indices, padding = (
+            np.asarray(indices),
+            draw(st.sampled_from(paddings)) % len(table) if paddings else None,
+        )
+        return Sample(
+            [table],
+            lambda w: ours(w, indices, padding),
+            lambda w: tF.embedding(torch.from_numpy(indices), w, padding),
+        )
+
+    return sample
+
+
+for ending, paddings in [("", ()), (" with padding", (0, -1))]:
+    TABLE["F.embedding" + ending] = looked_up(
+        lambda w, indices, padding: F.embedding(indices, w, padding), paddings
+    )
+    TABLE["embedding_reference" + ending] = looked_up(
+        lambda w, indices, padding: reference.embedding_reference(
+            w, indices=indices, padding_idx=padding
+        ),
+        paddings,
+    )
+
+BY_CONVENTION = {name for name in TABLE if name.endswith("with padding")}
+"""The padding row gets no gradient although the result depends on it."""
+
+
+# ---- matrices
+
+
+def matrices(name, ours, theirs, prepare):
+    def sample(draw):
+        n = draw(st.integers(1, 3))
+        x = numbers(draw, (*draw(shapes(max_dims=1)), n, n))
+        return Sample([x], lambda x: ours(prepare(x)), lambda x: theirs(prepare(x)))
+
+    TABLE[name] = sample
+
+
+def regular(x):
+    """Far from singular, with singular values and eigenvalues apart."""
+    n = x.shape[-1]
+    diagonal = np.diag(3.0 * np.arange(1, n + 1)).astype(str(x.dtype).removeprefix("torch."))
+    return 0.3 * x + (torch.from_numpy(diagonal) if isinstance(x, torch.Tensor) else diagonal)
+
+
+def symmetric(x):
+    x = regular(x)
+    return x + x.swapaxes(-1, -2)
+
+
+def pairs(x):
+    """Eigenvectors up to sign: the projector v v^T of each eigenpair, and its eigenvalue."""
+    y = ops.eigh(symmetric(x))
+    return y[..., 0].reshape(*y.shape[:-1], 1) + y[..., 1:] * y[..., 1:]
+
+
+def pairs_torch(x):
+    w, v = torch.linalg.eigh(symmetric(x))
+    return w[..., None] + v.mT**2
+
+
+def triplets(x):
+    y, n = ops.svd(regular(x)), x.shape[-1]
+    return y[..., :n] * y[..., n].reshape(*y.shape[:-1], 1) * y[..., n + 1 :]
+
+
+def triplets_torch(x):
+    u, s, v = torch.linalg.svd(regular(x), full_matrices=False)
+    return u.mT * s[..., None] * v
+
+
+matrices("inv", ops.inv, torch.linalg.inv, regular)
+matrices("det", ops.det, torch.linalg.det, regular)
+matrices("logabsdet", ops.logabsdet, torch.logdet, regular)
+matrices("pinv", ops.pinv, torch.linalg.pinv, regular)
+matrices("cholesky", ops.cholesky, torch.linalg.cholesky, symmetric)
+matrices("eigvalsh", ops.eigvalsh, torch.linalg.eigvalsh, symmetric)
+matrices("singular_values", ops.singular_values, torch.linalg.svdvals, regular)
+matrices("eigh", pairs, pairs_torch, lambda x: x)
+matrices("svd", triplets, triplets_torch, lambda x: x)
+matrices("qr", ops.qr, lambda x: torch.cat(torch.linalg.qr(x), -2), regular)
+
+
+@entry("solve")
+def _(draw):
+    n = draw(st.integers(1, 3))
+    lead = draw(shapes(max_dims=1))
+    a = numbers(draw, (*lead, n, n))
+    b = numbers(draw, (n,) if draw(st.booleans()) else (*lead, n, draw(st.integers(1, 3))))
+    return Sample(
+        [a, b], lambda a, b: ops.solve(regular(a), b), lambda a, b: torch.linalg.inv(regular(a)) @ b
+    )
+
+
+# ---- functions of neural networks
+
+
+for name, ours, theirs in [
+    ("F.softmax", F.softmax, torch.softmax),
+    ("F.log_softmax", F.log_softmax, torch.log_softmax),
+    ("softmax_reference", reference.softmax_reference, torch.softmax),
+    ("log_softmax_reference", reference.log_softmax_reference, torch.log_softmax),
+]:
+
+    @entry(name)
+    def _(draw, ours=ours, theirs=theirs):
+        x = np.asarray(numbers(draw, draw(shapes())) * draw(st.sampled_from([1, 1, 200])))
+        axis = draw(st.integers(-max(x.ndim, 1), max(x.ndim, 1) - 1))
+        return Sample([x], lambda x: ours(x, axis=axis), lambda x: theirs(x, axis))
+
+
+def normalisation(ours, theirs, parameters, domain):
+    def sample(draw):
+        shape = draw(shapes(min_dims=1, min_side=1))
+        ndim = draw(st.integers(1, len(shape)))
+        given = draw(st.integers(0, parameters))
+        inner, eps = shape[-ndim:], draw(st.sampled_from([1e-5, 0.1]))
+        return Sample(
+            [numbers(draw, shape, domain), *(numbers(draw, inner) for _ in range(given))],
+            lambda x, *p: ours(x, inner, ndim, p, eps),
+            lambda x, *p: theirs(x, inner, *p, eps=eps),
+        )
+
+    return sample
+
+
+TABLE["F.layer_norm"] = normalisation(
+    lambda x, inner, ndim, p, eps: F.layer_norm(x, inner, *p, eps=eps), tF.layer_norm, 2, "apart"
+)
+TABLE["layer_norm_reference"] = normalisation(
+    lambda x, inner, ndim, p, eps: reference.layer_norm_reference(x, *p, ndim=ndim, eps=eps),
+    tF.layer_norm,
+    2,
+    "apart",
+)
+TABLE["F.rms_norm"] = normalisation(
+    lambda x, inner, ndim, p, eps: F.rms_norm(x, inner, *p, eps=eps), tF.rms_norm, 1, "nonzero"
+)
+TABLE["rms_norm_reference"] = normalisation(
+    lambda x, inner, ndim, p, eps: reference.rms_norm_reference(x, *p, ndim=ndim, eps=eps),
+    tF.rms_norm,
+    1,
+    "nonzero",
+)
+
+
+for name, ours in [("F.linear", F.linear), ("linear_reference", reference.linear_reference)]:
+
+    @entry(name)
+    def _(draw, ours=ours):
+        rows, columns = draw(st.integers(0, 3)), draw(st.integers(1, 3))
+        bias = [numbers(draw, (columns,))] if draw(st.booleans()) else []
+        return Sample(
+            [numbers(draw, (*draw(shapes()), rows)), numbers(draw, (columns, rows)), *bias],
+            ours,
+            tF.linear,
+        )
+
+
+@entry("F.dropout")
+def _(draw):
+    p, training = draw(st.sampled_from([0.0, 0.3, 0.5, 1.0])), draw(st.booleans())
+
+    def ours(x):
+        manual_seed(3)
+        return F.dropout(x, p, training)
+
+    def theirs(x):
+        torch.manual_seed(3)
+        return tF.dropout(x, p, training)
+
+    return Sample([numbers(draw, draw(shapes()))], ours, theirs)
+
+
+for name, ours in [
+    ("F.mse_loss", F.mse_loss),
+    ("mse_loss_reference", reference.mse_loss_reference),
+]:
+
+    @entry(name)
+    def _(draw, ours=ours):
+        shape, reduction = draw(shapes(min_side=1)), draw(st.sampled_from(["none", "mean", "sum"]))
+        return Sample(
+            [numbers(draw, shape), numbers(draw, shape)],
+            lambda x, y: ours(x, y, reduction=reduction),
+            lambda x, y: tF.mse_loss(x, y, reduction=reduction),
+        )
+
+
+SAMPLES = [(), (1,), (3,), (2, 2), (2, 1, 3)]
+"""Shapes of class labels; the scores have the classes on axis 1 besides, or on axis 0 for a single sample."""
+
+
+def class_weights(draw, classes):
+    """For us and for PyTorch, in the dtype of the scores; or none."""
+    weight = generator(draw).random(classes) + 0.5
+    if draw(st.booleans()):
+        return lambda x: None, lambda x: None
+    return lambda x: weight.astype(x.dtype), lambda x: torch.from_numpy(weight).to(x.dtype)
+
+
+def of_labels(ours):
+    def sample(draw):
+        classes, samples, rng = (
+            draw(st.integers(1, 4)),
+            draw(st.sampled_from(SAMPLES)),
+            generator(draw),
+        )
+        labels = np.asarray(rng.integers(0, classes, size=samples))
+        if samples and draw(st.booleans()):
+            labels[rng.random(samples) < 0.4] = -100
+            labels[0] = 0  # or the mean would be NaN
+        mine, theirs = class_weights(draw, classes)
+        settings = dict(
+            reduction=draw(st.sampled_from(["none", "mean", "sum"])),
+            label_smoothing=draw(st.sampled_from([0.0, 0.2, 1.0])),
+        )
+        return Sample(
+            [numbers(draw, (*samples[:1], classes, *samples[1:]))],
+            lambda x: ours(x, mine(x), target=labels, **settings),
+            lambda x: tF.cross_entropy(x, torch.from_numpy(labels), theirs(x), **settings),
+        )
+
+    return sample
+
+
+def of_probabilities(ours):
+    def sample(draw):
+        classes, samples, rng = (
+            draw(st.integers(1, 4)),
+            draw(st.sampled_from(SAMPLES)),
+            generator(draw),
+        )
+        shape = (*samples[:1], classes, *samples[1:])
+        mine, theirs = class_weights(draw, classes)
+        settings = dict(
+            reduction=draw(st.sampled_from(["none", "mean", "sum"])),
+            label_smoothing=draw(st.sampled_from([0.0, 0.2])),
+        )
+        return Sample(
+            [numbers(draw, shape), rng.random(shape)],
+            lambda x, t: ours(x, t, mine(x), **settings),
+            lambda x, t: tF.cross_entropy(x, t, theirs(x), **settings),
+        )
+
+    return sample
+
+
+TABLE["F.cross_entropy of labels"] = of_labels(
+    lambda x, weight, target, **settings: F.cross_entropy(x, target, weight, **settings)
+)
+TABLE["cross_entropy_reference"] = of_labels(reference.cross_entropy_reference)
+TABLE["F.cross_entropy of probabilities"] = of_probabilities(F.cross_entropy)
+TABLE["soft_cross_entropy_reference"] = of_probabilities(reference.soft_cross_entropy_reference)
+
+
+def attention(ours):
+    def sample(draw):
+        rng, lead = generator(draw), draw(st.sampled_from([(), (2,), (2, 4), (1, 2)]))
+        t, s, d, v = (draw(st.integers(1, 4)) for _ in "tsdv")
+        grouped = len(lead) == 2 and draw(st.booleans())
+        key_lead = (*lead[:-1], lead[-1] // 2) if grouped else lead
+        inputs = [
+            numbers(draw, (*lead, t, d)),
+            numbers(draw, (*key_lead, s, d)),
+            numbers(draw, (*key_lead, s, v)),
+        ]
+        shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
+        seen = rng.random(shape) < 0.6  # rows with nothing to look at occur
+        kind = draw(st.sampled_from(["none", "boolean", "float", "causal"]))
+        if kind == "float":
+            inputs.append(
+                np.where(seen, rng.standard_normal(shape), draw(st.sampled_from([-np.inf, 0.5])))
+            )
+        mine, theirs = ([seen], [torch.from_numpy(seen)]) if kind == "boolean" else ([], [])
+        settings = dict(
+            is_causal=kind == "causal",
+            scale=draw(st.sampled_from([None, 0.3, 2.0])),
+            enable_gqa=grouped,
+        )
+        return Sample(
+            inputs,
+            lambda *xs: ours(*xs, *mine, **settings),
+            lambda *xs: tF.scaled_dot_product_attention(*xs, *theirs, **settings),
+        )
+
+    return sample
+
+
+def attention_in_steps(q, k, v, mask=None, *, scale, is_causal, enable_gqa, weights_too=True):
+    """The reference, and its weights times the values."""
+    if enable_gqa:
+        k, v = reference.repeat_heads(k, 2), reference.repeat_heads(v, 2)
+    settings = dict(
+        scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, is_causal=is_causal
+    )
+    if weights_too:
+        return reference.attention_weights_reference(q, k, mask, **settings) @ v
+    return reference.scaled_dot_product_attention_reference(q, k, v, mask, **settings)
+
+
+def weights_times_values(q, k, v, mask=None, **settings):
+    """The weights that scaled_dot_product_attention returns beside its result, times the values."""
+    weights = F.scaled_dot_product_attention(q, k, v, mask, need_weights=True, **settings)[1]
+    return weights @ (reference.repeat_heads(v, 2) if settings["enable_gqa"] else v)
+
+
+TABLE["F.scaled_dot_product_attention"] = attention(F.scaled_dot_product_attention)
+TABLE["scaled_dot_product_attention_reference"] = attention(
+    lambda *xs, **settings: attention_in_steps(*xs, **settings, weights_too=False)
+)
+TABLE["attention_weights_reference"] = attention(attention_in_steps)
+TABLE["F.weights_as_applied"] = attention(weights_times_values)
+
+
+@entry("packed_attention_reference")
+def _(draw):
+    b, t, heads, d = (draw(st.integers(1, 3)) for _ in "bthd")
+    scale, is_causal = draw(st.sampled_from([0.3, 2.0])), draw(st.booleans())
+
+    def theirs(packed):
+        q, k, v = (part.reshape(b, t, heads, d).transpose(1, 2) for part in packed.chunk(3, -1))
+        return (
+            tF.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal)
+            .transpose(1, 2)
+            .reshape(b, t, heads * d)
+        )
+
+    return Sample(
+        [numbers(draw, (b, t, 3 * heads * d))],
+        lambda x: reference.packed_attention_reference(
+            x, num_heads=heads, scale=scale, is_causal=is_causal
+        ),
+        theirs,
+    )
+
+
+@entry("dropout_reference")
+def _(draw):
+    p, shape = draw(st.sampled_from([0.3, 0.5, 1.0])), draw(shapes())
+    keep = np.asarray(generator(draw).random(shape) > p)
+    return Sample(
+        [numbers(draw, shape)],
+        lambda x: reference.dropout_reference(x, keep=keep, p=p),
+        lambda x: x * torch.from_numpy(keep).to(x.dtype) / (1 - p) if p < 1 else x * 0,
+    )
+
+
+@entry("F.split_heads")
+def _(draw):
+    heads, width = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    x = numbers(draw, (*draw(shapes(max_dims=2, min_dims=1)), heads * width))
+    return Sample(
+        [x],
+        lambda x: F.split_heads(x, heads),
+        moves(lambda a: a.reshape(*a.shape[:-1], heads, width).swapaxes(-2, -3)),
+    )
+
+
+@entry("F.merge_heads")
+def _(draw):
+    x = numbers(draw, (*draw(shapes(max_dims=1)), *draw(shapes(min_dims=3))))
+    *lead, h, t, d = x.shape
+    return Sample([x], F.merge_heads, moves(lambda a: a.swapaxes(-2, -3).reshape(*lead, t, h * d)))
+
+
+# ---- what has no derivative
+
+
+def positions(length, width):
+    t, j = np.arange(length)[:, None], np.arange(width)
+    angles = t / 10000 ** ((j - j % 2) / width)
+    return np.where(j % 2, np.cos(angles), np.sin(angles))
+
+
+CONSTANTS: dict[str, list[tuple[tuple[Any, ...], Callable[..., np.ndarray]]]] = {
+    "causal_mask": [((n,), lambda n: np.arange(n) > np.arange(n)[:, None]) for n in (0, 1, 4)],
+    "padding_mask": [
+        (([2, 0, 3],), lambda n: np.arange(3) >= np.array(n)[:, None]),
+        (([[1, 2]], 4), lambda n, most: np.arange(most) >= np.array(n)[..., None]),
+    ],
+    "sinusoidal_positions": [((4, 6), positions), ((3, 5), positions)],
+}
+"""By the name of a function of `F` that is differentiated by nothing: calls, and the results in plain NumPy."""

@@ -1,0 +1,110 @@
+"""The Python blocks of a Markdown page, and how they are run: tests/docs/test_pages.py says the rules."""
+
+import doctest
+import re
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,}) *(?P<info>[^`]*)$")
+NOTE = re.compile(r"^\s*<!-- *(?P<kind>skip|raises): *(?P<value>.+?) *-->\s*$")
+LANGUAGES = {"python": "python", "pycon": "pycon", "{code-cell}": "python"}
+
+
+@dataclass
+class Block:
+    language: str
+    line: int  # of the code's first line, counted from 1
+    code: str
+    skip: str = ""
+    raises: str = ""
+
+
+def blocks(text: str) -> list[Block]:
+    """The Python blocks of a Markdown text. A fence inside a longer fence is text, not a block."""
+    found, lines, here = [], text.splitlines(), 0
+    while here < len(lines):
+        opening, here = FENCE.match(lines[here]), here + 1
+        if not opening:
+            continue
+        start, ticks = here, opening["ticks"]
+        closing = re.compile(rf"^ *{re.escape(ticks[0])}{{{len(ticks)},}} *$")
+        while here < len(lines) and not closing.match(lines[here]):
+            here += 1
+        words = opening["info"].split()
+        if words and words[0] in LANGUAGES:
+            code = [line.removeprefix(opening["indent"]) for line in lines[start:here]]
+            if words[0] == "{code-cell}":  # its options, such as `:tags: [hide-input]`, come first
+                code = ["" if re.match(r":[\w-]+:", line) else line for line in code]
+            before = [line for line in lines[: start - 1] if line.strip()][-1:]
+            note = NOTE.match(before[0]) if before else None
+            found.append(
+                Block(
+                    LANGUAGES[words[0]],
+                    start + 1,
+                    "\n".join(code) + "\n",
+                    **({note["kind"]: note["value"]} if note else {}),
+                )
+            )
+        here += 1
+    return found
+
+
+def run(path: Path) -> int:
+    """Runs the blocks of a file and returns how many; a block that goes wrong fails the test, by file and line."""
+    namespace, ran = {"__name__": "__main__"}, 0
+    for block in blocks(path.read_text("utf-8")):
+        if not block.skip:
+            (run_pycon if block.language == "pycon" else run_python)(path, block, namespace)
+            ran += 1
+    return ran
+
+
+def run_python(path: Path, block: Block, namespace: dict) -> None:
+    wanted, _, text = block.raises.partition(": ")
+    try:
+        # empty lines in front, so that a traceback names the line of the page
+        exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
+    except Exception as error:
+        if wanted in [kind.__name__ for kind in type(error).__mro__] and text in str(error):
+            return
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(path)
+        ]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1]
+        promised = f", where the page promises {block.raises}" if wanted else ""
+        shown = "".join(traceback.format_exception(error))
+        pytest.fail(
+            f"{path}:{line}: {type(error).__name__}: {error}{promised}\n\n{shown}", pytrace=False
+        )
+    if wanted:
+        pytest.fail(
+            f"{path}:{block.line}: raised nothing, where the page promises {block.raises}",
+            pytrace=False,
+        )
+
+
+def run_pycon(path: Path, block: Block, namespace: dict) -> None:
+    test = doctest.DocTestParser().get_doctest(
+        block.code, namespace, path.name, str(path), block.line - 1
+    )
+    if not test.examples:
+        pytest.fail(
+            f"{path}:{block.line}: a pycon block with no >>> prompt checks nothing", pytrace=False
+        )
+    # the globals are the page's, shared with its other blocks, so not the copy the parser makes
+    test.globs, said = namespace, []
+    doctest.DocTestRunner(
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False
+    ).run(test, out=said.append, clear_globs=False)
+    if said:
+        shown = "".join(said)
+        line = re.search(r"line (\d+), in", shown)
+        pytest.fail(
+            f"{path}:{line[1] if line else block.line}: not what the page shows\n{shown}",
+            pytrace=False,
+        )

@@ -1,0 +1,189 @@
+"""viz.attention and viz.attention_html: the right labels in the right places, and only text."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from support import require
+from webpage import contrast, external
+
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, viz
+
+plt = require("matplotlib.pyplot")
+
+TOKENS = ["The", " cat", "$x^2$", "<b>"]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def weights(*shape):
+    raw = np.random.default_rng(0).random(shape)
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+def test_rows_are_queries_and_columns_are_keys():
+    w = weights(4, 3)
+    ax = viz.attention(Tensor(w), TOKENS, ["a", "b", "c"])
+    np.testing.assert_array_equal(ax.images[0].get_array(), w)
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["The", "␣cat", r"\$x^2\$", "<b>"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
+    shown = {
+        (round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in ax.texts
+    }
+    assert shown == {index: f"{x:.2f}" for index, x in np.ndenumerate(w)}
+    ax.figure.canvas.draw()  # mathematics or bad text would show here
+    assert len(ax.figure.axes) == 2 and not viz.attention(weights(11, 10)).texts, (
+        "a colour bar; numbers in small maps only"
+    )
+
+
+def test_a_map_for_each_head():
+    w = weights(5, 2, 3)
+    axes = viz.attention(w, ["p", "q"], None)
+    assert len(axes) == 5 and [ax.get_title() for ax in axes] == [f"head {h}" for h in range(5)]
+    for ax, head in zip(axes, w, strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array(), head)
+    assert (
+        len({ax.figure for ax in axes}) == 1 and len({ax.images[0].norm.vmax for ax in axes}) == 1
+    ), "one scale for all"
+    assert len(viz.attention(w[None])) == 5
+
+
+def test_it_draws_on_the_axes_it_is_given():
+    figure, (left, right) = plt.subplots(1, 2)
+    assert viz.attention(weights(2, 2), ax=left) is left
+    assert list(viz.attention(weights(2, 3, 3), ax=[left, right])) == [left, right]
+    with pytest.raises(ValueError, match="2 heads and 1 Axes"):
+        viz.attention(weights(2, 3, 3), ax=left)
+    assert plt.get_fignums() == [figure.number] and len(figure.axes) == 2, (
+        "no figure and no colour bar of its own"
+    )
+
+
+@pytest.mark.parametrize(
+    "args, text",
+    [
+        ((weights(2, 3), ["a"], None), "1 labels for the queries, but the weights have 2"),
+        ((weights(2, 3), None, list("abcd")), "4 labels for the keys, but the weights have 3"),
+        ((weights(3),), r"are \(T, S\) or \(H, T, S\)"),
+        ((weights(2, 2, 3, 3),), r"weights\[0\]"),
+        ((np.zeros((0, 3)),), "not empty"),
+    ],
+)
+def test_what_does_not_fit_is_refused(args, text):
+    with pytest.raises(ValueError, match=text):
+        viz.attention(*args)
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', str(page), re.S).group(1))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_numbers_of_the_page_are_those_of_the_function(masked):
+    r = np.random.default_rng(1)
+    q, k, v = r.normal(size=(2, 4, 3)), r.normal(size=(2, 5, 3)), r.normal(size=(2, 5, 6))
+    mask = np.tril(np.ones((4, 5), bool)) if masked else None
+    if masked:
+        mask[2] = False  # every key blocked
+    page = viz.attention_html(Tensor(q), k, v, mask, queries=TOKENS, chosen=2)
+    data = data_of(page)
+    expected = F.scaled_dot_product_attention(
+        Tensor(q[None]), Tensor(k[None]), Tensor(v[None]), attn_mask=mask
+    ).numpy()[0]
+    np.testing.assert_allclose(data["output"], expected, atol=1e-6)
+    np.testing.assert_allclose(np.array(data["score"]), q @ k.swapaxes(1, 2), rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sum(data["weight"], axis=-1), [[1, 1, 0 if masked else 1, 1]] * 2, atol=1e-6
+    )
+    assert (
+        data["scale"] == 1 / np.sqrt(3)
+        and data["chosen"] == 2
+        and data["queries"][1] == "␣cat"
+        and data["keys"] == list("01234")
+    )
+    assert ("<th>+ mask</th>" in str(page)) == masked
+    if masked:
+        assert data["mask"][0][0] == [0, None, None, None, None]
+
+
+def test_a_float_mask_is_added():
+    q = k = v = np.eye(2)
+    data = data_of(viz.attention_html(q, k, v, np.array([[0.0, -np.inf], [1.5, 0.0]]), scale=2.0))
+    assert data["mask"] == [[[0, None], [1.5, 0]]] and data["weight"][0][0] == [1, 0]
+    np.testing.assert_allclose(
+        data["weight"][0][1], np.exp([1.5, 2]) / np.exp([1.5, 2]).sum(), rtol=1e-6
+    )
+
+
+def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
+    page = viz.attention_html(
+        np.eye(2),
+        np.eye(2),
+        np.eye(2),
+        queries=["</script><script>alert(1)</script>", "<img\nsrc=x>"],
+    )
+    page.save(tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text("utf-8")
+    assert text == str(page) and external(text.replace("\\\\nsrc=x", "")) == []
+    assert text.count("</script>") == 2 and "<img" not in text and "innerHTML" not in text
+    assert data_of(page)["queries"][0] == "</script><script>alert(1)</script>"
+    assert page._repr_html_().startswith("<iframe srcdoc=") and repr(page).startswith(
+        "<HTML page of"
+    )
+
+
+def test_wide_tables_scroll_by_keyboard_and_are_whole_on_paper():
+    page = str(viz.attention_html(np.eye(2), np.eye(2), np.eye(2)))
+    tables = re.findall(r'<div class="wide"(.*?)>\s*<table>', page)
+    assert len(tables) == 2 and all(
+        re.fullmatch(r' tabindex="0" role="region" aria-label="[\w ]+"', words) for words in tables
+    )
+    assert 'event.target.closest(".wide")' in page, "or the arrow keys choose a query instead"
+    assert (
+        contrast(re.search(r"\.wide:focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
+    )
+    assert "@media print { .wide { overflow: visible; }" in page
+
+
+def test_the_chosen_query_may_be_a_number_of_numpy():
+    q = np.eye(3)
+    assert data_of(viz.attention_html(q, q, q, chosen=np.argmax(q[:, 1])))["chosen"] == 1
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"k": np.ones((5, 2))}, "do not fit"),
+        ({"v": np.ones((4, 3))}, "do not fit"),
+        ({"v": np.ones((2, 5, 2))}, "do not fit"),
+        ({"q": np.ones(3)}, r"q is \(T, D\)"),
+        ({"mask": np.ones((3, 3), bool)}, "does not broadcast"),
+        ({"mask": np.full((4, 5), np.nan)}, "NaN"),
+        ({"chosen": 4}, "is no query"),
+        ({"chosen": 1.5}, "is no query"),
+        ({"scale": np.inf}, "scale=inf is not finite"),
+        ({"q": np.full((4, 3), 1e200), "k": np.full((5, 3), 1e200)}, "too large for float64"),
+        ({"queries": ["a"]}, "1 labels for the queries"),
+        ({"q": np.full((4, 3), np.nan)}, "q holds NaN"),
+    ],
+)
+def test_pages_refuse_what_does_not_fit(change, text):
+    with pytest.raises(ValueError, match=text):
+        viz.attention_html(
+            **{"q": np.ones((4, 3)), "k": np.ones((5, 3)), "v": np.ones((5, 2))} | change
+        )
+    with pytest.raises(
+        TypeError,
+        match=r"k holds numbers, got \['a', 'b'\].*viz\.attention\(weights, queries, keys\)",
+    ):
+        viz.attention_html(np.eye(2), ["a", "b"], ["a", "b"])
+    with pytest.raises(TypeError, match="mask= is boolean"):
+        viz.attention_html(np.eye(2), np.eye(2), np.eye(2), np.ones((2, 2), int))

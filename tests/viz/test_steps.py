@@ -1,0 +1,237 @@
+"""backward_steps: the records are those of a real backward pass, and the page is one file that needs nothing else."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from support import require
+from webpage import contrast, external
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, nn, viz
+
+require("graphviz")
+
+
+def leaf(data, name=None):
+    t = Tensor(np.asarray(data, np.float64), requires_grad=True)
+    t.name = name
+    return t
+
+
+def test_the_shares_of_each_step_and_their_sums():
+    a, b = leaf(2.0, "a"), leaf(3.0, "b")
+    c = a * b
+    steps = ta.backward_steps((c + a) * c)  # (ab + a) ab
+    assert [s.op for s in steps] == ["multiply", "add", "multiply"]
+    seen = [
+        [(c.place, c.name, float(c.part), float(c.total), c.first) for c in s.contributions]
+        for s in steps
+    ]
+    assert seen == [
+        [(0, "add n3", 6.0, 6.0, True), (1, "multiply n2", 8.0, 8.0, True)],
+        [(0, "multiply n2", 6.0, 14.0, False), (1, "a", 6.0, 6.0, True)],
+        [(0, "a", 42.0, 48.0, False), (1, "b", 28.0, 28.0, True)],
+    ]
+    assert [float(s.incoming) for s in steps] == [1.0, 6.0, 14.0]
+    assert a.grad.item() == 48.0 and b.grad.item() == 28.0, "the pass is a real one"
+
+
+def test_a_large_gradient_is_told_by_its_shape_and_norm():
+    x = leaf(np.ones((20, 5)))
+    assert "(20, 5)  |g| 10" in ta.backward_steps(x.sum()).text()
+
+
+def test_a_tensor_used_often_adds_up_share_by_share():
+    a = leaf([1.0, 2.0], "a")
+    y = a
+    for _ in range(4):
+        y = y + a
+    shares = [c for s in ta.backward_steps(y.sum()) for c in s.contributions if c.name == "a"]
+    assert [c.first for c in shares] == [True] + [False] * 4
+    assert [c.total.tolist() for c in shares] == [[float(k)] * 2 for k in range(1, 6)]
+    assert all(c.part.tolist() == [1.0, 1.0] for c in shares)
+
+
+def test_the_same_gradients_as_backward_and_nobody_looks_on_afterwards():
+    ta.manual_seed(1)
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
+    x = Tensor(np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32))
+    (model(x) ** 2).sum().backward()
+    plain = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+    model.zero_grad()
+    steps = ta.backward_steps((model(x) ** 2).sum(), model=model)
+    last = {c.name: c.total for s in steps for c in s.contributions}
+    for name, p in model.named_parameters():
+        np.testing.assert_array_equal(p.grad.numpy(), plain[name])
+        np.testing.assert_array_equal(last[name], plain[name])
+    assert ta.engine.local.context.observers == ()
+
+
+def test_what_is_freed_is_what_nobody_holds():
+    a = leaf(np.ones(8), "a")
+    held = np.exp(a)
+    steps = ta.backward_steps((np.sin(held) * 2.0).sum())
+    freed = {s.op: s.freed for s in steps}
+    assert freed["sin"] == ["sin n2 (64 B)"] and freed["multiply"] == ["multiply n4 (64 B)"]
+    assert freed["exp"] == [], "the caller still holds it"
+    kept = ta.backward_steps((np.sin(np.exp(a)) * 2.0).sum(), retain_graph=True)
+    assert not any("saved" in text for s in kept for text in s.freed)
+
+
+def test_saved_buffers_are_freed_with_their_op():
+    @ta.engine.op(saves=True, twin=lambda x: x * x)
+    def square(x):
+        return x * x, 2 * x
+
+    square.vjp_all(lambda g, y, x, *, saved: [g * saved])
+    y = square(leaf(np.ones(8), "a"))
+    (step,) = ta.backward_steps(y, np.ones(8))
+    assert step.freed == ["saved buffers of square (64 B)"]
+
+
+def test_what_a_rule_differentiates_itself_is_no_step():
+    @ta.op
+    def double(x):
+        return x * 2.0
+
+    def rule(g, y, x):
+        with ta.enable_grad():
+            inner = Tensor(np.array(x), requires_grad=True)
+            return ta.grad((inner * 2.0 * g).sum(), inner)[0].numpy()
+
+    double.vjp(rule)
+    a = leaf([1.0, 2.0], "a")
+    steps = ta.backward_steps((double(a) * 3.0).sum())
+    assert [s.op for s in steps] == ["sum", "multiply", "double"] and a.grad.numpy().tolist() == [
+        6.0,
+        6.0,
+    ]
+    assert [len(s.contributions) for s in steps] == [1, 1, 1]
+
+
+def test_the_pass_ends_well_when_it_fails():
+    a = leaf([1.0, 2.0])
+    with pytest.raises(ValueError, match="needs a single number"):
+        ta.backward_steps(a * 2.0)
+    with pytest.raises(TypeError, match="needs the Tensor to start from"):
+        ta.backward_steps(3.0)
+    assert ta.engine.local.context.observers == ()
+
+
+def test_text_tells_each_step_on_a_line_of_its_own():
+    a = leaf(2.0, "a")
+    assert ta.backward_steps(a * a).text().splitlines()[:3] == [
+        "  1. n1 multiply: incoming 1",
+        "       input 0, a (n0): grad =  2",
+        "       input 1, a (n0): grad += 2   sum so far 4",
+    ]
+
+
+def test_a_picture_of_one_step_has_that_op_bold():
+    a, b = leaf(2.0, "a"), leaf(3.0, "b")
+    steps = ta.backward_steps((a * b + a).sum())
+    graph = steps.picture(1)
+    assert [box.title for box in graph.picture.boxes if box.now] == ["add"]
+    assert [(arrow.source, arrow.target) for arrow in graph.picture.arrows if arrow.now] == [
+        (2, 3),
+        (0, 3),
+    ]
+    assert "grad so far: 1" in graph.picture.boxes[0].lines
+    assert steps.picture(-1).picture.boxes[0].lines[-1] == "grad so far: 4"
+    assert "penwidth=4" in graph.dot and "penwidth=4" not in viz.graph(a * b).dot
+    with pytest.raises(IndexError, match="there are 3 steps, 0 to 2"):
+        steps.picture(3)
+    with pytest.raises(IndexError, match="there is one step, 0; got 1"):
+        ta.backward_steps(a * b).picture(1)
+
+
+def test_the_page_is_one_file_with_everything_in_it(tmp_path):
+    a = leaf([1.0, 2.0], "</script><script>alert(1)</script>")
+    steps = ta.backward_steps((np.exp(a) * a).sum())
+    steps.save(tmp_path / "steps.html")
+    page = (tmp_path / "steps.html").read_text("utf-8")
+    assert (
+        external(page) == [] and external('<img src="x">') and external("a { background: url(x) }")
+    )
+    assert page.count("</script>") == 2 and "alert(1)</script>" not in page
+    records = json.loads(re.search(r'id="steps">(.*?)</script>', page, re.S).group(1))
+    assert [r["op"] for r in records] == ["sum", "multiply", "exp"]
+    for record in records:
+        assert f'id="n{record["box"]}"' in page and all(
+            f'id="e{i}"' in page for i in record["arrows"]
+        )
+    assert records[2]["shares"][0]["first"] is False and records[2]["arrows"] == [0]
+    assert 'type="range"' in page and "ArrowRight" in page and "aria-live" in page
+    steps.save(tmp_path / "steps.txt")
+    with pytest.raises(ValueError, match=r"saved as .html or .txt"):
+        steps.save(tmp_path / "steps.svg")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["steps.html", "steps.txt"]
+
+
+def test_what_comes_later_can_be_read_and_the_focus_seen():
+    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
+    opacity = float(re.search(r"\.later { opacity: ([.\d]+)", page).group(1))
+    assert contrast("#" + f"{round(255 * (1 - opacity)):02x}" * 3) > 5, (
+        "black text; 4.5 is left of it on a tinted box"
+    )
+    assert contrast(re.search(r"focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
+    assert '<div id="drawing" tabindex="0" role="region" aria-label=' in page
+
+
+def test_without_a_script_and_on_paper_the_page_is_as_long_as_it_must_be():
+    """In the height of a window the text of all steps leaves no room for the graph, and paper does not scroll."""
+    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
+    assert (
+        "height: 100vh" in page
+        and "@media print, (scripting: none) { body { height: auto; } main { display: block; }"
+        in page
+    )
+    assert "@media print { #drawing { overflow: visible; } #drawing svg { max-width: 100%;" in page
+    assert "@media (scripting: none) { header > :not(h1), #side { display: none; } }" in page, (
+        "what only a script can fill"
+    )
+
+
+def test_the_page_without_a_renderer_has_the_tree(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "pygraphviz", None)
+    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
+    narrow = str(page).partition("@media (max-width")[2].partition("\n")[0]
+    assert "#side { flex: 1;" in narrow, (
+        "or the numbers take the whole height, and nothing is seen of the graph"
+    )
+    assert (
+        "<details" in page and 'class="n2"' in page and "<svg" not in page and external(page) == []
+    )
+
+
+def test_a_long_chain_has_all_its_steps_and_a_page_of_the_ends():
+    y = leaf(1.0, "x")
+    for _ in range(3000):
+        y = y * 1.001
+    steps = ta.backward_steps(y)
+    assert len(steps) == 3000 and steps[2999].contributions[0].name == "x"
+    page = steps.html()
+    assert "Steps 501 to 2,500 of 3,000 are left out" in page and page.count('"incoming": ') == 1000
+
+
+def test_a_released_part_is_the_error_of_backward():
+    x = Tensor(np.ones(2), requires_grad=True)
+    h = x * x
+    h.sum().backward()
+    with pytest.raises(RuntimeError, match="this graph has been released"):
+        viz.backward_steps((h * 2).sum())
+
+
+def test_a_repr_never_raises(monkeypatch):
+    steps = ta.backward_steps(leaf(2.0) * 3.0)
+    assert "iframe" in steps._repr_html_()
+
+    def broken(*_):
+        raise OSError("gone")
+
+    monkeypatch.setattr(viz.steps, "short", broken)
+    assert "could not be told" in repr(steps) and steps._repr_html_() is None
