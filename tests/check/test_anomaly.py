@@ -206,18 +206,18 @@ def test_forward_outside_backward_inside_says_that_the_line_is_unknown():
 
 
 def test_off_it_leaves_no_trace():
-    before = local.context.observers
+    before = local.context.watchers
     with pytest.raises(FloatingPointError), detect_anomaly():
-        assert len(local.context.observers) == len(before) + 1
+        assert len(local.context.watchers) == len(before) + 1
         np.log(t(0))
-    assert local.context.observers == before
+    assert local.context.watchers == before
     np.log(t(1))
 
 
 def test_a_training_inside_remembers_the_places_of_living_results_only():
     w = t(1, 2)
     with detect_anomaly():
-        places = local.context.observers[-1].places
+        places = local.context.watchers[-1].places
         for _ in range(3):
             (w * 2.0).sum().backward()
         kept = (w * 3.0).sum()
@@ -271,11 +271,11 @@ def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
         finally:
             sys.setprofile(None)
 
-    local.context.observers, last = (), 1
+    local.context.watchers, last = (), 1
     while contextvars.copy_context().run(
         pressed
     ):  # NumPy's errstate may be left open, but in there
-        assert local.context.observers == (), f"at call {last}"
+        assert local.context.watchers == (), f"at call {last}"
         local.context.before, local.context.recording = (
             [],
             True,

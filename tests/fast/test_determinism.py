@@ -125,7 +125,7 @@ def test_no_grad_and_observers_belong_to_their_thread():
             inside.set()
             seen.wait(10)
             return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(
-                local.context.observers
+                local.context.watchers
             )
 
     def loud():
@@ -133,7 +133,7 @@ def test_no_grad_and_observers_belong_to_their_thread():
         try:
             with np.errstate(divide="ignore"):
                 y = np.log(Tensor([0.0], requires_grad=True))  # no anomaly is detected here
-            return y.requires_grad, len(local.context.observers)
+            return y.requires_grad, len(local.context.watchers)
         finally:
             seen.set()
 

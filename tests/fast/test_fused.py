@@ -13,7 +13,7 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor
-from tinygrad_attn.fast import fused
+from tinygrad_attn.fast import equations as fused
 from tinygrad_attn.fast.kernels import tiled
 from tinygrad_attn.fast.kernels.rows import BIG
 from tinygrad_attn.fast.kernels.scores import KEPT
@@ -89,7 +89,7 @@ def test_silu(shape, dtype, normal):
         assert_same(fused.silu, normal(3, 4).T, dtype=dtype)
     x, g = (Tensor(3 * normal(*shape), requires_grad=True) for _ in range(2))
     y = fused.silu(x)
-    assert x.size < 1 << 15 or F.silu(x)._node.op is fused.silu
+    assert x.size < 1 << 15 or F.silu(x)._record.op is fused.silu
     np.testing.assert_allclose(y.numpy(), x.numpy() / (1 + np.exp(-x.numpy())), rtol=1e-6)
     slope = 1 / (1 + np.exp(-x.numpy().astype("d")))
     slope = slope * (1 + x.numpy() * (1 - slope))
@@ -116,7 +116,7 @@ def test_dropout(shape, p, dtype, normal):
     assert_same(fused.dropout, normal(*shape), dtype=dtype, keep=keep, p=p)
     assert_same(fused.dropout, normal(*shape).T, dtype=dtype, keep=keep.T, p=p)
     assert_same(fused.dropout, normal(*shape[::-1]), dtype=dtype, keep=keep.T, p=p)
-    assert F.dropout(Tensor(normal(3, 4), requires_grad=True), 0.5)._node.op is fused.dropout
+    assert F.dropout(Tensor(normal(3, 4), requires_grad=True), 0.5)._record.op is fused.dropout
 
 
 @pytest.mark.parametrize("op", [fused.softmax, fused.log_softmax])
@@ -244,7 +244,7 @@ def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
     for w in (weight, unpickled, np.asfortranarray(weight)):
         for b in (bias, pickle.loads(pickle.dumps(bias)), None):
             y = F.linear(x, Tensor._of(w, True), b)
-            assert y._node.op is fused.linear
+            assert y._record.op is fused.linear
             assert np.allclose(y.numpy(), x @ weight.T + (0 if b is None else bias), atol=1e-5)
     for a, w, b in (
         (x[:0], weight, bias),
@@ -254,7 +254,7 @@ def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
         (x, weight, bias[0]),
     ):
         y = F.linear(a, Tensor._of(w, True), b)
-        assert y._node.op is not fused.linear and np.allclose(
+        assert y._record.op is not fused.linear and np.allclose(
             y.numpy(), a @ w.T + (0 if b is None else b), atol=1e-2
         )
 

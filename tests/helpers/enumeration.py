@@ -44,7 +44,7 @@ def ops_in(*rooms: ModuleType) -> dict[str, Op]:
 
 def rules_of(one: Op) -> list[Callable]:
     """The rules of an op, the joint rule among them."""
-    return [rule for rule in (*one.partials, one.joint) if rule is not None]
+    return [rule for rule in (*one.rules, one.joint) if rule is not None]
 
 
 def unmet(have: Iterable[str], met: Iterable[str], advice: str) -> list[str]:
@@ -81,7 +81,7 @@ def calls() -> Iterator[set[CodeType]]:
 
 def code_of(function: Callable) -> CodeType | None:
     """The code that runs when a function is called; None for one that is written in C."""
-    function = inspect.unwrap(getattr(function, "func", function))
+    function = inspect.unwrap(getattr(function, "func", getattr(function, "function", function)))
     return getattr(function, "__code__", None)
 
 
@@ -89,6 +89,6 @@ def uncalled(one: Op, seen: set[CodeType]) -> list[str]:
     """The rules of an op that are not among the functions called, by the line where they stand."""
     return [
         f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
-        for code in map(code_of, rules_of(one))
+        for code in map(code_of, [*rules_of(one), *(rules_of(one.quick) if one.quick else ())])
         if code is not None and code not in seen
     ]

@@ -144,11 +144,11 @@ for name, ours, theirs in [
     ("F.tanh", F.tanh, torch.tanh),
     ("F.gelu", F.gelu, tF.gelu),
     ("F.gelu tanh", lambda x: F.gelu(x, "tanh"), lambda x: tF.gelu(x, approximate="tanh")),
-    ("silu_reference", reference.silu_reference, tF.silu),
-    ("gelu_reference", reference.gelu_reference, tF.gelu),
+    ("equations.silu", reference.silu, tF.silu),
+    ("equations.gelu", reference.gelu, tF.gelu),
     (
-        "gelu_reference tanh",
-        lambda x: reference.gelu_reference(x, approximate="tanh"),
+        "equations.gelu tanh",
+        lambda x: reference.gelu(x, approximate="tanh"),
         lambda x: tF.gelu(x, approximate="tanh"),
     ),
 ]:
@@ -332,8 +332,8 @@ reduction(
     min_side=1,
 )
 reduction(
-    "logsumexp_reference",
-    reference.logsumexp_reference,
+    "equations.logsumexp",
+    reference.logsumexp,
     lambda x, axes, keep: torch.logsumexp(x, axes or 0, keep),
     min_side=1,
 )
@@ -671,10 +671,8 @@ for ending, paddings in [("", ()), (" with padding", (0, -1))]:
     TABLE["F.embedding" + ending] = looked_up(
         lambda w, indices, padding: F.embedding(indices, w, padding), paddings
     )
-    TABLE["embedding_reference" + ending] = looked_up(
-        lambda w, indices, padding: reference.embedding_reference(
-            w, indices=indices, padding_idx=padding
-        ),
+    TABLE["equations.embedding" + ending] = looked_up(
+        lambda w, indices, padding: reference.embedding(w, indices=indices, padding_idx=padding),
         paddings,
     )
 
@@ -756,8 +754,8 @@ def _(draw):
 for name, ours, theirs in [
     ("F.softmax", F.softmax, torch.softmax),
     ("F.log_softmax", F.log_softmax, torch.log_softmax),
-    ("softmax_reference", reference.softmax_reference, torch.softmax),
-    ("log_softmax_reference", reference.log_softmax_reference, torch.log_softmax),
+    ("equations.softmax", reference.softmax, torch.softmax),
+    ("equations.log_softmax", reference.log_softmax, torch.log_softmax),
 ]:
 
     @entry(name)
@@ -785,8 +783,8 @@ def normalisation(ours, theirs, parameters, domain):
 TABLE["F.layer_norm"] = normalisation(
     lambda x, inner, ndim, p, eps: F.layer_norm(x, inner, *p, eps=eps), tF.layer_norm, 2, "apart"
 )
-TABLE["layer_norm_reference"] = normalisation(
-    lambda x, inner, ndim, p, eps: reference.layer_norm_reference(x, *p, ndim=ndim, eps=eps),
+TABLE["equations.layer_norm"] = normalisation(
+    lambda x, inner, ndim, p, eps: reference.layer_norm(x, *p, ndim=ndim, eps=eps),
     tF.layer_norm,
     2,
     "apart",
@@ -794,15 +792,15 @@ TABLE["layer_norm_reference"] = normalisation(
 TABLE["F.rms_norm"] = normalisation(
     lambda x, inner, ndim, p, eps: F.rms_norm(x, inner, *p, eps=eps), tF.rms_norm, 1, "nonzero"
 )
-TABLE["rms_norm_reference"] = normalisation(
-    lambda x, inner, ndim, p, eps: reference.rms_norm_reference(x, *p, ndim=ndim, eps=eps),
+TABLE["equations.rms_norm"] = normalisation(
+    lambda x, inner, ndim, p, eps: reference.rms_norm(x, *p, ndim=ndim, eps=eps),
     tF.rms_norm,
     1,
     "nonzero",
 )
 
 
-for name, ours in [("F.linear", F.linear), ("linear_reference", reference.linear_reference)]:
+for name, ours in [("F.linear", F.linear), ("equations.linear", reference.linear)]:
 
     @entry(name)
     def _(draw, ours=ours):
@@ -832,7 +830,7 @@ def _(draw):
 
 for name, ours in [
     ("F.mse_loss", F.mse_loss),
-    ("mse_loss_reference", reference.mse_loss_reference),
+    ("equations.mse_loss", reference.mse_loss),
 ]:
 
     @entry(name)
@@ -907,9 +905,9 @@ def of_probabilities(ours):
 TABLE["F.cross_entropy of labels"] = of_labels(
     lambda x, weight, target, **settings: F.cross_entropy(x, target, weight, **settings)
 )
-TABLE["cross_entropy_reference"] = of_labels(reference.cross_entropy_reference)
+TABLE["equations.cross_entropy"] = of_labels(reference.cross_entropy)
 TABLE["F.cross_entropy of probabilities"] = of_probabilities(F.cross_entropy)
-TABLE["soft_cross_entropy_reference"] = of_probabilities(reference.soft_cross_entropy_reference)
+TABLE["equations.soft_cross_entropy"] = of_probabilities(reference.soft_cross_entropy)
 
 
 def attention(ours):
@@ -953,8 +951,8 @@ def attention_in_steps(q, k, v, mask=None, *, scale, is_causal, enable_gqa, weig
         scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, is_causal=is_causal
     )
     if weights_too:
-        return reference.attention_weights_reference(q, k, mask, **settings) @ v
-    return reference.scaled_dot_product_attention_reference(q, k, v, mask, **settings)
+        return reference.attention_weights(q, k, mask, **settings) @ v
+    return reference.scaled_dot_product_attention(q, k, v, mask, **settings)
 
 
 def weights_times_values(q, k, v, mask=None, **settings):
@@ -964,14 +962,14 @@ def weights_times_values(q, k, v, mask=None, **settings):
 
 
 TABLE["F.scaled_dot_product_attention"] = attention(F.scaled_dot_product_attention)
-TABLE["scaled_dot_product_attention_reference"] = attention(
+TABLE["equations.scaled_dot_product_attention"] = attention(
     lambda *xs, **settings: attention_in_steps(*xs, **settings, weights_too=False)
 )
-TABLE["attention_weights_reference"] = attention(attention_in_steps)
+TABLE["equations.attention_weights"] = attention(attention_in_steps)
 TABLE["F.weights_as_applied"] = attention(weights_times_values)
 
 
-@entry("packed_attention_reference")
+@entry("equations.packed_attention")
 def _(draw):
     b, t, heads, d = (draw(st.integers(1, 3)) for _ in "bthd")
     scale, is_causal = draw(st.sampled_from([0.3, 2.0])), draw(st.booleans())
@@ -986,20 +984,18 @@ def _(draw):
 
     return Sample(
         [numbers(draw, (b, t, 3 * heads * d))],
-        lambda x: reference.packed_attention_reference(
-            x, num_heads=heads, scale=scale, is_causal=is_causal
-        ),
+        lambda x: reference.packed_attention(x, num_heads=heads, scale=scale, is_causal=is_causal),
         theirs,
     )
 
 
-@entry("dropout_reference")
+@entry("equations.dropout")
 def _(draw):
     p, shape = draw(st.sampled_from([0.3, 0.5, 1.0])), draw(shapes())
     keep = np.asarray(generator(draw).random(shape) > p)
     return Sample(
         [numbers(draw, shape)],
-        lambda x: reference.dropout_reference(x, keep=keep, p=p),
+        lambda x: reference.dropout(x, keep=keep, p=p),
         lambda x: x * torch.from_numpy(keep).to(x.dtype) / (1 - p) if p < 1 else x * 0,
     )
 

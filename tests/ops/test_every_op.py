@@ -4,6 +4,8 @@ The ops of `ops` are drawn from helpers/optable.py. Those of other rooms (NumPy'
 reached through what a user calls: the functions of `F`, NumPy's functions on tensors, and the classes of `nn`.
 """
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from enumeration import asserted, calls, code_of, ops_in, uncalled, unmet
@@ -14,7 +16,7 @@ from numpytable import CASES
 from optable import TABLE
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, nn, op, ops
+from tinygrad_attn import Tensor, nn, op, ops, plain
 
 ADVICE = "put an entry with the key {name!r} into TABLE in tests/helpers/optable.py"
 OTHERS = sorted(name for name, one in ops_in().items() if one not in ops_in(ops).values())
@@ -39,11 +41,13 @@ def test_a_new_op_is_missed(monkeypatch):
 def sample(draw, key, seen):
     """Draws one sample of an entry, forwards and backwards, and notes what was called."""
     drawn = TABLE[key](draw)
-    leaves = [Tensor(x, requires_grad=True) for x in drawn.inputs]
     with calls() as called:
-        y = drawn.ours(*leaves)
-        if y.requires_grad:
-            y.backward(np.ones(y.shape))
+        for mode in (plain, nullcontext):
+            leaves = [Tensor(x, requires_grad=True) for x in drawn.inputs]
+            with mode():
+                y = drawn.ours(*leaves)
+                if y.requires_grad:
+                    y.backward(np.ones(y.shape))
     seen.update(called)
 
 

@@ -502,7 +502,7 @@ def test_methods_are_those_of_arrays(call):
 def test_functions_that_are_methods_too(name):
     t = Tensor(P(3), requires_grad=True)
     mine, numpys = getattr(t, name)(), getattr(np, name)(t)
-    assert mine.tolist() == numpys.tolist() and mine._node.op is numpys._node.op
+    assert mine.tolist() == numpys.tolist() and mine._record.op is numpys._record.op
 
 
 def test_einsum_says_which_labels_are_wrong():
@@ -1012,7 +1012,7 @@ def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
         Tensor(np.ones(shape), requires_grad=True) for shape in ((4, 9), (9, 9), (9, 7), (7,))
     )
     y = np.linalg.multi_dot([a, b, c, x])
-    assert y._node.inputs[0] is a and [t.shape for t in newest_first([y])] == [
+    assert y._record.inputs[0] is a and [t.shape for t in newest_first([y])] == [
         (4,),
         (9,),
         (9,),
@@ -1027,6 +1027,6 @@ def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
 def test_a_power_of_a_matrix_takes_as_many_products_as_the_exponent_has_digits(power, products):
     a = Tensor(np.eye(2), requires_grad=True)
     assert (
-        sum(t._node.op is ops.matmul for t in newest_first([np.linalg.matrix_power(a, power)]))
+        sum(t._record.op is ops.matmul for t in newest_first([np.linalg.matrix_power(a, power)]))
         == products
     )

@@ -658,7 +658,7 @@ def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
     vjp(lambda x: np.ones(2), X)  # whether ops run inside was watched
-    assert local.context.observers == () and local.context.recording
+    assert local.context.watchers == () and local.context.recording
 
 
 def test_another_threads_draw_from_the_same_stream_is_told_with_the_way_out():
@@ -714,10 +714,10 @@ def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was
     y, here = Half()(Tensor([1.0], requires_grad=True)), ta.transforms.local.context
     monkeypatch.setattr(ta.transforms, "set_rng_state", set_rng_state)
     with ta.record_attention():
-        observers = here.observers
+        observers = here.watchers
         with pytest.raises(KeyboardInterrupt):
             y.backward()
-        assert here.scope is None and here.observers == observers != ()
+        assert here.scope is None and here.watchers == observers != ()
 
 
 def test_checkpoint_needs_less_memory(capsys):

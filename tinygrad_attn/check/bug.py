@@ -39,8 +39,8 @@ def keep(name: str, what: str, where: str, symptom: str) -> Callable[[Callable[[
 def rule(op: Any, which: int, new: Callable | None) -> Patches:
     """Another rule for one operand."""
     return [
-        (op, "partials", tuple(new if i == which else r for i, r in enumerate(op.rules))),
-        (op, "adds", None),
+        (op, "rules", tuple(new if i == which else r for i, r in enumerate(op.rules))),
+        (op, "quick", None),
     ]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import functional, nn, ops
 from ..engine import op
-from ..fast import fused
+from ..fast import equations as fused
 from .bug import Patches, joint, keep, rule
 
 # ---- the layers of a Transformer

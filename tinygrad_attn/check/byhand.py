@@ -1,6 +1,6 @@
 """The sweep once more, as plainly as it can be said: a second opinion on the engine.
 
-It shares the ops' rules and `_fit` with engine.py and nothing else, keeps every gradient, and works to first order only.
+It shares the ops' rules and `fit` with engine.py and nothing else, keeps every gradient, and works to first order only.
 """
 
 from __future__ import annotations
@@ -11,34 +11,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, _fit
+from ..engine import Variable
+from ..engine.sweep import fit
 from .report import Diagnosis
 from .trace import as_given
 
 
 def contributions(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """(input, its share of the gradient) for each use by the op that made t."""
-    node = t._record
-    op, needs = node.op, tuple(isinstance(x, Variable) and x._tracked for x in node.inputs)
-    args = as_given(node.inputs)
-    together = None
-    if op.joint is not None:
-        extra = ({"saved": node.saved} if op.saves else {}) | (
-            {"needs": needs} if op._joint_asks_needs else {}
-        )
-        together = op.joint(g, t._data, *args, **node.settings, **extra)
-    for i, x in enumerate(node.inputs):
-        if needs[i]:
-            rule = op.rules[i] if together is None else None
-            part = (
-                together[i]
-                if together is not None
-                else None
-                if rule is None
-                else rule(g, t._data, *args, **node.settings)
-            )
-            if part is not None:
-                yield x, _fit(part, x, op, i)
+    record = t._record
+    needs = [isinstance(x, Variable) and x._tracked for x in record.inputs]
+    shares = record.op.pull(g, t._data, record, as_given(record.inputs), needs)
+    for i, share in shares.items():
+        yield record.inputs[i], fit(share, record.inputs[i], record.op, i)
 
 
 def newest_first(roots: Iterable[Any]) -> list[Any]:
@@ -92,7 +77,7 @@ def _memory_fault(
             f"the rule of op {name!r} writes into the incoming gradient g, its result or an "
             "operand in place. Others share these arrays: compute a new one.",
         )
-    if t._record.op.fresh and any(
+    if getattr(t._record.op, "fresh", False) and any(
         np.shares_memory(a, b)
         for a, b in [*itertools.product(parts, given), *itertools.combinations(parts, 2)]
     ):

@@ -90,7 +90,7 @@ def flawed_sweep(name: str) -> Callable[..., tuple[dict[Any, Any], set[Any]]]:
         create_graph: bool = False,
         retain_graph: bool = False,
         stop: bool = False,
-    ) -> tuple[dict[Any, Any], set[Any]]:
+    ) -> dict[Any, Any]:
         grads: dict[int, Any] = {}
         holders: dict[int, Any] = {}
 
@@ -141,6 +141,6 @@ def flawed_sweep(name: str) -> Callable[..., tuple[dict[Any, Any], set[Any]]]:
             for key, x in holders.items()
             if (x._record is None if goal is None else key in goal)
         }
-        return found, set(holders.values())
+        return found
 
     return sweep

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, sum_to
+from ..engine.misuse import takes_needs
 from ..engine.autograd import enable_grad, grad
 from .byhand import second_opinion
 from .problem import Problem
@@ -325,7 +326,7 @@ def call_rule(
                 part = op.rules[suspect.position](g, y, *arrays, **settings)
             else:
                 extra: dict[str, Any] = {"saved": saved} if op.saves else {}
-                if op._joint_asks_needs:
+                if takes_needs(op.joint):
                     extra["needs"] = tuple(i == suspect.position for i in range(len(arrays)))
                 part = op.joint(g, y, *arrays, **settings, **extra)[suspect.position]
         shape = problem.inputs[suspect.which].shape

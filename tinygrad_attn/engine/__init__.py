@@ -7,7 +7,7 @@ call or a rule.
 """
 
 from . import changes  # it puts its watcher in
-from .context import Context, Watcher, everywhere, local, watching
+from .context import Context, Watcher, everywhere, local, rehearsing, watching
 from .graph import Record, Variable, array_of, constant, tracked
 from .op import Op, clone, op
 from .quick import equation, quick_way
@@ -34,6 +34,7 @@ __all__ = [
     "op",
     "plain",
     "quick_way",
+    "rehearsing",
     "sum_to",
     "sweep",
     "tracked",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..messages.errors import describe, missing_from, numbers_of, refuse_mask
 from ..messages.signatures import check_flags, own_names
-from .context import everywhere, local
+from .context import everywhere, local, rehearsing
 from .graph import Variable, constant
 from .recording import enable_grad, no_grad  # noqa: F401  where PyTorch has them
 from .sweep import sweep
@@ -211,7 +211,7 @@ def _no_graph(output: Any) -> Exception:
             + (hint if callable(output) else "")
         )
     hint = ""
-    if local.context.rehearsing:
+    if rehearsing():
         hint = (
             " Inside ta.checkpoint take it with ta.value_and_grad or ta.vjp: nothing else is "
             "recorded there at first."

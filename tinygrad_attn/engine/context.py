@@ -14,15 +14,22 @@ from typing import Any
 class Context:
     """The settings of one thread."""
 
-    __slots__ = ("recording", "rehearsing", "plain", "scope", "watchers", "blocks")
+    __slots__ = ("recording", "rehearsal", "plain", "scope", "watchers", "blocks")
 
     def __init__(self) -> None:
         self.recording = True  # False inside `with no_grad():`
-        self.rehearsing = False  # in the first run of a checkpointed function, which comes again
+        self.rehearsal: Any = None  # the block of a checkpointed function's first run
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope: Any = None  # the module call that is running
         self.watchers: tuple[Any, ...] = ()
         self.blocks: list[tuple[Any, bool, bool]] = []  # open `with` blocks; see recording.py
+
+
+def rehearsing() -> bool:
+    """Is nothing recorded here only because a checkpointed function is run, which comes again?"""
+    here = local.context
+    blocks = here.blocks
+    return here.rehearsal is not None and bool(blocks) and blocks[-1][0] is here.rehearsal
 
 
 class _Local(threading.local):

@@ -14,6 +14,7 @@ from numpy import dtype, generic, ndarray
 from ..engine import Op, Variable, everywhere, local
 from ..engine.changes import handed_out
 from ..engine.graph import Record, clock
+from ..engine.misuse import takes_needs
 
 NUMBERS = {float, int, bool, type(None)}
 SCALARS = {dtype(code).type for code in "?bhilqBHILQefd"}  # NumPy's, that hold a number of Python's
@@ -26,6 +27,7 @@ class QuickOp(Op):
 
     fits: Any
     fresh = False  # is what its rules return new, and held by nobody else?
+    adds: Any = None  # adds the share of its one input to a gradient in place, or returns False
 
     def __init__(self, plain: Any, forward: Any, fits: Any = None, **flags: Any) -> None:
         super().__init__(forward, **flags)
@@ -36,9 +38,34 @@ class QuickOp(Op):
 
     def pull(self, g: Any, y: Any, record: Any, inputs: list, needs: list[bool]) -> dict[int, Any]:
         """By its own rules, or by those of the op that it stands for."""
-        if self.joint is None and not self.rules:
-            return self.plain.pull(g, y, record, inputs, needs)
-        return super().pull(g, y, record, inputs, needs)
+        if self.joint is None:
+            return (
+                self.plain.pull(g, y, record, inputs, needs)
+                if not self.rules
+                else super().pull(g, y, record, inputs, needs)
+            )
+        extra = self.extra
+        if extra == "saved":
+            shares = self.joint(g, y, *inputs, **record[3], saved=record[4])
+        elif extra == "needs":
+            shares = self.joint(g, y, *inputs, **record[3], needs=tuple(needs))
+        elif extra == "both":
+            shares = self.joint(g, y, *inputs, **record[3], saved=record[4], needs=tuple(needs))
+        else:
+            shares = self.joint(g, y, *inputs, **record[3])
+        found = {}
+        for i, share in enumerate(shares):
+            if share is not None and needs[i]:
+                found[i] = share
+        return found
+
+    def vjp_all(self, rule: Any) -> Any:
+        """As `Op.vjp_all`; what the rule asks for is looked up once."""
+        needs = takes_needs(rule)
+        self.extra = (
+            "both" if needs and self.saves else "needs" if needs else "saved" if self.saves else ""
+        )
+        return super().vjp_all(rule)
 
 
 def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
@@ -48,24 +75,29 @@ def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     if settings or parameters.defaults:
         inputs, settings = parameters.bind(inputs, settings)
     arrays: list[Any] = []
+    kept: list[Any] = []
     for x in inputs:
         if isinstance(x, Variable):
-            arrays.append(x._data)
+            a = x._data
             any_tensor = True
-            wanted = wanted or x._tracked
-        elif x.__class__ in NUMBERS:
-            arrays.append(x)
+            if x._tracked:
+                wanted = True
+                kept.append(x)
+            else:
+                kept.append(a)
+            arrays.append(a)
+            continue
+        if x.__class__ in NUMBERS:
+            pass
         elif x.__class__ is ndarray and x.dtype.kind in "fiub":
-            arrays.append(x)
             reachable = True
-        elif x.__class__ in SCALARS and len(inputs) == 2:
-            arrays.append(
-                x.item()
-                if isinstance(inputs[0], Variable) or isinstance(inputs[1], Variable)
-                else x
-            )
+        elif x.__class__ in SCALARS and len(inputs) == 2:  # beside a tensor, a number of Python's
+            if isinstance(inputs[0], Variable) or isinstance(inputs[1], Variable):
+                x = x.item()
         else:
             return NotImplemented
+        arrays.append(x)
+        kept.append(x)
     quick = op.quick
     if quick is not None and quick.fits(*arrays, **settings):
         op = quick
@@ -87,11 +119,10 @@ def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     t._data = y
     t._grad = t.name = None
     if wanted and here.recording and kind == "f":
-        kept = tuple(
-            [x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)]
-        )
-        t._record = _new_record(Record, (clock(), op, kept, settings, saved, here.scope, False))
         t._tracked = True
+        t._record = _new_record(
+            Record, (clock(), op, tuple(kept), settings, saved, here.scope, False)
+        )
     elif kind in "fiub":
         t._record, t._tracked = None, False
     else:
@@ -107,20 +138,22 @@ def remember(
 ) -> Any:
     """As `Op.remember`: the tensor around y, of which these are the inputs and their plain values."""
     here, wanted, reachable = local.context, False, bool(handed_out)
-    for x in inputs:
+    kept = list(arrays)
+    for i, x in enumerate(inputs):
         if isinstance(x, Variable):
-            wanted = wanted or x._tracked
+            if x._tracked:
+                wanted = True
+                kept[i] = x
         elif x.__class__ is ndarray:
             reachable = True
     t = _new_tensor(Variable._kind)
     t._data = y
     t._grad = t.name = None
     if wanted and here.recording:
-        kept = tuple(
-            [x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)]
-        )
-        t._record = _new_record(Record, (clock(), op, kept, settings, saved, here.scope, False))
         t._tracked = True
+        t._record = _new_record(
+            Record, (clock(), op, tuple(kept), settings, saved, here.scope, False)
+        )
     else:
         t._record, t._tracked = None, False
     if here.watchers or reachable:

@@ -74,8 +74,9 @@ def run(op: QuickOp, inputs: tuple, arrays: tuple, settings: dict[str, Any]) -> 
 
 
 def _matrix(x: ndarray) -> ndarray:
-    """x as a contiguous matrix of its last axis: a cotangent may be one number, broadcast, and products with that are slow."""
-    x = contiguous(x)
+    """x as a contiguous matrix of its last axis; products with a number that is broadcast are slow."""
+    if not x.flags.c_contiguous:
+        x = contiguous(x)
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
@@ -278,7 +279,8 @@ def _dropout(g, y, x, *, keep, p):
 @quick_op(F.linear, equations.linear)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
-    y = linear_kernel.linear(_matrix(x), weight, bias)
+    flat = x.reshape(-1, x.shape[-1]) if x.flags.c_contiguous else _matrix(x)
+    y = linear_kernel.linear(flat, weight, bias)
     return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 
@@ -517,9 +519,7 @@ def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
         b.__class__ is not ndarray or b.dtype != a.dtype or b.shape != w.shape[:1]
     ):
         return NotImplemented
-    flat = a if a.ndim == 2 and a.flags.c_contiguous else _matrix(a)
-    y = linear_kernel.linear(flat, w, b)
-    y = y if a.ndim == 2 else y.reshape(*a.shape[:-1], len(w))
+    y = linear.forward(a, w, b)
     if x is a and weight is w and bias is b:
         return y
     return remember(linear, y, None, (x, weight, bias), (a, w, b), {})

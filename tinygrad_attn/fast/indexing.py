@@ -216,12 +216,49 @@ def _put_back(g: Any, y: Any, x: ndarray, *, indices: ndarray, axis: Any) -> nda
     return put.reshape(x.shape)
 
 
+def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
+    """total[index] += g where that can be done in place; what is picked twice is summed up first, as `_scattered` does."""
+    if picks_each_once(index):
+        total[index] += g
+        return True
+    parts = index if isinstance(index, tuple) else (index,)
+    single = _single(parts)
+    if single is not None and total.size:
+        axis, indices = single
+        taken, places = np.unique(_from_front(indices, total.shape[axis]), return_inverse=True)
+        before = (slice(None),) * axis
+        shape = (*total.shape[:axis], len(taken), *total.shape[axis + 1 :])
+        share = _scattered(g, index=(*before, places.reshape(indices.shape)), shape=shape)
+        total[(*before, taken)] += share
+        return True
+    flat = total.flags.c_contiguous and len(parts) == total.ndim
+    if flat and all(isinstance(p, ndarray) and p.dtype.kind in "iu" for p in parts):
+        places = [_from_front(p, n) for p, n in zip(parts, total.shape)]
+        return _add_at_places(total, g, np.ravel_multi_index(places, total.shape))
+    return False
+
+
+def _add_at_places(total: ndarray, g: Any, places: ndarray) -> bool:
+    """The same for places in a contiguous array, laid out row by row."""
+    taken, inverse = np.unique(places, return_inverse=True)
+    share = _scattered(g, index=(inverse.reshape(places.shape),), shape=(len(taken),))
+    total.reshape(-1)[taken] += share
+    return True
+
+
+def _add_along_axis(total: ndarray, g: Any, *, indices: ndarray, axis: Any) -> bool:
+    if not total.flags.c_contiguous or g.shape != np.broadcast_shapes(indices.shape, g.shape):
+        return False
+    return _add_at_places(total, g, np.broadcast_to(_places(indices, axis, total.shape), g.shape))
+
+
 quicker(
     ops.getitem,
     lambda x, *, index: x.__class__ is ndarray,
     _picked,
     lambda g, y, x, *, index: _scattered(g, index=index, shape=x.shape),
-).fresh = True
+    adds=_add_at,
+)
 quicker(
     ops.scatter,
     lambda g, *, index, shape: True,
@@ -232,7 +269,8 @@ quicker(
     lambda weight, *, indices: weight.__class__ is ndarray and weight.ndim == 2,
     None,
     lambda g, y, weight, *, indices: _rows_summed(g, indices=indices, rows=len(weight)),
-).fresh = True
+    adds=lambda total, g, *, indices: _add_at(total, g, index=indices),
+)
 quicker(
     ops.embedding_backward,
     lambda g, *, indices, rows: g.__class__ is ndarray,
@@ -243,4 +281,5 @@ quicker(
     lambda x, *, indices, axis: x.__class__ is ndarray,
     _taken,
     _put_back,
-).fresh = True
+    adds=_add_along_axis,
+)

@@ -23,11 +23,13 @@ LARGE = 1 << 18  # elements, from where a second thread is worth its start
 SMALL = 4096  # elements, up to which a copy is made sooner than a view
 
 
-def quicker(plain: Op, fits: Any, forward: Any = None, *rules: Any, **flags: Any) -> QuickOp:
+def quicker(
+    plain: Op, fits: Any, forward: Any = None, *rules: Any, adds: Any = None, fresh: bool = False
+) -> QuickOp:
     """Register a quick way of this op: for arrays that fit, another function, or other rules, or both."""
-    op = QuickOp(plain, plain.forward if forward is None else forward, fits, **flags)
-    op.broadcasts = plain.broadcasts
-    op.rules = rules
+    op = QuickOp(plain, plain.forward if forward is None else forward, fits)
+    op.broadcasts, op.rules = plain.broadcasts, rules
+    op.adds, op.fresh = adds, fresh or adds is not None
     quick_way(plain)(op)
     return op
 
@@ -51,7 +53,10 @@ def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
             *range(lead),
             *(i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead]),
         )
-        return np.add.reduce(g, axes, keepdims=True).reshape(shape) if axes and lead >= 0 else g
+        if not axes or lead < 0:
+            return g
+        small = np.add.reduce(g, axes, keepdims=True)
+        return small.reshape(small.shape[lead:])
     if g.size > 1 << 14 and g.size > math.prod(shape) << 14:
         return NotImplemented  # so many rows lose digits one after the other
     if not shape or lead < 0:
@@ -311,4 +316,5 @@ quicker(
     products.product,
     lambda g, y, a, b: products.product(g, b.mT),
     _by_right,
-).fresh = True
+    fresh=True,
+)

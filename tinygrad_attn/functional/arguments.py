@@ -499,7 +499,7 @@ def parameters_of_group(params: Any, seen: set[int]) -> list[Tensor]:
                 f"an optimiser trains Tensors, but item {i} is of type {type(p).__name__}; {hint}"
             )
         name = p.name or f"item {i}"
-        if p._node is not None:
+        if p._record is not None:
             raise ValueError(
                 f"{name} of shape {p.shape} is the result of a computation, not a leaf, and would never "
                 "get a .grad; train what it was computed from, or p = Tensor(x.data, requires_grad=True)"

@@ -28,6 +28,11 @@ def left_to_recorders(weights: Any) -> Any:
     return weights
 
 
+def as_pytorch_lays_it(out: Any) -> Any:
+    """(B, T, E) copied to lie as (T, B, E): PyTorch's output does, and a dropout draws in the order of memory."""
+    return out.swapaxes(0, 1).clone().swapaxes(0, 1)
+
+
 class MultiheadAttention(Module):
     """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, with Q = query W_q^T and so on.
 
@@ -90,6 +95,7 @@ class MultiheadAttention(Module):
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
+        self.layout_for_dropout = True  # False where a layer around this one sees to it
         wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
         self._widths = (wide, wide, value_wide)
         one_matrix = self.kdim == self.vdim == embed_dim
@@ -177,7 +183,9 @@ class MultiheadAttention(Module):
             out, weights = self._attend_packed(query, masked, batched, wanted)
         else:
             out, weights = self._attend(query, key, value, masked, batched, wanted, cache)
-        out = self._as_pytorch_lays_it(self.out_proj(out), batched)  # (B, T, H V) -> (B, T, E)
+        out = self.out_proj(out)  # (B, T, H V) -> (B, T, E)
+        if self.training and self.layout_for_dropout and batched:
+            out = as_pytorch_lays_it(out)
         if wanted:
             weights = left_to_recorders(weights)  # (B, H, T, S)
             weights = weights.mean(axis=1) if average_attn_weights else weights
@@ -244,12 +252,6 @@ class MultiheadAttention(Module):
         )
         out, weights = out if wanted else (out, None)
         return F.merge_heads(out), weights
-
-    def _as_pytorch_lays_it(self, out: Any, batched: bool) -> Any:
-        """(B, T, E), in memory as (T, B, E): PyTorch's is so, and dropout draws in the order of memory."""
-        if not (batched and self.training and self.dropout):
-            return out
-        return out.swapaxes(0, 1).clone().swapaxes(0, 1)
 
     def _batch_first(self, x: Any) -> Any:
         """(T, E) or (T, B, E) or (B, T, E) -> (B, T, E)"""
@@ -383,15 +385,14 @@ class SelfAttention(Module):
         q, k, v = (
             F.split_heads(W(batch), 1) for W in (self.W_query, self.W_key, self.W_value)
         )  # (B, 1, T, d_out)
-        out, _ = attend(
-            q,
-            k,
-            v,
-            None,
-            self.dropout.p if self.dropout.training else 0.0,
-            self.causal,
-            need_weights=False,
+        wanted = scopes.recording()
+        dropout_p = self.dropout.p if self.dropout.training else 0.0
+        out = F.scaled_dot_product_attention(
+            q, k, v, None, dropout_p, self.causal, need_weights=wanted
         )
+        if wanted:
+            out, weights = out
+            left_to_recorders(weights)
         return out.reshape(*x.shape[:-1], self.d_out)
 
     def extra_repr(self) -> str:

@@ -18,7 +18,7 @@ from ..messages.errors import describe, nearest, unmade
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 from . import init
-from .attention import MultiheadAttention
+from .attention import MultiheadAttention, as_pytorch_lays_it
 from .cache import KeyValueCache
 from .containers import ModuleList
 from .layers import Dropout, LayerNorm, Linear, floating
@@ -99,7 +99,7 @@ class _Layer(Module):
         more: dict[str, Any] = (
             {} if cache is None else {"cache": cache}
         )  # an attention of your own need not take one
-        return attention(
+        out = attention(
             x,
             memory,
             memory,
@@ -109,6 +109,10 @@ class _Layer(Module):
             is_causal=is_causal,
             **more,
         )[0]
+        drops = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
+        if drops and out.ndim == 3 and getattr(attention, "batch_first", False):
+            return as_pytorch_lays_it(out)
+        return out.clone() if drops and out.ndim == 3 else out
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""

@@ -73,8 +73,10 @@ def places_along(indices, axis, shape):
     return tuple(places)
 
 
-@take_along_axis.vjp_all
 def _put_back_along_axis(g, y, x, *, indices, axis):
     shape = (x.size,) if axis is None else x.shape
     put = scatter(g, index=places_along(indices, axis, x.shape), shape=shape)
-    return (put.reshape(x.shape),)
+    return put.reshape(x.shape)
+
+
+take_along_axis.vjp(_put_back_along_axis)

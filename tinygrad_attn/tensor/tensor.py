@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Variable, autograd, changes, clone, local
+from ..engine import Variable, autograd, changes, clone, local, rehearsing
 from ..messages.errors import (
     Elsewhere,
     compared,
@@ -301,7 +301,7 @@ class Tensor(Variable):
         )
         raise (
             lost
-            if self._tracked and (local.context.recording or local.context.rehearsing)
+            if self._tracked and (local.context.recording or rehearsing())
             else AttributeError("_mask")
         )
 
@@ -399,7 +399,7 @@ class Tensor(Variable):
     def _assigned(
         self, other: Any
     ) -> Any:  # in a checkpoint's first run, which is not recorded either, `recording` is 0
-        unrecorded = not (local.context.recording or local.context.rehearsing)
+        unrecorded = not (local.context.recording or rehearsing())
         if self._tracked and self._record is None and unrecorded:
             raise only_renamed(self)
         return NotImplemented  # then Python adds, and gives the sum the name

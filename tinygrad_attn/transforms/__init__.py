@@ -369,13 +369,13 @@ class _Run:
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
         closure, here = _Closure(stand_ins), local.context
         before, here.watchers = here.watchers, (*here.watchers, closure)
-        rehearsing = here.rehearsing
+        around, block = here.rehearsal, no_grad()
         try:
-            with no_grad():
-                here.rehearsing = True  # what is not recorded now will be when it comes again
+            with block:
+                here.rehearsal = block  # what is not recorded now will be when it comes again
                 y = self.call(stand_ins)
         finally:
-            here.watchers, here.rehearsing = before, rehearsing
+            here.watchers, here.rehearsal = before, around
         if not isinstance(y, Variable):
             raise TypeError(
                 f"checkpoint() needs a function that returns one Tensor, but it returned {describe(y)}. Checkpoint each "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..functional.equations import attention_weights_reference
+from ..functional.equations import attention_weights
 from ..messages.errors import describe
 from .attention import as_array, tokens, with_heads
 from .render import Page, page
@@ -80,7 +80,7 @@ def attention_html(
                 f"the scores q k^T * scale are too large for float64, or scale={scale} is not finite."
             )
     added = None if mask is None else _added(mask, score.shape)
-    weight = attention_weights_reference(
+    weight = attention_weights(
         q, k, added, scale=scale
     )  # zeros in a row whose every key is blocked
     data = {

@@ -135,11 +135,7 @@ UFUNCS: dict[Any, Callable] = {
 if hasattr(np, "matvec"):  # NumPy 2.2
     UFUNCS |= {np.matvec: _matvec, np.vecmat: _vecmat}
 
-CALLS: dict[Any, Callable] = {
-    ufunc: rule
-    for ufunc, rule in UFUNCS.items()
-    if isinstance(rule, Op)
-}
+CALLS: dict[Any, Callable] = {ufunc: rule for ufunc, rule in UFUNCS.items() if isinstance(rule, Op)}
 """The ufuncs that are one op of ours, as what `a + b` or a call of the op runs: Tensor calls these straight away, for speed."""
 
 PLAIN_UFUNCS = {
