@@ -8,7 +8,7 @@ goes away with the last reference to its end.
 from __future__ import annotations
 
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 clock = count(1).__next__
 """The next time. A result is newer than all that it was made of, so newest first is a topological
@@ -16,18 +16,20 @@ order.
 """
 
 
-class Record(NamedTuple):
+class Record:
     """How a tensor was made."""
 
-    time: int
-    op: Any
-    inputs: tuple[
-        Any, ...
-    ]  # a tensor where a gradient by it is wanted, else the plain array or number
-    settings: dict[str, Any]
-    saved: Any = None  # what the op has kept for its rule
-    scope: Any = None  # the module call it happened in
-    retained: bool = False  # the user wants .grad here although this is not a leaf
+    __slots__ = ("time", "op", "inputs", "settings", "saved", "scope", "retained")
+
+    def __init__(
+        self, time: int, op: Any, inputs: tuple, settings: dict[str, Any], saved: Any, scope: Any
+    ) -> None:
+        self.time, self.op = time, op
+        self.inputs = inputs  # a tensor where a gradient by it is wanted, else the plain values
+        self.settings = settings
+        self.saved = saved  # what the op has kept for its rule
+        self.scope = scope  # the module call it happened in
+        self.retained = False  # does the user want .grad here although this is not a leaf?
 
 
 class Variable:

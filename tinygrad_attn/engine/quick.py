@@ -29,6 +29,10 @@ ways: list[QuickWay] = []
 """All that have been registered."""
 
 
+step_aside: list[Callable[[bool], Any]] = []
+"""What is called with True before a thread goes into plain mode, and with False after it has left it."""
+
+
 class Equation:
     """A function that says what is meant, and the place for a quicker one."""
 

@@ -17,6 +17,7 @@ from ..messages.errors import describe
 from ..messages.signatures import Function as _Function  # `Function` itself is PyTorch's name
 from ..messages.signatures import NeedsBrackets
 from .context import local
+from .quick import step_aside
 
 
 class _Block(ContextDecorator, metaclass=NeedsBrackets):
@@ -172,6 +173,16 @@ class plain(_Block):
     """
 
     _plain = True
+
+    def __enter__(self) -> None:
+        for hook in step_aside:
+            hook(True)
+        super().__enter__()
+
+    def __exit__(self, *details: object) -> None:
+        super().__exit__(*details)
+        for hook in step_aside:
+            hook(False)
 
 
 def is_plain() -> bool:

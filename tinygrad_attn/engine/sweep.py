@@ -76,7 +76,7 @@ def sweep(
             watcher.pulling(y, gradients[y])
         undo(y, gradients.pop(y))
         if not (retain_graph or create_graph):
-            y._record = y._record._replace(op=released, inputs=(), settings={}, saved=None)
+            released.let_go(y._record)
     if not (retain_graph or create_graph):
         released.end_at(gradients if wanted is None else aside)
     return {x: apart(g, x) for x, g in (complete | gradients).items()}
@@ -177,6 +177,10 @@ class Released:
     def plain(self) -> Released:
         """It stands for itself."""
         return self
+
+    def let_go(self, record: Any) -> None:
+        """Stand in this record, which then holds on to nothing."""
+        record.op, record.inputs, record.settings, record.saved = self, (), {}, None
 
     def end_at(self, tensors: Iterable[Variable] | None) -> None:
         """The pass went as far as these, and is over."""

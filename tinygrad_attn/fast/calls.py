@@ -11,15 +11,19 @@ from typing import Any
 
 from numpy import dtype, generic, ndarray
 
+from .. import ops
 from ..engine import Op, Variable, everywhere, local
 from ..engine.changes import handed_out
 from ..engine.graph import Record, clock
 from ..engine.misuse import takes_needs
+from ..engine.quick import step_aside
+from ..tensor import Tensor
 
 NUMBERS = {float, int, bool, type(None)}
 SCALARS = {dtype(code).type for code in "?bhilqBHILQefd"}  # NumPy's, that hold a number of Python's
 _new_tensor: Any = object.__new__
-_new_record: Any = tuple.__new__  # without the function that a NamedTuple puts before it
+NOTHING: dict[str, Any] = {}
+_new_record: Any = object.__new__
 
 
 class QuickOp(Op):
@@ -46,13 +50,15 @@ class QuickOp(Op):
             )
         extra = self.extra
         if extra == "saved":
-            shares = self.joint(g, y, *inputs, **record[3], saved=record[4])
+            shares = self.joint(g, y, *inputs, **record.settings, saved=record.saved)
         elif extra == "needs":
-            shares = self.joint(g, y, *inputs, **record[3], needs=tuple(needs))
+            shares = self.joint(g, y, *inputs, **record.settings, needs=tuple(needs))
         elif extra == "both":
-            shares = self.joint(g, y, *inputs, **record[3], saved=record[4], needs=tuple(needs))
+            shares = self.joint(
+                g, y, *inputs, **record.settings, saved=record.saved, needs=tuple(needs)
+            )
         else:
-            shares = self.joint(g, y, *inputs, **record[3])
+            shares = self.joint(g, y, *inputs, **record.settings)
         found = {}
         for i, share in enumerate(shares):
             if share is not None and needs[i]:
@@ -68,10 +74,75 @@ class QuickOp(Op):
         return super().vjp_all(rule)
 
 
+def between(op: Op) -> Any:
+    """The op of two operands as a function of its own, for `a + b`: half the time of a call of the op."""
+    quick = op.quick
+
+    def operator(a: Any, b: Any) -> Any:
+        here = local.context
+        if here.watchers or handed_out or here.plain:
+            return op(a, b)
+        if isinstance(b, Variable) and isinstance(a, Variable):
+            u, v, wanted = a._data, b._data, a._tracked or b._tracked
+        elif b.__class__ in NUMBERS and isinstance(a, Variable):
+            u, v, wanted = a._data, b, a._tracked
+        elif a.__class__ in NUMBERS and isinstance(b, Variable):
+            u, v, wanted = a, b._data, b._tracked
+        else:
+            return op(a, b)
+        made = op if quick is None or not quick.fits(u, v) else quick
+        try:
+            y = made.forward(u, v)
+        except Exception:  # it fails again in Op.__call__, which explains it
+            return op(a, b)
+        t = _new_tensor(Variable._kind)
+        t._data = y
+        t._grad = t.name = None
+        if wanted and here.recording:  # so one of them is of floats, and then the result is
+            inputs = (
+                a if a is u or a._tracked else u,
+                b if b is v or b._tracked else v,
+            )
+            t._record = r = _new_record(Record)
+            r.time, r.op, r.inputs, r.settings = clock(), made, inputs, NOTHING
+            r.saved, r.scope, r.retained = None, here.scope, False
+            t._tracked = True
+        else:
+            t._record, t._tracked = None, False
+        return t
+
+    return operator
+
+
 def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     """op(*inputs, **settings), or NotImplemented for what is unusual."""
     here, any_tensor, wanted, reachable = local.context, False, False, bool(handed_out)
     parameters = op.parameters
+    if len(inputs) == 1 and isinstance(inputs[0], Variable) and not (reachable or here.watchers):
+        if not (settings or parameters.defaults or op.saves):  # the usual case, spelled out
+            x, made = inputs[0], op
+            a = x._data
+            if op.quick is not None and op.quick.fits(a):
+                made = op.quick
+            try:
+                y = made.forward(a)
+            except Exception:  # it fails again in Op.__call__, which explains it
+                return NotImplemented
+            if y.__class__ is not ndarray and not isinstance(y, generic):
+                return NotImplemented
+            t = _new_tensor(Variable._kind)
+            t._data = y
+            t._grad = t.name = None
+            if x._tracked and here.recording and y.dtype.kind == "f":
+                t._record = r = _new_record(Record)
+                r.time, r.op, r.inputs, r.settings = clock(), made, inputs, NOTHING
+                r.saved, r.scope, r.retained = None, here.scope, False
+                t._tracked = True
+            elif y.dtype.kind in "fiub":
+                t._record, t._tracked = None, False
+            else:
+                return NotImplemented
+            return t
     if settings or parameters.defaults:
         inputs, settings = parameters.bind(inputs, settings)
     arrays: list[Any] = []
@@ -120,9 +191,9 @@ def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     t._grad = t.name = None
     if wanted and here.recording and kind == "f":
         t._tracked = True
-        t._record = _new_record(
-            Record, (clock(), op, tuple(kept), settings, saved, here.scope, False)
-        )
+        t._record = r = _new_record(Record)
+        r.time, r.op, r.inputs, r.settings = clock(), op, tuple(kept), settings
+        r.saved, r.scope, r.retained = saved, here.scope, False
     elif kind in "fiub":
         t._record, t._tracked = None, False
     else:
@@ -151,9 +222,9 @@ def remember(
     t._grad = t.name = None
     if wanted and here.recording:
         t._tracked = True
-        t._record = _new_record(
-            Record, (clock(), op, tuple(kept), settings, saved, here.scope, False)
-        )
+        t._record = r = _new_record(Record)
+        r.time, r.op, r.inputs, r.settings = clock(), op, tuple(kept), settings
+        r.saved, r.scope, r.retained = saved, here.scope, False
     else:
         t._record, t._tracked = None, False
     if here.watchers or reachable:
@@ -163,3 +234,52 @@ def remember(
 
 
 Op.quick_call = call
+
+
+# ---- shortcuts past the methods that lead here
+
+_written = Op.__call__
+
+
+def _direct(op: Any, *inputs: Any, **settings: Any) -> Any:
+    """Op.__call__, without the question whether there is something quicker."""
+    if not local.context.plain:
+        y = call(op, inputs, settings)
+        if y is not NotImplemented:
+            return y
+    return _written(op, *inputs, **settings)
+
+
+SIGNS = {
+    "add": ops.add,
+    "sub": ops.subtract,
+    "mul": ops.multiply,
+    "truediv": ops.divide,
+    "pow": ops.power,
+    "matmul": ops.matmul,
+}
+_methods = {f"__{side}{sign}__" for sign in SIGNS for side in ("", "r")}
+_as_written: dict[str, Any] = {name: vars(Tensor)[name] for name in _methods}
+_shortcuts: dict[str, Any] = {}
+_in_plain_mode = 0
+
+
+def make_shortcuts() -> None:
+    """Let `a + b` and a call of an op come here at once, which saves each a call of a function."""
+    for sign, op in SIGNS.items():
+        operator = between(op)
+        _shortcuts[f"__{sign}__"] = operator
+        _shortcuts[f"__r{sign}__"] = lambda b, a, operator=operator: operator(a, b)
+    if not local.context.plain:
+        step_aside_or_back(False)
+        step_aside.append(step_aside_or_back)
+
+
+def step_aside_or_back(plain: bool) -> None:
+    """Put the methods back as they are written while a thread is in plain mode, so that a debugger enters those."""
+    global _in_plain_mode
+    _in_plain_mode = max(0, _in_plain_mode + (1 if plain else -1))
+    shortcuts = _as_written if _in_plain_mode else _shortcuts
+    for name, method in shortcuts.items():
+        setattr(Tensor, name, method)
+    Op.__call__ = _written if _in_plain_mode else _direct  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from numpy import ndarray
 from .. import ops
 from ..engine import Op, sum_to
 from ..engine.quick import quick_way
-from .calls import QuickOp
+from .calls import QuickOp, make_shortcuts
 from .kernels import choice, erf, exponentials, rows
 from .kernels import linear as products
 from .kernels import sigmoid as logistic
@@ -318,3 +318,6 @@ quicker(
     _by_right,
     fresh=True,
 )
+
+
+make_shortcuts()  # now that each op has its quick way

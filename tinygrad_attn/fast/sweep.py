@@ -17,13 +17,11 @@ from numpy import generic, ndarray
 
 from ..engine import Released, Variable, changes, everywhere, local
 from ..engine import sweep as plain_sweep
-from ..engine.graph import Record
 from ..engine.quick import quick_way
 from ..engine.sweep import fit, leading_to
 from .allocator import keep_freed
 from .calls import QuickOp
 
-_new_record: Any = tuple.__new__
 NOTHING: dict[str, Any] = {}
 
 
@@ -74,57 +72,63 @@ def _undo_all(
     complete: dict[Variable, Any] = {}
     for root in gradients:
         if root._record is not None and (through is None or root in through):
-            heappush(newest, (-root._record[0], root))
+            heappush(newest, (-root._record.time, root))
     hand: Any = None  # a tensor in neither of the two, newer than all in the heap or equal,
     hand_gradient: Any = None  # and its gradient
     watchers = local.context.watchers
     every = (*everywhere, *watchers)
+    handed_out, latest = changes.handed_out, changes.latest
     while newest or hand is not None:
-        if hand is not None and not (newest and -newest[0][0] > hand._record[0]):
+        if hand is not None and not (newest and -newest[0][0] > hand._record.time):
             y, g = hand, hand_gradient
         else:
             y = heappop(newest)[1]
             g = gradients.pop(y)
             if hand is not None:
                 gradients[hand] = hand_gradient
-                heappush(newest, (-hand._record[0], hand))
+                heappush(newest, (-hand._record.time, hand))
         hand = hand_gradient = None
         if own:
             own.discard(y)  # a rule may pass its gradient on by reference
         record: Any = y._record
-        time, op, inputs, settings, _, scope, retained = record
-        if retained or goal and y in goal:
+        op, inputs, settings = record.op, record.inputs, record.settings
+        if record.retained or goal and y in goal:
             complete[y] = g
-        if watchers or changes.handed_out or changes.latest > time:
+        if watchers or handed_out or latest > record.time:
             for watcher in every:
                 watcher.pulling(y, g)
-        shares: Any
         rules, quick = op.rules, op.__class__ is QuickOp
-        if settings or not rules or through is not None or len(inputs) > 2:
+        if settings or through is not None or not rules or len(inputs) > 2:
             if quick and op.adds is not None and inputs[0] in own and not watchers:
                 total = hand_gradient if inputs[0] is hand else gradients[inputs[0]]
                 shares = (
-                    {} if op.adds(total, g, **settings) else _shares(y, g, record, through, goal)
+                    () if op.adds(total, g, **settings) else _shares(y, g, record, through, goal)
                 )
             else:
                 shares = _shares(y, g, record, through, goal)
+        elif len(inputs) == 2:  # the usual cases, spelled out: they decide how fast small ops are
+            a, b = inputs
+            u, v = (
+                a._data if isinstance(a, Variable) else a,
+                b._data if isinstance(b, Variable) else b,
+            )
+            first, second = rules
+            shares = (
+                None if a is u or first is None else first(g, y._data, u, v),
+                None if b is v or second is None else second(g, y._data, u, v),
+            )
+            a = b = u = v = None
         else:
-            first = inputs[0]
-            a = first._data if isinstance(first, Variable) else first
-            if len(inputs) == 1:
-                shares = {0: rules[0](g, y._data, a)} if rules[0] is not None else {}
-            else:
-                second = inputs[1]
-                b = second._data if isinstance(second, Variable) else second
-                shares = {}
-                if isinstance(first, Variable) and rules[0] is not None:
-                    shares[0] = rules[0](g, y._data, a, b)
-                if isinstance(second, Variable) and rules[1] is not None:
-                    shares[1] = rules[1](g, y._data, a, b)
-                b = None
-            a = None
+            shares = (rules[0](g, y._data, inputs[0]._data),) if rules[0] is not None else ()
         fresh = quick and op.fresh
-        for i, share in shares.items():
+        i = -1
+        for share in shares:
+            i += 1
+            if share is None:
+                usual = through is None and not settings and len(inputs) <= 2 and rules
+                if usual and rules[i] is not None and isinstance(inputs[i], Variable):
+                    fit(None, inputs[i], op, i)  # says that a rule returns nothing
+                continue
             x = inputs[i]
             data = x._data
             kind = share.__class__
@@ -144,13 +148,13 @@ def _undo_all(
                     gradients[x] = share
                 elif hand is None:
                     hand, hand_gradient = x, share
-                elif made[0] > hand._record[0]:  # the newer of the two stays in hand
+                elif made.time > hand._record.time:  # the newer of the two stays in hand
                     gradients[hand] = hand_gradient
-                    heappush(newest, (-hand._record[0], hand))
+                    heappush(newest, (-hand._record.time, hand))
                     hand, hand_gradient = x, share
                 else:
                     gradients[x] = share
-                    heappush(newest, (-made[0], x))
+                    heappush(newest, (-made.time, x))
             elif x in own:
                 total += share
             else:
@@ -164,21 +168,25 @@ def _undo_all(
             for watcher in watchers:
                 watcher.pulled(y, record, g, i, x, share, total)
         if released is not None:
-            y._record = _new_record(Record, (time, released, (), NOTHING, None, scope, retained))
-        y = g = record = inputs = settings = shares = share = total = data = None
+            record.op, record.inputs, record.settings, record.saved = released, (), NOTHING, None
+        y = g = record = inputs = shares = share = total = data = None
     return gradients, complete
 
 
 def _shares(
     y: Variable, g: Any, record: Any, through: set[Variable] | None, goal: set[Variable]
-) -> dict[int, Any]:
-    """{i: the gradient by input i}, by whatever rules the op has."""
+) -> list[Any]:
+    """The gradient by each input, None where there is none, by whatever rules the op has."""
     values, needs = [], []
-    for x in record[2]:
+    for x in record.inputs:
         if isinstance(x, Variable):
             values.append(x._data)
             needs.append(through is None or x in through or x in goal)
         else:
             values.append(x)
             needs.append(False)
-    return record[1].pull(g, y._data, record, values, needs)
+    found = record.op.pull(g, y._data, record, values, needs)
+    shares: list[Any] = [None] * len(values)
+    for i, share in found.items():
+        shares[i] = share if share is not None else fit(None, record.inputs[i], record.op, i)
+    return shares

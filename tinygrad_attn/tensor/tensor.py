@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..engine import Variable, autograd, changes, clone, local, rehearsing
+from ..engine import Op, Variable, autograd, changes, clone, local, rehearsing
 from ..messages.errors import (
     Elsewhere,
     compared,
@@ -39,6 +39,11 @@ __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
 Axis = int | tuple[int, ...] | None
 _np: Any = np  # whose own hints promise an array where it returns a Tensor
+
+
+def operators(op: Op) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The methods for `a + b` and for its reflection, where a stands on the right."""
+    return lambda a, b: op(a, b), lambda b, a: op(a, b)
 
 
 class Tensor(Variable):
@@ -267,7 +272,7 @@ class Tensor(Variable):
                 f"{describe(self)} does not require a gradient, so there is none to retain."
             )
         if self._record is not None:
-            self._record = self._record._replace(retained=True)
+            self._record.retained = True
 
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
@@ -339,41 +344,12 @@ class Tensor(Variable):
 
     # ---- operators
 
-    def __add__(self, other: Any) -> Tensor:
-        return ops.add(self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return ops.add(other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return ops.subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return ops.subtract(other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return ops.multiply(self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return ops.multiply(other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return ops.divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return ops.divide(other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return ops.power(self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return ops.power(other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return ops.matmul(other, self)
+    __add__, __radd__ = operators(ops.add)
+    __sub__, __rsub__ = operators(ops.subtract)
+    __mul__, __rmul__ = operators(ops.multiply)
+    __truediv__, __rtruediv__ = operators(ops.divide)
+    __pow__, __rpow__ = operators(ops.power)
+    __matmul__, __rmatmul__ = operators(ops.matmul)
 
     def __floordiv__(self, other: Any) -> Tensor:
         return ops.floor_divide(self, other)
