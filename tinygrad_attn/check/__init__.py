@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ..messages.errors import missing_from
-from .against_torch import TorchComparison, compare_with_torch
+from .torch import TorchComparison, compare_with_torch
 from .anomaly import detect_anomaly
 from .gradients import GradcheckError, gradcheck, gradgradcheck
 from .report import Comparison, Diagnosis, Report, compare

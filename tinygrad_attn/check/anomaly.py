@@ -16,8 +16,8 @@ import numpy as np
 from ..engine import Variable, local
 from ..messages.errors import describe
 from ..nn.scopes import watching
-from .byhand import contributions
-from .trace import Place, array_of, as_given, origin, scope_name
+from .records import array_of, as_given, shares
+from .trace import Place, origin, scope_name
 
 
 @contextmanager
@@ -123,7 +123,7 @@ class _Detector:
                     or reason
                 )
             elif reason.startswith(VAGUE):  # one rule for all operands
-                reason = complaint(lambda: list(contributions(t, g))) or reason
+                reason = complaint(lambda: list(shares(t, g))) or reason
             raise FloatingPointError(
                 _text(what, node.inputs, operands, index, part.shape, place, scope, reason)
             )

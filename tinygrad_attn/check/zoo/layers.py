@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import functional, nn, ops
-from ..engine import op
-from ..fast import fused
+from ... import functional, nn, ops
+from ...engine import op
+from ...fast import fused
 from .bug import Patches, joint, keep, rule
 
 # ---- the layers of a Transformer

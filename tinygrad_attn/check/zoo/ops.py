@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
+from ... import ops
 from .bug import Patches, joint, keep, rule
 
 # ---- wrong axes and shapes
