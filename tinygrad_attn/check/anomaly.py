@@ -1,6 +1,6 @@
 """`detect_anomaly`: the first op that makes NaN or Inf, where it was called, and why.
 
-Nothing looks on unless it is switched on: it is one of the engine's watchers.
+Nothing looks on unless it is switched on: it is one of the engine's observers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from weakref import ref
 
 import numpy as np
 
-from ..engine import Variable, Watcher, local
+from ..engine import Variable, Watcher, local, watching
 from ..messages.errors import describe
-from ..engine import watching
-from .byhand import contributions
-from .trace import Place, array_of, as_given, origin, scope_name
+from .records import array_of, as_given, shares
+from .trace import Place, origin, scope_name
 
 
 @contextmanager
@@ -42,7 +41,7 @@ class _Detector(Watcher):
         # By the tick of the record; they go with its result, since a whole training may run inside.
         self.places: dict[int, tuple[Place | None, ref]] = {}
 
-    def computed(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         place = origin()
         if result._record is not None:
             tick, places = result._record.time, self.places
@@ -52,7 +51,7 @@ class _Detector(Watcher):
         if value.dtype.kind != "f" or np.isfinite(value).all():
             return
         operands = [array_of(x) for x in inputs if _numeric(x)]
-        given = [*operands, *(array_of(v) for v in static.values() if _numeric(v))]
+        given = [*operands, *(array_of(v) for v in settings.values() if _numeric(v))]
         nan = bool(np.isnan(value).any())
         if any(np.isnan(a).any() if nan else not np.isfinite(a).all() for a in given):
             if nan:
@@ -66,10 +65,10 @@ class _Detector(Watcher):
             operands,
             value,
             index,
-            static,
+            settings,
         )
         if reason.startswith(VAGUE):
-            reason = complaint(lambda: op.forward(*as_given(inputs), **static)) or reason
+            reason = complaint(lambda: op.forward(*as_given(inputs), **settings)) or reason
         raise FloatingPointError(
             _text(
                 what,
@@ -123,7 +122,7 @@ class _Detector(Watcher):
                     or reason
                 )
             elif reason.startswith(VAGUE):  # one rule for all operands
-                reason = complaint(lambda: list(contributions(t, g))) or reason
+                reason = complaint(lambda: list(shares(t, g))) or reason
             raise FloatingPointError(
                 _text(what, node.inputs, operands, index, part.shape, place, scope, reason)
             )
@@ -248,7 +247,7 @@ def forward_reason(
     operands: list[np.ndarray],
     value: np.ndarray,
     index: tuple[int, ...],
-    static: dict[str, Any],
+    settings: dict[str, Any],
 ) -> str:
     """Why an op gives NaN or Inf, from its name and the operands at that element."""
     a, b = (*at, None, None)[:2]
@@ -261,7 +260,7 @@ def forward_reason(
         and np.isinf(a)
         and np.isinf(b)
     )
-    if (opposite or _of_rows(name)) and _empty_row(name, operands, index, value.shape, static):
+    if (opposite or _of_rows(name)) and _empty_row(name, operands, index, value.shape, settings):
         return (
             "empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or use "
             "F.scaled_dot_product_attention, which gives zeros for such a row."
@@ -278,10 +277,10 @@ def forward_reason(
     if (
         "cross_entropy" in name
         and np.isnan(made)
-        and (np.asarray(static.get("target", 0)) == static.get("ignore_index", -100)).all()
+        and (np.asarray(settings.get("target", 0)) == settings.get("ignore_index", -100)).all()
     ):
         return "0/0: every target is ignore_index, so the mean is taken over no targets. Leave such a batch out, or use reduction='sum'."
-    if "norm" in name and np.isnan(made) and static.get("eps") == 0:
+    if "norm" in name and np.isnan(made) and settings.get("eps") == 0:
         return "0/0: all elements of the row are equal, so their variance is 0, and eps=0 leaves nothing to divide by. Give eps, as 1e-5."
     if name in LOGARITHMS and a is not None:
         edge = LOGARITHMS[name]
@@ -321,7 +320,7 @@ def forward_reason(
             if infinite
             else "a sum over no elements."
         )
-    if name in ("var", "std") and operands[0].size <= value.size * static.get("ddof", 0):
+    if name in ("var", "std") and operands[0].size <= value.size * settings.get("ddof", 0):
         return "no degrees of freedom: the number of elements is not larger than ddof."
     if name in ("arcsin", "arccos", "arctanh", "arccosh"):
         return f"{name} of {a}, at or outside the edge of its domain."
@@ -339,7 +338,7 @@ def _empty_row(
     operands: list[np.ndarray],
     index: tuple[int, ...],
     shape: tuple[int, ...],
-    static: dict[str, Any],
+    settings: dict[str, Any],
 ) -> bool:
     """Is a row of scores all -inf?  The one through this element, of an operand that has the result's shape."""
     for o in operands:
@@ -347,7 +346,7 @@ def _empty_row(
         if name in ("add", "subtract"):  # no op of rows, but row - row.max(), along any axis
             axes = [d for d, n in enumerate(shape) if n > 1] if same else []
         else:
-            axis = static.get("axis", 1 if "cross_entropy" in name else -1)
+            axis = settings.get("axis", 1 if "cross_entropy" in name else -1)
             axes = (
                 [axis if isinstance(axis, int) and -o.ndim <= axis < o.ndim else -1]
                 if o.ndim
@@ -366,7 +365,7 @@ def backward_reason(
     operands: list[np.ndarray],
     made: Any,
     number: int,
-    static: dict[str, Any],
+    settings: dict[str, Any],
 ) -> str:
     """Why a rule gives NaN or Inf."""
     a, b = (*at, None, None)[:2]
@@ -394,7 +393,7 @@ def backward_reason(
         return f"{name} {a:g} in the backward pass: its slope is infinite there. Keep the argument away from it, as np.clip does."
     if edge:
         return f"{name} 0 in the backward pass: its slope is infinite there. Add a small eps inside, as in sqrt(x + eps)."
-    if _of_rows(name) and _empty_row(name, operands, (), (), static):
+    if _of_rows(name) and _empty_row(name, operands, (), (), settings):
         return "empty softmax row: every score of the row is -inf, so there are no weights to differentiate."
     if not any(key in name for key in ROW_OPS) and any(
         np.isinf(o).any() if v is None else np.isinf(v) for v, o in zip(at, operands)

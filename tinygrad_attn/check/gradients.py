@@ -14,7 +14,7 @@ from ..engine import Variable
 from ..engine.autograd import enable_grad, grad
 from ..messages.errors import describe
 from ..messages.signatures import check_flags, own_names
-from .asked import (
+from .consistency import (
     laid_otherwise,
     not_linear,
     one_at_a_time,
@@ -22,16 +22,15 @@ from .asked import (
     small_results,
     wrong_elsewhere,
 )
-from .byhand import second_opinion
-from .locate import (
-    blame_a_failing_rule,
-    blame_a_rule_that_leaves,
+from .diagnose import (
     explain,
     first_difference,
-    name_op,
+    point_at_failing_rule,
+    point_at_rule_that_leaves,
 )
-from .problem import How, Problem, leaves, private_values, scaled, values_put_back
+from .measuring import How, Problem, leaves, private_values, scaled, values_put_back
 from .report import Diagnosis, Entry, Report
+from .second_sweep import second_opinion
 from .trace import Trace
 
 EPS = 1e-6
@@ -254,7 +253,7 @@ def _check(
             else f"{type(failure).__name__}: {failure}"
         )
         report.diagnosis = Diagnosis("wrong shape" if shape else "backward fails", f"{told}{hint}")
-        blame_a_failing_rule(report, trace, how.rng)
+        point_at_failing_rule(report, trace, how.rng)
         return report
     found = (
         _unreached(gradients, order)
@@ -289,7 +288,7 @@ def _check(
         f"{e.name}: {what} not depend on it." for e in report.entries if e.ok and e.missing
     ]
     if any(not e.ok for e in report.entries):
-        explain(report, problem, trace, outputs, how.eps, how.rng)
+        explain(report, problem, trace, outputs, how)
         if report.better_steps and how.eps == EPS:
             return _with_another_step(call, checked, names, how, report)
     if (
@@ -378,7 +377,7 @@ def _check_gradient(
             Diagnosis("second order", f"the gradient cannot be differentiated: {failure}"),
             order=2,
         )
-        blame_a_rule_that_leaves(report, problem.traced()[1], how.rng)
+        point_at_rule_that_leaves(report, problem.traced()[1], how.rng)
         return report
     ordinary_ones = [(name, g) for name, g in zip(names, problem.gradients()) if g is not None]
     for (name, ordinary), recorded in zip(ordinary_ones, recorded_ones):
@@ -405,7 +404,7 @@ def _check_gradient(
         and not report.culprits
         and report.diagnosis.kind not in ("kink", "eps", "domain", "precision")
     ):
-        blame_a_rule_that_leaves(report, problem.traced()[1], how.rng)
+        point_at_rule_that_leaves(report, problem.traced()[1], how.rng)
     report.notes += [note for note in first.notes if note not in report.notes]
     return report
 
@@ -423,7 +422,7 @@ def _unrepeatable(
         return None
     step = first_difference(trace, second)
     if step is not None:
-        name_op(report, step)
+        report.point_at(step)
     return Diagnosis(
         "not deterministic",
         "f gives different results for the same inputs, so it has no slope. Switch dropout off "
@@ -468,7 +467,7 @@ def _spoiled(
     ]:  # that of the op that ran first
         for step in trace.steps:
             if step.result is t:
-                name_op(report, step)
+                report.point_at(step)
         return fault
     for name, a, b in zip(problem.names, first, problem.gradients(outputs)):
         if (
@@ -506,7 +505,7 @@ def _shared_state(
             problem.traced()
     for step, value in results:
         if not np.array_equal(step.result._data, value, equal_nan=True):
-            name_op(report, step)
+            report.point_at(step)
             return Diagnosis(
                 "reused memory",
                 f"the result of op {step.op.__name__!r} changes when f is called again: its function "

@@ -117,6 +117,11 @@ class Report:
     def __bool__(self) -> bool:
         return self.ok
 
+    def point_at(self, step: Any) -> None:
+        """Name an op: what it is called, the module call around it, the user's line."""
+        if step is not None:
+            self.op, self.place, self.scope = step.name, step.place, step.module
+
     @property
     def worst(self) -> Entry | None:
         wrong = [e for e in self.entries if not e.ok]

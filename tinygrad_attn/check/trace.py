@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..engine import Variable, Watcher, local
+from ..engine import Watcher, local
 from ..messages.errors import INNER, quoted
 from ..nn.scopes import dotted_name
+from .records import array_of, as_given, has_rules, wants_gradient
 
 
 class Place(NamedTuple):
@@ -29,9 +27,8 @@ def origin(depth: int = 1) -> Place | None:
     frame = sys._getframe(depth)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(
-            (*INNER, "<frozen ")
-        ):  # "<frozen runpy>": Python itself, at `python -m`
+        # "<frozen runpy>" is Python itself, which starts a program at `python -m`.
+        if not file.startswith((*INNER, "<frozen ")):
             return Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
@@ -42,38 +39,60 @@ class Step(NamedTuple):
 
     op: Any
     inputs: tuple
-    static: dict[str, Any]
+    settings: dict[str, Any]
     result: Any
     scope: Any
     place: Place | None
 
+    @property
+    def name(self) -> str:
+        return self.op.__name__
+
+    @property
+    def module(self) -> str:
+        return scope_name(self.scope)
+
+    @property
+    def recorded(self) -> bool:
+        """Does the gradient pass through this op?"""
+        return wants_gradient(self.result)
+
+    @property
+    def differentiable(self) -> bool:
+        return self.recorded and has_rules(self.op)
+
+    def again(self) -> tuple[Any, Any]:
+        """What the op's function makes of the operands as they are now, and what it saves for the rule."""
+        found = self.op.forward(*as_given(self.inputs), **self.settings)
+        return found if self.op.saves else (found, None)
+
+
+class Share(NamedTuple):
+    """What a rule gave one input in a backward pass."""
+
+    op: Any
+    result: Any
+    g: Any  # the gradient that reached the result, in its own memory
+    holder: Any
+    share: Any
+
 
 class Trace(Watcher):
-    """An observer that writes down every op (`steps`) and every contribution of a backward pass (`parts`)."""
+    """A watcher that writes down every op (`steps`) and every share of a backward pass (`shares`)."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.parts: list[
-            tuple[Any, Any, Any, int, Any, Any]
-        ] = []  # result, node, its gradient, input number, input, contribution
+        self.shares: list[Share] = []
 
-    def computed(self, op: Any, inputs: tuple, static: dict[str, Any], result: Any) -> None:
-        self.steps.append(Step(op, inputs, static, result, local.context.scope, origin(3)))
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
+        scope = local.context.scope
+        self.steps.append(Step(op, inputs, settings, result, scope, origin(3)))
 
     def pulled(
-        self, t: Any, node: Any, g: Any, index: int, x: Any, part: Any, running_sum: Any
+        self, result: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any
     ) -> None:
-        self.parts.append((t, node, array_of(g).copy(), index, x, array_of(part).copy()))
-
-
-def array_of(x: Any) -> np.ndarray:
-    """The values of a tensor, or of anything NumPy takes."""
-    return np.asarray(x._data if isinstance(x, Variable) else x)
-
-
-def as_given(operands: Iterable[Any]) -> list[Any]:
-    """The operands as an op's function and rules get them: arrays in place of tensors."""
-    return [x._data if isinstance(x, Variable) else x for x in operands]
+        own = array_of(share).copy()
+        self.shares.append(Share(record.op, result, array_of(g), x, own))
 
 
 def scope_name(scope: Any) -> str:

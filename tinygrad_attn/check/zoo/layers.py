@@ -6,10 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from .. import functional, nn, ops
-from ..engine import op
-from ..fast import equations as fused
-from .bug import Patches, joint, keep, rule
+from ... import functional, nn, ops
+from ...engine import op
+from ...functional import equations
+from .bug import Patches, in_place_of, keep, rule
+
+
+def as_array(x: Any) -> np.ndarray:
+    """The plain values, for choices that no derivative follows."""
+    return np.asarray(getattr(x, "_data", x))
+
+
+def _by_softmax(g: Any, y: Any, axis: int) -> Any:
+    """The right gradient of softmax."""
+    return y * (g - (g * y).sum(axis, keepdims=True))
+
+
+def _other_attention(attention: Any) -> Patches:
+    """Attention as this function has it, also where queries, keys and values come packed."""
+    return [
+        (equations, "scaled_dot_product_attention", attention),
+        (equations.packed_attention, "quick", None),
+    ]
+
 
 # ---- the layers of a Transformer
 
@@ -21,7 +40,9 @@ from .bug import Patches, joint, keep, rule
     "learning slows down with the batch; a check with all-ones cotangents sees 0 = 0",
 )
 def _() -> Patches:
-    return joint(fused.softmax, lambda right, g, y, x, **_: (right[0] / x.shape[0],))
+    flawed = op(lambda x, *, axis: equations.softmax(x, axis=axis))
+    flawed.vjp(lambda g, y, x, *, axis: _by_softmax(g, y, axis) / x.shape[0])
+    return in_place_of(functional.softmax, flawed)
 
 
 @keep(
@@ -31,7 +52,9 @@ def _() -> Patches:
     "the loss already has its 1/N: it is counted twice",
 )
 def _() -> Patches:
-    return joint(fused.log_softmax, lambda right, g, y, x, **_: (right[0] / x.shape[0],))
+    flawed = op(lambda x, *, axis: equations.log_softmax(x, axis=axis))
+    flawed.vjp(lambda g, y, x, *, axis: (g - np.exp(y) * g.sum(axis, keepdims=True)) / x.shape[0])
+    return in_place_of(functional.log_softmax, flawed)
 
 
 @keep(
@@ -41,7 +64,9 @@ def _() -> Patches:
     "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
 )
 def _() -> Patches:
-    return joint(fused.softmax, lambda right, *_, **__: (right[0] * 2,))
+    flawed = op(lambda x, *, axis: equations.softmax(x, axis=axis))
+    flawed.vjp(lambda g, y, x, *, axis: 2 * _by_softmax(g, y, axis))
+    return in_place_of(functional.softmax, flawed)
 
 
 @keep(
@@ -51,11 +76,11 @@ def _() -> Patches:
     "rows far below the largest underflow to 0/0 = NaN",
 )
 def _() -> Patches:
-    def forward(x: Any, *, axis: int = -1) -> Any:
-        e = np.exp(x - x.max())
+    def softmax(x: Any, *, axis: int = -1) -> Any:
+        e = ops.exp(x - as_array(x).max())
         return e / e.sum(axis=axis, keepdims=True)
 
-    return [(fused.softmax, "forward", forward)]
+    return in_place_of(functional.softmax, softmax)
 
 
 @keep(
@@ -65,12 +90,12 @@ def _() -> Patches:
     "large differences between logits give log 0 = -inf, and then NaN",
 )
 def _() -> Patches:
-    def forward(x: Any, *, axis: int = -1) -> Any:
-        e = np.exp(x - x.max(axis=axis, keepdims=True))
+    def log_softmax(x: Any, *, axis: int = -1) -> Any:
+        e = ops.exp(x - as_array(x).max(axis=axis, keepdims=True))
         with np.errstate(divide="ignore"):
-            return np.log(e / e.sum(axis=axis, keepdims=True))
+            return ops.log(e / e.sum(axis=axis, keepdims=True))
 
-    return [(fused.log_softmax, "forward", forward)]
+    return in_place_of(functional.log_softmax, log_softmax)
 
 
 @keep(
@@ -80,27 +105,28 @@ def _() -> Patches:
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
 def _() -> Patches:
-    def change(
-        right: Any,
-        g: Any,
-        y: Any,
-        x: Any,
-        weight: Any = None,
-        bias: Any = None,
-        *,
-        ndim: int,
-        eps: float,
-        **_: Any,
+    @op
+    def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, ndim: int, eps: float) -> Any:
+        return right(x, weight, bias, ndim=ndim, eps=eps)
+
+    @layer_norm.vjp_all
+    def _wrong(
+        g: Any, y: Any, x: Any, weight: Any = None, bias: Any = None, *, ndim: int, eps: float
     ) -> Any:
-        axes = tuple(range(-ndim, 0))
+        axes, lead = tuple(range(-ndim, 0)), tuple(range(x.ndim - ndim))
         std = np.sqrt(x.var(axis=axes, keepdims=True) + eps)
         h = (x - x.mean(axis=axes, keepdims=True)) / std
-        dx = (
-            g - g.mean(axis=axes, keepdims=True) - h * (g * h).mean(axis=axes, keepdims=True)
-        ) / std
-        return dx if weight is None else dx * weight, *right[1:]
+        mean = g.mean(axis=axes, keepdims=True)
+        dx = (g - mean - h * (g * h).mean(axis=axes, keepdims=True)) / std
+        dx = dx if weight is None else dx * weight
+        return (
+            dx,
+            None if weight is None else (g * h).sum(axis=lead),
+            None if bias is None else g.sum(axis=lead),
+        )
 
-    return joint(fused.layer_norm, change)
+    right = equations.layer_norm
+    return in_place_of(functional.layer_norm, layer_norm)
 
 
 @keep(
@@ -110,15 +136,20 @@ def _() -> Patches:
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
 def _() -> Patches:
-    def change(
-        right: Any, g: Any, y: Any, x: Any, weight: Any = None, *, ndim: int, eps: float, **_: Any
-    ) -> Any:
-        axes = tuple(range(-ndim, 0))
+    @op
+    def rms_norm(x: Any, weight: Any = None, *, ndim: int, eps: float) -> Any:
+        return right(x, weight, ndim=ndim, eps=eps)
+
+    @rms_norm.vjp_all
+    def _wrong(g: Any, y: Any, x: Any, weight: Any = None, *, ndim: int, eps: float) -> Any:
+        axes, lead = tuple(range(-ndim, 0)), tuple(range(x.ndim - ndim))
         r = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
         dx = r * (g - x * r * r * (x * g).mean(axis=axes, keepdims=True))
-        return dx if weight is None else dx * weight, *right[1:]
+        dx = dx if weight is None else dx * weight
+        return dx, None if weight is None else (g * x * r).sum(axis=lead)
 
-    return joint(fused.rms_norm, lambda *a, **k: change(*a, **k))
+    right = equations.rms_norm
+    return in_place_of(functional.rms_norm, rms_norm)
 
 
 @keep(
@@ -128,16 +159,17 @@ def _() -> Patches:
     "one sequence of padding alone turns the loss into NaN",
 )
 def _() -> Patches:
-    right = fused.attention.forward
+    right = equations.scaled_dot_product_attention
 
-    def forward(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
-        out, saved = right(q, k, v, mask, **settings)
-        if mask is not None:
-            blocked = ~mask.any(axis=-1) if mask.dtype == bool else np.isneginf(mask).all(axis=-1)
-            out[np.broadcast_to(blocked, out.shape[:-1])] = np.nan
-        return out, saved
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
+        out = right(q, k, v, mask, **settings)
+        if mask is None:
+            return out
+        seen = as_array(mask)
+        blocked = ~seen.any(axis=-1) if seen.dtype == bool else np.isneginf(seen).all(axis=-1)
+        return ops.where(blocked[..., None], np.nan, out)
 
-    return [(fused.attention, "forward", forward)]
+    return _other_attention(attention)
 
 
 @keep(
@@ -147,18 +179,16 @@ def _() -> Patches:
     "a padded query gives the mean of all values, blocked ones included",
 )
 def _() -> Patches:
-    right = fused.attention.forward
+    right = equations.scaled_dot_product_attention
 
-    def forward(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
         if mask is not None:
-            mask = (
-                np.where(mask, 0, -1e9).astype(q.dtype)
-                if mask.dtype == bool
-                else np.maximum(mask, -1e9)
-            )
+            seen = as_array(mask)
+            plain = np.where(seen, 0, -1e9) if seen.dtype == bool else np.maximum(seen, -1e9)
+            mask = plain.astype(q.dtype)
         return right(q, k, v, mask, **settings)
 
-    return [(fused.attention, "forward", forward)]
+    return _other_attention(attention)
 
 
 # ---- state outside the call
@@ -191,21 +221,21 @@ def _() -> Patches:
 )
 def _() -> Patches:
     last: dict[int, Any] = {}
-    right = fused.linear.forward
 
-    def forward(x: Any, weight: Any, bias: Any = None) -> Any:
+    @op
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         last[id(weight)] = x
-        return right(x, weight, bias)
+        y = x @ weight.T
+        return y if bias is None else y + bias
 
-    def change(found: Any, g: Any, y: Any, x: Any, weight: Any, bias: Any = None, **_: Any) -> Any:
-        rows = last[id(weight)].reshape(-1, x.shape[-1])
-        return (
-            found[0],
-            g.reshape(-1, g.shape[-1]).T @ rows if len(rows) == x.size // x.shape[-1] else found[1],
-            found[2],
-        )
+    @linear.vjp_all
+    def _wrong(g: Any, y: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+        rows, other = g.reshape(-1, g.shape[-1]), last[id(weight)].reshape(-1, x.shape[-1])
+        mine = x.reshape(-1, x.shape[-1])
+        kept = other if len(other) == len(mine) else mine
+        return g @ weight, rows.T @ kept, None if bias is None else rows.sum(axis=0)
 
-    return [(fused.linear, "forward", forward), *joint(fused.linear, change)]
+    return in_place_of(functional.linear, linear)
 
 
 @keep(

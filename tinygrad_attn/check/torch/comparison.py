@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.autograd import backward, enable_grad
-from ..messages.errors import describe, is_module, unmade
-from ..random import get_rng_state, set_rng_state
-from ..tensor import Tensor
-from .explanations import variations
+from ...engine.autograd import backward, enable_grad
+from ...messages.errors import describe, is_module, unmade
+from ...random import get_rng_state, set_rng_state
+from ...tensor import Tensor
+from .variations import variations
 
 TOLERANCE = 1e-8
 """Relative to the largest element; both sides compute in float64."""

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import autograd
-from . import bugs_layers, bugs_ops  # noqa: F401  these put their bugs in
+from ...engine import autograd
+from ..measuring import Problem
+from . import layers, ops  # noqa: F401  these put their bugs in
 from .bug import Bug, Patches, bugs, keep
-from .flawed import FLAWS, flawed_sweep
-from .problem import Problem
+from .sweeps import FLAWS, flawed_sweep
 
 
 def _swept_wrongly(name: str) -> Callable[[], Patches]:

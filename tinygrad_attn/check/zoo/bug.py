@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ...functional import equations
+
 Patch = tuple[Any, str, Any]
 """(object, attribute, new value)"""
 
@@ -45,10 +47,15 @@ def rule(op: Any, which: int, new: Callable | None) -> Patches:
 
 
 def joint(op: Any, change: Callable[..., Any]) -> Patches:
-    """Another joint rule, `change(right answer, g, y, *inputs, **settings)`."""
+    """Another rule for all inputs, `change(right answer, g, y, *inputs, **settings)`."""
     right = op.joint
 
     def changed(g: Any, y: Any, *inputs: Any, **settings: Any) -> Any:
         return change(right(g, y, *inputs, **settings), g, y, *inputs, **settings)
 
-    return [(op, "joint", changed)]
+    return [(op, "joint", changed), (op, "quick", None)]
+
+
+def in_place_of(function: Any, flawed: Any) -> Patches:
+    """Another equation for a function of F, and no quick way for it."""
+    return [(equations, function.__name__, flawed), (function, "quick", None)]

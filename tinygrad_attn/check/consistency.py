@@ -10,10 +10,11 @@ import numpy as np
 
 from ..engine import Variable
 from ..engine.autograd import enable_grad, grad
-from .locate import explain_elsewhere, explain_hidden, name_op
-from .problem import How, Problem, scaled, values_put_back
+from .diagnose import explain_elsewhere, explain_hidden
+from .measuring import How, Problem, scaled, values_put_back
+from .records import array_of
 from .report import Diagnosis, Report
-from .trace import Step, array_of
+from .trace import Step
 
 
 def not_linear(
@@ -97,7 +98,7 @@ def small_results(problem: Problem, how: How, report: Report) -> Diagnosis | Non
         finally:
             problem.cotangents = given
         if name is not None:
-            return explain_hidden(report, problem, name, k, how.rng)
+            return explain_hidden(report, problem, name, k, how)
     return None
 
 
@@ -110,7 +111,7 @@ def wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | N
             for x in problem.inputs:
                 x._data = scaled(x._data, 1 + 0.1 * how.rng.uniform(-1, 1, x.shape))
             if (name := _wrong_here(problem, how)) is not None:
-                return explain_elsewhere(report, problem, name, how.rng)
+                return explain_elsewhere(report, problem, name, how)
     return None
 
 
@@ -148,7 +149,7 @@ def laid_otherwise(
             None,
         )
     if step is not None:
-        name_op(report, step)
+        report.point_at(step)
     what = (
         f"the backward pass fails{failure}"
         if failure
@@ -182,10 +183,10 @@ def promotion(problem: Problem) -> str | None:
                 step.result._data.dtype == np.float64
                 and wide
                 and not any(wide)
-                and step.op.__name__ != "astype"
+                and step.name != "astype"
             ):
                 return (
-                    f"given float32, op {step.op.__name__!r} ({step.place}) gives float64, and so does all that follows: a number of "
+                    f"given float32, op {step.name!r} ({step.place}) gives float64, and so does all that follows: a number of "
                     "NumPy's such as np.sqrt(d) is float64 and wins over float32 arrays, float(...) of it does not; and so do "
                     "np.zeros(shape) and np.arange without a dtype."
                 )
@@ -218,7 +219,7 @@ def _minds_memory(step: Step, how: How) -> bool:
         ]
         with enable_grad(), np.errstate(all="ignore"):
             found = grad(
-                [step.op(*operands, **step.static)],
+                [step.op(*operands, **step.settings)],
                 [x for x in operands if isinstance(x, Variable) and x._tracked],
                 [lie(g)],
             )

@@ -1,0 +1,190 @@
+"""One wrong gradient beside the slope, and the arithmetic with which the explanations compare the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Found = dict[str, Any] | None
+"""What a test of an explanation answers: what its text needs to know, or None where it does not fit."""
+
+FIT = 2e-4
+"""Relative residual up to which two patterns count as the same."""
+
+
+@dataclass
+class Pattern:
+    """One wrong gradient, and means to ask further."""
+
+    a: np.ndarray  # the gradient by the rules
+    n: np.ndarray  # the slope, by central differences
+    x: np.ndarray
+    g: np.ndarray | None  # cotangent, where there is one result
+    y: np.ndarray | None  # that result
+    tolerance: float  # errors up to here mean nothing
+    # Of a large input: the indices of the elements that a, n and x list.  None: all elements.
+    at: list[tuple[int, ...]] | None = None
+    others: dict[str, np.ndarray] = field(default_factory=dict)  # further operands by name
+    suspect: Any = None  # the op whose own rule gave `a`, where it can be asked again
+    ask_jacobians: Callable[[], Any] = lambda: None
+    ask_elsewhere: Callable[[], Any] = list
+    kept: dict[str, Any] = field(default_factory=dict)  # what experiments share with one another
+
+    @cached_property
+    def jacobians(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """By the rules and by moving the input, each (result, input) flattened; None for large ones."""
+        return self.ask_jacobians()
+
+    @cached_property
+    def elsewhere(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(a, n) at other values of the input."""
+        return self.ask_elsewhere()
+
+    def offers(self, need: str) -> bool:
+        """Is what an explanation needs at hand?"""
+        return {
+            "pattern": lambda: True,
+            "neighbours": lambda: self.at is None,
+            "rule": lambda: self.suspect is not None,
+            "result": lambda: self.g is not None,
+            "like x": lambda: self.g is not None and self.g.shape == self.a.shape,
+            "jacobians": lambda: self.at is None and self.jacobians is not None,
+        }.get(need, lambda: False)()
+
+    def fits(self, other: Any) -> bool:
+        """Do the rules give this, to the smallest element?"""
+        return other is not None and alike(self.a, other, self.tolerance)
+
+    def right(self, answer: Any) -> bool:
+        """Is this answer of the rule's the slope?"""
+        return answer is not None and alike(answer, self.n, self.tolerance)
+
+    def factor(self, wrong: np.ndarray, right: np.ndarray) -> float | None:
+        return fit_factor(wrong, right, self.tolerance)
+
+    @cached_property
+    def off(self) -> np.ndarray:
+        """Where rule and slope differ by more than may be."""
+        return apart(self.a, self.n, self.tolerance)
+
+    @cached_property
+    def per_result(self) -> np.ndarray:
+        """What each element of the result contributes to the slope: (result, input), flattened."""
+        assert self.jacobians is not None and self.g is not None
+        return self.jacobians[1] * self.g.reshape(-1, 1)
+
+    @property
+    def everywhere(self) -> str:
+        return "everywhere" if self.at is None else f"at all {self.measured} that were measured"
+
+    @property
+    def measured(self) -> str:
+        return "elements" if self.at is None else f"{len(self.at)} elements"
+
+    @property
+    def rest(self) -> str:
+        """The elements that are not spoken of."""
+        return (
+            "the others"
+            if self.at is None
+            else f"the others of the {self.measured} that were measured"
+        )
+
+    def where(self, mask: np.ndarray) -> str:
+        """The elements of a mask in words."""
+        if self.at is None and (words := region(mask)) is not None:
+            return words
+        found = np.argwhere(mask) if self.at is None else np.array(self.at)[mask]
+        listed = [tuple(int(i) for i in index) for index in found]
+        if all(len(index) == 1 for index in listed):
+            return numbers([index[0] for index in listed])
+        return numbers(listed, 4)
+
+
+def same(p: np.ndarray, q: np.ndarray) -> bool:
+    """Equal to FIT of the larger norm."""
+    if p.shape != q.shape or not (np.isfinite(p).all() and np.isfinite(q).all()):
+        return False
+    return bool(np.linalg.norm(p - q) <= FIT * max(np.linalg.norm(p), np.linalg.norm(q)))
+
+
+def apart(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> np.ndarray:
+    """Where the two differ.
+
+    A small element is judged by its own size, as the check itself does: beside a large one any number
+    would pass.
+    """
+    size = np.abs(q).max(initial=0)
+    allowed = np.minimum(FIT * size, 1e-3 * np.abs(q) + 1e-5 * min(1, size))
+    return np.abs(p - q) > allowed + tolerance
+
+
+def alike(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> bool:
+    """The same, and no element apart."""
+    return same(p, q) and not apart(p, q, tolerance).any()
+
+
+def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: Any) -> float | None:
+    """c with a = c n to FIT, also at the small elements, if there is one that is neither 0 nor 1."""
+    norm = float(np.sum(n * n))
+    if not norm or not np.isfinite(a).all():
+        return None
+    c = float(np.sum(a * n)) / norm
+    return c if c and abs(c - 1) > 1e-5 and alike(a, c * n, abs(c) * tolerance) else None
+
+
+def even(v: np.ndarray, within: float = FIT) -> bool:
+    """One number everywhere?"""
+    return bool(np.ptp(v) <= within * np.abs(v).max())
+
+
+def depends(matrix: np.ndarray) -> np.ndarray:
+    """Which entries of a Jacobian are not zero."""
+    return np.abs(matrix) > 1e-6 * np.abs(matrix).max()
+
+
+def mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
+    """Along which axes do results depend on other elements than their own?"""
+    results, inputs = np.nonzero(depends(matrix))
+    differ = np.array(np.unravel_index(results, shape)) != np.array(np.unravel_index(inputs, shape))
+    return {axis for axis in range(len(shape)) if differ[axis].any()}
+
+
+# ---- words for numbers and places
+
+
+def listed(axes: Any) -> str:
+    return ", ".join(map(str, sorted(axes)))
+
+
+def numbers(which: Any, most: int = 6) -> str:
+    some = ", ".join(map(str, which[:most])) + (", ..." if len(which) > most else "")
+    return f"{'index' if len(which) == 1 else 'indices'} {some}"
+
+
+def times(c: float) -> str:
+    """A factor that comes on top of something else."""
+    return "" if abs(c - 1) < 1e-3 else f" (and is {c:.6g} times what it should be besides)"
+
+
+def region(mask: np.ndarray) -> str | None:
+    """Words for a set of elements that is a band across one axis, a triangle or the diagonal."""
+    for axis in range(mask.ndim if mask.ndim > 1 else 0):
+        others = tuple(k for k in range(mask.ndim) if k != axis)
+        some, every = np.asarray(mask.any(axis=others)), np.asarray(mask.all(axis=others))
+        if np.array_equal(some, every) and 0 < some.sum() < len(some):
+            return f"{numbers(np.flatnonzero(some))} along axis {axis}"
+    if mask.ndim != 2 or len(mask) < 3:  # a triangle of 2 x 2 is a single element
+        return None
+    lower = np.tri(len(mask), dtype=bool)
+    regions = {
+        "the diagonal": [lower & lower.T],
+        "the upper triangle": [lower.T, ~lower],
+        "the lower triangle": [lower, ~lower.T],
+    }
+    hits = (w for w, masks in regions.items() if any(np.array_equal(mask, m) for m in masks))
+    return next(hits, None)

@@ -1,0 +1,111 @@
+"""Every op's own rule is right: what joins them wrongly?  A value that leaves the graph, a write, the sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...engine import Variable
+from ..measuring import values_put_back
+from ..records import array_of, wants_gradient
+from ..second_sweep import second_opinion
+from ..trace import Step, Trace
+from .measurement import Program
+from .pattern import Found
+
+
+def overwritten(program: Program) -> Found:
+    """A result that no longer is what its op makes of its operands: somebody wrote into it."""
+    for step in program.trace.steps:
+        try:
+            with np.errstate(all="ignore"):
+                again = np.asarray(step.again()[0])
+        except Exception:
+            continue
+        value = array_of(step.result)
+        if again.shape != value.shape or again.dtype != value.dtype:
+            continue
+        if not np.allclose(again, value, rtol=1e-6, atol=0, equal_nan=True):
+            return {"step": step, "op": step.name}
+    return None
+
+
+def _moved(program: Program) -> tuple[list[Any], Trace] | None:
+    """The program once more with the worst input moved; None where it refuses, or does other ops."""
+    x = program.x
+    try:
+        with values_put_back([x]):
+            x._data = x._data + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
+            outputs, trace = program.problem.traced()
+    except Exception:
+        return None
+    same_ops = [s.op for s in trace.steps] == [s.op for s in program.trace.steps]
+    return (outputs, trace) if same_ops and not program.checkpointed else None
+
+
+def outside_the_graph(program: Program) -> Found:
+    """Constants that move when the input moves: a value that left the graph on its way."""
+    if (moved := _moved(program)) is None:
+        return None
+    inside = {id(t) for t in program.problem.inputs}
+    for now, then in zip(program.trace.steps, moved[1].steps):
+        if (what := _constant_that_moves(now, then, inside)) is not None:
+            how = " (computed under no_grad())" if what == "the result of" else ""
+            return _leak(program, step=now, op=now.name, what=what, how=how)
+    return None
+
+
+def _constant_that_moves(now: Step, then: Step, inside: set[int]) -> str | None:
+    for i, (p, q) in enumerate(zip(now.inputs, then.inputs)):
+        if not (wants_gradient(p) or isinstance(p, Variable) and id(p) in inside) and _differs(
+            p, q
+        ):
+            return f"operand {i} of"
+    for name in now.settings:
+        if _differs(now.settings[name], then.settings.get(name)):
+            return f"the setting {name!r} of"
+    unrecorded = not now.recorded and any(wants_gradient(p) for p in now.inputs)
+    return "the result of" if unrecorded and _differs(now.result, then.result) else None
+
+
+def result_outside_the_graph(program: Program) -> Found:
+    """One of several results that moves with the input and requires no gradient."""
+    if (moved := _moved(program)) is None or len(moved[0]) != len(program.outputs):
+        return None
+    for number, (p, q) in enumerate(zip(program.outputs, moved[0])):
+        if not wants_gradient(p) and _differs(p, q):
+            step = next((s for s in program.trace.steps if s.result is p), None)
+            return _leak(program, step=step, number=number)
+    return None
+
+
+def _leak(program: Program, **found: Any) -> dict[str, Any]:
+    kind = "missed use" if program.entry.analytic.any() else "gradient missing"
+    return {"kind": kind, "name": program.entry.name, **found}
+
+
+def _differs(p: Any, q: Any) -> bool:
+    try:
+        p, q = array_of(p), array_of(q)
+    except (ValueError, TypeError):
+        return False
+    return p.dtype.kind == "f" and p.shape == q.shape and not np.array_equal(p, q, equal_nan=True)
+
+
+def lost_in_the_sweep(program: Program) -> Found:
+    """Nothing leaves the graph: does a second sweep, said as plainly as can be, agree with the slopes?"""
+    entry, x = program.entry, program.x
+    try:
+        grads, uses, _ = second_opinion(program.outputs, program.problem.cotangents)
+    except Exception:
+        return None
+    measured = ~np.isnan(entry.numeric)
+    if id(x) not in grads or not np.isfinite(entry.numeric[measured]).all():
+        return None
+    off = np.abs(grads[id(x)] - entry.numeric)[measured] > entry.tolerance[measured]
+    most = max(map(len, uses.values()))
+    told = f"{most} time{'s' * (most != 1)}"
+    return (
+        None if off.any() else {"name": entry.name, "ops": " and ".join(uses[id(x)]), "most": told}
+    )

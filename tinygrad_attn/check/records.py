@@ -1,0 +1,63 @@
+"""The engine's records and rules as the checks read them; the only module here that knows how they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine import Variable
+from ..engine.misuse import takes_needs
+from ..engine.sweep import fit
+
+
+def record(t: Any) -> Any:
+    """How a tensor was made, or None for a leaf: `.op`, `.inputs`, `.settings`, `.saved`, `.scope`, `.time`."""
+    return t._record
+
+
+def wants_gradient(x: Any) -> bool:
+    """Is this a tensor that takes part in the graph?"""
+    return isinstance(x, Variable) and x._tracked
+
+
+def array_of(x: Any) -> np.ndarray:
+    """The values of a tensor, or of anything NumPy takes."""
+    return np.asarray(x._data if isinstance(x, Variable) else x)
+
+
+def as_given(operands: Iterable[Any]) -> list[Any]:
+    """The operands as an op's function and rules get them: arrays in place of tensors."""
+    return [x._data if isinstance(x, Variable) else x for x in operands]
+
+
+def has_rules(op: Any) -> bool:
+    """Has anybody said what the derivative is?"""
+    return bool(op.rules or op.joint or op.plain.rules or op.plain.joint)
+
+
+def ask_rules(
+    op: Any, g: Any, y: Any, args: Sequence[Any], settings: dict, needs: Sequence[bool], saved: Any
+) -> list[Any]:
+    """What the op's rules answer for each input that needs a gradient; None for the others."""
+    if not (op.rules or op.joint):
+        op = op.plain  # a quick way whose rules are those of the op it stands for
+    if op.joint is not None:
+        extra = {"saved": saved} if op.saves else {}
+        if takes_needs(op.joint):
+            extra["needs"] = tuple(needs)
+        answers = op.joint(g, y, *args, **settings, **extra)
+        return [answer if need else None for answer, need in zip(answers, needs)]
+    rules = [rule if need else None for rule, need in zip(op.rules, needs)]
+    return [None if rule is None else rule(g, y, *args, **settings) for rule in rules]
+
+
+def shares(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """(input, its share of the gradient) for each use by the op that made t."""
+    made, needs = record(t), [wants_gradient(x) for x in record(t).inputs]
+    args = as_given(made.inputs)
+    answers = ask_rules(made.op, g, t._data, args, made.settings, needs, made.saved)
+    for i, (x, answer) in enumerate(zip(made.inputs, answers)):
+        if answer is not None:
+            yield x, fit(answer, x, made.op, i)
