@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from ..messages.errors import missing_from
-from .torch import TorchComparison, compare_with_torch
 from .anomaly import detect_anomaly
 from .gradients import GradcheckError, gradcheck, gradgradcheck
 from .report import Comparison, Diagnosis, Report, compare
+from .torch import TorchComparison, compare_with_torch
 
 __all__ = [
     "Comparison",

@@ -90,9 +90,9 @@ class _Detector:
         place = self.places.get(node.tick, ("unknown",))[0]
         if not np.isfinite(g).all():
             raise FloatingPointError(
-                f"the gradient that reaches op {node.op.__name__!r} already holds NaN or Inf at index "
-                f"{_first(~np.isfinite(g))}, and no op made it: it came in as "
-                f"the gradient given to backward(){_called(place)}."
+                f"the gradient that reaches op {node.op.__name__!r} already holds NaN or Inf at "
+                f"index {_first(~np.isfinite(g))}, and no op made it: it came in as the gradient "
+                f"given to backward(){_called(place)}."
             )
         if np.isfinite(part).all() and np.isfinite(total).all():
             return
@@ -100,8 +100,8 @@ class _Detector:
         if not np.isfinite(part).all():
             index = _first(~np.isfinite(part))
             what = (
-                f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index {index} of the gradient of its operand "
-                f"{number}, {describe(x)}"
+                f"in the backward pass, op {node.op.__name__!r} made {part[index]} at index "
+                f"{index} of the gradient of its operand {number}, {describe(x)}"
             )
             here = [_at(a, index, part.shape) for a in operands]
             reason = backward_reason(
@@ -129,8 +129,8 @@ class _Detector:
             )
         index = _first(~np.isfinite(total))
         what = (
-            f"in the backward pass, adding up the gradients of {describe(x)} gave {total[index]} at index {index}, "
-            f"at the contribution of op {node.op.__name__!r}"
+            f"in the backward pass, adding up the gradients of {describe(x)} gave {total[index]} "
+            f"at index {index}, at the contribution of op {node.op.__name__!r}"
         )
         raise FloatingPointError(
             _text(
@@ -152,10 +152,10 @@ def _came_in(op: Any, inputs: tuple, place: Any) -> None:
         value = array_of(x) if _numeric(x) else np.zeros(())
         if getattr(x, "_record", None) is None and np.isnan(value).any():
             raise FloatingPointError(
-                f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already holds NaN at "
-                f"index {_first(np.isnan(value))}{_called(place)}, and no op made it. Reason: it came in with the "
-                "data, or an optimiser step made the weights NaN (a learning rate too large); check the file, or "
-                "replace it with np.nan_to_num."
+                f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already "
+                f"holds NaN at index {_first(np.isnan(value))}{_called(place)}, and no op made "
+                "it. Reason: it came in with the data, or an optimiser step made the weights NaN "
+                "(a learning rate too large); check the file, or replace it with np.nan_to_num."
             )
 
 
@@ -263,8 +263,9 @@ def forward_reason(
     )
     if (opposite or _of_rows(name)) and _empty_row(name, operands, index, value.shape, static):
         return (
-            "empty softmax row (inf - inf): every score of the row is -inf, as when every key is blocked. Leave one key open, or use "
-            "F.scaled_dot_product_attention, which gives zeros for such a row."
+            "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "
+            "blocked. Leave one key open, or use F.scaled_dot_product_attention, which gives "
+            "zeros for such a row."
         )
     if name == "divide" or name == "reciprocal":
         top, bottom = (1.0, a) if name == "reciprocal" else (a, b)
@@ -312,8 +313,8 @@ def forward_reason(
         )
     if name == "multiply" and np.isnan(made):
         return (
-            "0 x inf. A masked (zero) factor does not undo an infinite one: replace it with np.where(mask, x, 0) instead of "
-            "multiplying by the mask."
+            "0 x inf. A masked (zero) factor does not undo an infinite one: replace it with "
+            "np.where(mask, x, 0) instead of multiplying by the mask."
         )
     if name in ("matmul", "sum", "mean", "einsum") and np.isnan(made):
         return (
@@ -381,14 +382,14 @@ def backward_reason(
     }.get(name, a == 0 and name in ("sqrt", "power", "cbrt", "reciprocal", "log", "log2", "log10"))
     if g == 0 and (edge or np.isnan(made)):
         return (
-            "0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the other branch), but the slope of "
-            f"{name} is infinite, and 0 x inf is NaN. "
-            "Make the argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
+            "0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose "
+            f"the other branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make "
+            "the argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
     if name == "power" and number == 1 and a is not None and a < 0:
         return (
-            f"the slope by an exponent is y log x, and x is the negative number {a:.6g} here. Keep the base positive, or detach the "
-            "exponent."
+            f"the slope by an exponent is y log x, and x is the negative number {a:.6g} here. "
+            "Keep the base positive, or detach the exponent."
         )
     if edge and a and name != "divide":
         return f"{name} {a:g} in the backward pass: its slope is infinite there. Keep the argument away from it, as np.clip does."

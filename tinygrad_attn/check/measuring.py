@@ -74,9 +74,9 @@ class Problem:
         ]
         if not tensors:
             raise TypeError(
-                "the function must return a floating-point Tensor, or a tuple with some, but it returned "
-                f"{describe(found)}. Compute with tensor methods or np.* functions, which keep the graph; "
-                ".numpy(), .item() and .data leave it."
+                "the function must return a floating-point Tensor, or a tuple with some, but it "
+                f"returned {describe(found)}. Compute with tensor methods or np.* functions, "
+                "which keep the graph; .numpy(), .item() and .data leave it."
             )
         return tensors
 
@@ -103,23 +103,28 @@ class Problem:
     # ---- by the rules
 
     def gradients(
-        self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None
+        self,
+        outputs: list[Any] | None = None,
+        cotangents: Sequence[np.ndarray] | None = None,
+        only: int | None = None,
     ) -> list[np.ndarray | None]:
-        """d(sum of cotangent * output) / d(input), None where no path leads there.
+        """d(sum of cotangent * output) / d(input), None where no path leads there or it is not asked for.
 
-        Cotangents that are given reach the rules as they lie in memory; where a rule may write into them,
-        give copies.
+        Cotangents that are given reach the rules as they lie in memory.
         """
         given = [c.copy() for c in self.cotangents] if cotangents is None else cotangents
+        wanted = self.inputs if only is None else [self.inputs[only]]
         with enable_grad(), np.errstate(all="ignore"):
             outputs = self.outputs() if outputs is None else outputs
             pairs = [(t, c, c.copy()) for t, c in zip(outputs, given) if t._tracked]
             if not pairs:
                 return [None] * len(self.inputs)
             tensors, seeds = [t for t, _, _ in pairs], [c for _, c, _ in pairs]
-            found = grad(tensors, self.inputs, seeds, retain_graph=True, allow_unused=True)
+            found = grad(tensors, wanted, seeds, retain_graph=True, allow_unused=True)
             self.spoiled = any(not np.array_equal(c, before, True) for _, c, before in pairs)
-        return [None if g is None else np.array(g._data) for g in found]
+        arrays = [None if g is None else np.array(g._data) for g in found]
+        before = [None] * (only or 0)
+        return arrays if only is None else [*before, *arrays]
 
     def shaken(self, gradients: Sequence[np.ndarray | None]) -> list[float]:
         """How much each gradient changes with the last digits of inputs and cotangents: so much is rounding."""

@@ -85,8 +85,9 @@ class Entry:
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
-            f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
-            f"{int(self.wrong.sum())} of {self.measured} measured elements are off"
+            f"{self.name} {shape} at index {i}: analytic {analytic}, numeric "
+            f"{self.numeric[i]:.9g}, error {self.error[i]:.3g}; {int(self.wrong.sum())} of "
+            f"{self.measured} measured elements are off"
         )
 
 
@@ -177,10 +178,10 @@ class Report:
             for e in self.entries
         )
         parts = [
-            f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
-            "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>"
-            + rows
-            + "</table>",
+            f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> "
+            f"{escape(self.diagnosis)}</p>",
+            "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest "
+            "error</th><th>where</th></tr>" + rows + "</table>",
         ]
         if self.worst:
             parts.append(f"<p>{escape(str(self.worst))}</p>")
@@ -217,9 +218,9 @@ def _curve_svg(curve: Sequence[tuple[float, float]]) -> str:
     ys = [np.log10(min(max(v, 1e-13), 1e3)) if np.isfinite(v) else 3 for _, v in curve]
     points = " ".join(f"{20 + (x + 13) * 20:.0f},{10 + (3 - y) * 8:.0f}" for x, y in zip(xs, ys))
     return (
-        "<svg width='300' height='160' role='img' aria-label='error against eps'>"
-        f"<polyline fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/>"
-        "<text x='20' y='155' font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>"
+        "<svg width='300' height='160' role='img' aria-label='error against eps'><polyline "
+        f"fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/><text x='20' y='155' "
+        "font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>"
     )
 
 
@@ -255,7 +256,8 @@ class Comparison:
         width = max([4, *(len(line.name) for line in self.lines)])
         rows = [f"{'name':{width}}  max abs   max rel   worst index   verdict"]
         rows += [
-            f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  {line.verdict}"
+            f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  "
+            f"{line.verdict}"
             for line in self.lines
         ]
         return "\n".join(rows)

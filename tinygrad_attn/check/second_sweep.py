@@ -52,28 +52,29 @@ def _memory_fault(
 ) -> Diagnosis | None:
     """What a rule does that it must not do with memory: write into what it was given, or hand out the same twice."""
     op = record(t).op
-    rule, pairs = f"the rule of op {op.__name__!r}", itertools.product(answers, given)
+    rule = f"the rule of op {op.__name__!r}"
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
         return Diagnosis(
             "rule changes its operands",
-            f"{rule} writes into the incoming gradient g, its result or an operand in place. Others share "
-            "these arrays: compute a new one.",
+            f"{rule} writes into the incoming gradient g, its result or an operand in place. "
+            "Others share these arrays: compute a new one.",
         )
-    pairs = itertools.chain(pairs, itertools.combinations(answers, 2))
+    pairs = [*itertools.product(answers, given), *itertools.combinations(answers, 2)]
     if op.fresh and any(np.shares_memory(a, b) for a, b in pairs):
         return Diagnosis(
             "not fresh",
-            f"op {op.__name__!r} is declared with fresh=True, but its rule returns memory that somebody "
-            "else holds: the incoming gradient g, an operand, the result, or one array for two inputs. The "
-            "sweep adds into such an array and would change theirs: return a copy, or leave fresh out.",
+            f"op {op.__name__!r} is declared with fresh=True, but its rule returns memory that "
+            "somebody else holds: the incoming gradient g, an operand, the result, or one array "
+            "for two inputs. The sweep adds into such an array and would change theirs: return a "
+            "copy, or leave fresh out.",
         )
     first = [np.array(a) for a in answers]
     list(shares(t, -before[0]))  # asked only for what it does to the first answer
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(answers, first)):
         return Diagnosis(
             "reused memory",
-            f"{rule} returns the same array at every call and overwrites what it returned before, which is "
-            "still needed where the op is used twice. Compute a new array each time.",
+            f"{rule} returns the same array at every call and overwrites what it returned before, "
+            "which is still needed where the op is used twice. Compute a new array each time.",
         )
     again = [share for _, share in shares(t, before[0])]
     if any(
@@ -81,8 +82,8 @@ def _memory_fault(
     ):
         return Diagnosis(
             "rule changes its operands",
-            f"{rule} gives another answer each time it is asked, so a second backward pass gives another "
-            "gradient. It keeps state between calls, or draws random numbers: draw them once, in the forward "
-            "pass, and save them.",
+            f"{rule} gives another answer each time it is asked, so a second backward pass gives "
+            "another gradient. It keeps state between calls, or draws random numbers: draw them "
+            "once, in the forward pass, and save them.",
         )
     return None

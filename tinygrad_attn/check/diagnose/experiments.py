@@ -174,9 +174,10 @@ def transposed_on_the_way(p: Pattern) -> Found:
     if (text := forward_text(p)) is None:
         return None
     for name, result, g in text.gradients_on_the_way():
-        if g.ndim >= 2 and g.shape[-1] == g.shape[-2] and not same(g, turned := g.swapaxes(-1, -2)):
-            if p.fits(text.pulled_back(result, turned)):
-                return {"op": name}
+        square = g.ndim >= 2 and g.shape[-1] == g.shape[-2]
+        turned = g.swapaxes(-1, -2) if square else g
+        if not same(g, turned) and p.fits(text.pulled_back(result, turned)):
+            return {"op": name}
     return None
 
 
@@ -379,9 +380,10 @@ def right_for_ones(p: Pattern, below: int = 100) -> Found:
             right.append(_right_for(s, inputs=tuple(_with(s.step.inputs, i, new))))
         if right[0]:
             how = (
-                "all elements of operand {i} are equal and wrong elsewhere: operand {i} stands outside a "
-                "sum it belongs into (in a normalisation, multiply the gradient by the weight first), or "
-                "its elements are taken in the wrong order (reversed, transposed)"
+                "all elements of operand {i} are equal and wrong elsewhere: operand {i} stands "
+                "outside a sum it belongs into (in a normalisation, multiply the gradient by the "
+                "weight first), or its elements are taken in the wrong order (reversed, "
+                "transposed)"
                 if right[1]
                 else "operand {i} is all ones and wrong elsewhere: operand {i} is left out of the rule"
             )

@@ -135,8 +135,8 @@ def _examined(it: Alone, rng: np.random.Generator, fine: float, g: Any = None) -
     if problem.spoiled:
         return it.fails(
             "rule changes its operands",
-            "the rule writes into the incoming gradient g in place. Others share that array: compute a new "
-            "one.",
+            "the rule writes into the incoming gradient g in place. Others share that array: "
+            "compute a new one.",
         )
     worst: Suspect | None = None
     for which, (x, found) in enumerate(zip(problem.inputs, gradients)):
@@ -149,9 +149,9 @@ def _examined(it: Alone, rng: np.random.Generator, fine: float, g: Any = None) -
 
 
 LAYOUT = (
-    "the answer is another one where the incoming gradient g holds the same numbers in another order in "
-    "memory, transposed, broadcast or with gaps, as it did here. Of such an array reshape(-1) and ravel() "
-    "may be copies; look, too, for strides, view() and np.frombuffer."
+    "the answer is another one where the incoming gradient g holds the same numbers in another "
+    "order in memory, transposed, broadcast or with gaps, as it did here. Of such an array "
+    "reshape(-1) and ravel() may be copies; look, too, for strides, view() and np.frombuffer."
 )
 
 
@@ -240,7 +240,7 @@ def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | 
     def rule() -> list[Any]:
         with enable_grad():
             outputs, extra = problem.outputs(), dict(create_graph=True, allow_unused=True)
-            found = grad(outputs, problem.inputs, [weight], **extra)  # type: ignore[arg-type]
+            found = grad(outputs, problem.inputs, [weight], **extra)
         return [g for g in found if g is not None]
 
     why, names = "", [*problem.names, "g"]
@@ -255,10 +255,25 @@ def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | 
         return None
     return it.fails(
         "second order",
-        f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write it with "
-        "operators, methods and np.* functions on g, y and the inputs, which stay in the graph; .numpy(), "
-        ".data, .item(), float() and filling an array made by np.zeros or np.full leave it.",
+        f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write "
+        "it with operators, methods and np.* functions on g, y and the inputs, which stay in the "
+        "graph; .numpy(), .data, .item(), float() and filling an array made by np.zeros or "
+        "np.full leave it.",
     )
+
+
+def two_answers(step: Step, rng: np.random.Generator) -> Suspect | None:
+    """Is the gradient that can be differentiated another one than the ordinary?"""
+    if not step.differentiable or (it := alone(step, rng)) is None:
+        return None
+    weight = Variable._kind(it.problem.cotangents[0])
+    with enable_grad():
+        outputs, extra = it.problem.outputs(), dict(create_graph=True, allow_unused=True)
+        recorded = grad(outputs, it.problem.inputs, [weight], **extra)
+    for a, b in zip(it.problem.gradients(), recorded):
+        if a is not None and b is not None and not np.allclose(a, b._data, 1e-6, 1e-9):
+            return it.fails("two answers", "")
+    return None
 
 
 def call_rule(

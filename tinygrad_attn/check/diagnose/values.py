@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+
+from typing import Any
+
 import numpy as np
 
-from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, same, times
+from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, same
 
 
 def function_is_infinite(p: Pattern) -> Found:
@@ -249,8 +252,8 @@ def row_factor(p: Pattern) -> Found:
         # Of a row with one number alone, any other number is a multiple.
         if (np.count_nonzero(np.abs(p.n) > scale, axis=axis) >= 2).all():
             how = (
-                "a factor that belongs to the whole row (a standard deviation, a norm, a sum, a count) "
-                "is missing or too many"
+                "a factor that belongs to the whole row (a standard deviation, a norm, a sum, a "
+                "count) is missing or too many"
             )
             return {"kind": "missing factor", "axis": axis, "how": how}
     return None
@@ -297,7 +300,7 @@ def missing_sum(p: Pattern) -> Found:
     if even(p.a) and even(p.n):
         return None  # at equal elements every error is constant
     error, one = p.a - p.n, np.ones(p.a.shape)
-    bases = {
+    bases: dict[str, list[Any]] = {
         "constant": [one],
         "proportional to y": [p.y],
         "proportional to x": [p.x],
@@ -330,8 +333,8 @@ def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
         return ""
     n = error.shape[axis]
     with np.errstate(all="ignore"):
-        along = dict(axis=axis, keepdims=True)
-        share = p.y * (p.g * p.y).sum(**along) / p.x.std(ddof=0, **along) / n / (n - 1)
+        total, std = (f(axis=axis, keepdims=True) for f in ((p.g * p.y).sum, p.x.std))
+        share = p.y * total / std / n / (n - 1)
         c = float(np.sum(error * share) / np.sum(share * share))
     # The standard deviation may itself be that of n - 1, or hold an eps, so it fits only roughly.
     if not (
@@ -360,8 +363,8 @@ def inverted(p: Pattern) -> Found:
 def leftover(p: Pattern) -> Found:
     """What is missing or too many is a multiple of something at hand, element by element."""
     for words, term in _terms(p).items():
-        c = _multiple(p.a - p.n, p.g * term)  # type: ignore[operator]
-        if c and p.fits(p.n + c * p.g * term):  # type: ignore[operator]
+        c = _multiple(p.a - p.n, p.g * term)
+        if c and p.fits(p.n + c * p.g * term):
             return {"amount": _amount(c, f"g times {words}" if words else "g")}
     return None
 
@@ -371,8 +374,8 @@ def divisor(p: Pattern) -> Found:
     """Of a slope g / d, or g / sqrt(d), a term of d is wrong: g / (1 - x^2) for arctan's."""
     for what, power in (("", 1), ("the square of ", 2)):
         for words, term in _terms(p).items():
-            right = (p.g / p.n) ** power  # type: ignore[operator]
-            c = _multiple((p.g / p.a) ** power - right, term)  # type: ignore[operator]
+            right = (p.g / p.n) ** power
+            c = _multiple((p.g / p.a) ** power - right, term)
             if c and p.fits(p.n * (right / (right + c * term)) ** (1 / power)):
                 return {"what": what, "amount": _amount(c, words)}
     return None

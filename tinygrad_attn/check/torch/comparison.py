@@ -59,7 +59,8 @@ class TorchComparison:
         width = max([4, *(len(row.name) for row in self.rows)])
         lines = [f"{'name':{width}}  {'what':24}  value     gradient"]
         lines += [
-            f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  {'ok' if row.ok else 'DIFFERS'}"
+            f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  "
+            f"{'ok' if row.ok else 'DIFFERS'}"
             for row in self.rows
         ]
         if self.failure:
@@ -111,12 +112,14 @@ def compare_with_torch(
         ) from None
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
         raise TypeError(
-            "compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here."
+            "compare_with_torch takes one of our modules and then a torch.nn.Module; they are the "
+            "other way round here."
         )
     if not isinstance(torch_module, torch.nn.Module) or not is_module(module):
         raise TypeError(
-            f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
-            f"{describe(module)} and {describe(torch_module)}.{unmade(module) or unmade(torch_module)}"
+            "compare_with_torch(module, torch_module, *inputs) takes one of our modules and then "
+            f"a torch.nn.Module, got {describe(module)} and "
+            f"{describe(torch_module)}.{unmade(module) or unmade(torch_module)}"
         )
     report = TorchComparison()
     state = get_rng_state()
@@ -152,7 +155,8 @@ def _compare(
     shared = mine.results.keys() & reference.results.keys()
     for side, others, run in (("ours", "torch", mine), ("torch", "ours", reference)):
         report.notes += [
-            f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it was not compared."
+            f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it "
+            "was not compared."
             for path in run.results
             if path not in shared
         ]
@@ -214,7 +218,8 @@ def _copy_weights(
                 partners[match] = name, False
                 if match != name:
                     report.notes.append(
-                        f"torch's {match!r} was copied into {name!r}: the names differ, the shapes agree."
+                        f"torch's {match!r} was copied into {name!r}: the names differ, the "
+                        "shapes agree."
                     )
         report.notes += [
             f"{name!r} has no counterpart in torch and keeps its value."
@@ -227,8 +232,8 @@ def _copy_weights(
         if value.shape != own[name] and value.shape == own[name][::-1]:
             state[name] = value.T
             report.notes.append(
-                f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it was copied transposed. A "
-                "torch Linear weight is (out, in)."
+                f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it "
+                "was copied transposed. A torch Linear weight is (out, in)."
             )
             partners[
                 next((theirs for theirs, (ours, _) in partners.items() if ours == name), name)
@@ -303,8 +308,9 @@ def _run_ours(
         }
         if not results:
             raise TypeError(
-                f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
-                "methods or np.* functions; .numpy() and .data leave the graph."
+                f"forward() returned {describe(found)}, and no Tensor. It must end with return, "
+                "and compute with tensor methods or np.* functions; .numpy() and .data leave the "
+                "graph."
             )
         run.results = {path: np.array(t._data) for path, t in results.items()}
         tracked = {path: t for path, t in results.items() if t._tracked}
@@ -439,7 +445,8 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
             report.failure = f"every element of the result{path} is NaN, here and in torch: nothing was compared. Give finite inputs."
         elif unknown:
             report.notes.append(
-                f"{unknown} of {value.size} elements of the result{path} are NaN, here and in torch; these tell nothing."
+                f"{unknown} of {value.size} elements of the result{path} are NaN, here and in "
+                "torch; these tell nothing."
             )
     for name, gradient in reference.leaves.items():
         if name in mine.leaves:
@@ -464,8 +471,9 @@ def _dropout_left_on(
         return ""
     if _apart(calm, again) > TOLERANCE:
         return (
-            "dropout left on in our module, even in evaluation mode: two calls of it differ. Give F.dropout training=self.training, or "
-            "use nn.Dropout, and draw no random numbers in forward()."
+            "dropout left on in our module, even in evaluation mode: two calls of it differ. Give "
+            "F.dropout training=self.training, or use nn.Dropout, and draw no random numbers in "
+            "forward()."
         )
     pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
     sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent) > TOLERANCE]
@@ -478,8 +486,9 @@ def _dropout_left_on(
         else f" What is left: {_by_trying(calm, torch_calm, theirs, torch_module) or 'compare again then.'}"
     )
     return (
-        f"dropout left on in {' and '.join(sides)}: in evaluation mode both {'agree' if agree else 'differ too'}. Call .eval() on both "
-        f"before comparing; two random masks never agree.{rest}"
+        f"dropout left on in {' and '.join(sides)}: in evaluation mode both "
+        f"{'agree' if agree else 'differ too'}. Call .eval() on both before comparing; two random "
+        f"masks never agree.{rest}"
     )
 
 
@@ -545,8 +554,8 @@ def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str
         return ""
     lost = ", ".join(row.name for row in report.rows if row.kind == NO_GRADIENT)
     return "the values agree and the gradients do not: " + (
-        f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), .data, .numpy(), .item(), Tensor(...) "
-        "and no_grad()."
+        f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), "
+        ".data, .numpy(), .item(), Tensor(...) and no_grad()."
         if lost
         else "run gradcheck on this module, which names the op whose rule is wrong, or the use that leaves the "
         "graph."

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from ...engine import autograd
+from ..measuring import Problem
 from . import layers, ops  # noqa: F401  these put their bugs in
 from .bug import Bug, Patches, bugs, keep
 from .sweeps import FLAWS, flawed_sweep
-from ..measuring import Problem
 
 
 def _swept_wrongly(name: str) -> Callable[[], Patches]:
@@ -38,7 +38,8 @@ for _flaw in FLAWS:
     "checker-all-ones",
     "the gradient check weighs all results with 1",
     "most small checkers; SmallPebble sums the output, for one",
-    "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked as 0 = 0, right or wrong",
+    "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked "
+    "as 0 = 0, right or wrong",
 )
 def _() -> Patches:
     right = Problem.__init__
