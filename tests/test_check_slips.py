@@ -1,4 +1,4 @@
-"""Common slips in hand-written derivatives, each called by its name, and none told of another; and rules that are wrong only as asked."""
+"""Common slips in hand-written derivatives, each called by its name; rules wrong only as asked."""
 
 import math
 

@@ -22,16 +22,17 @@ from .trace import Place, origin, scope_name
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Inside, the first op whose result or gradient becomes NaN or Inf, out of finite numbers, raises FloatingPointError.
+    """Inside, the first op that makes NaN or Inf of finite numbers raises FloatingPointError.
 
         with ta.detect_anomaly():
             loss = model(x)
             loss.backward()
 
-    The error names the op, forward or backward, the index and the operands there, the line that called the op, its module,
-    and the reason (overflow in exp, 0/0, log 0, sqrt 0 in the backward pass, 0 x inf behind a mask, a softmax row with every
-    key blocked ...).  Infinities that come in as operands, such as the -inf of a mask, are not reported.  This thread only.
-    As torch.autograd.detect_anomaly.
+    The error names the op, forward or backward, the index and the operands there, the line that
+    called the op, its module, and the reason (overflow in exp, 0/0, log 0, sqrt 0 in the backward
+    pass, 0 x inf behind a mask, a softmax row with every key blocked ...).  Infinities that come in
+    as operands, such as the -inf of a mask, are not reported.  This thread only. As
+    torch.autograd.detect_anomaly.
     """
     with watching(_Detector()), np.errstate(all="ignore"):
         yield
@@ -46,7 +47,8 @@ class _Detector:
         place = origin()
         if result._record is not None:
             tick, places = result._record[0], self.places
-            # Called with the reference, pop's default. In a function of Python's Ctrl-C would be printed and forgotten there.
+            # Called with the reference, pop's default. In a function of Python's Ctrl-C would be
+            # printed and forgotten there.
             places[tick] = place, ref(result, partial(places.pop, tick))
         value = result._data
         if value.dtype.kind != "f" or np.isfinite(value).all():
@@ -190,7 +192,7 @@ def _first(mask: np.ndarray) -> tuple[int, ...]:
 
 
 def _at(a: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> float | None:
-    """The element that an operand contributes at an index of the result, where the op works element by element."""
+    """The element of an operand at an index of the result, if the op works element by element."""
     try:
         return float(np.broadcast_to(a, shape)[index])
     except ValueError:
@@ -239,7 +241,7 @@ ROW_OPS = {
     "attention",
     "cross_entropy",
 }
-"""Parts of the names of ops that have no result for a row of -inf; this package's own attention gives zeros for it."""
+"""Parts of the names of ops that have no result for a row of -inf."""
 
 
 def forward_reason(
@@ -342,7 +344,10 @@ def _empty_row(
     shape: tuple[int, ...],
     static: dict[str, Any],
 ) -> bool:
-    """Is a row of scores all -inf?  The one through this element, of an operand that has the result's shape."""
+    """Is a row of scores all -inf?
+
+    The one through this element, of an operand that has the result's shape.
+    """
     for o in operands:
         gone, same = np.isneginf(o), o.shape == shape
         if name in ("add", "subtract"):  # no op of rows, but row - row.max(), along any axis

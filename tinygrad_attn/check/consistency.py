@@ -1,8 +1,8 @@
 """The gradient agrees with the slope; and if it is asked for in another way?
 
-One incoming gradient, all inputs together, the given values, rows that lie one after another: these hide
-rules that are wrong for any other.  Most of these tests are asked of the whole function first and then of each
-op alone, which names the op.
+One incoming gradient, all inputs together, the given values, rows that lie one after another: these
+hide rules that are wrong for any other.  Most of these tests are asked of the whole function first
+and then of each op alone, which names the op.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def through_infinity(problem: Problem) -> Diagnosis | None:
 
 
 def not_linear(problem: Problem) -> Diagnosis | None:
-    """A gradient is linear in the incoming one: for none of it, and for much more and much less of it.
+    """A gradient is linear in the incoming one: none of it gives none, a thousandfold a
+    thousandfold.
 
     By powers of two, which scale without rounding.
     """
@@ -141,7 +142,7 @@ def _told(failure: Exception) -> str:
 
 
 def small_results(problem: Problem, how: How, report: Report) -> Diagnosis | None:
-    """Each result that is small beside another, alone: in the sum, its error is taken for rounding."""
+    """Each result that is small beside another, alone: in the sum its error looks like rounding."""
     given = problem.cotangents
     sizes = [float(np.abs(c * y).max(initial=0)) for c, y in zip(given, problem.values())]
     for k, size in enumerate(sizes):
@@ -159,7 +160,8 @@ def small_results(problem: Problem, how: How, report: Report) -> Diagnosis | Non
 def wrong_elsewhere(problem: Problem, how: How, report: Report) -> Diagnosis | None:
     """Right at the given values; and a little way off?
 
-    There shows a rule that is right for a weight of ones only, or reads what an earlier call has left.
+    There shows a rule that is right for a weight of ones only, or reads what an earlier call has
+    left.
     """
     for _ in range(3):  # once might miss it by chance
         with values_put_back(problem.inputs):
@@ -239,7 +241,7 @@ def _apart(a: np.ndarray | None, b: np.ndarray | None, rounding: float) -> bool:
 
 
 def promotion(problem: Problem) -> Iterator[str]:
-    """A note on the first op that makes float64 of float32, which a check in float64 does not see."""
+    """A note on the first op that makes float64 of float32; a check in float64 does not see it."""
     # A function may insist on float64.
     with values_put_back(problem.inputs), suppress(Exception), np.errstate(all="ignore"):
         for x in problem.inputs:

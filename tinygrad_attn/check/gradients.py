@@ -57,26 +57,28 @@ def gradcheck(
 ) -> Report:
     """Compare d(sum of v * f)/dx by the rules with (f(x + eps) - f(x - eps)) / (2 eps), v random.
 
-    `f` is a function of Tensors or a Module that returns a Tensor or a tuple with some.  `inputs` is a
-    Tensor or a sequence of Tensors, arrays and whatever else f takes: the Tensors that require a gradient
-    and the float64 arrays are checked (all floating Tensors if none requires one).  `params`, further
-    tensors f depends on, are checked as well; for a Module its parameters are.  `order=2` checks the
-    gradient's own gradient too.  An element is wrong if |analytic - numeric| > atol + rtol |numeric|, with
-    atol scaled down for gradients smaller than 1.  Inputs of more than 512 elements are measured in 512
-    random projections, with `fast_mode` any input in two.  Where the default eps does not suit the size of
-    the values, another step is found and noted.
+    `f` is a function of Tensors or a Module that returns a Tensor or a tuple with some.  `inputs`
+    is a Tensor or a sequence of Tensors, arrays and whatever else f takes: the Tensors that require
+    a gradient and the float64 arrays are checked (all floating Tensors if none requires one).
+    `params`, further tensors f depends on, are checked as well; for a Module its parameters are.
+    `order=2` checks the gradient's own gradient too.  An element is wrong if |analytic - numeric| >
+    atol + rtol |numeric|, with atol scaled down for gradients smaller than 1.  Inputs of more than
+    512 elements are measured in 512 random projections, with `fast_mode` any input in two.  Where
+    the default eps does not suit the size of the values, another step is found and noted.
 
-    Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that its
-    gradient needs, and its ops and rules return new arrays.  An error that f raises a step away counts as
-    the edge of its domain.  Results that stay infinite when the inputs move, such as blocked scores, have
-    no slope: they are left out, and noted, and no gradient may pass through them.  A gradient that agrees
-    is asked for once more: for other incoming gradients, which it must follow, of each input alone, of
-    results much smaller than the others alone, at values a little way off, and at the same values in
-    another order in memory.  An op that makes float64 of float32 by itself is noted.
+    Also checked: f gives the same twice, leaves its inputs alone, keeps nothing between calls that
+    its gradient needs, and its ops and rules return new arrays.  An error that f raises a step away
+    counts as the edge of its domain.  Results that stay infinite when the inputs move, such as
+    blocked scores, have no slope: they are left out, and noted, and no gradient may pass through
+    them.  A gradient that agrees is asked for once more: for other incoming gradients, which it
+    must follow, of each input alone, of results much smaller than the others alone, at values a
+    little way off, and at the same values in another order in memory.  An op that makes float64 of
+    float32 by itself is noted.
 
-    Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as text if it
-    is false and `raise_exception`.  Raises TypeError for float32, whose rounding hides errors below about
-    1 %, and ValueError for a negative tolerance, step or seed.  As torch.autograd.gradcheck.
+    Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as
+    text if it is false and `raise_exception`.  Raises TypeError for float32, whose rounding hides
+    errors below about 1 %, and ValueError for a negative tolerance, step or seed.  As
+    torch.autograd.gradcheck.
     """
     check_flags("gradcheck", raise_exception=raise_exception, fast_mode=fast_mode)
     check_settings(eps, atol, rtol, order, seed)
@@ -94,7 +96,10 @@ def gradcheck(
 
 
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
-    """`gradcheck` with order=2: the gradient, and its own gradient.  As torch.autograd.gradgradcheck."""
+    """`gradcheck` with order=2: the gradient, and its own gradient.
+
+    As torch.autograd.gradgradcheck.
+    """
     return gradcheck(f, inputs, order=2, **options)
 
 
@@ -258,7 +263,8 @@ def _two_answers(problem: Problem, recorded: list[Any]) -> Diagnosis | None:
 def _measure(
     problem: Problem, which: int, found: np.ndarray | None, how: How, noise: float
 ) -> Entry:
-    """One input: element by element if it is small, else in groups; where a group is off, its elements."""
+    """One input: element by element if it is small, else in groups, and the elements of bad
+    ones."""
     x = problem.inputs[which]
     analytic = np.zeros(x.shape) if found is None else found
     groups, projections, largest = 2 if how.fast else SMALL, 0, 0.0
@@ -289,7 +295,8 @@ def _groups_off(
             float(_tolerance(np.array([n, a]), how.atol, r, noise)[0])
             for r in (how.rtol, min(how.rtol, 1e-6))
         )
-        # Of one small slope among large ones the group is off by little; its elements are judged alone.
+        # Of one small slope among large ones the group is off by little; its elements are judged
+        # alone.
         if error > min(loose, max(strict, noise)):
             suspicious += flats.tolist()
             if len(culprits) < 8:
@@ -305,8 +312,8 @@ def _tolerance(
 ) -> np.ndarray:
     """atol + rtol |n|, with atol relative to the largest slope where that is below 1.
 
-    Never below what rounding makes: a function that is constant to the last bit has no noise, but its
-    gradient's own rounding is still there.
+    Never below what rounding makes: a function that is constant to the last bit has no noise, but
+    its gradient's own rounding is still there.
     """
     slopes = np.abs(np.nan_to_num(numeric))
     own = slopes if analytic is None else np.abs(np.nan_to_num(analytic))

@@ -1,4 +1,4 @@
-"""The engine's records and rules as the checks read them; the only module here that knows how they are kept."""
+"""The engine's records and rules; no other module of the checks knows how they are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..engine import Variable, _fit
 
 
 def record(t: Any) -> Any:
-    """How a tensor was made, or None for a leaf: `.op`, `.inputs`, `.static`, `.saved`, `.scope`, `.tick`."""
+    """How a tensor was made (op, inputs, settings, what was saved, time), or None for a leaf."""
     return t._node
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Diagnosis(str):
-    """What kind of mistake the pattern points to: `kind`, its short name, and `text`; as a string the one before the other."""
+    """The kind of a mistake, its short name, and the text that explains it; as a string, both."""
 
     kind: str
     text: str
@@ -29,10 +29,10 @@ class Diagnosis(str):
 
 @dataclass
 class Entry:
-    """One input: its gradient by the rules (`analytic`), by central differences (`numeric`), and where they part.
+    """One input: its gradient by the rules (`analytic`) and by central differences (`numeric`).
 
-    `numeric` is NaN at elements that were not measured one by one, which happens for large inputs: those were measured in groups,
-    a random projection of each.
+    `numeric` is NaN at elements that were not measured one by one, which happens for large inputs:
+    those were measured in groups, a random projection of each.
     """
 
     name: str
@@ -95,9 +95,10 @@ class Entry:
 class Report:
     """The result of `gradcheck`: true if every gradient agrees.
 
-    `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis` what kind of mistake it looks like,
-    `op` the op whose own rule is wrong (with `place`, the user's line, and `scope`, the module calls around it), `curve` the error
-    of the worst element against eps.
+    `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis`
+    what kind of mistake it looks like, `op` the op whose own rule is wrong (with `place`, the
+    user's line, and `scope`, the module calls around it), `curve` the error of the worst element
+    against eps.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -271,9 +272,10 @@ class Comparison:
 def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
     """|mine - reference| <= atol + rtol |reference|, for each name of `reference`, in its order.
 
-    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a Comparison, true if all agree, which
-    prints a line for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a
-    transposed or scaled result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
+    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a
+    Comparison, true if all agree, which prints a line for each name: largest absolute and relative
+    error, where it is, and a verdict in words (a wrong shape, a transposed or scaled result and a
+    missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
     """
     if not isinstance(reference, Mapping):
         mine, reference = {"result": mine}, {"result": reference}

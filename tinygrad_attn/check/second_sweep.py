@@ -1,6 +1,7 @@
 """The sweep once more, as plainly as it can be said: a second opinion on the engine.
 
-It shares the ops' rules with the engine and nothing else, keeps every gradient, and works to first order only.
+It shares the ops' rules with the engine and nothing else, keeps every gradient, and works to first
+order only.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
 def _memory_fault(
     t: Any, answers: list[Any], given: list[np.ndarray], before: list[np.ndarray]
 ) -> Diagnosis | None:
-    """What a rule does that it must not do with memory: write into what it was given, or hand out the same twice."""
+    """A rule must not write into what it was given, nor hand out the same memory twice."""
     op = record(t).op
     rule = f"the rule of op {op.__name__!r}"
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):

@@ -84,8 +84,8 @@ def shared_state(
     results = [(step, step.result._data.copy()) for step in trace.steps if step.recorded]
     named = zip(problem.inputs, problem.names)
     plain = [t for t, name in named if not name.startswith("parameter")]
-    # Parameters stay as they are first, since state may be kept by parameter; and a function may mind its
-    # domain, so the values move a little before they move far.
+    # Parameters stay as they are first, since state may be kept by parameter; and a function may
+    # mind its domain, so the values move a little before they move far.
     for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):
         with suppress(Exception), values_put_back(moved):
             for t in moved:

@@ -1,4 +1,7 @@
-"""A gradient is wrong: is it the check, the program, one op's rule or the engine?  The report is told."""
+"""A gradient is wrong: is it the check, the program, one op's rule or the engine?
+
+The report is told.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def explain_rule(s: Suspect) -> Diagnosis:
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
-    """No op is to blame: look at what joins them, and judge the pattern of the whole function's gradient."""
+    """No op is to blame: look at what joins them, and at the pattern of the whole gradient."""
     if (told := explanation(program, "program")) is not None:
         program.report.point_at(told[1].get("step"))
         return told[0]
@@ -156,7 +159,7 @@ def _listed(p: Pattern, measured: np.ndarray) -> Pattern:
 def _at_other_values(
     problem: Problem, which: int, h: float
 ) -> Callable[[], list[tuple[np.ndarray, np.ndarray]]]:
-    """(a, n) at fresh values: of few elements, any two patterns may look proportional by accident."""
+    """(a, n) at fresh values, since few elements may look proportional by accident."""
     x = problem.inputs[which]
 
     def elsewhere() -> list[tuple[np.ndarray, np.ndarray]]:

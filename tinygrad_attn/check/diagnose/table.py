@@ -1,9 +1,10 @@
 """All explanations of a wrong gradient, in the order in which they are tried: the simplest first.
 
-An explanation has a kind (its short name), says what it needs to be tried at all, and has a test and a text.
-The test answers None, or what the text (and sometimes the kind) has in its {brackets}.  The first need tells
-the stage: "measurement" looks for faults of the check itself, "program" between the ops, which are right then,
-and "pattern" compares one gradient with its slope, with what Pattern.offers.
+An explanation has a kind (its short name), says what it needs to be tried at all, and has a test
+and a text. The test answers None, or what the text (and sometimes the kind) has in its {brackets}.
+The first need tells the stage: "measurement" looks for faults of the check itself, "program"
+between the ops, which are right then, and "pattern" compares one gradient with its slope, with what
+Pattern.offers.
 """
 
 from __future__ import annotations

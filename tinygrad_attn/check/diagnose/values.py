@@ -1,9 +1,8 @@
-"""Right places, wrong numbers: a factor, a term, a quantity that stands for another, nothing at all."""
+"""Right places, wrong numbers: a factor, a term, one quantity for another, nothing at all."""
 
 from __future__ import annotations
 
 import math
-
 from typing import Any
 
 import numpy as np
@@ -151,7 +150,7 @@ def _close(c: float, value: float) -> bool:
 
 
 def constant(p: Pattern) -> Found:
-    """One number everywhere where the slope is not, be it only a little way off, as at equal elements."""
+    """One number everywhere where the slope is not, at these values or a little way off."""
     if p.a.size < 3 or not even(p.a):
         return None
     pairs = [(p.a, p.n), *p.elsewhere]
@@ -260,7 +259,7 @@ def row_factor(p: Pattern) -> Found:
 
 
 def _factor_of_rows(p: Pattern, axis: int) -> np.ndarray | None:
-    """The number for each row along an axis, if every row is off by one, and not all by the same."""
+    """The number for each row along an axis, if every row is off by one, each by its own."""
     rows = np.sum(p.n * p.n, axis=axis, keepdims=True)
     scale = np.abs(p.n).max(initial=0)
     if p.a.shape[axis] < 2 or rows.size < 2 or np.min(rows) <= (FIT * scale) ** 2:
@@ -296,7 +295,7 @@ def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
 
 
 def missing_sum(p: Pattern) -> Found:
-    """The error is constant, or proportional to x or y, along an axis: a sum over that axis is wrong."""
+    """The error is constant along an axis, or proportional to x or y: a sum over it is wrong."""
     if even(p.a) and even(p.n):
         return None  # at equal elements every error is constant
     error, one = p.a - p.n, np.ones(p.a.shape)
@@ -363,8 +362,9 @@ def inverted(p: Pattern) -> Found:
 def leftover(p: Pattern) -> Found:
     """What is missing or too many is a multiple of something at hand, element by element."""
     for words, term in _terms(p).items():
-        c = _multiple(p.a - p.n, p.g * term)
-        if c and p.fits(p.n + c * p.g * term):
+        share: Any = p.g * term  # type: ignore[operator]
+        c = _multiple(p.a - p.n, share)
+        if c and p.fits(p.n + c * share):
             return {"amount": _amount(c, f"g times {words}" if words else "g")}
     return None
 
@@ -382,7 +382,7 @@ def divisor(p: Pattern) -> Found:
 
 
 def _terms(p: Pattern) -> dict[str, np.ndarray]:
-    """What the terms of a derivative may consist of, if each element of the input has a value of each."""
+    """What the terms of a derivative may consist of, element by element."""
     if p.g is None or p.y is None or p.a.size < 4 or not p.a.shape == p.g.shape == p.y.shape:
         return {}
     if not np.ptp(p.x):

@@ -1,4 +1,4 @@
-"""`compare_with_torch`: the same weights, the same inputs, forward and backward, module by module; and where they part, why."""
+"""`compare_with_torch`: the same weights and inputs, forward and backward, module by module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_GRADIENT = "no gradient here"
 
 @dataclass
 class Row:
-    """One module's output, or one parameter or input: the largest error of value and gradient, over the largest element."""
+    """The largest error of a value and of its gradient, over the largest element."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass
 class TorchComparison:
-    """The result of `compare_with_torch`: true if all values and gradients agree; prints a table by dotted name."""
+    """The result of `compare_with_torch`: true if all agrees; prints a table by dotted name."""
 
     rows: list[Row] = field(default_factory=list)
     first: str | None = None
@@ -94,14 +94,16 @@ class Run:
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:
-    """Run both modules on the same weights and inputs, forward and backward, and compare every submodule's output and every gradient.
+    """Run both modules on the same weights and inputs; compare every output and every gradient.
 
-    The weights of `torch_module` are copied into `module` (by name, or where the names differ by order and shape).  `inputs` and `keywords`
-    are arrays, Tensors, torch tensors or plain values; both sides get them.  Of a module that returns a tuple, list or dict every tensor
-    is compared.  The comparison runs on float64 copies, the gradient from a random cotangent for each result.  Prints a table by dotted
-    name unless `verbose=False`, and returns a TorchComparison, true if all agree: `.rows`, `.first` (the first module to differ, in
-    calling order), `.explanation` (the difference that would account for it, found by trying).  Raises ImportError without
-    torch, TypeError for anything but a Module and a torch.nn.Module.
+    The weights of `torch_module` are copied into `module` (by name, or where the names differ by
+    order and shape).  `inputs` and `keywords` are arrays, Tensors, torch tensors or plain values;
+    both sides get them.  Of a module that returns a tuple, list or dict every tensor is compared.
+    The comparison runs on float64 copies, the gradient from a random cotangent for each result.
+    Prints a table by dotted name unless `verbose=False`, and returns a TorchComparison, true if all
+    agree: `.rows`, `.first` (the first module to differ, in calling order), `.explanation` (the
+    difference that would account for it, found by trying).  Raises ImportError without torch,
+    TypeError for anything but a Module and a torch.nn.Module.
     """
     try:
         import torch
@@ -258,13 +260,14 @@ def _plain(x: Any) -> Any:
 
 
 def _given(x: Any, tensor: Callable[..., Any]) -> Any:
-    """An argument as one side takes it: numbers as its tensor, which asks for a gradient if it can have one."""
+    """An argument as one side takes it: arrays as its tensors, with a gradient if they can have
+    one."""
     x = _plain(x)
     return tensor(x, requires_grad=x.dtype.kind == "f") if isinstance(x, np.ndarray) else x
 
 
 def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
-    """The tensors of a result by their place in it, such as [1] or ['loss']; the first of a tuple, or the only one, goes without."""
+    """The tensors of a result by their place in it, such as [1] or ['loss']; the first has none."""
     if isinstance(found, kind):
         return {"" if set(path) <= set("[0]") else path: found}
     parts = (
@@ -362,7 +365,7 @@ def _run_torch(
     change: Callable | None = None,
     only: Collection[str] | None = None,
 ) -> Run:
-    """The torch side, on a copy that `change` may vary first: it gets (module, inputs, keywords) and may return new inputs."""
+    """The torch side, on a copy of the module that `change` may vary first."""
     import torch
 
     module = copy.deepcopy(torch_module).double()
@@ -464,7 +467,7 @@ def _dropout_left_on(
     reference: Run,
     torch_module: Any,
 ) -> str:
-    """What both say in evaluation mode, if that is not what they said: do they agree once dropout is off, and if not, why?"""
+    """Do the two agree once dropout is off, where that changes anything; and if not, why?"""
     try:
         calm, torch_calm, again = ours(), theirs(), ours()
     except Exception:
@@ -505,7 +508,7 @@ def _apart(one: Run, other: Run) -> float:
 
 
 def _agree_where_finite(a: np.ndarray, b: np.ndarray) -> bool:
-    """Torch gives NaN for a row with every key blocked, as an inverted mask makes; the other rows decide."""
+    """Torch gives NaN for a row with every key blocked, so the other rows decide."""
     finite = np.isfinite(b)
     return (
         a.shape == b.shape

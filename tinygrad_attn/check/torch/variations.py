@@ -1,4 +1,4 @@
-"""What most often sets two implementations of one layer apart, each as a change to a torch module that makes it compute the other way."""
+"""What most often sets two implementations of a layer apart, as changes to a torch module."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@
         ta.gradcheck(F.softmax, x)               # what do you see?
     print(zoo.list())
 
-Each bug replaces a rule, a forward text, the sweep or another function by what was published, in our spelling, and puts the right one
-back afterwards.
-They are exercises (find it with gradcheck) and the proof of our own tests: tests/test_zoo.py must catch every one.
-Sources were read in their public repositories; later versions may have mended them.
+Each bug replaces a rule, a forward text, the sweep or another function by what was published, in
+our spelling, and puts the right one back afterwards. They are exercises (find it with gradcheck)
+and the proof of our own tests: tests/test_zoo.py must catch every one. Sources were read in their
+public repositories; later versions may have mended them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def list() -> Bugs:
 
 @contextmanager
 def bug(name: str) -> Iterator[Bug]:
-    """Switch one bug on inside the `with` block, for the whole process.  Raises ValueError for an unknown name."""
+    """Switch one bug on inside the `with` block, for the whole process.
+
+    Raises ValueError for an unknown name.
+    """
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
     patches = bugs[name].patches()
