@@ -15,6 +15,16 @@ def record(t: Any) -> Any:
     return t._node
 
 
+def made_at(x: Any) -> int | None:
+    """The time of a tensor's record; None for a leaf, and for anything else."""
+    made = getattr(x, "_node", None)
+    return None if made is None else made.tick
+
+
+def settings_of(record: Any) -> dict[str, Any]:
+    return record.static
+
+
 def wants_gradient(x: Any) -> bool:
     """Is this a tensor that takes part in the graph?"""
     return isinstance(x, Variable) and x._tracked

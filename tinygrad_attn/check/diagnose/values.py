@@ -362,7 +362,7 @@ def inverted(p: Pattern) -> Found:
 def leftover(p: Pattern) -> Found:
     """What is missing or too many is a multiple of something at hand, element by element."""
     for words, term in _terms(p).items():
-        share: Any = p.g * term  # type: ignore[operator]
+        share: Any = p.g * term
         c = _multiple(p.a - p.n, share)
         if c and p.fits(p.n + c * share):
             return {"amount": _amount(c, f"g times {words}" if words else "g")}
