@@ -1,4 +1,4 @@
-"""Checks that say what is wrong: gradients against slopes, modules against PyTorch, NaN at its source, and the bug zoo."""
+"""Checks that say what is wrong: gradients, modules beside PyTorch's, NaN; and the bug zoo."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,7 @@
 """A function whose gradient can be had two ways: by the rules, and by moving its inputs a little.
 
-Central differences, (F(x + h) - F(x - h)) / 2h, are right to about h^2 and are limited below by rounding,
-about 1e-16 |F| / h.
+Central differences, (F(x + h) - F(x - h)) / 2h, are right to about h^2 and are limited below by
+rounding, about 1e-16 |F| / h.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..messages.errors import describe
 from .trace import Trace
 
 GROUPS = 96
-"""A large operand is measured in so many groups of elements, and the worst groups are looked into."""
+"""A larger operand is measured in so many groups of elements; the worst are looked into."""
 
 
 class How(NamedTuple):
@@ -33,7 +33,8 @@ class How(NamedTuple):
 
 
 class Problem:
-    """`y_0, y_1, ... = call()`, depending on the values of `inputs`, and cotangents that weigh the results."""
+    """The results of `call()`, which depend on the values of `inputs`, and cotangents to weigh
+    them."""
 
     spoiled = False  # did a rule write into the incoming gradient?
 
@@ -53,7 +54,8 @@ class Problem:
             self._leave_out(first)
 
     def _leave_out(self, first: list[np.ndarray]) -> None:
-        """Results that stay infinite when the inputs move, such as blocked scores: zeros take their place.
+        """Zeros take the place of results that stay infinite when the inputs move, as blocked
+        scores do.
 
         Not if the gradient is no finite number then, for then it is the function that overflows.
         """
@@ -73,9 +75,9 @@ class Problem:
         ]
         if not tensors:
             raise TypeError(
-                "the function must return a floating-point Tensor, or a tuple with some, but it returned "
-                f"{describe(found)}. Compute with tensor methods or np.* functions, which keep the graph; "
-                ".numpy(), .item() and .data leave it."
+                "the function must return a floating-point Tensor, or a tuple with some, but it "
+                f"returned {describe(found)}. Compute with tensor methods or np.* functions, "
+                "which keep the graph; .numpy(), .item() and .data leave it."
             )
         return tensors
 
@@ -90,7 +92,7 @@ class Problem:
         ]
 
     def values(self) -> list[np.ndarray]:
-        """The results as arrays; recorded all the same, since a function may itself ask for a gradient."""
+        """The results as arrays; recorded, since a function may itself ask for a gradient."""
         with enable_grad(), np.errstate(all="ignore"):
             return [np.array(t._data) for t in self.outputs()]
 
@@ -102,26 +104,32 @@ class Problem:
     # ---- by the rules
 
     def gradients(
-        self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None
+        self,
+        outputs: list[Any] | None = None,
+        cotangents: Sequence[np.ndarray] | None = None,
+        only: int | None = None,
     ) -> list[np.ndarray | None]:
-        """d(sum of cotangent * output) / d(input), None where no path leads there.
+        """d(sum of cotangent * output) / d(input); None where no path leads there.
 
-        Cotangents that are given reach the rules as they lie in memory; where a rule may write into them,
-        give copies.
+        Cotangents that are given reach the rules as they lie in memory.
         """
         given = [c.copy() for c in self.cotangents] if cotangents is None else cotangents
+        wanted = self.inputs if only is None else [self.inputs[only]]
         with enable_grad(), np.errstate(all="ignore"):
             outputs = self.outputs() if outputs is None else outputs
             pairs = [(t, c, c.copy()) for t, c in zip(outputs, given) if t._tracked]
             if not pairs:
                 return [None] * len(self.inputs)
             tensors, seeds = [t for t, _, _ in pairs], [c for _, c, _ in pairs]
-            found = grad(tensors, self.inputs, seeds, retain_graph=True, allow_unused=True)
+            found = grad(tensors, wanted, seeds, retain_graph=True, allow_unused=True)
             self.spoiled = any(not np.array_equal(c, before, True) for _, c, before in pairs)
-        return [None if g is None else np.array(g._data) for g in found]
+        arrays = [None if g is None else np.array(g._data) for g in found]
+        before = [None] * (only or 0)
+        return arrays if only is None else [*before, *arrays]
 
     def shaken(self, gradients: Sequence[np.ndarray | None]) -> list[float]:
-        """How much each gradient changes with the last digits of inputs and cotangents: so much is rounding."""
+        """How much each gradient changes with the last digits of all values: so much is
+        rounding."""
         rng, most = np.random.default_rng(6), [0.0] * len(gradients)
         step = 4 * np.finfo(np.float64).eps
         last_digits = lambda x: scaled(x, 1 + step * rng.choice([-1.0, 1.0], x.shape))
@@ -207,7 +215,8 @@ class Problem:
         return self.weighed(change(-1)), self.weighed(change(1))
 
     def numeric(self, which: int, eps: float, flats: Sequence[int] | None = None) -> np.ndarray:
-        """The derivative by each element, or by the listed ones: NaN elsewhere, Inf where there is none."""
+        """The derivative by each element, or by those listed: else NaN, and Inf where there is
+        none."""
         found = np.full(self.inputs[which].shape, np.nan)
         for flat in range(found.size) if flats is None else flats:
             slope = self.element(which, flat, eps)
@@ -223,7 +232,7 @@ class Problem:
         return np.stack(columns, axis=1)
 
     def nearby(self, eps: float) -> list[np.ndarray]:
-        """The results a random step away from all inputs; none if the function does not accept it there."""
+        """The results a random step away from all inputs; none if the function refuses it there."""
         rng = np.random.default_rng(4)
         values = [x._data + eps * rng.uniform(0.5, 1, x.shape) for x in self.inputs]
         return self._with_values(self.inputs, values)
@@ -233,7 +242,7 @@ class Problem:
     def projected(
         self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float
     ) -> tuple[float, float, float]:
-        """These elements move together, each by its sign: the slope, what the gradient says, the error."""
+        """Elements that move together, each by its sign: slope, what the gradient says, error."""
         direction = np.zeros(analytic.shape)
         direction.flat[flats] = signs[flats]
         n, a = self.slope(which, direction, eps), float(np.sum(signs[flats] * analytic.flat[flats]))
@@ -242,7 +251,7 @@ class Problem:
     def culprit(
         self, which: int, flats: np.ndarray, signs: np.ndarray, analytic: np.ndarray, eps: float
     ) -> int:
-        """Of these elements one whose gradient is off: follow the half that is off more, log2(n) times."""
+        """One of these elements whose gradient is off: follow the half that is off more."""
         error = lambda half: self.projected(which, half, signs, analytic, eps)[2]
         while len(flats) > 1:
             flats = max(np.array_split(flats, 2), key=error)
@@ -264,8 +273,8 @@ class Problem:
     def noise(self, eps: float) -> float:
         """What rounding alone may make of a central difference; differences below it mean nothing.
 
-        Results that stand still when the inputs move, such as the -1e9 of a mask, cancel exactly and count
-        for 1 at most.
+        Results that stand still when the inputs move, such as the -1e9 of a mask, cancel exactly
+        and count for 1 at most.
         """
         still = self.values()
         moved = self.nearby(eps) or [y + 1 for y in still]  # if there are none, every result counts
@@ -283,10 +292,10 @@ class Problem:
         return rounding(sizes, eps)
 
     def at_kink(self, which: int, flat: int, eps: float, scale: float) -> bool:
-        """Do the slopes left and right differ, however small the step, or grow as 1/step, as at a jump?
+        """Do the slopes left and right differ at every step, or grow as 1/step, as at a jump?
 
-        Much nearer a smooth function that is steep has one slope, and rounding, which also grows as 1/step,
-        has no steady ratio.
+        Much nearer a smooth function that is steep has one slope, and rounding, which also grows as
+        1/step, has no steady ratio.
         """
         sides = [self.sides(which, flat, h) for h in (eps, eps / 8, eps / 1024)]
         apart, nearer, nearest = (abs(left - right) for left, right in sides)
@@ -299,7 +308,7 @@ class Problem:
         return apart > 1e-2 * scale and (stays or nearer < 1e-3 * apart)
 
     def steady_step(self, which: int) -> float:
-        """The first step at which the slopes do not depend on the step; without one, the usual step."""
+        """The first step with which the slopes do not change; without one, the usual step."""
         x = self.inputs[which]
         some = np.random.default_rng(5).permutation(x.size)[:8].tolist()
         for eps in (steps := step_sizes(x._data)):
@@ -317,7 +326,8 @@ def rounding(sizes: Any, eps: float) -> float:
 
 
 def step_sizes(x: np.ndarray) -> list[float]:
-    """The step that mostly suits, that of very small or large values themselves, and one for steep bends."""
+    """The step that mostly suits; one in units of very small or large values; one for steep
+    bends."""
     finite = np.abs(x[np.isfinite(x)])
     size = float(finite.mean()) if finite.size else 1.0
     usual = 1e-6 * float(np.clip(size, 1e-3, 1e3))
@@ -355,7 +365,7 @@ def values_put_back(tensors: Sequence[Any]) -> Iterator[None]:
 
 @contextmanager
 def private_values(tensors: Sequence[Any]) -> Iterator[None]:
-    """Give the tensors copies of their values to be moved about, tracked; afterwards all is as it was."""
+    """Give the tensors copies of their values to move about, tracked; then all is as it was."""
     before = [(t, t._data, t._tracked) for t in tensors]
     try:
         for t in tensors:

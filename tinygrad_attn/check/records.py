@@ -1,4 +1,4 @@
-"""The engine's records and rules as the checks read them; the only module here that knows how they are kept."""
+"""The engine's records and rules; no other module of the checks knows how they are kept."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from ..engine.sweep import fit
 
 
 def record(t: Any) -> Any:
-    """How a tensor was made, or None for a leaf: `.op`, `.inputs`, `.settings`, `.saved`, `.scope`, `.time`."""
+    """How a tensor was made (op, inputs, settings, what was saved, time), or None for a leaf."""
     return t._record
+
+
+def made_at(x: Any) -> int | None:
+    """The time of a tensor's record; None for a leaf, and for anything else."""
+    made = getattr(x, "_record", None)
+    return None if made is None else made.time
+
+
+def settings_of(record: Any) -> dict[str, Any]:
+    return record.settings
 
 
 def wants_gradient(x: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Diagnosis(str):
-    """What kind of mistake the pattern points to: `kind`, its short name, and `text`; as a string the one before the other."""
+    """The kind of a mistake, its short name, and the text that explains it; as a string, both."""
 
     kind: str
     text: str
@@ -29,10 +29,10 @@ class Diagnosis(str):
 
 @dataclass
 class Entry:
-    """One input: its gradient by the rules (`analytic`), by central differences (`numeric`), and where they part.
+    """One input: its gradient by the rules (`analytic`) and by central differences (`numeric`).
 
-    `numeric` is NaN at elements that were not measured one by one, which happens for large inputs: those were measured in groups,
-    a random projection of each.
+    `numeric` is NaN at elements that were not measured one by one, which happens for large inputs:
+    those were measured in groups, a random projection of each.
     """
 
     name: str
@@ -85,8 +85,9 @@ class Entry:
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
-            f"{self.name} {shape} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error {self.error[i]:.3g}; "
-            f"{int(self.wrong.sum())} of {self.measured} measured elements are off"
+            f"{self.name} {shape} at index {i}: analytic {analytic}, numeric "
+            f"{self.numeric[i]:.9g}, error {self.error[i]:.3g}; {int(self.wrong.sum())} of "
+            f"{self.measured} measured elements are off"
         )
 
 
@@ -94,9 +95,10 @@ class Entry:
 class Report:
     """The result of `gradcheck`: true if every gradient agrees.
 
-    `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis` what kind of mistake it looks like,
-    `op` the op whose own rule is wrong (with `place`, the user's line, and `scope`, the module calls around it), `curve` the error
-    of the worst element against eps.
+    `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis`
+    what kind of mistake it looks like, `op` the op whose own rule is wrong (with `place`, the
+    user's line, and `scope`, the module calls around it), `curve` the error of the worst element
+    against eps.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -177,10 +179,10 @@ class Report:
             for e in self.entries
         )
         parts = [
-            f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> {escape(self.diagnosis)}</p>",
-            "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th><th>where</th></tr>"
-            + rows
-            + "</table>",
+            f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> "
+            f"{escape(self.diagnosis)}</p>",
+            "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest "
+            "error</th><th>where</th></tr>" + rows + "</table>",
         ]
         if self.worst:
             parts.append(f"<p>{escape(str(self.worst))}</p>")
@@ -217,9 +219,9 @@ def _curve_svg(curve: Sequence[tuple[float, float]]) -> str:
     ys = [np.log10(min(max(v, 1e-13), 1e3)) if np.isfinite(v) else 3 for _, v in curve]
     points = " ".join(f"{20 + (x + 13) * 20:.0f},{10 + (3 - y) * 8:.0f}" for x, y in zip(xs, ys))
     return (
-        "<svg width='300' height='160' role='img' aria-label='error against eps'>"
-        f"<polyline fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/>"
-        "<text x='20' y='155' font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>"
+        "<svg width='300' height='160' role='img' aria-label='error against eps'><polyline "
+        f"fill='none' stroke='#0072B2' stroke-width='2' points='{points}'/><text x='20' y='155' "
+        "font-size='11'>log10 eps from -13 to 0; error from 1e-13 to 1e3</text></svg>"
     )
 
 
@@ -255,7 +257,8 @@ class Comparison:
         width = max([4, *(len(line.name) for line in self.lines)])
         rows = [f"{'name':{width}}  max abs   max rel   worst index   verdict"]
         rows += [
-            f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  {line.verdict}"
+            f"{line.name:{width}}  {line.max_abs:8.1e}  {line.max_rel:8.1e}  {line.index!s:12}  "
+            f"{line.verdict}"
             for line in self.lines
         ]
         return "\n".join(rows)
@@ -269,9 +272,10 @@ class Comparison:
 def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
     """|mine - reference| <= atol + rtol |reference|, for each name of `reference`, in its order.
 
-    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a Comparison, true if all agree, which
-    prints a line for each name: largest absolute and relative error, where it is, and a verdict in words (a wrong shape, a
-    transposed or scaled result and a missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
+    Both are mappings from names to arrays, Tensors or numbers, or single ones of these.  Returns a
+    Comparison, true if all agree, which prints a line for each name: largest absolute and relative
+    error, where it is, and a verdict in words (a wrong shape, a transposed or scaled result and a
+    missing name are said so).  Raises nothing for wrong values, so that it can mark an exercise.
     """
     if not isinstance(reference, Mapping):
         mine, reference = {"result": mine}, {"result": reference}

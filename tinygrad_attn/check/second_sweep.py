@@ -1,10 +1,12 @@
 """The sweep once more, as plainly as it can be said: a second opinion on the engine.
 
-It shares the ops' rules with the engine and nothing else, keeps every gradient, and works to first order only.
+It shares the ops' rules with the engine and nothing else, keeps every gradient, and works to first
+order only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -49,22 +51,23 @@ def second_opinion(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> Opinion
 def _memory_fault(
     t: Any, answers: list[Any], given: list[np.ndarray], before: list[np.ndarray]
 ) -> Diagnosis | None:
-    """What a rule does that it must not do with memory: write into what it was given, or hand out the same twice."""
+    """A rule must not write into what it was given, nor hand out the same memory twice."""
     op = record(t).op
     rule = f"the rule of op {op.__name__!r}"
     if any(a.tobytes() != b.tobytes() for a, b in zip(given, before)):
         return Diagnosis(
             "rule changes its operands",
-            f"{rule} writes into the incoming gradient g, its result or an operand in place. Others share "
-            "these arrays: compute a new one.",
+            f"{rule} writes into the incoming gradient g, its result or an operand in place. "
+            "Others share these arrays: compute a new one.",
         )
+    pairs = [*itertools.product(answers, given), *itertools.combinations(answers, 2)]
     first = [np.array(a) for a in answers]
     list(shares(t, -before[0]))  # asked only for what it does to the first answer
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(answers, first)):
         return Diagnosis(
             "reused memory",
-            f"{rule} returns the same array at every call and overwrites what it returned before, which is "
-            "still needed where the op is used twice. Compute a new array each time.",
+            f"{rule} returns the same array at every call and overwrites what it returned before, "
+            "which is still needed where the op is used twice. Compute a new array each time.",
         )
     again = [share for _, share in shares(t, before[0])]
     if any(
@@ -72,8 +75,8 @@ def _memory_fault(
     ):
         return Diagnosis(
             "rule changes its operands",
-            f"{rule} gives another answer each time it is asked, so a second backward pass gives another "
-            "gradient. It keeps state between calls, or draws random numbers: draw them once, in the forward "
-            "pass, and save them.",
+            f"{rule} gives another answer each time it is asked, so a second backward pass gives "
+            "another gradient. It keeps state between calls, or draws random numbers: draw them "
+            "once, in the forward pass, and save them.",
         )
     return None

@@ -1,4 +1,4 @@
-"""Looking on while ops run: which ops, on what, inside which module, and from which line of the user's."""
+"""Looking on while ops run: which, on what, inside which module, from which line of the user's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Step(NamedTuple):
         return self.recorded and has_rules(self.op)
 
     def again(self) -> tuple[Any, Any]:
-        """What the op's function makes of the operands as they are now, and what it saves for the rule."""
+        """What the op makes of the operands as they are now, and what it saves for the rule."""
         found = self.op.forward(*as_given(self.inputs), **self.settings)
         return found if self.op.saves else (found, None)
 
@@ -78,7 +78,7 @@ class Share(NamedTuple):
 
 
 class Trace(Watcher):
-    """A watcher that writes down every op (`steps`) and every share of a backward pass (`shares`)."""
+    """A watcher that lists every op (`steps`) and every share of a backward pass (`shares`)."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -96,5 +96,5 @@ class Trace(Watcher):
 
 
 def scope_name(scope: Any) -> str:
-    """The dotted name of the module call, seen from the outermost module called; nothing outside modules."""
+    """The dotted name of the module call, seen from the outermost one; empty outside modules."""
     return "" if scope is None else dotted_name(scope)

@@ -7,6 +7,7 @@ from .explain import (
     first_difference,
     point_at_failing_rule,
     point_at_rule_that_leaves,
+    point_at_two_answers,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "first_difference",
     "point_at_failing_rule",
     "point_at_rule_that_leaves",
+    "point_at_two_answers",
 ]

@@ -1,4 +1,4 @@
-"""Why one op's own rule is wrong, found by experiment: exchange what it is given and see when it comes out right."""
+"""Why an op's own rule is wrong, by experiment: with what in place of what is it right?"""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def not_linear_in_g(p: Pattern) -> Found:
 
 
 class ForwardText:
-    """The op's own function, run on Tensors: its ops, its result, and the input in question there."""
+    """The op's own function, run on Tensors: its ops, its result, the input in question."""
 
     def __init__(self, s: Suspect) -> None:
         copies = {
@@ -165,17 +165,18 @@ def no_pattern(p: Pattern) -> Found:
 
 
 SMALL = 512
-"""Elements of an input whose Jacobian is looked into: a second at most, and only where a rule is wrong."""
+"""Elements of an input whose Jacobian is looked into, which takes a second at most."""
 
 
 def transposed_on_the_way(p: Pattern) -> Found:
-    """As in attention's dk = ds @ q, where ds.mT @ q belongs: ds is the gradient of a value on the way."""
+    """As in attention's dk = ds @ q for ds.mT @ q: ds is the gradient of a value on the way."""
     if (text := forward_text(p)) is None:
         return None
     for name, result, g in text.gradients_on_the_way():
-        if g.ndim >= 2 and g.shape[-1] == g.shape[-2] and not same(g, turned := g.swapaxes(-1, -2)):
-            if p.fits(text.pulled_back(result, turned)):
-                return {"op": name}
+        square = g.ndim >= 2 and g.shape[-1] == g.shape[-2]
+        turned = g.swapaxes(-1, -2) if square else g
+        if not same(g, turned) and p.fits(text.pulled_back(result, turned)):
+            return {"op": name}
     return None
 
 
@@ -225,7 +226,7 @@ def _turned(v: Any) -> Any:
 
 
 def _turns(v: Any) -> Iterator[np.ndarray]:
-    """A matrix transposed, or a stack of them with its axes in any other order, the last two first."""
+    """A matrix transposed, or a stack of them with its axes in any other order."""
     if isinstance(v, np.ndarray) and 2 <= v.ndim <= 4:
         last_two = (*range(v.ndim - 2), v.ndim - 1, v.ndim - 2)
         orders = [o for o in itertools.permutations(range(v.ndim)) if o != tuple(range(v.ndim))]
@@ -251,7 +252,8 @@ def operand_transposed(p: Pattern) -> Found:
     for what, answer in _with_a_transpose(p):
         if p.right(answer):
             return {"what": f"{what} is transposed"}
-        # Turned on both sides, a rule does along one axis what it did along the other: a wrong axis.
+        # Turned on both sides, a rule does along one axis what it did along the other: a wrong
+        # axis.
         one_axis = (
             what == "the incoming gradient" and p.jacobians and (axis_mixed(p) or axis_not_mixed(p))
         )
@@ -321,7 +323,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def taken_for_another(p: Pattern) -> Found:
-    """A log-probability taken for a probability, a variance for a standard deviation, t for 1 - t."""
+    """A log-probability for a probability, a variance for a standard deviation, t for 1 - t."""
     if p.y is None:
         return None
     s, operands = p.suspect, _operands(p.suspect)
@@ -366,7 +368,7 @@ def right_for_a_weight_of_ones(p: Pattern) -> Found:
 
 
 def right_for_ones(p: Pattern, below: int = 100) -> Found:
-    """Is the rule right where another operand, of fewer axes than `below`, is all ones, or all twos?"""
+    """Is the rule right where another operand, of fewer axes than `below`, is all ones or twos?"""
     s = p.suspect
     for i, operand in enumerate(s.step.inputs):
         array = array_of(operand) if isinstance(operand, (Variable, np.ndarray)) else None
@@ -378,9 +380,10 @@ def right_for_ones(p: Pattern, below: int = 100) -> Found:
             right.append(_right_for(s, inputs=tuple(_with(s.step.inputs, i, new))))
         if right[0]:
             how = (
-                "all elements of operand {i} are equal and wrong elsewhere: operand {i} stands outside a "
-                "sum it belongs into (in a normalisation, multiply the gradient by the weight first), or "
-                "its elements are taken in the wrong order (reversed, transposed)"
+                "all elements of operand {i} are equal and wrong elsewhere: operand {i} stands "
+                "outside a sum it belongs into (in a normalisation, multiply the gradient by the "
+                "weight first), or its elements are taken in the wrong order (reversed, "
+                "transposed)"
                 if right[1]
                 else "operand {i} is all ones and wrong elsewhere: operand {i} is left out of the rule"
             )

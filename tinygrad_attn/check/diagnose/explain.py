@@ -1,4 +1,7 @@
-"""A gradient is wrong: is it the check, the program, one op's rule or the engine?  The report is told."""
+"""A gradient is wrong: is it the check, the program, one op's rule or the engine?
+
+The report is told.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ..trace import Step, Trace
 from .experiments import SMALL
 from .measurement import Program, drowned, lower_precision
 from .pattern import Pattern
-from .suspects import Suspect, cannot_be_differentiated, search
+from .suspects import Suspect, cannot_be_differentiated, search, two_answers
 from .table import explanation
 
 
@@ -44,8 +47,8 @@ def _remark(program: Program) -> None:
         )
     if x.size > 1 and (x == x.flat[0]).all():
         report.notes.append(
-            f"all elements of {program.entry.name} are equal, where one mistake looks like another; random "
-            "ones tell more."
+            f"all elements of {program.entry.name} are equal, where one mistake looks like "
+            "another; random ones tell more."
         )
 
 
@@ -70,7 +73,7 @@ def explain_rule(s: Suspect) -> Diagnosis:
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
-    """No op is to blame: look at what joins them, and judge the pattern of the whole function's gradient."""
+    """No op is to blame: look at what joins them, and at the pattern of the whole gradient."""
     if (told := explanation(program, "program")) is not None:
         program.report.point_at(told[1].get("step"))
         return told[0]
@@ -91,13 +94,13 @@ def _where_to_look(program: Program) -> str:
         return "the ops inside checkpoint() cannot be looked at one by one: check the function without it."
     if not program.search.complete:
         return (
-            "no op's own rule was found to be wrong, but not all could be asked alone: look at what joins "
-            "them (a value computed outside the graph, a use that is not counted), and check the ops by "
-            "themselves."
+            "no op's own rule was found to be wrong, but not all could be asked alone: look at "
+            "what joins them (a value computed outside the graph, a use that is not counted), and "
+            "check the ops by themselves."
         )
     return (
-        "every op's own rule is right, so look at what joins them: a value computed outside the graph, or a "
-        "use that is not counted."
+        "every op's own rule is right, so look at what joins them: a value computed outside the "
+        "graph, or a use that is not counted."
     )
 
 
@@ -156,7 +159,7 @@ def _listed(p: Pattern, measured: np.ndarray) -> Pattern:
 def _at_other_values(
     problem: Problem, which: int, h: float
 ) -> Callable[[], list[tuple[np.ndarray, np.ndarray]]]:
-    """(a, n) at fresh values: of few elements, any two patterns may look proportional by accident."""
+    """(a, n) at fresh values, since few elements may look proportional by accident."""
     x = problem.inputs[which]
 
     def elsewhere() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -182,9 +185,10 @@ def explain_elsewhere(report: Report, problem: Problem, name: str, how: How) -> 
     found = search(problem.traced()[1].steps, how.rng).found
     kind, reason = (
         "stale state",
-        "Either these values are special (a weight of ones, zeros, equal elements) and hide a wrong rule, "
-        "which random ones will show; or the rule uses something that an earlier call left behind (kept on "
-        "the layer or in a variable outside, and not renewed) instead of what this call computed.",
+        "Either these values are special (a weight of ones, zeros, equal elements) and hide a "
+        "wrong rule, which random ones will show; or the rule uses something that an earlier call "
+        "left behind (kept on the layer or in a variable outside, and not renewed) instead of "
+        "what this call computed.",
     )
     if found:
         report.point_at(found[0].step)
@@ -204,8 +208,8 @@ def explain_hidden(report: Report, problem: Problem, name: str, number: int, how
         kind, reason = why.kind, f"In op {report.op!r}: {why.text}"
     return Diagnosis(
         kind,
-        f"{name}: the gradient of result {number} is wrong, which does not show beside the other results, "
-        f"for it is much smaller than they are. {reason}",
+        f"{name}: the gradient of result {number} is wrong, which does not show beside the other "
+        f"results, for it is much smaller than they are. {reason}",
     )
 
 
@@ -225,6 +229,11 @@ def point_at_rule_that_leaves(report: Report, trace: Trace, rng: np.random.Gener
     _accuse(report, suspect)
     if suspect is not None:
         report.diagnosis = suspect.failure or report.diagnosis
+
+
+def point_at_two_answers(report: Report, trace: Trace, rng: np.random.Generator) -> None:
+    """Name the op whose rule gives Tensors another answer than arrays."""
+    _accuse(report, next((s for step in trace.steps if (s := two_answers(step, rng))), None))
 
 
 def _accuse(report: Report, suspect: Suspect | None) -> None:

@@ -1,4 +1,4 @@
-"""One wrong gradient beside the slope, and the arithmetic with which the explanations compare the two."""
+"""One wrong gradient beside its slope, and the arithmetic that compares the two."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 Found = dict[str, Any] | None
-"""What a test of an explanation answers: what its text needs to know, or None where it does not fit."""
+"""What an explanation's test answers: what its text needs to know, or None."""
 
 FIT = 2e-4
 """Relative residual up to which two patterns count as the same."""
@@ -36,7 +36,7 @@ class Pattern:
 
     @cached_property
     def jacobians(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """By the rules and by moving the input, each (result, input) flattened; None for large ones."""
+        """By the rules and by moving the input, (result, input) flattened; None for large ones."""
         return self.ask_jacobians()
 
     @cached_property
@@ -115,8 +115,8 @@ def same(p: np.ndarray, q: np.ndarray) -> bool:
 def apart(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> np.ndarray:
     """Where the two differ.
 
-    A small element is judged by its own size, as the check itself does: beside a large one any number
-    would pass.
+    A small element is judged by its own size, as the check itself does: beside a large one any
+    number would pass.
     """
     size = np.abs(q).max(initial=0)
     allowed = np.minimum(FIT * size, 1e-3 * np.abs(q) + 1e-5 * min(1, size))
@@ -129,7 +129,7 @@ def alike(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> bool:
 
 
 def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: Any) -> float | None:
-    """c with a = c n to FIT, also at the small elements, if there is one that is neither 0 nor 1."""
+    """c with a = c n, also at the small elements, if there is one that is neither 0 nor 1."""
     norm = float(np.sum(n * n))
     if not norm or not np.isfinite(a).all():
         return None

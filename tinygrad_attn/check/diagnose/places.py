@@ -17,6 +17,7 @@ from .pattern import (
     depends,
     listed,
     mixed_axes,
+    numbers,
     region,
     same,
     times,
@@ -102,7 +103,7 @@ def summed_and_spread(p: Pattern) -> Found:
 
 
 def _sums(p: Pattern) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """(axes of the result, what it contributes with these in front), for an operand that was broadcast."""
+    """(axes of the result, its contributions with these in front), for a broadcast operand."""
     if p.g is None or p.g.size <= p.x.size:
         return
     each = p.per_result.sum(axis=1).reshape(p.g.shape)
@@ -150,8 +151,8 @@ def axis_not_mixed(p: Pattern) -> Found:
     counted = depends(p.jacobians[0])  # type: ignore[index]
     rest_is_right = same(*(m[counted] for m in p.jacobians))  # type: ignore[union-attr]
     how = (
-        "each result depends on all elements along axis {0}, but the rule treats them separately: a sum "
-        "over that axis is missing"
+        "each result depends on all elements along axis {0}, but the rule treats them separately: "
+        "a sum over that axis is missing"
         if rest_is_right
         else "results depend on other elements along axis {0} as well, but the rule treats them "
         "separately: perhaps a sum over that axis is missing"
@@ -294,19 +295,28 @@ def mask_of_the_chosen(p: Pattern) -> Found:
 
 
 def mask_forgotten(p: Pattern) -> Found:
-    """The slope is zero in a triangle, where the gradient is not, and the rest is wrong as well."""
+    """The slope is zero in a triangle or at columns; the gradient is not, and the rest is wrong
+    too."""
     if p.a.ndim < 2 or (masks := _masks(p)) is None:
         return None
-    before = tuple(range(p.a.ndim - 2))
-    blocked = ~masks[1].any(axis=before)
-    words = region(blocked) if blocked.any() else None
-    wrong_outside = (p.off & masks[1]).any()
-    reaches_all = bool((masks[0] | ~masks[1]).all() and (masks[0] & ~masks[1]).any())
-    return {"where": words} if words and wrong_outside and reaches_all else None
+    ours, right = masks
+    blocked = np.asarray(~right.any(axis=tuple(range(p.a.ndim - 2))))
+    forgotten = (ours | ~right).all() and (ours & ~right).any() and (p.off & right).any()
+    # A row with one open element has no slope either, as the first row behind a causal mask.
+    triangles = {"the upper triangle": np.tri(*blocked.shape) == 0}
+    triangles["the lower triangle"] = np.tri(*blocked.shape)[::-1, ::-1] == 0
+    alone = (~blocked).sum(axis=1, keepdims=True) == 0
+    for words, triangle in triangles.items():
+        if forgotten and np.array_equal(blocked, triangle | alone) and not alone.all():
+            return {"where": words}
+    columns = np.asarray(blocked.all(axis=0))
+    if forgotten and columns.any() and np.array_equal(blocked, columns[None] & ~alone | alone):
+        return {"where": f"{numbers(np.flatnonzero(columns))} along the last axis"}
+    return None
 
 
 def causal_mask_forgotten(matrices: Any, x: tuple[int, ...], y: tuple[int, ...]) -> bool:
-    """Do results depend on their own and earlier rows of the input, and in the rule on later ones too?"""
+    """Do results depend on earlier rows of the input only, and in the rule on later ones too?"""
     if len(y) < 2 or len(x) < 2 or x[-2] != y[-2] or y[-2] < 3:
         return False
     rows = lambda shape: np.unravel_index(np.arange(np.prod(shape)), shape)[-2]

@@ -1,4 +1,7 @@
-"""Every op's own rule is right: what joins them wrongly?  A value that leaves the graph, a write, the sweep."""
+"""Every op's own rule is right: what joins them wrongly?
+
+A value that leaves the graph, a write, the sweep.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def overwritten(program: Program) -> Found:
 
 
 def _moved(program: Program) -> tuple[list[Any], Trace] | None:
-    """The program once more with the worst input moved; None where it refuses, or does other ops."""
+    """The program with the worst input moved; None where it refuses, or does other ops."""
     x = program.x
     try:
         with values_put_back([x]):
@@ -94,7 +97,7 @@ def _differs(p: Any, q: Any) -> bool:
 
 
 def lost_in_the_sweep(program: Program) -> Found:
-    """Nothing leaves the graph: does a second sweep, said as plainly as can be, agree with the slopes?"""
+    """Nothing leaves the graph: does a second, plainer sweep agree with the slopes?"""
     entry, x = program.entry, program.x
     try:
         grads, uses, _ = second_opinion(program.outputs, program.problem.cotangents)

@@ -1,4 +1,4 @@
-"""Checks of one op's own rule, on the very operands it had: which op is wrong when a composite gradient is?"""
+"""Which op is wrong when a composite gradient is?  Each is checked on the operands it had."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Alone(NamedTuple):
 
 
 def alone(step: Step, rng: np.random.Generator) -> Alone | None:
-    """None if nothing can be measured, or if the op gives its value only once, as a checkpoint does."""
+    """The op alone; None if nothing can be measured, or if it gives its value once, as a
+    checkpoint."""
     operands: list[Any] = []
     positions: list[int] = []
     copies: dict[int, Any] = {}  # an operand that is used twice stays one tensor
@@ -81,8 +82,9 @@ def search(
 ) -> Search:
     """The ops among the steps whose own rule is wrong; each op once.
 
-    First coarsely, beside the largest slope; then each element by its own size, as the check itself judges;
-    at last with the gradients that `arrived` at the ops' results, by id, as they lay in memory.
+    First coarsely, beside the largest slope; then each element by its own size, as the check itself
+    judges; at last with the gradients that `arrived` at the ops' results, by id, as they lay in
+    memory.
     """
     for fine, given in ((0.0, None), (min(rtol, 1e-3), None), (min(rtol, 1e-3), arrived)):
         found = _search(steps, rng, fine, given)
@@ -135,8 +137,8 @@ def _examined(it: Alone, rng: np.random.Generator, fine: float, g: Any = None) -
     if problem.spoiled:
         return it.fails(
             "rule changes its operands",
-            "the rule writes into the incoming gradient g in place. Others share that array: compute a new "
-            "one.",
+            "the rule writes into the incoming gradient g in place. Others share that array: "
+            "compute a new one.",
         )
     worst: Suspect | None = None
     for which, (x, found) in enumerate(zip(problem.inputs, gradients)):
@@ -149,9 +151,9 @@ def _examined(it: Alone, rng: np.random.Generator, fine: float, g: Any = None) -
 
 
 LAYOUT = (
-    "the answer is another one where the incoming gradient g holds the same numbers in another order in "
-    "memory, transposed, broadcast or with gaps, as it did here. Of such an array reshape(-1) and ravel() "
-    "may be copies; look, too, for strides, view() and np.frombuffer."
+    "the answer is another one where the incoming gradient g holds the same numbers in another "
+    "order in memory, transposed, broadcast or with gaps, as it did here. Of such an array "
+    "reshape(-1) and ravel() may be copies; look, too, for strides, view() and np.frombuffer."
 )
 
 
@@ -164,7 +166,10 @@ def _minds_layout(it: Alone, gradients: list[Any], g: Any) -> Suspect | None:
 
 
 def _engine_is_wrong(problem: Problem, which: int, rng: np.random.Generator, fine: float) -> bool:
-    """Would the rules alone, summed by hand, be right?  Then the op is innocent and the sweep is not."""
+    """Would the rules alone, summed by hand, be right?
+
+    Then the op is innocent and the sweep is not.
+    """
     grads = second_opinion(problem.traced()[0], problem.cotangents).grads
     by_hand = grads.get(id(problem.inputs[which]))
     return by_hand is not None and _error(problem, which, by_hand, rng, fine) <= OFF
@@ -177,10 +182,10 @@ def _error(
     rng: np.random.Generator,
     fine: float = 0.0,
 ) -> float:
-    """The largest disagreement, at the step where it is the least; elements at a kink do not count."""
+    """The largest disagreement, at the step where it is least; elements at a kink do not count."""
     steps = step_sizes(problem.inputs[which]._data)
-    # What rounding hides counts as right at the first step, and later as wrong: no rule is cleared there
-    # because nothing can be seen.
+    # What rounding hides counts as right at the first step, and later as wrong: no rule is cleared
+    # there because nothing can be seen.
     least = _error_at(problem, which, analytic, steps[0], rng, fine, doubt=1)
     for eps in steps[1:]:
         if least <= OFF:
@@ -240,7 +245,7 @@ def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | 
     def rule() -> list[Any]:
         with enable_grad():
             outputs, extra = problem.outputs(), dict(create_graph=True, allow_unused=True)
-            found = grad(outputs, problem.inputs, [weight], **extra)  # type: ignore[arg-type]
+            found = grad(outputs, problem.inputs, [weight], **extra)
         return [g for g in found if g is not None]
 
     why, names = "", [*problem.names, "g"]
@@ -255,10 +260,25 @@ def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | 
         return None
     return it.fails(
         "second order",
-        f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write it with "
-        "operators, methods and np.* functions on g, y and the inputs, which stay in the graph; .numpy(), "
-        ".data, .item(), float() and filling an array made by np.zeros or np.full leave it.",
+        f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write "
+        "it with operators, methods and np.* functions on g, y and the inputs, which stay in the "
+        "graph; .numpy(), .data, .item(), float() and filling an array made by np.zeros or "
+        "np.full leave it.",
     )
+
+
+def two_answers(step: Step, rng: np.random.Generator) -> Suspect | None:
+    """Is the gradient that can be differentiated another one than the ordinary?"""
+    if not step.differentiable or (it := alone(step, rng)) is None:
+        return None
+    weight = Variable._kind(it.problem.cotangents[0])
+    with enable_grad():
+        outputs, extra = it.problem.outputs(), dict(create_graph=True, allow_unused=True)
+        recorded = grad(outputs, it.problem.inputs, [weight], **extra)
+    for a, b in zip(it.problem.gradients(), recorded):
+        if a is not None and b is not None and not np.allclose(a, b._data, 1e-6, 1e-9):
+            return it.fails("two answers", "")
+    return None
 
 
 def call_rule(
@@ -269,7 +289,7 @@ def call_rule(
     operands: Sequence[Any] | None = None,
     settings: dict[str, Any] | None = None,
 ) -> np.ndarray | None:
-    """What the rule answers when something it is given is exchanged, or None where it cannot take it."""
+    """What the rule answers when something it is given is exchanged; None where it fails."""
     step, problem, i = suspect.step, suspect.problem, suspect.position
     arrays = as_given(step.inputs) if operands is None else list(operands)
     again = step._replace(

@@ -1,9 +1,10 @@
 """All explanations of a wrong gradient, in the order in which they are tried: the simplest first.
 
-An explanation has a kind (its short name), says what it needs to be tried at all, and has a test and a text.
-The test answers None, or what the text (and sometimes the kind) has in its {brackets}.  The first need tells
-the stage: "measurement" looks for faults of the check itself, "program" between the ops, which are right then,
-and "pattern" compares one gradient with its slope, with what Pattern.offers.
+An explanation has a kind (its short name), says what it needs to be tried at all, and has a test
+and a text. The test answers None, or what the text (and sometimes the kind) has in its {brackets}.
+The first need tells the stage: "measurement" looks for faults of the check itself, "program"
+between the ops, which are right then, and "pattern" compares one gradient with its slope, with what
+Pattern.offers.
 """
 
 from __future__ import annotations
@@ -26,543 +27,553 @@ class Explanation(NamedTuple):
     text: str
 
 
-TABLE = tuple(
-    Explanation(*row)
-    for row in [
-        # ---- is it the check itself?
-        (
-            "precision",
-            "measurement",
-            measurement.lower_precision,
-            "precision too low: op {op!r} turns float64 into {dtype}, whose rounding is larger than the "
-            "differences measured here. Keep float64 throughout while checking.",
-        ),
-        (
-            "eps",
-            "measurement",
-            measurement.lost_beside_large_values,
-            "eps={eps:g} is too small: values as large as {largest:.0e} hardly move by it, or not at all. "
-            "Check at smaller ones, or write eps={better:.0e}.",
-        ),
-        (
-            "precision",
-            "measurement",
-            measurement.right_by_large_steps_only,
-            "precision too low: the gradient agrees only with steps as large as eps={best:.0e}; with smaller "
-            "ones rounding drowns the difference. Some part is computed in float32 (a cast inside an op?), or "
-            "large numbers cancel.",
-        ),
-        (
-            "eps",
-            "measurement",
-            measurement.right_by_another_step,
-            "the gradient is right, but eps={eps:g} is {size}. It agrees from eps={largest:.0e} to "
-            "{smallest:.0e}; write eps={best:.0e}. The curve of the error against eps shows the V.",
-        ),
-        (
-            "kink",
-            "measurement",
-            measurement.all_at_kinks,
-            "the slopes to the left and to the right differ at index {index} (and at every other element that "
-            "is off), or grow without end as the step shrinks: a kink or a jump, such as relu or sign at 0 or "
-            "a tie in max. There the function has no single slope; move the input away from it. The rule need "
-            "not be wrong.",
-        ),
-        # ---- every op's own rule is right: is it between the ops?
-        (
-            "result modified",
-            "program",
-            program.overwritten,
-            "the result of op {op!r} (or an operand of it) was changed in place after it was computed, which "
-            "the graph does not see, so its gradient is that of the unchanged value. Compute a new tensor: "
-            "np.where(mask, value, y), not y.data[...] = value.",
-        ),
-        (
-            "{kind}",
-            "program",
-            program.outside_the_graph,
-            "{what} op {op!r} depends on {name}, but is a constant to the graph{how}, so this use is missed. "
-            "Every use of a tensor counts: look for detach(), .data, .numpy(), .item(), Tensor(...) or "
-            "no_grad() on the way there.",
-        ),
-        (
-            "{kind}",
-            "program",
-            program.result_outside_the_graph,
-            "result {number} depends on {name}, but is a constant to the graph: it requires no gradient, so "
-            "this use is missed. Look for detach(), .data, .numpy(), Tensor(...) of a result, or no_grad(), "
-            "where it is made.",
-        ),
-        (
-            "precision",
-            "program",
-            measurement.unsteady,
-            "the slope cannot be measured: at index {index} it comes out as {slopes}. Either large numbers "
-            "cancel within the function and rounding drowns the difference, or the function bends within one "
-            "step. No op's own rule was found to be wrong. Check at inputs of moderate size, or try another "
-            "eps.",
-        ),
-        (
-            "missed use",
-            "program",
-            program.lost_in_the_sweep,
-            "adding up what the ops' own rules say gives the right gradient, so the sweep through them is "
-            "wrong: it missed a use, counted one twice, or went on before all were in. It must add, not "
-            "overwrite, into memory of its own, and visit a tensor only when all its uses are done. ({name} is "
-            "used by {ops}; the tensor that is used most is used {most}.)",
-        ),
-        # ---- a gradient and its slope: is there something to compare at all?
-        (
-            "some elements",
-            "pattern",
-            places.only_small_ones,
-            "the gradient is wrong only at {where}, whose gradients are small beside the largest one; {rest} "
-            "are right.",
-        ),
-        (
-            "some elements",
-            "pattern",
-            places.nearly_right,
-            "the gradient {how} only at {where}; {rest} are right.",
-        ),
-        (
-            "domain",
-            "pattern",
-            values.function_is_infinite,
-            "the result itself is NaN or Inf at these inputs, so there is no slope to compare with. Look for "
-            "an overflow in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
-            "choose other inputs.",
-        ),
-        (
-            "domain",
-            "pattern",
-            values.edge_of_the_domain,
-            "the function is not finite, or raises an error, a step to one side at {where}: the input lies on "
-            "the edge of the domain (sqrt, log, arcsin). Check it at inner points, or with a smaller eps.",
-        ),
-        (
-            "nan",
-            "pattern",
-            values.rule_is_infinite,
-            "the rule gives NaN or Inf at {where}, where the slope is finite. Look for 0/0, log 0 or 0 x inf "
-            "in the rule; np.where does not help if the bad value is computed first.",
-        ),
-        (
-            "incoming gradient ignored",
-            "pattern, rule",
-            try_out.ignores_g,
-            "the rule's answer does not depend on the incoming gradient g: multiply the op's own derivative by "
-            "g (the chain rule). An all-ones g would hide this.",
-        ),
-        (
-            "incoming gradient",
-            "pattern, rule",
-            try_out.scales_g,
-            "the rule's answer is the same where the incoming gradient g is twice as large, though not for "
-            "another g: the rule normalises g, or divides by its size. Every term is multiplied by g exactly "
-            "once, and g itself is left as it comes.",
-        ),
-        (
-            "incoming gradient",
-            "pattern, rule",
-            try_out.not_linear_in_g,
-            "the rule is not linear in the incoming gradient g{how}. Every term is multiplied by g exactly "
-            "once.",
-        ),
-        (
-            "zero",
-            "pattern",
-            values.zero,
-            "the gradient is zero {everywhere} although the function does depend on this input. The rule "
-            "returns zeros, or there is None in its place, or the value went through detach(), .data, .numpy() "
-            "or no_grad.",
-        ),
-        (
-            "numeric zero",
-            "pattern",
-            values.function_is_constant,
-            "the function does not change at all when {moves} (a step function such as floor, round or a "
-            "comparison, a value that is not used, that cancels out as in x - x, or is computed in float16), "
-            "yet the rule gives a gradient.",
-        ),
-        # ---- wrong by one number, or in one place
-        (
-            "sign",
-            "pattern",
-            values.sign,
-            "the gradient has the wrong sign {everywhere} (constant factor -1).",
-        ),
-        (
-            "constant factor",
-            "pattern",
-            values.constant_factor,
-            "the gradient is {factor} times what it should be, {everywhere} (constant factor){hint}.",
-        ),
-        (
-            "repeated index",
-            "pattern, rule, result, jacobians",
-            try_out.repeated_index,
-            "only elements picked more than once are wrong (index {listed}): the rule overwrites where it must "
-            "add, so only one use of a repeated index is counted. Use np.add.at, not out[index] = g or "
-            "out[index] += g.",
-        ),
-        (
-            "mask missing",
-            "pattern, neighbours",
-            places.mask_of_the_chosen,
-            "along axis {axis} only one element (the largest, or the one picked) should get a gradient, but "
-            "the rule gives it to all of them: multiply by a mask of the chosen element.",
-        ),
-        # ---- a well-known function with a well-known slip
-        (
-            "known slip",
-            "pattern, like x",
-            values.known_slip,
-            "the function is {function}, and of its derivative {words}.",
-        ),
-        (
-            "mask inverted",
-            "pattern, neighbours",
-            places.mask_inverted,
-            "the gradient is zero exactly where it should not be, and the other way round: the rule applies "
-            "its mask or condition inverted.",
-        ),
-        (
-            "another mask",
-            "pattern, neighbours",
-            places.another_mask,
-            "the gradient is right at the elements where neither it nor the slope is zero, but it is zero at "
-            "the wrong ones: the rule uses another mask, or other indices, than the forward pass. Save the "
-            "mask (a dropout mask is drawn once) and use it in the rule.",
-        ),
-        (
-            "mask missing",
-            "pattern, neighbours",
-            places.mask_forgotten,
-            "the slope is zero at {where}, as behind a mask, and the gradient is not: the rule forgets the "
-            "mask. Use in the rule what the forward pass computed behind its mask (its weights are zero "
-            "there), or mask again.",
-        ),
-        (
-            "mask missing",
-            "pattern, rule, jacobians",
-            try_out.later_rows,
-            "each result depends on {name} at its own and earlier positions only, but in the rule on later "
-            "ones as well: the rule forgets the causal mask. Use in the rule the weights that the forward pass "
-            "computed behind its mask, or mask the scores again.",
-        ),
-        # ---- the wrong axis, order or operand
-        (
-            "wrong axis",
-            "pattern, neighbours",
-            places.opposite_axis,
-            "the gradient is spread (broadcast) along axis {wrong} of the input, but it should be along axis "
-            "{right}. Equal sizes hide it: the reduced axis must be put back (keepdims) before broadcasting.",
-        ),
-        (
-            "wrong axis",
-            "pattern, neighbours",
-            places.summed_and_spread,
-            "the gradient is {how} over axis {axis} of the input and spread out again: a sum too many, over an "
-            "axis along which it should vary, or a factor that sums to 1 (a softmax) is left out.",
-        ),
-        (
-            "wrong axis",
-            "pattern, result, jacobians",
-            places.sum_over_the_wrong_axis,
-            "the gradient is summed over axis {over} of the result, which is the wrong axis: an operand of "
-            "shape {x} broadcast to {g} sums over the axes it was repeated along.",
-        ),
-        (
-            "missing sum",
-            "pattern, result, jacobians",
-            places.sum_left_out,
-            "the gradient counts only the {which} element along axis {over} of the result: the sum over the "
-            "broadcast axis is missing.",
-        ),
-        (
-            "wrong axis",
-            "pattern, result, jacobians",
-            places.sum_over_everything,
-            "every element has the sum over all axes of the result: the sum goes over too many axes.",
-        ),
-        (
-            "missed use",
-            "pattern, rule",
-            try_out.one_use_missed,
-            "the input is used {uses} times in the forward text, but the rule counts only {counted} of these "
-            "uses; missed: the use in {left}. The gradient is the sum over all uses.",
-        ),
-        (
-            "wrong axis",
-            "pattern, rule",
-            try_out.axis_counted_differently,
-            "the rule is right for axis={axis} when it is told axis={other}: it counts the axis differently (a "
-            "negative axis?).",
-        ),
-        (
-            "wrong axis",
-            "pattern, rule",
-            try_out.axis_fixed,
-            "the rule is wrong for axis={axis} but right for axis={other}: it sums or broadcasts over a fixed "
-            "axis, whatever axis it is given.",
-        ),
-        (
-            "transposed",
-            "pattern, neighbours",
-            places.reshaped,
-            "the elements are right but in the wrong order: reshaped where the axes should be transposed to "
-            "{axes}.",
-        ),
-        (
-            "transposed",
-            "pattern, neighbours",
-            places.permutation_not_undone,
-            "the gradient is right but its axes stand in the order {axes}: a permutation is undone by its "
-            "inverse, here {undoes}, and not by itself. np.argsort(axes) is the inverse.",
-        ),
-        (
-            "transposed",
-            "pattern, rule, neighbours",
-            try_out.answer_transposed,
-            "the rule is right once its answer is transposed: a transpose (.mT) is missing or too many.",
-        ),
-        (
-            "transposed",
-            "pattern, rule, neighbours",
-            try_out.operand_transposed,
-            "the rule is right once {what}: a transpose (.mT) is missing or too many.",
-        ),
-        (
-            "transposed",
-            "pattern, rule, neighbours",
-            try_out.transposed_on_the_way,
-            "it is as if the gradient of what {op} gives on the way were transposed: a transpose (.mT) is "
-            "missing there, as in attention's dk = ds.mT @ q, or too many.",
-        ),
-        (
-            "exchanged",
-            "pattern, rule, neighbours",
-            try_out.copy_of_another_rule,
-            "this is the gradient of {name}, given to {mine} as well: the rule of {mine} is a copy of the "
-            "other's.",
-        ),
-        (
-            "exchanged",
-            "pattern, rule, neighbours",
-            try_out.rules_in_the_wrong_order,
-            "this is the gradient of {name}, given to {mine}: the rules stand in the wrong order.",
-        ),
-        (
-            "exchanged",
-            "pattern, rule",
-            try_out.operands_exchanged,
-            "the rule is right once its first two operands are exchanged: it takes one for the other.",
-        ),
-        (
-            "exchanged",
-            "pattern, rule",
-            try_out.y_for_x,
-            "the rule uses the result y where the input x belongs.",
-        ),
-        (
-            "exchanged",
-            "pattern, rule",
-            try_out.x_for_y,
-            "the rule uses the input x where the result y belongs.",
-        ),
-        (
-            "operand misplaced",
-            "pattern, rule",
-            try_out.right_for_a_weight_of_ones,
-            "the rule is right where {how}.",
-        ),
-        # ---- right numbers in the wrong places
-        (
-            "transposed",
-            "pattern, neighbours",
-            places.transposed,
-            "the gradient is right but transposed{order}{besides}. Equal sizes hide it from a shape check.",
-        ),
-        (
-            "reversed",
-            "pattern, neighbours",
-            places.reversed_order,
-            "the gradient is right but reversed along axis {axis}.",
-        ),
-        (
-            "shifted",
-            "pattern, neighbours",
-            places.rolled,
-            "the gradient is right but shifted by {shift} along axis {axis}.",
-        ),
-        (
-            "transposed",
-            "pattern, jacobians",
-            places.own_map_for_its_transpose,
-            "the rule does to g what the function does to the input. The gradient does the reverse, the "
-            "transpose of that map: sums run from the other end, rotations turn back, permutations are undone, "
-            "matrices are transposed (.mT).",
-        ),
-        (
-            "constant",
-            "pattern",
-            values.constant,
-            "the gradient is {value} {where}: constant, where it should differ from element to element.",
-        ),
-        (
-            "permuted",
-            "pattern, neighbours",
-            places.permuted,
-            "the numbers are right but stand at the wrong elements: the order is not undone as it was made. "
-            "Look at the indices, at argsort (its inverse is argsort of argsort), and at reshape where "
-            "swapaxes belongs.",
-        ),
-        (
-            "shifted",
-            "pattern, neighbours",
-            places.off_by_one,
-            "the gradient is right but shifted by {shift} along axis {axis}: an index or the start of a slice "
-            "is off by {by}.",
-        ),
-        # ---- sums and rows
-        (
-            "{kind}",
-            "pattern, neighbours",
-            values.row_factor,
-            "the gradient is off by one number for each row along axis {axis}: {how}.",
-        ),
-        (
-            "missing sum",
-            "pattern, jacobians",
-            places.axis_not_mixed,
-            "{how}.",
-        ),
-        (
-            "wrong axis",
-            "pattern, jacobians",
-            places.axis_mixed,
-            "the rule sums over axis {over}, but the function mixes {mixes}: a sum over the wrong axis.",
-        ),
-        (
-            "repeated use",
-            "pattern, result, jacobians",
-            places.lost_contributions,
-            "the input at {where} is used several times (a repeated index, or a reused value), but only "
-            "{which} contribution is counted: the others are missed. Either each overwrites the one before "
-            "(use np.add.at, or +=), or a sum is missing.",
-        ),
-        (
-            "missing sum",
-            "pattern, result, jacobians",
-            places.one_counted,
-            "of {size} elements of the result along its axis {axis} only the {which} is counted: the sum over "
-            "that axis is missing, or each overwrites the one before.",
-        ),
-        (
-            "missed use",
-            "pattern, result, jacobians",
-            places.one_left_out,
-            "of {size} elements of the result along its axis {axis} the {which} is left out: a loop or a slice "
-            "that ends too early or starts too late.",
-        ),
-        (
-            "missing sum",
-            "pattern, neighbours",
-            values.missing_sum,
-            "the error is {how} along axis {axis}: a term that holds a sum (or mean) over axis {axis} is "
-            "missing or scaled wrongly.{more}",
-        ),
-        # ---- element by element
-        (
-            "first element only",
-            "pattern, neighbours",
-            places.first_element_only,
-            "the gradient {how} everywhere except at the first element.",
-        ),
-        (
-            "some elements",
-            "pattern",
-            places.some_elements,
-            "the gradient {how} only at {where}; {rest} are right.",
-        ),
-        (
-            "hidden eps",
-            "pattern",
-            values.hidden_eps,
-            "the rule divides by {formula} + {eps} instead of {formula} ({meaning}): a hidden eps.",
-        ),
-        (
-            "extra factor",
-            "pattern",
-            values.extra_factor,
-            "the gradient has a factor {formula} too many ({meaning}).",
-        ),
-        (
-            "missing factor",
-            "pattern",
-            values.missing_factor,
-            "the gradient lacks a factor {formula} ({meaning}): the chain rule multiplies by it.",
-        ),
-        (
-            "inverted",
-            "pattern, result",
-            values.inverted,
-            "the gradient is g divided by the op's own derivative, where it is g times that: a division stands "
-            "for a multiplication, or the reverse.",
-        ),
-        (
-            "missing term",
-            "pattern, like x",
-            values.leftover,
-            "the gradient is {amount} at every element: one term of the sum, or of the product rule, is left "
-            "out, counted too often, or has the wrong sign.",
-        ),
-        (
-            "missing term",
-            "pattern, like x",
-            values.divisor,
-            "{what}what the rule divides g by is {amount} at every element: a term of it is left out, counted "
-            "too often, or has the wrong sign.",
-        ),
-        # ---- experiments with the rule that cost more, and the least that can be said
-        (
-            "exchanged",
-            "pattern, rule",
-            try_out.taken_for_another,
-            "the rule is right once {how} in it: it takes one quantity for another (a log-probability for a "
-            "probability, a variance for a standard deviation, a target for its complement).",
-        ),
-        (
-            "exchanged",
-            "pattern, rule",
-            try_out.value_on_the_way,
-            "the rule is right once y in it is what {op} gives on the way; but y is what the op returns. "
-            "Compute that value again in the rule, or hand it on with saves=True.",
-        ),
-        (
-            "operand misplaced",
-            "pattern, rule",
-            try_out.right_for_ones,
-            "the rule is right where {how}.",
-        ),
-        (
-            "rule",
-            "pattern, rule",
-            try_out.no_pattern,
-            "this op's rule disagrees with central differences in no simple pattern; derive it again{small}."
-            "{more}",
-        ),
-    ]
-)
+ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
+    # ---- is it the check itself?
+    (
+        "precision",
+        "measurement",
+        measurement.lower_precision,
+        "precision too low: op {op!r} turns float64 into {dtype}, whose rounding is larger "
+        "than the differences measured here. Keep float64 throughout while checking.",
+    ),
+    (
+        "eps",
+        "measurement",
+        measurement.lost_beside_large_values,
+        "eps={eps:g} is too small: values as large as {largest:.0e} hardly move by it, or not "
+        "at all. Check at smaller ones, or write eps={better:.0e}.",
+    ),
+    (
+        "precision",
+        "measurement",
+        measurement.right_by_large_steps_only,
+        "precision too low: the gradient agrees only with steps as large as eps={best:.0e}; "
+        "with smaller ones rounding drowns the difference. Some part is computed in float32 "
+        "(a cast inside an op?), or large numbers cancel.",
+    ),
+    (
+        "eps",
+        "measurement",
+        measurement.right_by_another_step,
+        "the gradient is right, but eps={eps:g} is {size}. It agrees from eps={largest:.0e} to "
+        "{smallest:.0e}; write eps={best:.0e}. The curve of the error against eps shows the V.",
+    ),
+    (
+        "kink",
+        "measurement",
+        measurement.all_at_kinks,
+        "the slopes to the left and to the right differ at index {index} (and at every other "
+        "element that is off), or grow without end as the step shrinks: a kink or a jump, "
+        "such as relu or sign at 0 or a tie in max. There the function has no single slope; "
+        "move the input away from it. The rule need not be wrong.",
+    ),
+    # ---- every op's own rule is right: is it between the ops?
+    (
+        "result modified",
+        "program",
+        program.overwritten,
+        "the result of op {op!r} (or an operand of it) was changed in place after it was "
+        "computed, which the graph does not see, so its gradient is that of the unchanged "
+        "value. Compute a new tensor: np.where(mask, value, y), not y.data[...] = value.",
+    ),
+    (
+        "{kind}",
+        "program",
+        program.outside_the_graph,
+        "{what} op {op!r} depends on {name}, but is a constant to the graph{how}, so this use "
+        "is missed. Every use of a tensor counts: look for detach(), .data, .numpy(), "
+        ".item(), Tensor(...) or no_grad() on the way there.",
+    ),
+    (
+        "{kind}",
+        "program",
+        program.result_outside_the_graph,
+        "result {number} depends on {name}, but is a constant to the graph: it requires no "
+        "gradient, so this use is missed. Look for detach(), .data, .numpy(), Tensor(...) of "
+        "a result, or no_grad(), where it is made.",
+    ),
+    (
+        "precision",
+        "program",
+        measurement.unsteady,
+        "the slope cannot be measured: at index {index} it comes out as {slopes}. Either "
+        "large numbers cancel within the function and rounding drowns the difference, or the "
+        "function bends within one step. No op's own rule was found to be wrong. Check at "
+        "inputs of moderate size, or try another eps.",
+    ),
+    (
+        "missed use",
+        "program",
+        program.lost_in_the_sweep,
+        "adding up what the ops' own rules say gives the right gradient, so the sweep through "
+        "them is wrong: it missed a use, counted one twice, or went on before all were in. It "
+        "must add, not overwrite, into memory of its own, and visit a tensor only when all "
+        "its uses are done. ({name} is used by {ops}; the tensor that is used most is used "
+        "{most}.)",
+    ),
+    # ---- a gradient and its slope: is there something to compare at all?
+    (
+        "some elements",
+        "pattern",
+        places.only_small_ones,
+        "the gradient is wrong only at {where}, whose gradients are small beside the largest "
+        "one; {rest} are right.",
+    ),
+    (
+        "some elements",
+        "pattern",
+        places.nearly_right,
+        "the gradient {how} only at {where}; {rest} are right.",
+    ),
+    (
+        "domain",
+        "pattern",
+        values.function_is_infinite,
+        "the result itself is NaN or Inf at these inputs, so there is no slope to compare "
+        "with. Look for an overflow in exp, 0/0, a log or root outside its domain "
+        "(ta.detect_anomaly() names the op), or choose other inputs.",
+    ),
+    (
+        "domain",
+        "pattern",
+        values.edge_of_the_domain,
+        "the function is not finite, or raises an error, a step to one side at {where}: the "
+        "input lies on the edge of the domain (sqrt, log, arcsin). Check it at inner points, "
+        "or with a smaller eps.",
+    ),
+    (
+        "nan",
+        "pattern",
+        values.rule_is_infinite,
+        "the rule gives NaN or Inf at {where}, where the slope is finite. Look for 0/0, log 0 "
+        "or 0 x inf in the rule; np.where does not help if the bad value is computed first.",
+    ),
+    (
+        "incoming gradient ignored",
+        "pattern, rule",
+        try_out.ignores_g,
+        "the rule's answer does not depend on the incoming gradient g: multiply the op's own "
+        "derivative by g (the chain rule). An all-ones g would hide this.",
+    ),
+    (
+        "incoming gradient",
+        "pattern, rule",
+        try_out.scales_g,
+        "the rule's answer is the same where the incoming gradient g is twice as large, "
+        "though not for another g: the rule normalises g, or divides by its size. Every term "
+        "is multiplied by g exactly once, and g itself is left as it comes.",
+    ),
+    (
+        "incoming gradient",
+        "pattern, rule",
+        try_out.not_linear_in_g,
+        "the rule is not linear in the incoming gradient g{how}. Every term is multiplied by "
+        "g exactly once.",
+    ),
+    (
+        "zero",
+        "pattern",
+        values.zero,
+        "the gradient is zero {everywhere} although the function does depend on this input. "
+        "The rule returns zeros, or there is None in its place, or the value went through "
+        "detach(), .data, .numpy() or no_grad.",
+    ),
+    (
+        "numeric zero",
+        "pattern",
+        values.function_is_constant,
+        "the function does not change at all when {moves} (a step function such as floor, "
+        "round or a comparison, a value that is not used, that cancels out as in x - x, or is "
+        "computed in float16), yet the rule gives a gradient.",
+    ),
+    # ---- wrong by one number, or in one place
+    (
+        "sign",
+        "pattern",
+        values.sign,
+        "the gradient has the wrong sign {everywhere} (constant factor -1).",
+    ),
+    (
+        "constant factor",
+        "pattern",
+        values.constant_factor,
+        "the gradient is {factor} times what it should be, {everywhere} (constant factor){hint}.",
+    ),
+    (
+        "repeated index",
+        "pattern, rule, result, jacobians",
+        try_out.repeated_index,
+        "only elements picked more than once are wrong (index {listed}): the rule overwrites "
+        "where it must add, so only one use of a repeated index is counted. Use np.add.at, "
+        "not out[index] = g or out[index] += g.",
+    ),
+    (
+        "mask missing",
+        "pattern, neighbours",
+        places.mask_of_the_chosen,
+        "along axis {axis} only one element (the largest, or the one picked) should get a "
+        "gradient, but the rule gives it to all of them: multiply by a mask of the chosen "
+        "element.",
+    ),
+    # ---- a well-known function with a well-known slip
+    (
+        "known slip",
+        "pattern, like x",
+        values.known_slip,
+        "the function is {function}, and of its derivative {words}.",
+    ),
+    (
+        "mask inverted",
+        "pattern, neighbours",
+        places.mask_inverted,
+        "the gradient is zero exactly where it should not be, and the other way round: the "
+        "rule applies its mask or condition inverted.",
+    ),
+    (
+        "another mask",
+        "pattern, neighbours",
+        places.another_mask,
+        "the gradient is right at the elements where neither it nor the slope is zero, but it "
+        "is zero at the wrong ones: the rule uses another mask, or other indices, than the "
+        "forward pass. Save the mask (a dropout mask is drawn once) and use it in the rule.",
+    ),
+    (
+        "mask missing",
+        "pattern, neighbours",
+        places.mask_forgotten,
+        "the slope is zero at {where}, as behind a mask, and the gradient is not: the rule "
+        "forgets the mask. Use in the rule what the forward pass computed behind its mask "
+        "(its weights are zero there), or mask again.",
+    ),
+    (
+        "mask missing",
+        "pattern, rule, jacobians",
+        try_out.later_rows,
+        "each result depends on {name} at its own and earlier positions only, but in the rule "
+        "on later ones as well: the rule forgets the causal mask. Use in the rule the weights "
+        "that the forward pass computed behind its mask, or mask the scores again.",
+    ),
+    # ---- the wrong axis, order or operand
+    (
+        "wrong axis",
+        "pattern, neighbours",
+        places.opposite_axis,
+        "the gradient is spread (broadcast) along axis {wrong} of the input, but it should be "
+        "along axis {right}. Equal sizes hide it: the reduced axis must be put back "
+        "(keepdims) before broadcasting.",
+    ),
+    (
+        "wrong axis",
+        "pattern, neighbours",
+        places.summed_and_spread,
+        "the gradient is {how} over axis {axis} of the input and spread out again: a sum too "
+        "many, over an axis along which it should vary, or a factor that sums to 1 (a "
+        "softmax) is left out.",
+    ),
+    (
+        "wrong axis",
+        "pattern, result, jacobians",
+        places.sum_over_the_wrong_axis,
+        "the gradient is summed over axis {over} of the result, which is the wrong axis: an "
+        "operand of shape {x} broadcast to {g} sums over the axes it was repeated along.",
+    ),
+    (
+        "missing sum",
+        "pattern, result, jacobians",
+        places.sum_left_out,
+        "the gradient counts only the {which} element along axis {over} of the result: the "
+        "sum over the broadcast axis is missing.",
+    ),
+    (
+        "wrong axis",
+        "pattern, result, jacobians",
+        places.sum_over_everything,
+        "every element has the sum over all axes of the result: the sum goes over too many axes.",
+    ),
+    (
+        "missed use",
+        "pattern, rule",
+        try_out.one_use_missed,
+        "the input is used {uses} times in the forward text, but the rule counts only "
+        "{counted} of these uses; missed: the use in {left}. The gradient is the sum over all "
+        "uses.",
+    ),
+    (
+        "wrong axis",
+        "pattern, rule",
+        try_out.axis_counted_differently,
+        "the rule is right for axis={axis} when it is told axis={other}: it counts the axis "
+        "differently (a negative axis?).",
+    ),
+    (
+        "wrong axis",
+        "pattern, rule",
+        try_out.axis_fixed,
+        "the rule is wrong for axis={axis} but right for axis={other}: it sums or broadcasts "
+        "over a fixed axis, whatever axis it is given.",
+    ),
+    (
+        "transposed",
+        "pattern, neighbours",
+        places.reshaped,
+        "the elements are right but in the wrong order: reshaped where the axes should be "
+        "transposed to {axes}.",
+    ),
+    (
+        "transposed",
+        "pattern, neighbours",
+        places.permutation_not_undone,
+        "the gradient is right but its axes stand in the order {axes}: a permutation is "
+        "undone by its inverse, here {undoes}, and not by itself. np.argsort(axes) is the "
+        "inverse.",
+    ),
+    (
+        "transposed",
+        "pattern, rule, neighbours",
+        try_out.answer_transposed,
+        "the rule is right once its answer is transposed: a transpose (.mT) is missing or too "
+        "many.",
+    ),
+    (
+        "transposed",
+        "pattern, rule, neighbours",
+        try_out.operand_transposed,
+        "the rule is right once {what}: a transpose (.mT) is missing or too many.",
+    ),
+    (
+        "transposed",
+        "pattern, rule, neighbours",
+        try_out.transposed_on_the_way,
+        "it is as if the gradient of what {op} gives on the way were transposed: a transpose "
+        "(.mT) is missing there, as in attention's dk = ds.mT @ q, or too many.",
+    ),
+    (
+        "exchanged",
+        "pattern, rule, neighbours",
+        try_out.copy_of_another_rule,
+        "this is the gradient of {name}, given to {mine} as well: the rule of {mine} is a "
+        "copy of the other's.",
+    ),
+    (
+        "exchanged",
+        "pattern, rule, neighbours",
+        try_out.rules_in_the_wrong_order,
+        "this is the gradient of {name}, given to {mine}: the rules stand in the wrong order.",
+    ),
+    (
+        "exchanged",
+        "pattern, rule",
+        try_out.operands_exchanged,
+        "the rule is right once its first two operands are exchanged: it takes one for the other.",
+    ),
+    (
+        "exchanged",
+        "pattern, rule",
+        try_out.y_for_x,
+        "the rule uses the result y where the input x belongs.",
+    ),
+    (
+        "exchanged",
+        "pattern, rule",
+        try_out.x_for_y,
+        "the rule uses the input x where the result y belongs.",
+    ),
+    (
+        "operand misplaced",
+        "pattern, rule",
+        try_out.right_for_a_weight_of_ones,
+        "the rule is right where {how}.",
+    ),
+    # ---- right numbers in the wrong places
+    (
+        "transposed",
+        "pattern, neighbours",
+        places.transposed,
+        "the gradient is right but transposed{order}{besides}. Equal sizes hide it from a "
+        "shape check.",
+    ),
+    (
+        "reversed",
+        "pattern, neighbours",
+        places.reversed_order,
+        "the gradient is right but reversed along axis {axis}.",
+    ),
+    (
+        "shifted",
+        "pattern, neighbours",
+        places.rolled,
+        "the gradient is right but shifted by {shift} along axis {axis}.",
+    ),
+    (
+        "transposed",
+        "pattern, jacobians",
+        places.own_map_for_its_transpose,
+        "the rule does to g what the function does to the input. The gradient does the "
+        "reverse, the transpose of that map: sums run from the other end, rotations turn "
+        "back, permutations are undone, matrices are transposed (.mT).",
+    ),
+    (
+        "constant",
+        "pattern",
+        values.constant,
+        "the gradient is {value} {where}: constant, where it should differ from element to "
+        "element.",
+    ),
+    (
+        "permuted",
+        "pattern, neighbours",
+        places.permuted,
+        "the numbers are right but stand at the wrong elements: the order is not undone as it "
+        "was made. Look at the indices, at argsort (its inverse is argsort of argsort), and "
+        "at reshape where swapaxes belongs.",
+    ),
+    (
+        "shifted",
+        "pattern, neighbours",
+        places.off_by_one,
+        "the gradient is right but shifted by {shift} along axis {axis}: an index or the "
+        "start of a slice is off by {by}.",
+    ),
+    # ---- sums and rows
+    (
+        "{kind}",
+        "pattern, neighbours",
+        values.row_factor,
+        "the gradient is off by one number for each row along axis {axis}: {how}.",
+    ),
+    (
+        "missing sum",
+        "pattern, jacobians",
+        places.axis_not_mixed,
+        "{how}.",
+    ),
+    (
+        "wrong axis",
+        "pattern, jacobians",
+        places.axis_mixed,
+        "the rule sums over axis {over}, but the function mixes {mixes}: a sum over the wrong "
+        "axis.",
+    ),
+    (
+        "repeated use",
+        "pattern, result, jacobians",
+        places.lost_contributions,
+        "the input at {where} is used several times (a repeated index, or a reused value), "
+        "but only {which} contribution is counted: the others are missed. Either each "
+        "overwrites the one before (use np.add.at, or +=), or a sum is missing.",
+    ),
+    (
+        "missing sum",
+        "pattern, result, jacobians",
+        places.one_counted,
+        "of {size} elements of the result along its axis {axis} only the {which} is counted: "
+        "the sum over that axis is missing, or each overwrites the one before.",
+    ),
+    (
+        "missed use",
+        "pattern, result, jacobians",
+        places.one_left_out,
+        "of {size} elements of the result along its axis {axis} the {which} is left out: a "
+        "loop or a slice that ends too early or starts too late.",
+    ),
+    (
+        "missing sum",
+        "pattern, neighbours",
+        values.missing_sum,
+        "the error is {how} along axis {axis}: a term that holds a sum (or mean) over axis "
+        "{axis} is missing or scaled wrongly.{more}",
+    ),
+    # ---- element by element
+    (
+        "first element only",
+        "pattern, neighbours",
+        places.first_element_only,
+        "the gradient {how} everywhere except at the first element.",
+    ),
+    (
+        "some elements",
+        "pattern",
+        places.some_elements,
+        "the gradient {how} only at {where}; {rest} are right.",
+    ),
+    (
+        "hidden eps",
+        "pattern",
+        values.hidden_eps,
+        "the rule divides by {formula} + {eps} instead of {formula} ({meaning}): a hidden eps.",
+    ),
+    (
+        "extra factor",
+        "pattern",
+        values.extra_factor,
+        "the gradient has a factor {formula} too many ({meaning}).",
+    ),
+    (
+        "missing factor",
+        "pattern",
+        values.missing_factor,
+        "the gradient lacks a factor {formula} ({meaning}): the chain rule multiplies by it.",
+    ),
+    (
+        "inverted",
+        "pattern, result",
+        values.inverted,
+        "the gradient is g divided by the op's own derivative, where it is g times that: a "
+        "division stands for a multiplication, or the reverse.",
+    ),
+    (
+        "missing term",
+        "pattern, like x",
+        values.leftover,
+        "the gradient is {amount} at every element: one term of the sum, or of the product "
+        "rule, is left out, counted too often, or has the wrong sign.",
+    ),
+    (
+        "missing term",
+        "pattern, like x",
+        values.divisor,
+        "{what}what the rule divides g by is {amount} at every element: a term of it is left "
+        "out, counted too often, or has the wrong sign.",
+    ),
+    # ---- experiments with the rule that cost more, and the least that can be said
+    (
+        "exchanged",
+        "pattern, rule",
+        try_out.taken_for_another,
+        "the rule is right once {how} in it: it takes one quantity for another (a "
+        "log-probability for a probability, a variance for a standard deviation, a target for "
+        "its complement).",
+    ),
+    (
+        "exchanged",
+        "pattern, rule",
+        try_out.value_on_the_way,
+        "the rule is right once y in it is what {op} gives on the way; but y is what the op "
+        "returns. Compute that value again in the rule, or hand it on with saves=True.",
+    ),
+    (
+        "operand misplaced",
+        "pattern, rule",
+        try_out.right_for_ones,
+        "the rule is right where {how}.",
+    ),
+    (
+        "rule",
+        "pattern, rule",
+        try_out.no_pattern,
+        "this op's rule disagrees with central differences in no simple pattern; derive it "
+        "again{small}.{more}",
+    ),
+]
+
+TABLE = [Explanation(*row) for row in ROWS]
 
 
 def explanation(subject: Any, stage: str = "pattern") -> tuple[Diagnosis, dict[str, Any]] | None:
     """The first explanation of a stage that fits, and what its test found."""
     for row in TABLE:
         first, *needs = row.needs.split(", ")
-        if first == stage and all(subject.offers(need) for need in needs):
-            if (found := row.test(subject)) is not None:
-                told = Diagnosis(row.kind.format(**found), row.text.format(**found))
-                return told, found
+        asked = first == stage and all(subject.offers(need) for need in needs)
+        if asked and (found := row.test(subject)) is not None:
+            return Diagnosis(row.kind.format(**found), row.text.format(**found)), found
     return None

@@ -1,8 +1,9 @@
-"""Right places, wrong numbers: a factor, a term, a quantity that stands for another, nothing at all."""
+"""Right places, wrong numbers: a factor, a term, one quantity for another, nothing at all."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -149,7 +150,7 @@ def _close(c: float, value: float) -> bool:
 
 
 def constant(p: Pattern) -> Found:
-    """One number everywhere where the slope is not, be it only a little way off, as at equal elements."""
+    """One number everywhere where the slope is not, at these values or a little way off."""
     if p.a.size < 3 or not even(p.a):
         return None
     pairs = [(p.a, p.n), *p.elsewhere]
@@ -250,15 +251,15 @@ def row_factor(p: Pattern) -> Found:
         # Of a row with one number alone, any other number is a multiple.
         if (np.count_nonzero(np.abs(p.n) > scale, axis=axis) >= 2).all():
             how = (
-                "a factor that belongs to the whole row (a standard deviation, a norm, a sum, a count) "
-                "is missing or too many"
+                "a factor that belongs to the whole row (a standard deviation, a norm, a sum, a "
+                "count) is missing or too many"
             )
             return {"kind": "missing factor", "axis": axis, "how": how}
     return None
 
 
 def _factor_of_rows(p: Pattern, axis: int) -> np.ndarray | None:
-    """The number for each row along an axis, if every row is off by one, and not all by the same."""
+    """The number for each row along an axis, if every row is off by one, each by its own."""
     rows = np.sum(p.n * p.n, axis=axis, keepdims=True)
     scale = np.abs(p.n).max(initial=0)
     if p.a.shape[axis] < 2 or rows.size < 2 or np.min(rows) <= (FIT * scale) ** 2:
@@ -294,11 +295,11 @@ def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
 
 
 def missing_sum(p: Pattern) -> Found:
-    """The error is constant, or proportional to x or y, along an axis: a sum over that axis is wrong."""
+    """The error is constant along an axis, or proportional to x or y: a sum over it is wrong."""
     if even(p.a) and even(p.n):
         return None  # at equal elements every error is constant
     error, one = p.a - p.n, np.ones(p.a.shape)
-    bases = {
+    bases: dict[str, list[Any]] = {
         "constant": [one],
         "proportional to y": [p.y],
         "proportional to x": [p.x],
@@ -331,8 +332,8 @@ def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
         return ""
     n = error.shape[axis]
     with np.errstate(all="ignore"):
-        along = dict(axis=axis, keepdims=True)
-        share = p.y * (p.g * p.y).sum(**along) / p.x.std(ddof=0, **along) / n / (n - 1)
+        total, std = (f(axis=axis, keepdims=True) for f in ((p.g * p.y).sum, p.x.std))
+        share = p.y * total / std / n / (n - 1)
         c = float(np.sum(error * share) / np.sum(share * share))
     # The standard deviation may itself be that of n - 1, or hold an eps, so it fits only roughly.
     if not (
@@ -361,8 +362,9 @@ def inverted(p: Pattern) -> Found:
 def leftover(p: Pattern) -> Found:
     """What is missing or too many is a multiple of something at hand, element by element."""
     for words, term in _terms(p).items():
-        c = _multiple(p.a - p.n, p.g * term)  # type: ignore[operator]
-        if c and p.fits(p.n + c * p.g * term):  # type: ignore[operator]
+        share: Any = p.g * term
+        c = _multiple(p.a - p.n, share)
+        if c and p.fits(p.n + c * share):
             return {"amount": _amount(c, f"g times {words}" if words else "g")}
     return None
 
@@ -372,15 +374,15 @@ def divisor(p: Pattern) -> Found:
     """Of a slope g / d, or g / sqrt(d), a term of d is wrong: g / (1 - x^2) for arctan's."""
     for what, power in (("", 1), ("the square of ", 2)):
         for words, term in _terms(p).items():
-            right = (p.g / p.n) ** power  # type: ignore[operator]
-            c = _multiple((p.g / p.a) ** power - right, term)  # type: ignore[operator]
+            right = (p.g / p.n) ** power
+            c = _multiple((p.g / p.a) ** power - right, term)
             if c and p.fits(p.n * (right / (right + c * term)) ** (1 / power)):
                 return {"what": what, "amount": _amount(c, words)}
     return None
 
 
 def _terms(p: Pattern) -> dict[str, np.ndarray]:
-    """What the terms of a derivative may consist of, if each element of the input has a value of each."""
+    """What the terms of a derivative may consist of, element by element."""
     if p.g is None or p.y is None or p.a.size < 4 or not p.a.shape == p.g.shape == p.y.shape:
         return {}
     if not np.ptp(p.x):

@@ -1,4 +1,4 @@
-"""`compare_with_torch`: the same weights, the same inputs, forward and backward, module by module; and where they part, why."""
+"""`compare_with_torch`: the same weights and inputs, forward and backward, module by module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_GRADIENT = "no gradient here"
 
 @dataclass
 class Row:
-    """One module's output, or one parameter or input: the largest error of value and gradient, over the largest element."""
+    """The largest error of a value and of its gradient, over the largest element."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass
 class TorchComparison:
-    """The result of `compare_with_torch`: true if all values and gradients agree; prints a table by dotted name."""
+    """The result of `compare_with_torch`: true if all agrees; prints a table by dotted name."""
 
     rows: list[Row] = field(default_factory=list)
     first: str | None = None
@@ -59,7 +59,8 @@ class TorchComparison:
         width = max([4, *(len(row.name) for row in self.rows)])
         lines = [f"{'name':{width}}  {'what':24}  value     gradient"]
         lines += [
-            f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  {'ok' if row.ok else 'DIFFERS'}"
+            f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  "
+            f"{'ok' if row.ok else 'DIFFERS'}"
             for row in self.rows
         ]
         if self.failure:
@@ -93,14 +94,16 @@ class Run:
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:
-    """Run both modules on the same weights and inputs, forward and backward, and compare every submodule's output and every gradient.
+    """Run both modules on the same weights and inputs; compare every output and every gradient.
 
-    The weights of `torch_module` are copied into `module` (by name, or where the names differ by order and shape).  `inputs` and `keywords`
-    are arrays, Tensors, torch tensors or plain values; both sides get them.  Of a module that returns a tuple, list or dict every tensor
-    is compared.  The comparison runs on float64 copies, the gradient from a random cotangent for each result.  Prints a table by dotted
-    name unless `verbose=False`, and returns a TorchComparison, true if all agree: `.rows`, `.first` (the first module to differ, in
-    calling order), `.explanation` (the difference that would account for it, found by trying).  Raises ImportError without
-    torch, TypeError for anything but a Module and a torch.nn.Module.
+    The weights of `torch_module` are copied into `module` (by name, or where the names differ by
+    order and shape).  `inputs` and `keywords` are arrays, Tensors, torch tensors or plain values;
+    both sides get them.  Of a module that returns a tuple, list or dict every tensor is compared.
+    The comparison runs on float64 copies, the gradient from a random cotangent for each result.
+    Prints a table by dotted name unless `verbose=False`, and returns a TorchComparison, true if all
+    agree: `.rows`, `.first` (the first module to differ, in calling order), `.explanation` (the
+    difference that would account for it, found by trying).  Raises ImportError without torch,
+    TypeError for anything but a Module and a torch.nn.Module.
     """
     try:
         import torch
@@ -111,12 +114,14 @@ def compare_with_torch(
         ) from None
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
         raise TypeError(
-            "compare_with_torch takes one of our modules and then a torch.nn.Module; they are the other way round here."
+            "compare_with_torch takes one of our modules and then a torch.nn.Module; they are the "
+            "other way round here."
         )
     if not isinstance(torch_module, torch.nn.Module) or not is_module(module):
         raise TypeError(
-            f"compare_with_torch(module, torch_module, *inputs) takes one of our modules and then a torch.nn.Module, got "
-            f"{describe(module)} and {describe(torch_module)}.{unmade(module) or unmade(torch_module)}"
+            "compare_with_torch(module, torch_module, *inputs) takes one of our modules and then "
+            f"a torch.nn.Module, got {describe(module)} and "
+            f"{describe(torch_module)}.{unmade(module) or unmade(torch_module)}"
         )
     report = TorchComparison()
     state = get_rng_state()
@@ -152,7 +157,8 @@ def _compare(
     shared = mine.results.keys() & reference.results.keys()
     for side, others, run in (("ours", "torch", mine), ("torch", "ours", reference)):
         report.notes += [
-            f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it was not compared."
+            f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it "
+            "was not compared."
             for path in run.results
             if path not in shared
         ]
@@ -214,7 +220,8 @@ def _copy_weights(
                 partners[match] = name, False
                 if match != name:
                     report.notes.append(
-                        f"torch's {match!r} was copied into {name!r}: the names differ, the shapes agree."
+                        f"torch's {match!r} was copied into {name!r}: the names differ, the "
+                        "shapes agree."
                     )
         report.notes += [
             f"{name!r} has no counterpart in torch and keeps its value."
@@ -227,8 +234,8 @@ def _copy_weights(
         if value.shape != own[name] and value.shape == own[name][::-1]:
             state[name] = value.T
             report.notes.append(
-                f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it was copied transposed. A "
-                "torch Linear weight is (out, in)."
+                f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it "
+                "was copied transposed. A torch Linear weight is (out, in)."
             )
             partners[
                 next((theirs for theirs, (ours, _) in partners.items() if ours == name), name)
@@ -253,13 +260,14 @@ def _plain(x: Any) -> Any:
 
 
 def _given(x: Any, tensor: Callable[..., Any]) -> Any:
-    """An argument as one side takes it: numbers as its tensor, which asks for a gradient if it can have one."""
+    """An argument as one side takes it: arrays as its tensors, with a gradient if they can have
+    one."""
     x = _plain(x)
     return tensor(x, requires_grad=x.dtype.kind == "f") if isinstance(x, np.ndarray) else x
 
 
 def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
-    """The tensors of a result by their place in it, such as [1] or ['loss']; the first of a tuple, or the only one, goes without."""
+    """The tensors of a result by their place in it, such as [1] or ['loss']; the first has none."""
     if isinstance(found, kind):
         return {"" if set(path) <= set("[0]") else path: found}
     parts = (
@@ -303,8 +311,9 @@ def _run_ours(
         }
         if not results:
             raise TypeError(
-                f"forward() returned {describe(found)}, and no Tensor. It must end with return, and compute with tensor "
-                "methods or np.* functions; .numpy() and .data leave the graph."
+                f"forward() returned {describe(found)}, and no Tensor. It must end with return, "
+                "and compute with tensor methods or np.* functions; .numpy() and .data leave the "
+                "graph."
             )
         run.results = {path: np.array(t._data) for path, t in results.items()}
         tracked = {path: t for path, t in results.items() if t._tracked}
@@ -356,7 +365,7 @@ def _run_torch(
     change: Callable | None = None,
     only: Collection[str] | None = None,
 ) -> Run:
-    """The torch side, on a copy that `change` may vary first: it gets (module, inputs, keywords) and may return new inputs."""
+    """The torch side, on a copy of the module that `change` may vary first."""
     import torch
 
     module = copy.deepcopy(torch_module).double()
@@ -439,7 +448,8 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
             report.failure = f"every element of the result{path} is NaN, here and in torch: nothing was compared. Give finite inputs."
         elif unknown:
             report.notes.append(
-                f"{unknown} of {value.size} elements of the result{path} are NaN, here and in torch; these tell nothing."
+                f"{unknown} of {value.size} elements of the result{path} are NaN, here and in "
+                "torch; these tell nothing."
             )
     for name, gradient in reference.leaves.items():
         if name in mine.leaves:
@@ -457,15 +467,16 @@ def _dropout_left_on(
     reference: Run,
     torch_module: Any,
 ) -> str:
-    """What both say in evaluation mode, if that is not what they said: do they agree once dropout is off, and if not, why?"""
+    """Do the two agree once dropout is off, where that changes anything; and if not, why?"""
     try:
         calm, torch_calm, again = ours(), theirs(), ours()
     except Exception:
         return ""
     if _apart(calm, again) > TOLERANCE:
         return (
-            "dropout left on in our module, even in evaluation mode: two calls of it differ. Give F.dropout training=self.training, or "
-            "use nn.Dropout, and draw no random numbers in forward()."
+            "dropout left on in our module, even in evaluation mode: two calls of it differ. Give "
+            "F.dropout training=self.training, or use nn.Dropout, and draw no random numbers in "
+            "forward()."
         )
     pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
     sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent) > TOLERANCE]
@@ -478,8 +489,9 @@ def _dropout_left_on(
         else f" What is left: {_by_trying(calm, torch_calm, theirs, torch_module) or 'compare again then.'}"
     )
     return (
-        f"dropout left on in {' and '.join(sides)}: in evaluation mode both {'agree' if agree else 'differ too'}. Call .eval() on both "
-        f"before comparing; two random masks never agree.{rest}"
+        f"dropout left on in {' and '.join(sides)}: in evaluation mode both "
+        f"{'agree' if agree else 'differ too'}. Call .eval() on both before comparing; two random "
+        f"masks never agree.{rest}"
     )
 
 
@@ -496,7 +508,7 @@ def _apart(one: Run, other: Run) -> float:
 
 
 def _agree_where_finite(a: np.ndarray, b: np.ndarray) -> bool:
-    """Torch gives NaN for a row with every key blocked, as an inverted mask makes; the other rows decide."""
+    """Torch gives NaN for a row with every key blocked, so the other rows decide."""
     finite = np.isfinite(b)
     return (
         a.shape == b.shape
@@ -545,8 +557,8 @@ def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str
         return ""
     lost = ", ".join(row.name for row in report.rows if row.kind == NO_GRADIENT)
     return "the values agree and the gradients do not: " + (
-        f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), .data, .numpy(), .item(), Tensor(...) "
-        "and no_grad()."
+        f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), "
+        ".data, .numpy(), .item(), Tensor(...) and no_grad()."
         if lost
         else "run gradcheck on this module, which names the op whose rule is wrong, or the use that leaves the "
         "graph."

@@ -1,4 +1,4 @@
-"""What most often sets two implementations of one layer apart, each as a change to a torch module that makes it compute the other way."""
+"""What most often sets two implementations of a layer apart, as changes to a torch module."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def _modes() -> Iterator[tuple[str, Change]]:
         _invert(None),
     )
     yield (
-        f"mask inverted: ours reads the boolean masks of its attention the other way round. {meaning}",
+        "mask inverted: ours reads the boolean masks of its attention the other way round. "
+        f"{meaning}",
         _on("MultiheadAttention", _invert_here),
     )
     for k in range(3):
@@ -65,11 +66,13 @@ def _modes() -> Iterator[tuple[str, Change]]:
             _invert(k),
         )
     yield (
-        "batch and sequence swapped: torch has batch_first set the other way. Give both the same batch_first.",
+        "batch and sequence swapped: torch has batch_first set the other way. Give both the same "
+        "batch_first.",
         _batch_first,
     )
     yield (
-        "batch and sequence swapped: ours takes the first two axes of the input in the other order.",
+        "batch and sequence swapped: ours takes the first two axes of the input in the other "
+        "order.",
         _swap_inputs,
     )
     yield "the mask is not applied: ours gives what torch gives without any mask.", _without_masks
@@ -204,10 +207,10 @@ def _activations() -> Iterator[tuple[str, Change]]:
 
     gelu = torch.nn.functional.gelu
     variants = {
-        "GELU variant: ours is the tanh approximation of GELU. Set approximate, or the activation, to the same.": lambda x: (
-            gelu(x, approximate="tanh")
-        ),
-        "GELU variant: ours is the exact GELU (erf). Set approximate, or the activation, to the same.": gelu,
+        "GELU variant: ours is the tanh approximation of GELU. Set approximate, or the "
+        "activation, to the same.": lambda x: gelu(x, approximate="tanh"),
+        "GELU variant: ours is the exact GELU (erf). Set approximate, or the activation, to the "
+        "same.": gelu,
         "GELU variant: ours is x sigmoid(1.702 x).": lambda x: x * torch.sigmoid(1.702 * x),
         "another activation: ours is relu.": torch.relu,
         "another activation: ours is silu.": torch.nn.functional.silu,
@@ -249,7 +252,8 @@ def _activation(f: Callable) -> Change:
 def _attention() -> Iterator[tuple[str, Change]]:
     one = "MultiheadAttention"
     yield (
-        "scale by embed instead of head: ours divides the scores by sqrt(embed_dim) instead of sqrt(head_dim).",
+        "scale by embed instead of head: ours divides the scores by sqrt(embed_dim) instead of "
+        "sqrt(head_dim).",
         _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim / part.embed_dim))),
     )
     yield (
@@ -257,11 +261,13 @@ def _attention() -> Iterator[tuple[str, Change]]:
         _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim))),
     )
     yield (
-        "scale: ours divides the scores by head_dim instead of its square root (or twice by the root).",
+        "scale: ours divides the scores by head_dim instead of its square root (or twice by the "
+        "root).",
         _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))),
     )
     yield (
-        "heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead of (num_heads, head_dim).",
+        "heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead "
+        "of (num_heads, head_dim).",
         _on(one, _heads_inside_out),
     )
     yield "number of heads: ours computes with one head.", _on(one, partial(_heads, heads=1))
@@ -276,8 +282,8 @@ def _attention() -> Iterator[tuple[str, Change]]:
         (2, 1, 0): "query and value",
     }.items():
         yield (
-            f"projections exchanged: ours takes the weights of {words} for one another. in_proj_weight holds query, key, value in this "
-            "order.",
+            f"projections exchanged: ours takes the weights of {words} for one another. "
+            "in_proj_weight holds query, key, value in this order.",
             _on(one, partial(_reorder, order=order)),
         )
     yield "causal mask: ours looks at earlier positions only; torch got no such mask.", _causal(0)
@@ -383,7 +389,8 @@ def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
     for names in [[name] for name in matrices[:40]] + ([matrices] if len(matrices) > 1 else []):
         listed = ", ".join(map(repr, names))
         yield (
-            f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, in): y = x @ weight.T.",
+            f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, "
+            "in): y = x @ weight.T.",
             _edit(names, lambda p: p.T.clone()),
         )
     for name in [n for n, p in torch_module.named_parameters() if n.endswith("in_proj_weight")]:

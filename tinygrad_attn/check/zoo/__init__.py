@@ -5,10 +5,10 @@
         ta.gradcheck(F.softmax, x)               # what do you see?
     print(zoo.list())
 
-Each bug replaces a rule, a forward text, the sweep or another function by what was published, in our spelling, and puts the right one
-back afterwards.
-They are exercises (find it with gradcheck) and the proof of our own tests: tests/check/test_zoo.py must catch every one.
-Sources were read in their public repositories; later versions may have mended them.
+Each bug replaces a rule, a forward text, the sweep or another function by what was published, in
+our spelling, and puts the right one back afterwards. They are exercises (find it with gradcheck)
+and the proof of our own tests: tests/test_zoo.py must catch every one. Sources were read in their
+public repositories; later versions may have mended them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ for _flaw in FLAWS:
     "checker-all-ones",
     "the gradient check weighs all results with 1",
     "most small checkers; SmallPebble sums the output, for one",
-    "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked as 0 = 0, right or wrong",
+    "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked "
+    "as 0 = 0, right or wrong",
 )
 def _() -> Patches:
     right = Problem.__init__
@@ -64,7 +65,10 @@ def list() -> Bugs:
 
 @contextmanager
 def bug(name: str) -> Iterator[Bug]:
-    """Switch one bug on inside the `with` block, for the whole process.  Raises ValueError for an unknown name."""
+    """Switch one bug on inside the `with` block, for the whole process.
+
+    Raises ValueError for an unknown name.
+    """
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
     patches = bugs[name].patches()

@@ -268,7 +268,8 @@ def _() -> Patches:
     "parameters-in-a-set",
     "parameters are collected in a set",
     "DeZero (layers.py, Layer._params)",
-    "their order changes from run to run, and with it files, optimiser state and every sum over them",
+    "their order changes from run to run, and with it files, optimiser state and every sum over "
+    "them",
 )
 def _() -> Patches:
     right = nn.Module.parameters

@@ -14,9 +14,11 @@ from .bug import Patches, joint, keep, rule
 
 @keep(
     "sum-axis-zero",
-    "`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along axis 0",
+    "`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along "
+    "axis 0",
     "smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum)",
-    "x.sum(axis=1) is right, x.sum(axis=-1) too; an axis tuple starting elsewhere or axis=0 with square shapes is silently transposed",
+    "x.sum(axis=1) is right, x.sum(axis=-1) too; an axis tuple starting elsewhere or axis=0 with "
+    "square shapes is silently transposed",
 )
 def _() -> Patches:
     def wrong(g: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
@@ -71,7 +73,8 @@ def _() -> Patches:
     "mean-tuple",
     "the mean over a tuple of axes divides by the product of the axis numbers, not of their sizes",
     "smolgrad (core/engine.py, mean)",
-    "value and gradient agree with each other, so no gradient check sees it; only the value is wrong",
+    "value and gradient agree with each other, so no gradient check sees it; only the value is "
+    "wrong",
 )
 def _() -> Patches:
     def count(x: Any, axis: Any) -> float:
@@ -169,7 +172,8 @@ def _() -> Patches:
 
 @keep(
     "minus-same-operand",
-    "local gradients are kept in a dict by operand, so the second operand overwrites the first when both are one",
+    "local gradients are kept in a dict by operand, so the second operand overwrites the first "
+    "when both are one",
     "minigrad (kennysong, minigrad.py, __sub__ and __truediv__)",
     "x - x has the gradient -2 instead of 0",
 )

@@ -1,4 +1,4 @@
-"""Wrong ways to sweep a graph, as published: each gets some graph wrong that the right one (engine/sweep.py) gets right."""
+"""Wrong ways to sweep a graph, as published: each gets some graph wrong."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Sums:
         self.holders[id(x)] = x
 
     def pass_on(self, t: Any, g: Any) -> Iterator[tuple[Any, Any]]:
-        """Give the inputs of t's op their shares; and the inputs that ops have made, to go on from."""
+        """Give the inputs of t's op their shares; yields those from which the sweep goes on."""
         for x, share in shares(t, g):
             self.give(x, share)
             if record(x) is not None:

@@ -1,0 +1,117 @@
+"""Faults that no slope shows: what a function or a rule does besides giving its answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .diagnose import first_difference
+from .measuring import Problem, scaled, values_put_back
+from .report import Diagnosis, Report
+from .second_sweep import second_opinion
+from .trace import Trace
+
+Answers = Sequence[np.ndarray | None]
+
+
+def unrepeatable(
+    problem: Problem, outputs: list[Any], trace: Trace, report: Report
+) -> Diagnosis | None:
+    again, second = problem.traced()
+    pairs = [(a._data, b._data) for a, b in zip(again, outputs)]
+    if len(again) == len(outputs) and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+        return None
+    report.point_at(first_difference(trace, second))
+    return Diagnosis(
+        "not deterministic",
+        "f gives different results for the same inputs, so it has no slope. Switch dropout off "
+        "(module.eval()), draw random numbers outside f, and keep no state between calls.",
+    )
+
+
+def modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis | None:
+    for name, t, value in zip(problem.names, problem.inputs, before):
+        if not np.array_equal(t._data, value, equal_nan=True):
+            return Diagnosis(
+                "input modified",
+                f"{who} changes {name} in place, so its slope cannot be measured and saved values "
+                "go wrong. Compute a new tensor (x = x + 1, not x.data += 1 or out=x), or copy "
+                "first.",
+            )
+    return None
+
+
+def unreached(gradients: Answers, order: int) -> Diagnosis | None:
+    # The gradient of a step function is constant: that it does not move is measured.
+    if order == 2 or any(g is not None for g in gradients):
+        return None
+    return Diagnosis(
+        "gradient missing",
+        "no result is connected to any input: nothing was recorded from the inputs to the "
+        "results. Look for detach(), .data, .numpy(), .item(), Tensor(...) of a result, "
+        "no_grad(), or a gradient taken without create_graph=True inside f; or f does not use its "
+        "inputs.",
+    )
+
+
+def spoiled(problem: Problem, first: Answers, report: Report) -> Diagnosis | None:
+    """Rules compute new arrays: what they are given belongs to others as well."""
+    # On new values, since what y *= 0 did to the old ones it does not do twice.
+    outputs, trace = problem.traced()
+    tracked = [(t, c) for t, c in zip(outputs, problem.cotangents) if t._tracked]
+    faults = second_opinion([t for t, _ in tracked], [c for _, c in tracked]).faults
+    if faults:
+        result, fault = faults[-1]  # that of the op that ran first
+        report.point_at(next((step for step in trace.steps if step.result is result), None))
+        return fault
+    name = _differs(problem, first, problem.gradients(outputs))
+    return name and Diagnosis(
+        "rule changes its operands",
+        f"{name}: a second backward pass gives another gradient. Some rule keeps state between "
+        "calls, or draws random numbers (draw them once, in the forward pass, and save them).",
+    )
+
+
+def shared_state(
+    problem: Problem, first: Answers, rng: np.random.Generator, report: Report
+) -> Diagnosis | None:
+    """Run f at other values between the two passes: a rule that reads state kept outside shows."""
+    outputs, trace = problem.traced()
+    results = [(step, step.result._data.copy()) for step in trace.steps if step.recorded]
+    named = zip(problem.inputs, problem.names)
+    plain = [t for t, name in named if not name.startswith("parameter")]
+    # Parameters stay as they are first, since state may be kept by parameter; and a function may
+    # mind its domain, so the values move a little before they move far.
+    for moved, least in itertools.product((plain, problem.inputs), (0.8, -1.5)):
+        with suppress(Exception), values_put_back(moved):
+            for t in moved:
+                t._data = scaled(t._data, rng.uniform(least, 1.2, t.shape))
+            problem.traced()
+    for step, value in results:
+        if not np.array_equal(step.result._data, value, equal_nan=True):
+            report.point_at(step)
+            return Diagnosis(
+                "reused memory",
+                f"the result of op {step.name!r} changes when f is called again: its function "
+                "returns the same array at every call (out=, or an array kept outside), or a view "
+                "of one. Return a new array each time.",
+            )
+    name = _differs(problem, first, problem.gradients(outputs))
+    return name and Diagnosis(
+        "shared state",
+        f"{name}: calling f once more before backward() changes the gradient of the first call. "
+        "Something the rule needs is kept on the layer, or in a variable outside, instead of in "
+        "the call; the second call overwrites it.",
+    )
+
+
+def _differs(problem: Problem, first: Answers, second: Answers) -> Any:
+    """The name of the first input whose two gradients are not the same."""
+    for name, a, b in zip(problem.names, first, second):
+        if a is not None and b is not None and not np.allclose(a, b, 1e-9, 1e-12, equal_nan=True):
+            return name
+    return None
