@@ -6,7 +6,6 @@ order only.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -60,7 +59,6 @@ def _memory_fault(
             f"{rule} writes into the incoming gradient g, its result or an operand in place. "
             "Others share these arrays: compute a new one.",
         )
-    pairs = [*itertools.product(answers, given), *itertools.combinations(answers, 2)]
     first = [np.array(a) for a in answers]
     list(shares(t, -before[0]))  # asked only for what it does to the first answer
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(answers, first)):
