@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,6 @@ def size_of(grad: np.ndarray | None) -> list[str]:
     return [] if grad is None else [f"|grad| {norm(grad)}"]
 
 
-def gradient(t: Any) -> np.ndarray | None:
-    """The values of t.grad, or None."""
-    return None if t._grad is None else t._gradient()._data
-
-
 def alarm(array: Any) -> str | None:
     """`2 NaN, 1 Inf`, or None where every number is finite."""
     array = np.asarray(array)  # a single number is no array
@@ -68,7 +64,7 @@ def alarm(array: Any) -> str | None:
 
 
 def setting(x: Any) -> str:
-    """One static argument."""
+    """The value of one setting."""
     if isinstance(x, np.ndarray):
         return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{shape(x)} {x.dtype}"
     if isinstance(x, slice):
@@ -88,20 +84,6 @@ def setting(x: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _is_default(x: Any, default: Any) -> bool:
-    return x is default or (
-        type(x) is type(default)
-        and isinstance(x, (bool, int, float, str, tuple))
-        and repr(x) == repr(default)
-    )
-
-
-def settings(node: Any) -> list[str]:
-    """The static arguments that are not the op's defaults: `axis=-1`, `keepdims=True`."""
-    defaults = getattr(node.op, "defaults", {})
-    missing = object()
-    return [
-        f"{name}={setting(x)}"
-        for name, x in node.static.items()
-        if not _is_default(x, defaults.get(name, missing))
-    ]
+def settings(given: Mapping[str, Any]) -> list[str]:
+    """Settings as they are written in a call: `axis=-1`, `keepdims=True`."""
+    return [f"{name}={setting(x)}" for name, x in given.items()]
