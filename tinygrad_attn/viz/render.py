@@ -7,7 +7,7 @@ import os
 from importlib import resources
 from typing import Any
 
-from ..files import _write_atomically
+from ..files.atomic import write_atomically
 from .dot import package
 
 NO_RENDERER = (
@@ -44,7 +44,7 @@ def svg(dot: str) -> str:
 
 def write(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file under a temporary name and then rename it."""
-    _write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
+    write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
 
 
 def page(title: str, body: str, name: str = "") -> str:
