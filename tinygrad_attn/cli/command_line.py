@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> Any:
-    """The options as attributes; `.run` is the function of the command, None where none is named."""
+    """The options as attributes; `.run` is the command's function, or None without a command."""
     parser = make_parser()
     try:
         arguments, rest = parser.parse_known_args(argv)

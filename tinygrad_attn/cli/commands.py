@@ -42,7 +42,8 @@ def run_seeds(arguments: Any) -> int:
     failed = []
     for script in scripts:
         print(f"==== {script.stem}", flush=True)
-        # In a session of its own the script does not get the Ctrl-C that ends this command, and so shows no traceback.
+        # In a session of its own the script does not get the Ctrl-C that ends this command, and
+        # so shows no traceback.
         done = subprocess.run(
             [sys.executable, str(script)],
             env={**os.environ, "PYTHONPATH": path},
@@ -82,7 +83,7 @@ def _seed_scripts(name: str | None) -> list[Path]:
 
 
 def run_exercise(arguments: Any) -> int:
-    """`exercise`: docs/course/exercises/mark.py has a main(name, *files) that returns an exit code."""
+    """`exercise`: the main(name, *files) of docs/course/exercises/mark.py returns an exit code."""
     marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
     if not marker.exists():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Writing to standard output when its reader may be gone, as in `tinygrad-attn graph ... | head`."""
+"""Writing to standard output while its reader may go: `tinygrad-attn graph ... | head`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 
 
 def take_any_letter() -> None:
-    """Names and paths have any letters, and a pipe on Windows takes only some: escape the others."""
+    """Names have any letters, and a pipe on Windows takes only some: escape the others."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def write_out() -> None:
-    """Write now what was printed. Python would do so when it ends, and complain of a gone reader."""
+    """Write now what was printed. Python would do so at its end, and complain of a gone reader."""
     try:
         if sys.stdout is not None:  # as it is under pythonw
             sys.stdout.flush()

@@ -55,8 +55,8 @@ def load(path: Path) -> Any:
     module = ModuleType(path.stem)
     module.__file__ = os.path.abspath(path)
     sys.modules[path.stem] = module  # dataclasses and pickles of the file look for themselves there
-    # Compiled from its text. Python's cache of compiled files misses a change within the same second, and a notebook
-    # writes and checks a file that fast.
+    # Compiled from its text. Python's cache of compiled files misses a change within the same
+    # second, and a notebook writes and checks a file that fast.
     exec(compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True), vars(module))
     return module
 

@@ -20,8 +20,8 @@ RELEASED = "backward() released this graph; draw before it, or call backward(ret
 class Words:
     """Writes the boxes of one picture.
 
-    It knows the names, how often each tensor is used, which leaves come from outside the modules, and which siblings
-    are drawn as one.
+    It knows the names, how often each tensor is used, which leaves come from outside the modules,
+    and which siblings are drawn as one.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Words:
         self.rolled = siblings.times if siblings else {}
 
     def call(self, scope: Any) -> list[str]:
-        """A module call's dotted name if it has one, its class, and how many alike calls it stands for."""
+        """A module call's dotted name if any, its class, and how many calls it stands for."""
         kind, name = type(scope.module).__name__, self.names.module(scope)
         if id(scope) not in self.rolled:
             return [name, kind] if name else [kind]
@@ -46,7 +46,7 @@ class Words:
         return " ".join(self.call(scope)) + rolled
 
     def op(self, t: Variable) -> Box:
-        """`y = sum(axis=-1)`: the tensor's own name if it has one, the op, its settings; and the result's values."""
+        """`y = sum(axis=-1)`, with the tensor's own name if it has one; and the result's values."""
         title = (f"{t.name} = " if t.name else "") + op_name(t)
         settings = labels.settings(settings_of(t))
         lines = [RELEASED] if is_released(t) else []
@@ -110,7 +110,10 @@ def _census(ops: Sequence[Variable]) -> str:
 
 
 def broadcast(t: Variable, x: Any) -> str:
-    """`(D,) -> (B, T, D)` where an operand is repeated along axes, since its gradient is then a sum along them."""
+    """`(D,) -> (B, T, D)` where an operand is repeated along axes.
+
+    The picture says so because the operand's gradient is then a sum along these axes.
+    """
     op, shape = op_of(t), np.shape(array_of(x))
     if not getattr(op, "broadcasts", False) or isinstance(x, (int, float)):
         return ""

@@ -116,7 +116,10 @@ class _Builder:
         return units
 
     def _swallowed(self, key: Any) -> bool:
-        """Is this leaf inside a folded box? It is if only that box uses it, and it is neither an input nor asked for."""
+        """Is this leaf inside a folded box?
+
+        It is if only that box uses it, unless it is an input of the modules or a root.
+        """
         using = self.users[key]
         if len(using) > 1 or using[0].kind == "op" or key in self.leaf_roots:
             return False
@@ -125,7 +128,7 @@ class _Builder:
     def _find_homes(self, siblings: fold.Siblings | None) -> None:
         """In which unit each op is drawn, and which results leave their unit."""
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
-        # An op that stands for its siblings' too has their operands beside its own, by place and id.
+        # An op that is drawn for its siblings has their operands, too, by place and id.
         self.more: dict[int, dict[Any, Any]] = {}
         twins = siblings.twin if siblings else {}
         drawn: dict[int, int] = {}  # the id of the op that is drawn for an op
@@ -138,8 +141,8 @@ class _Builder:
             id(x) for t, _, x in self._operands() if self.home.get(id(x)) is not self.home[id(t)]
         }
         self.leaving = {drawn.get(x) for x in leaving | set(map(id, self.roots))}
-        # Calls that took turns in several threads may each use the other's results, so an arrow may come from a box that
-        # has no number yet. A negative number stands for it until the end.
+        # Calls that took turns in several threads may each use the other's results, so an arrow
+        # may come from a box that has no number yet. A negative number stands for it until the end.
         self.ahead = {id(unit): -1 - i for i, unit in enumerate(self.units)}
 
     def picture(self) -> Picture:
@@ -230,7 +233,7 @@ class _Builder:
         self.result.where.update((id(x), number) for x in values if isinstance(x, Variable))
 
     def _group(self, chain: Sequence[Any]) -> int | None:
-        """The number of the innermost frame of a chain of open calls; frames are made when first needed."""
+        """The number of the innermost frame of a chain of open calls, made when first needed."""
         parent = None
         for scope in chain:
             if id(scope) not in self.groups:
@@ -240,7 +243,7 @@ class _Builder:
         return parent
 
     def _finish(self) -> None:
-        """What is known only at the end: numbers of boxes further on, alarms, outputs, and leaves left out.
+        """What is known only at the end: numbers of later boxes, alarms, outputs, leaves left out.
 
         Every op is looked at for NaN and Inf, also one that another is drawn for.
         """

@@ -1,4 +1,7 @@
-"""Making a picture smaller: module calls become boxes, identical siblings one, and the middle of a long run one."""
+"""Making a picture smaller.
+
+Module calls become boxes, identical siblings one box, and so does the middle of a long run of ops.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class Unit:
 def by_module(
     ops: Sequence[Variable], names: Names, depth: int, expand: Sequence[str]
 ) -> list[Unit]:
-    """A unit for each op, except that the calls deeper than `depth` and not to be expanded are one unit each."""
+    """A unit for each op, and one for each call that lies deeper than `depth`.
+
+    The calls of the modules in `expand`, and those around them, are opened at any depth.
+    """
     units: list[Unit] = []
     closed: dict[int, Unit] = {}
     for t in ops:
@@ -67,10 +73,11 @@ def leaf_users(units: Sequence[Unit]) -> dict[Any, list[Unit]]:
 
 
 def middle(units: list[Unit], boxes: int, limit: int) -> tuple[list[Unit], str]:
-    """The first and last units as they are and all between as one, so that about `limit` boxes remain; and a note.
+    """The first and the last units, and all between as one, so that about `limit` boxes remain.
 
-    The units between lie side by side in forward order, so no path leaves them and enters them again, and the picture
-    has no circle.
+    Returns the units and a note for the reader.
+    The units between lie side by side in forward order, so no path leaves them and enters them
+    again, and the picture has no circle.
     """
     keep = max(1, int(len(units) * limit / boxes) // 2 - 1)
     inside = units[keep : len(units) - keep]
@@ -104,9 +111,9 @@ class Span(NamedTuple):
 class Siblings:
     """Neighbouring calls of alike modules that did the same: only the first of them is drawn.
 
-    `twin` has, by the id of an op, the op in the first call that is drawn for it; `times`, by the id of the first call,
-    how many calls it stands for and the last of them; `more`, by the id of an op, its operands from before all of the
-    calls, which the first call did not have.
+    `twin` has, by the id of an op, the op in the first call that is drawn for it; `times`, by the
+    id of the first call, how many calls it stands for and the last of them; `more`, by the id of an
+    op, its operands from before all of the calls, which the first call did not have.
     """
 
     def __init__(self, ops: Sequence[Variable], names: Names) -> None:
@@ -151,7 +158,7 @@ class Siblings:
                 self.more[id(t)] = earlier
 
     def _signature(self, call: Span) -> tuple[Any, ...]:
-        """The ops of a call, their settings and shapes, and which operand comes from where inside it."""
+        """The ops of a call with settings and shapes, and where inside it operands come from."""
         signature: list[Any] = []
         for t in self._ops[call.start : call.end + 1]:
             signature.append((op_of(t), tuple(labels.settings(settings_of(t))), t._data.shape))
@@ -163,7 +170,10 @@ class Siblings:
 
 
 def _calls_in_calls(ops: Sequence[Variable], names: Names) -> list[list[Span]]:
-    """The calls that were made outside of modules, and for each call those that it made itself, in order."""
+    """Lists of neighbouring calls, in order.
+
+    The first are those made outside of all modules, the others those that one call has made.
+    """
     spans: dict[int, Span] = {}
     inner: dict[int | None, list[int]] = {}
     for i, t in enumerate(ops):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 SMALL = 6
-"""Up to so many elements are shown as numbers, more as shape, dtype, mean and standard deviation."""
+"""Up to so many elements are shown as numbers, more as shape, dtype, mean and deviation."""
 
 
 def number(x: Any) -> str:
@@ -32,7 +32,7 @@ def shape(array: Any) -> str:
 
 
 def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
-    """`data 1 2 | grad 3 4` of a small array; shape, dtype, mean and std of a large one, and |grad|."""
+    """`data 1 2 | grad 3 4` of a small array; shape, dtype, mean, std and |grad| of a large one."""
     if array.size <= SMALL:
         text = f"data {numbers(array)}" if array.size else "empty"
         lines = [shape(array)] if array.ndim else []

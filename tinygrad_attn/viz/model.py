@@ -1,4 +1,7 @@
-"""What a picture consists of: boxes, arrows between them, groups around them.  Plain words and numbers, no tensors."""
+"""What a picture consists of: boxes, arrows between them, groups around them.
+
+It holds plain words and numbers, and no tensors.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Box:
 
 @dataclass
 class Arrow:
-    """An operand: from the box that holds it to the one that uses it; `index` is its place, or None."""
+    """An operand, from the box that holds it to the one that uses it; `index` is its place."""
 
     source: int
     target: int
@@ -55,7 +58,7 @@ class Group:
 
 @dataclass
 class Picture:
-    """Boxes and groups by number, arrows in the order of the operands, and what the reader must be told."""
+    """Boxes and groups by number, arrows in the order of the operands, and notes for the reader."""
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)

@@ -1,4 +1,7 @@
-"""A backward pass to walk through: `backward_steps(loss)` runs it once and writes down what happened at each op."""
+"""A backward pass to walk through.
+
+`backward_steps(loss)` runs it once and writes down what happened at each op.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class _Watcher:
         )
 
     def settle(self) -> None:
-        """Note at the last step what has gone since: saved buffers, and results that nobody holds any more."""
+        """Note at the last step what has gone since: saved buffers, and results nobody holds."""
         if self.current is None:
             return
         freed = self.steps[-1].freed
@@ -117,7 +120,7 @@ def short(array: np.ndarray) -> str:
 
 
 class Steps:
-    """A backward pass that has been run: a sequence of `Step`, as text, as pictures, as a page to step through."""
+    """A backward pass that has been run: a sequence of `Step`, as text, pictures, or one page."""
 
     def __init__(self, base: Picture, steps: list[Step], root: int) -> None:
         self.base, self.steps, self.root = base, steps, root
@@ -146,7 +149,11 @@ class Steps:
         return "\n".join(out)
 
     def picture(self, k: int) -> Graph:
-        """The graph at step k (from 0): that op bold, its shares as bold arrows, the gradients so far in the boxes."""
+        """The graph at step k, from 0.
+
+        The op of the step is bold, its shares are bold arrows, and the boxes have the gradients so
+        far. Raises IndexError where there is no such step.
+        """
         if not hasattr(k, "__index__") or not -len(self.steps) <= k < len(self.steps):
             steps = (
                 f"are {len(self.steps)} steps, 0 to {len(self.steps) - 1}"
@@ -180,7 +187,7 @@ class Steps:
         ]
 
     def html(self) -> str:
-        """One self-contained page: the graph, a slider, and at each step its numbers; the arrow keys step."""
+        """One self-contained page: the graph, a slider, the numbers of each step."""
         return stepper.page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -216,12 +223,13 @@ def backward_steps(
     retain_graph: bool = False,
     limit: int | None = 150,
 ) -> Steps:
-    """Run `loss.backward(gradient, retain_graph)` once and keep what happened at each op, to read and to step through.
+    """Run `loss.backward(gradient, retain_graph)` once, and keep what happened at each op.
 
-    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far, first share or added
-    (+=), and what was freed.  `.text()`, `.picture(k)`, `.html()`, `.save("steps.html")`.  The pass is a real one:
-    leaves get their `.grad`, and the graph is released unless `retain_graph`.  `model` gives parameters their dotted
-    names; `limit` is `viz.graph`'s.
+    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far,
+    first share or added (+=), and what was freed. `.text()`, `.picture(k)`, `.html()`,
+    `.save("steps.html")`. The pass is a real one: leaves get their `.grad`, and the graph is
+    released unless `retain_graph`. `model` gives parameters their dotted names; `limit` is
+    `viz.graph`'s.
 
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """

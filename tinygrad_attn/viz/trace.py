@@ -99,9 +99,11 @@ class Names:
         self.model = model
         self.chains: dict[int, tuple[Any, ...]] = {}  # by the id of a call
         self.modules: dict[int, str] = {}
-        # A parameter is known by its own id, and by that of its array: a record holds the array of a frozen one.
+        # A parameter is known by its id and by that of its array, for a record holds the array of
+        # a frozen one.
         self.parameters: dict[int, str] = {}
-        # Any other array is known by the array that owns its memory, so a slice of a table has the table's name.
+        # Any other array is known by the array that owns its memory, so that a slice of a table
+        # has the table's name.
         self.memory: dict[int, str] = {}
         self._add(model)
         self.inside_model = set(self.modules)
@@ -138,7 +140,10 @@ class Names:
         return self.chains[id(scope)]
 
     def level(self, chain: tuple[Any, ...]) -> int:
-        """How deep the outermost call of a chain lies: 1 for a part of the model that was called alone, else 0."""
+        """How deep the outermost call of a chain lies in the model.
+
+        1 for a part of the model that was called by itself, else 0.
+        """
         module = chain[0].module
         return int(
             self.model is not None and module is not self.model and id(module) in self.inside_model
@@ -162,8 +167,9 @@ class Names:
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
         """The ids of the nameless leaves that modules were given from outside.
 
-        That is every tensor that wants a gradient, and every array that an op combines with parameters alone. An array
-        beside a computed tensor, such as a mask, is taken for a constant that the module made itself.
+        That is every tensor that wants a gradient, and every array that an op combines with
+        parameters alone. An array beside a computed tensor, such as a mask, is taken for a constant
+        that the module made itself.
         """
         found: set[int] = set()
         for t in ops:

@@ -1,4 +1,4 @@
-"""A picture as a tree of text, from the output down to what it was computed from, for a terminal or a browser."""
+"""A picture as a tree of text, from the output down to its inputs, for terminal and browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Line(NamedTuple):
 
 
 def lines(picture: Picture) -> Iterator[Line]:
-    """The tree's lines from top to bottom.  A box with several uses is told once; a loop, however deep the tree."""
+    """The tree's lines from top to bottom. A box with several uses is told once.
+
+    A loop with a stack of its own, so that the tree may be as deep as it likes.
+    """
     operands: dict[int, list[tuple[int, str]]] = {}
     for arrow in picture.arrows:
         operands.setdefault(arrow.target, []).append((arrow.source, arrow.label))
@@ -88,7 +91,10 @@ def to_text(picture: Picture) -> str:
 
 
 def as_standard_output_can(text: str) -> str:
-    """The text itself, or what is nearest to it in the characters that standard output has: few, in a pipe or a file on Windows."""
+    """The text, or what is nearest to it in the characters that standard output has.
+
+    A pipe or a file on Windows has few.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -112,7 +118,8 @@ def to_html(picture: Picture) -> str:
         text = f'<span class="n{line.box.number}">{said}</span>'
         if line.opens:
             out.append(
-                f'<details open style="margin-left:{1.2 * bool(line.depth)}em"><summary>{text}</summary>'
+                f'<details open style="margin-left:{1.2 * bool(line.depth)}em">'
+                f"<summary>{text}</summary>"
             )
             depth += 1
         else:
