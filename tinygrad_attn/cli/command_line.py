@@ -62,7 +62,7 @@ def parse(argv: Sequence[str] | None) -> Any:
         if rest:  # argparse takes all files at once, and leaves those that come after an option
             arguments.files += rest
         return arguments
-    finally:  # --help and --version leave from within; of a full disk Python tells when it ends
+    finally:  # --help and --version end here too; Python itself tells of a full disk when it ends
         with contextlib.suppress(OSError):
             write_out()
 

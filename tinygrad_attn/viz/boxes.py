@@ -118,7 +118,7 @@ def broadcast(t: Variable, x: Any) -> str:
     if not getattr(op, "broadcasts", False) or isinstance(x, (int, float)):
         return ""
     full = t._data.shape
-    if op.__name__ == "matmul":  # of a product only the axes before the last two are broadcast
+    if op.__name__ == "matmul":  # a product broadcasts only the axes before the last two
         if len(shape) < 2 or len(full) < len(shape):
             return ""
         full = full[:-2] + shape[-2:]

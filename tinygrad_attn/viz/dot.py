@@ -140,9 +140,8 @@ def to_dot(picture: Picture) -> str:
     ]
     for box in picture.boxes:
         (top if box.group is None else clusters[box.group]).node(f"n{box.number}", **_node(box))
-    for cluster, group in reversed(
-        list(zip(clusters, picture.groups, strict=True))
-    ):  # inner ones first: they are complete
+    # A frame is put into the one around it when it is complete, so inner ones go first.
+    for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):
         (top if group.parent is None else clusters[group.parent]).subgraph(cluster)
     for i, arrow in enumerate(picture.arrows):
         look = {"id": f"e{i}"}

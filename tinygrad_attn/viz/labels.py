@@ -55,7 +55,7 @@ def size_of(grad: np.ndarray | None) -> list[str]:
 
 def alarm(array: Any) -> str | None:
     """`2 NaN, 1 Inf`, or None where every number is finite."""
-    array = np.asarray(array)  # a single number is no array
+    array = np.asarray(array)  # it may be a number
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return None
     nan = int(np.isnan(array).sum())
@@ -79,7 +79,7 @@ def setting(x: Any) -> str:
         return getattr(x, "__name__", type(x).__name__)
     try:
         text = number(x) if isinstance(x, (bool, int, float, np.generic, type(None))) else repr(x)
-    except Exception:  # it may be anybody's object
+    except Exception:  # an object of the user's, whose repr may fail
         text = f"<{type(x).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."
 

@@ -56,9 +56,8 @@ def write(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 def page(title: str, body: str, name: str = "") -> str:
     """One HTML page with templates/NAME.css and NAME.js written into it, which fetches nothing."""
-    folder = resources.files("tinygrad_attn.viz").joinpath(
-        "templates"
-    )  # which may lie in a zip file
+    # The package may lie in a zip file, so the folder need not be one of the file system.
+    folder = resources.files("tinygrad_attn.viz").joinpath("templates")
     style = (
         folder.joinpath(f"{name}.css").read_text("utf-8")
         if name

@@ -17,16 +17,18 @@ PLAIN = str.maketrans("\u2502\u251c\u2514\u2500", "||`-")
 
 
 class Line(NamedTuple):
-    """One line of the tree: a box as operand `edge` of the one above it."""
+    """One line of the tree: a box as operand `edge` of the one above it.
+
+    `last` says of each box on the way from the top, without the top itself and with this box,
+    whether it is the last of its siblings.
+    """
 
     depth: int
     box: Box
     edge: str
-    last: tuple[
-        bool, ...
-    ]  # for each ancestor below the top, and itself: is it the last of its siblings?
-    seen: bool  # told elsewhere, or to be told further below
-    opens: bool  # operands follow
+    last: tuple[bool, ...]
+    seen: bool  # its operands are told at another place
+    opens: bool  # its operands follow
 
 
 def lines(picture: Picture) -> Iterator[Line]:
@@ -98,7 +100,7 @@ def as_standard_output_can(text: str) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
-    except LookupError:  # of a stream somebody made, which takes what it gets
+    except LookupError:  # an encoding that Python does not know: somebody's own stream
         return text
     except UnicodeEncodeError:
         return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)

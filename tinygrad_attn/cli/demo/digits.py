@@ -61,9 +61,8 @@ def load_split(seed: int | None) -> Split:
 def patches(images: Images) -> Images:
     """(B, 8, 8) -> (B, 16, 4): each token holds the four pixels of one patch, row by row."""
     n = SIDE // PATCH
-    blocks = images.reshape(
-        -1, n, PATCH, n, PATCH
-    )  # B, patch row, row in it, patch column, column in it
+    # (B, 8, 8) -> (B, row of patches, row in the patch, column of patches, column in the patch)
+    blocks = images.reshape(-1, n, PATCH, n, PATCH)
     return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1, TOKENS, PATCH_NUMBERS)
 
 
@@ -99,7 +98,7 @@ def baselines(split: Split) -> dict[str, float]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    # In float32 the regression comes out otherwise on another processor.
+    # In float32 the regression gives other numbers on another processor.
     rows = lambda images: images.reshape(len(images), -1).astype(np.float64)
     models: dict[str, Any] = {
         "logistic regression": LogisticRegression(max_iter=2000),

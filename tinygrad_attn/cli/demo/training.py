@@ -33,9 +33,8 @@ class DigitClassifier(nn.Module):
     def __init__(self, d_model: int = 64, heads: int = 4, layers: int = 2, d_ff: int = 128) -> None:
         self.embed = nn.Linear(PATCH_NUMBERS, d_model)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, d_model)
-        nn.init.normal_(
-            self.positions.weight, std=0.5
-        )  # large, since where a stroke is matters as much as its form
+        # Large, since where a stroke is matters as much as its form.
+        nn.init.normal_(self.positions.weight, std=0.5)
         layer = nn.TransformerEncoderLayer(
             d_model, heads, d_ff, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
@@ -171,7 +170,7 @@ def _check_settings(settings: Settings, checkpoint: Path) -> None:
     metadata = load_metadata(checkpoint)
     try:
         saved = dict(json.loads(metadata["extra"])["settings"])
-    except (KeyError, TypeError, ValueError):  # no extra, none of JSON, none of ours
+    except (KeyError, TypeError, ValueError):  # no extra, or no JSON, or none of the demo's
         raise ValueError(
             f"{str(checkpoint)!r} was not written by the demo. Name another folder with --out, or "
             "leave --resume out to "
