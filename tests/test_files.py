@@ -361,7 +361,7 @@ def test_a_disk_without_folder_flush_is_no_error(path, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o444, 0o555, 0o400])
 def test_a_write_protected_file_is_not_replaced(saved, mode):
-    """Renaming needs the folder's permission only, and root has all of them: the file's mode decides."""
+    """Renaming asks the folder's permission only, and root has every one: the mode decides."""
     saved.chmod(mode)
     with pytest.raises(PermissionError, match="old file, which is write-protected.*chmod u\\+w"):
         save({"new": np.ones(2)}, saved)
@@ -623,7 +623,7 @@ from tinygrad_attn.files import load, save
 path, kills = sys.argv[1], int(sys.argv[2])
 arrays = lambda n: {"a": np.full((300, 1000), n, np.int64), "b": np.array(n)}
 save(arrays(0), path)
-chance, bad, changed = random.Random(0), 0, set()
+chance, bad, changed, parts = random.Random(0), 0, set(), set()
 for kill in range(kills):
     child = os.fork()
     if not child:
@@ -634,6 +634,7 @@ for kill in range(kills):
     time.sleep(chance.random() * 0.02)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    parts |= {name for name in os.listdir(os.path.dirname(path)) if name.endswith(".part")}
     try:
         back = load(path)
         bad += not (back["a"] == back["b"]).all()
@@ -641,8 +642,10 @@ for kill in range(kills):
     except Exception as error:
         print(error)
         bad += 1
-parts = [name for name in os.listdir(os.path.dirname(path)) if name.endswith(".part")]
-print(f"{kills} kills, {len(parts)} in the middle of a save, {len(changed)} contents seen, {bad} unreadable")
+print(
+    f"{kills} kills, {len(parts)} in the middle of a save, {len(changed)} contents seen, "
+    f"{bad} unreadable"
+)
 """
 
 
