@@ -13,7 +13,7 @@ from support import ROOT, require
 
 import tinygrad_attn
 from tinygrad_attn import cli
-from tinygrad_attn.cli import doctor
+from tinygrad_attn.cli import commands, doctor, output
 from tinygrad_attn.cli.demo import NEEDED
 from tinygrad_attn.cli.demo.progress import Progress
 from tinygrad_attn.fast import threads
@@ -185,7 +185,7 @@ def test_doctor_times_a_product_in_a_process_of_its_own(monkeypatch):
 @pytest.fixture
 def source(tmp_path, monkeypatch):
     """A source tree with examples and a course of its own."""
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "seed_000_good.py").write_text("print('good numbers')\n")
     (tmp_path / "examples" / "seed_001_bad.py").write_text("assert 1 + 1 == 3, 'other numbers'\n")
@@ -216,7 +216,7 @@ def test_exercise_hands_over_to_the_course(capsys, source):
 
 @pytest.mark.parametrize("command, folder", [("seeds", "examples"), ("exercise", "exercises")])
 def test_what_comes_with_the_source_only_says_so(capsys, tmp_path, monkeypatch, command, folder):
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
     out = said(capsys, command, code=2)
     assert folder in out and "Get the source" in out and "Traceback" not in out
 
@@ -376,7 +376,7 @@ def test_ctrl_c_ends_with_130_and_one_line(capsys, monkeypatch):
     def interrupted(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_doctor", interrupted)
+    monkeypatch.setattr(commands, "run_doctor", interrupted)
     assert said(capsys, "doctor", code=130) == "\nStopped.\n"
 
 
@@ -385,7 +385,10 @@ def test_ctrl_c_while_a_script_of_the_seeds_runs(source):
     (source / "examples" / "seed_000_good.py").write_text(
         "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
     )
-    code = "from pathlib import Path; from tinygrad_attn import cli; cli.ROOT = Path(cli.sys.argv[1]); cli.sys.exit(cli.main(['seeds']))"
+    code = (
+        "import sys; from pathlib import Path; from tinygrad_attn.cli import commands, main; "
+        "commands.ROOT = Path(sys.argv[1]); sys.exit(main(['seeds']))"
+    )
     running = subprocess.Popen(
         [sys.executable, "-c", code, str(source)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -479,12 +482,12 @@ def test_a_reader_that_is_gone_is_no_error(file, arguments, monkeypatch):
 def test_ctrl_c_that_has_ended_the_reader_too(monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     code = """
-from tinygrad_attn import cli
+from tinygrad_attn.cli import commands, main
 def stopped(arguments):
     print("half")
     raise KeyboardInterrupt
-cli.run_doctor = stopped
-raise SystemExit(cli.main(["doctor"]))"""
+commands.run_doctor = stopped
+raise SystemExit(main(["doctor"]))"""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -502,9 +505,9 @@ def test_windows_calls_a_reader_that_is_gone_an_invalid_argument(monkeypatch):
         OSError(errno.EINVAL, "Invalid argument"),
         OSError(errno.EINVAL, "Invalid argument", "a?b"),
     )
-    assert not cli.reader_gone(gone)
-    monkeypatch.setattr(cli, "os", SimpleNamespace(name="nt"))
-    assert cli.reader_gone(gone) and not cli.reader_gone(name)
+    assert not output.reader_gone(gone)
+    monkeypatch.setattr(output, "os", SimpleNamespace(name="nt"))
+    assert output.reader_gone(gone) and not output.reader_gone(name)
 
 
 def test_nothing_to_print_to(file, monkeypatch):
@@ -514,7 +517,9 @@ def test_nothing_to_print_to(file, monkeypatch):
     assert (
         cli.main(["gradcheck", f"{file}:right"]) == 0 and cli.main(["graph", f"{file}:energy"]) == 0
     )
-    monkeypatch.setattr(cli, "run_doctor", lambda arguments: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(
+        commands, "run_doctor", lambda arguments: signal.raise_signal(signal.SIGINT)
+    )
     assert cli.main(["doctor"]) == 130
     assert not Progress("seed 0").on_terminal
 

@@ -243,7 +243,7 @@ def test_nothing_is_read_or_written_in_the_encoding_of_the_system(tmp_path):
             "-c",
             f"""
 import numpy as np, tinygrad_attn as ta
-from tinygrad_attn import doctor
+from tinygrad_attn.cli import doctor
 x = ta.Tensor([1.0, 2.0], requires_grad=True)
 for name in ("a.txt", "a.html"):
     ta.viz.graph(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/" + name)

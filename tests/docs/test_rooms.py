@@ -23,6 +23,7 @@ LAYERS = [
     "engine.changes",
     "engine.graph",
     "engine.sweep",
+    "engine.history",
     "engine",
     "fast.allocator",
     "engine.autograd",
@@ -46,6 +47,8 @@ LAYERS = [
     "optim.schedules",
     "optim.clipping",
     "optim",
+    "files.atomic",
+    "files.foreign",
     "files",
     "files.checkpoints",
     "check.*",
@@ -53,6 +56,11 @@ LAYERS = [
     "",  # the package itself, tinygrad_attn/__init__.py: it gathers everything above
     "cli.demo.*",
     "cli.doctor",
+    "cli.targets",
+    "cli.commands",
+    "cli.options",
+    "cli.output",
+    "cli.command_line",
     "cli",
     "__main__",
 ]

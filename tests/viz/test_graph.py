@@ -181,6 +181,38 @@ def test_an_array_kept_on_a_module_has_its_name():
     assert "0.by" in [box.title for box in boxes]
 
 
+def test_what_wants_no_gradient_is_known_by_its_array():
+    """A record holds the plain array of such an input, so that nothing else tells whose it is."""
+    model = Stack(2, 3)
+    frozen = model.blocks[1].inner.weight
+    frozen.requires_grad = False
+    x, mask = Tensor(np.ones((2, 3))), np.array([1.0, 0.0, 1.0])
+    y = model(x) * mask + model(x) * mask
+    boxes = viz.graph(y, model, depth=9).picture.boxes
+    assert [box.kind for box in boxes if box.title == "blocks.1.inner.weight"] == ["parameter"]
+    assert sum(box.title == "constant" for box in boxes) == 1, "two uses of one array"
+    assert [box.title for box in boxes].count("input") == 1
+    picture = viz.graph([model(x), frozen, x], model, depth=0).picture
+    assert [(box.title, box.output) for box in picture.boxes] == [
+        ("blocks.1.inner.weight", True),
+        ("input", True),
+        ("Stack", True),
+    ]
+
+
+def test_a_mask_made_inside_a_module_stays_inside_its_box():
+    class Masked(nn.Module):
+        def __init__(self):
+            self.inner = Affine(3, 3)
+
+        def forward(self, x):
+            return self.inner(x) * np.tri(3)
+
+    model = Masked()
+    boxes = viz.graph(model(Tensor(np.ones((3, 3)))), model, depth=0).picture.boxes
+    assert [box.title for box in boxes] == ["input", "Masked"]
+
+
 def test_parameters_have_dotted_names_and_the_norm_of_their_gradient():
     model = Stack(2, 3)
     loss = model(leaf(np.ones((2, 3)))).sum()

@@ -1,4 +1,7 @@
-"""`python -m tinygrad_attn doctor`: what this machine has, what is missing and how to get it, and whether the engine works here."""
+"""`python -m tinygrad_attn doctor`: what is here, what is missing, and does the engine work?
+
+What is missing is named with the command that installs it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,9 @@ LIBRARIES = (
 )
 """(module, distribution, extra, what it is for)"""
 
+INDENT = " " * 14
+"""Under the second column."""
+
 AVX2, AVX512 = {"Haswell", "Zen"}, "SkylakeX"
 """Sets of kernels, as OpenBLAS names them: those without AVX-512, and the first with it."""
 
@@ -35,15 +41,7 @@ def examine() -> int:
     print(f"tinygrad_attn {__version__}")
     print(f"Python        {platform.python_version()} on {platform.system()} {platform.machine()}")
     print(f"NumPy         {np.__version__}, matrix products by {blas()}")
-    from ..fast.threads import blas_core, blas_found, get_num_threads
-
-    print(f"threads       {get_num_threads()}")
-    if not blas_found():
-        print(
-            "              The matrix products use as many as they like: their library cannot be told here. For MKL: pip install\n"
-            "              threadpoolctl. For Apple's Accelerate set VECLIB_MAXIMUM_THREADS before Python starts."
-        )
-    for line in kernels(blas_core(), np._core._multiarray_umath.__cpu_features__):  # type: ignore[attr-defined]
+    for line in threads():
         print(line)
     print("\nOptional libraries")
     for module, name, extra, purpose in LIBRARIES:
@@ -57,6 +55,25 @@ def examine() -> int:
     good = all(results)
     print("\nEverything that is here works." if good else "\nSomething is wrong: see above.")
     return 0 if good else 1
+
+
+def threads() -> list[str]:
+    """How many threads the matrix products use, and with which kernels."""
+    try:
+        from ..fast.threads import blas_core, blas_found, get_num_threads
+    except ModuleNotFoundError:
+        return ["threads       unknown: this installation is without tinygrad_attn/fast"]
+    lines = [f"threads       {get_num_threads()}"]
+    if not blas_found():
+        lines += [
+            f"{INDENT}The matrix products use as many as they like: "
+            "their library cannot be told here.",
+            f"{INDENT}For MKL: pip install threadpoolctl. For Apple's Accelerate set "
+            "VECLIB_MAXIMUM_THREADS",
+            f"{INDENT}before Python starts.",
+        ]
+    features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
+    return lines + kernels(blas_core(), features)
 
 
 def one(name: str, check: Callable[[], tuple[bool, str]]) -> bool:
@@ -121,10 +138,11 @@ def blas() -> str:
 
 
 def kernels(core: str, features: dict[str, bool]) -> list[str]:
-    """Which processor OpenBLAS takes this one for; and where it leaves AVX-512 unused, what having that used would gain.
+    """Which processor OpenBLAS takes this one for, and what AVX-512 would gain where it is unused.
 
-    Either the environment asks for such kernels, or an OpenBLAS older than the processor falls back on those for an older one.
-    Which it uses is settled when NumPy is imported, so the other kernels are timed in a process of their own.
+    It is unused where the environment asks for other kernels, or where an OpenBLAS older than the
+    processor falls back on those for an older one. The choice is made when NumPy is imported, so
+    the other kernels are timed in a process of their own.
     """
     if not core:
         return []
@@ -138,20 +156,18 @@ def kernels(core: str, features: dict[str, bool]) -> list[str]:
             ratio = product_time(OPENBLAS_CORETYPE=None if asked else AVX512) / product_time()
         except (OSError, ValueError, subprocess.SubprocessError):
             return lines
-        otherwise = (
-            "Without that variable"
-            if asked
-            else f"With OPENBLAS_CORETYPE={AVX512} in the environment"
-        )
+        asking = f"With OPENBLAS_CORETYPE={AVX512} in the environment"
         lines.append(
-            f"              This processor has AVX-512, which those do not use. {otherwise}\n"
-            f"              a matrix product takes {ratio:.2f} of the time here (float32, 768 x 768, one thread)."
+            f"{INDENT}This processor has AVX-512, which those do not use. "
+            f"{'Without that variable' if asked else asking}\n"
+            f"{INDENT}a matrix product takes {ratio:.2f} of the time here "
+            "(float32, 768 x 768, one thread)."
         )
     return lines
 
 
 def product_time(**environment: str | None) -> float:
-    """Seconds that a matrix product takes in a new process with these variables, and without those that are None."""
+    """Seconds of a matrix product in a new process with these variables; None removes one."""
     code = """
 import time, numpy as np
 a, times = np.ones((768, 768), np.float32), []

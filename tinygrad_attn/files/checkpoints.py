@@ -1,8 +1,9 @@
-"""Checkpoints: everything a training run needs to go on as if it had never been interrupted, in one file.
+"""Checkpoints: all that a training run needs to go on as if it had never been interrupted.
 
-Weights, the optimiser's state, the schedule's, the random generator's and the number of the step are written together
-by one atomic save. A run that is killed and resumed has the same final weights, bit for bit, as one that was not, as
-long as the batches are a function of the step or of the generator.
+Weights, the optimiser's state, the schedule's, the random generator's and the number of the step
+are written together, by one atomic save to one file. A run that is killed and resumed has the same
+final weights, bit for bit, as one that was not, as long as the batches are a function of the step
+or of the generator.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -24,7 +25,10 @@ from . import Path, load_with_metadata, save
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
 NUMBERS = "bool", "int64", "float64"
-"""What Python's numbers in an optimiser's state, such as the count of its steps, are saved as; they come back as such."""
+"""The dtypes in which Python's numbers in an optimiser's state are saved.
+
+Such a number, the count of the steps for instance, comes back as Python's.
+"""
 
 
 class Progress(NamedTuple):
@@ -50,26 +54,23 @@ def save_checkpoint(
     _by_name("save_checkpoint", path, misplaced, model, optimizer, schedule)
     if not hasattr(step, "__index__"):
         raise TypeError(
-            f"step= is the number of the step, a whole one, got {describe(step)}; whatever else belongs into extra=."
+            f"step= is the number of the step, a whole one, got {describe(step)}; "
+            "whatever else belongs into extra=."
         )
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
     metadata = {"step": str(operator.index(step)), "extra": _json(extra, "extra")}
     if optimizer is not None:
         state = optimizer.state_dict()
-        metadata["optimizer"] = _json(
-            {"param_groups": state["param_groups"]}, "the optimiser's groups"
-        )
+        groups = {"param_groups": state["param_groups"]}
+        metadata["optimizer"] = _json(groups, "the optimiser's groups")
         for i, entry in state["state"].items():
             if not isinstance(entry, Mapping):
                 raise TypeError(
-                    f"the optimiser's state of parameter {i} is {describe(entry)}; make it a dict of arrays and numbers."
+                    f"the optimiser's state of parameter {i} is {describe(entry)}; "
+                    "make it a dict of arrays and numbers."
                 )
-        arrays |= {
-            f"optimizer.{i}.{name}": np.asarray(value)
-            for i, entry in state["state"].items()
-            for name, value in entry.items()
-        }
+            arrays |= {f"optimizer.{i}.{name}": np.asarray(x) for name, x in entry.items()}
     if schedule is not None:
         metadata["schedule"] = _json(schedule.state_dict(), "the schedule's state")
     save(arrays, path, metadata)
@@ -80,47 +81,48 @@ def load_checkpoint(
 ) -> Progress:
     """Put model, optimiser, schedule and this thread's generator back; returns (step, extra).
 
-    Raises ValueError if the file is no checkpoint, or was saved without what is to be restored, or if keys or shapes
-    differ; and then nothing has changed.
+    Raises ValueError if the file is no checkpoint or a damaged one, or was saved without what is to
+    be restored, or if keys or shapes differ; and then nothing has changed.
     """
     _by_name("load_checkpoint", path, misplaced, model, optimizer, schedule)
     arrays, metadata = load_with_metadata(path)
-    if not {"step", "extra"} <= {*metadata} or not any(
-        name.startswith("generator.") for name in arrays
-    ):
-        raise ValueError(
-            f"{os.fsdecode(path)!r} holds weights but no checkpoint; read it with ta.load(path)"
-        )
-    for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
-        if wanted is not None and name not in metadata:
+    name = os.fsdecode(path)
+    generator = _under("generator.", arrays)
+    if not {"step", "extra"} <= {*metadata} or not generator:
+        raise ValueError(f"{name!r} holds weights but no checkpoint; read it with ta.load(path)")
+    for part, wanted in (("optimizer", optimizer), ("schedule", schedule)):
+        if wanted is not None and part not in metadata:
             raise ValueError(
-                f"{os.fsdecode(path)!r} was saved without {name}; load it without {name}= or save it with {name}="
+                f"{name!r} was saved without {part}; load it without {part}= "
+                f"or save it with {part}="
             )
-    progress = Progress(int(_parsed("step", metadata, path)), _parsed("extra", metadata, path))
+    file = _Parsed(name, metadata)
+    progress = Progress(file.get("step", "a whole number", _is_whole), file.get("extra"))
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
-        state: dict[int, dict[str, Any]] = {}
-        for name, value in _under("optimizer.", arrays).items():
-            index, key = name.split(".", 1)
-            state.setdefault(int(index), {})[key] = (
-                value.item() if value.shape == () and value.dtype in NUMBERS else value
-            )
-        parts.append((optimizer, {"state": state, **_parsed("optimizer", metadata, path)}))
+        groups = file.get("optimizer", "an object with a list of param_groups", _has_groups)
+        parts.append((optimizer, {**groups, "state": _optimizer_state(arrays, name)}))
     if schedule is not None:
-        parts.append((schedule, _parsed("schedule", metadata, path)))
+        state = file.get("schedule", "an object", lambda value: isinstance(value, dict))
+        parts.append((schedule, state))
+    _restore(parts, generator)
+    return progress
+
+
+def _restore(parts: list[tuple[Any, Any]], generator: Mapping[str, Any]) -> None:
+    """Give each part its state, and the thread's generator its own: all of them, or none."""
     undo: list[tuple[Any, Any]] = []
-    generator = get_rng_state()
+    before = get_rng_state()
     try:
         for part, saved in parts:
             undo.append((part, deepcopy(part.state_dict())))
             part.load_state_dict(saved)
-        set_rng_state(_under("generator.", arrays))
-    except BaseException:  # also an interrupt: all of it or nothing
-        for part, before in reversed(undo):
-            part.load_state_dict(before)
         set_rng_state(generator)
+    except BaseException:  # also an interrupt
+        for part, old in reversed(undo):
+            part.load_state_dict(old)
+        set_rng_state(before)
         raise
-    return progress
 
 
 def _by_name(
@@ -129,8 +131,8 @@ def _by_name(
     """Path first, everything else by name: there are too many to remember their order."""
     if misplaced or model is None or isinstance(model, type) or hasattr(path, "state_dict"):
         raise TypeError(
-            f"write {function}(path, model=model, optimizer=optimizer): the path first, everything else by name, and always "
-            f"the model.{unmade(model)}"
+            f"write {function}(path, model=model, optimizer=optimizer): the path first, "
+            f"everything else by name, and always the model.{unmade(model)}"
         )
     for name, part in (("model", model), ("optimizer", optimizer), ("schedule", schedule)):
         if part is not None and not hasattr(part, "state_dict"):
@@ -140,6 +142,7 @@ def _by_name(
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays whose names begin so, by the rest of their names."""
     return {
         name.removeprefix(prefix): value
         for name, value in arrays.items()
@@ -147,28 +150,67 @@ def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
     }
 
 
-def _parsed(name: str, metadata: Mapping[str, str], path: Path) -> Any:
-    try:
-        return json.loads(metadata[name])
-    except ValueError as error:
-        raise ValueError(
-            f"{os.fsdecode(path)!r} is damaged: what it holds as {name} is no JSON ({error}). Nothing was changed"
-        ) from error
+def _optimizer_state(arrays: Mapping[str, NDArray[Any]], path: str) -> dict[int, dict[str, Any]]:
+    """What the optimiser keeps of each parameter, by the parameter's number."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in _under("optimizer.", arrays).items():
+        index, dot, key = name.partition(".")
+        if not (dot and index.isdecimal() and index.isascii()):
+            raise ValueError(
+                f"{path!r} is damaged: an array of the optimiser's state is called "
+                f"'optimizer.NUMBER.NAME', and one here 'optimizer.{name}'. Nothing was changed"
+            )
+        is_number = value.shape == () and value.dtype in NUMBERS
+        state.setdefault(int(index), {})[key] = value.item() if is_number else value
+    return state
+
+
+class _Parsed:
+    """The text of a checkpoint, which is JSON; it may be anybody's, so its kind is checked."""
+
+    def __init__(self, path: str, metadata: Mapping[str, str]) -> None:
+        self.path, self.metadata = path, metadata
+
+    def get(
+        self, name: str, kind: str = "", fits: Callable[[Any], bool] = lambda value: True
+    ) -> Any:
+        """What is saved under this name; ValueError where it is no JSON or of another kind."""
+        try:
+            value = json.loads(self.metadata[name])
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(name, f"is no JSON ({error})") from error
+        if not fits(value):
+            raise self._damaged(name, f"is {describe(value)}, and should be {kind}")
+        return value
+
+    def _damaged(self, name: str, what: str) -> ValueError:
+        return ValueError(
+            f"{self.path!r} is damaged: what it holds as {name} {what}. Nothing was changed"
+        )
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _has_groups(value: Any) -> bool:
+    groups = value.get("param_groups") if isinstance(value, dict) else None
+    return isinstance(groups, list) and all(isinstance(group, dict) for group in groups)
 
 
 def _number(value: Any) -> Any:
     """A NumPy number, such as a float32 rate or mean, as Python's; anything else is refused."""
+    if isinstance(value, np.floating):
+        return float(value)  # item() leaves a longdouble as it is
     if isinstance(value, np.generic):
-        return (
-            float(value) if isinstance(value, np.floating) else value.item()
-        )  # for item() leaves a longdouble as it is
+        return value.item()
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _json(value: Any, what: str) -> str:
     try:
         return json.dumps(value, default=_number)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"{what} must be made of numbers, text, lists and dicts, but {error}"
         ) from error

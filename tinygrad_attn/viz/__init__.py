@@ -11,7 +11,7 @@ from .steps import Step, Steps, backward_steps
 __all__ = ["Graph", "Step", "Steps", "attention", "attention_html", "backward_steps", "graph"]
 
 
-if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+if not TYPE_CHECKING:  # for a type checker every misspelt name would exist
 
     def __getattr__(name: str) -> Any:
         raise missing_from("tinygrad_attn.viz", name, globals())

@@ -30,7 +30,8 @@ def tokens(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
         return [str(i) for i in range(count)]
     if not isinstance(given, Iterable):
         raise TypeError(
-            f"the labels of the {what} are a list with one for each, or None; got {describe(given)}."
+            f"the labels of the {what} are a list with one for each, or None; got "
+            f"{describe(given)}."
         )
     labels = list(given)
     if len(labels) != count:
@@ -53,7 +54,8 @@ def heads_of(weights: Any) -> np.ndarray:
     array = with_heads(as_array(weights))
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(
-            f"attention weights are (T, S) or (H, T, S), queries by keys, and not empty; got {describe(weights)}."
+            "attention weights are (T, S) or (H, T, S), queries by keys, and not empty; got "
+            f"{describe(weights)}."
             + (" Choose one element of the batch: weights[0]." if array.ndim == 4 else "")
         )
     return array
@@ -65,12 +67,13 @@ def attention(
     keys: Sequence[Any] | str | None = None,
     ax: Any = None,
 ) -> Any:
-    """A heat map of softmax(q k^T / sqrt(D)) for each head: a row for each query, a column for each key.
+    """A heat map for each head of softmax(q k^T / sqrt(D)): a row per query, a column per key.
 
-    `weights` (T, S) or (H, T, S), Tensor or array; `queries` (T labels) and `keys` (S labels), numbers where left out.
-    `ax` is a matplotlib Axes to draw on, or a sequence of H of them; without it a new figure is made.  Returns the Axes
-    for one head, an array of H Axes for several; their `.figure` has `savefig`.  Raises ValueError where the numbers of
-    labels, heads and Axes do not agree, ImportError without matplotlib.
+    `weights` (T, S) or (H, T, S), Tensor or array; `queries` (T labels) and `keys` (S labels),
+    numbers where left out. `ax` is a matplotlib Axes to draw on, or a sequence of H of them;
+    without it a new figure is made. Returns the Axes for one head, an array of H Axes for several;
+    their `.figure` has `savefig`. Raises ValueError where the numbers of labels, heads and Axes do
+    not agree, ImportError without matplotlib.
     """
     heads = heads_of(weights)  # (H, T, S)
     rows = tokens(queries, heads.shape[1], "queries")
@@ -135,18 +138,21 @@ def _axes(ax: Any, heads: np.ndarray) -> np.ndarray:
         given = np.array(ax, dtype=object).reshape(-1)
         if len(given) != count:
             raise ValueError(
-                f"there are {count} heads and {len(given)} Axes; give one Axes for each head, or one head: weights[0]."
+                f"there are {count} heads and {len(given)} Axes; give one Axes for each head, or "
+                "one head: weights[0]."
             )
         if strange := [a for a in given if not hasattr(a, "imshow")]:
             raise TypeError(
-                f"ax= is a matplotlib Axes, or one for each head, got {describe(strange[0])}; write ax=plt.gca()."
+                f"ax= is a matplotlib Axes, or one for each head, got {describe(strange[0])}; "
+                "write ax=plt.gca()."
             )
         return given
     try:
         import matplotlib.pyplot as plt  # lazy: an optional package
     except ImportError:
         raise ImportError(
-            'heat maps are drawn with matplotlib, which is not installed: pip install "tinygrad_attn[viz]". '
+            "heat maps are drawn with matplotlib, which is not installed: pip install "
+            '"tinygrad_attn[viz]". '
             "The page that ta.viz.attention_html makes needs nothing."
         ) from None
     across = min(count, 4)

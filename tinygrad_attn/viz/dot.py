@@ -7,7 +7,8 @@ from typing import Any
 
 from .model import KINDS, Box, Picture
 
-# Okabe and Ito's palette, told apart with any colour vision; pale fills keep text readable; shape tells the kind too.
+# Okabe and Ito's palette, which people with any colour vision tell apart. The fills are pale, so
+# that text stays readable, and the shape tells the kind too.
 STYLES = {
     "parameter": {
         "shape": "cylinder",
@@ -35,18 +36,28 @@ STYLES = {
 ALARM = "#CC0000"
 NOW = "#D55E00"
 HURRY = 100
-"""With more boxes than this the layout stops refining early: a leaf with fifty arrows took it half a minute."""
+"""With more boxes than this the layout stops refining early.
+
+Without that, a picture in which one leaf had fifty arrows took half a minute.
+"""
 LONGEST = 300
-"""So many characters of a line are drawn: Graphviz takes no label of more than 16,384, of which one of ours may need 14."""
+"""So many characters of a line are drawn.
+
+Graphviz takes no label of more than 16,384 bytes, and one of our characters may need 14 of them.
+"""
 FONT = "Verdana,DejaVu Sans,sans-serif"
-"""Equally wide, and nearly every system has one: a picture laid out on one is looked at on another.  Graphviz measures in whole pixels,
-of which 10.5 points are 14; at 10 points, 13 1/3, its boxes came out 5 % too narrow."""
+"""Fonts of the same width, of which nearly every system has one.
+
+A picture laid out on one system is looked at on another. Graphviz measures in whole pixels: 10.5
+points are 14 of them, while 10 points are 13 1/3, at which its boxes came out 5 % too narrow.
+"""
 
 
 def _clean(text: str) -> str:
     """Text for an HTML-like label: markup escaped, and no character that XML has no place for.
 
-    Graphviz would read `\\N` as the node's name even here; a space of no width keeps the two characters apart.
+    Graphviz would read `\\N` as the node's name even here; a space of no width keeps the two
+    characters apart.
     """
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -54,7 +65,8 @@ def _clean(text: str) -> str:
 
 
 def _label(title: str, lines: list[str]) -> str:
-    return f'<<font point-size="12"><b>{_clean(title)}</b></font>{"".join(f"<br/>{_clean(line)}" for line in lines)}>'
+    below = "".join(f"<br/>{_clean(line)}" for line in lines)
+    return f'<<font point-size="12"><b>{_clean(title)}</b></font>{below}>'
 
 
 def package() -> Any:
@@ -63,7 +75,8 @@ def package() -> Any:
         import graphviz  # lazy: an optional package
     except ImportError:
         raise ImportError(
-            'DOT text is built with the graphviz package, which is not installed: pip install "tinygrad_attn[viz]". '
+            "DOT text is built with the graphviz package, which is not installed: pip install "
+            '"tinygrad_attn[viz]". '
             "The text tree, .text(), needs nothing."
         ) from None
     return graphviz
@@ -127,9 +140,8 @@ def to_dot(picture: Picture) -> str:
     ]
     for box in picture.boxes:
         (top if box.group is None else clusters[box.group]).node(f"n{box.number}", **_node(box))
-    for cluster, group in reversed(
-        list(zip(clusters, picture.groups, strict=True))
-    ):  # inner ones first: they are complete
+    # A frame is put into the one around it when it is complete, so inner ones go first.
+    for cluster, group in reversed(list(zip(clusters, picture.groups, strict=True))):
         (top if group.parent is None else clusters[group.parent]).subgraph(cluster)
     for i, arrow in enumerate(picture.arrows):
         look = {"id": f"e{i}"}

@@ -14,9 +14,10 @@ from .model import Picture
 
 
 class Graph:
-    """A picture that is drawn already: `.dot`, `.svg()`, `.text()`, `.save(path)`; a notebook shows it by itself.
+    """A picture: `.dot`, `.svg()`, `.text()`, `.save(path)`; a notebook shows it by itself.
 
-    It holds words and numbers only, so it keeps no tensor alive and stays as it was when the graph is released.
+    It holds words and numbers only, so it keeps no tensor alive and stays as it was when the graph
+    is released.
     """
 
     def __init__(self, picture: Picture) -> None:
@@ -32,14 +33,16 @@ class Graph:
         return render.svg(self.dot)
 
     def svg(self) -> str:
-        """The picture as one SVG element; raises ImportError without the graphviz package and RuntimeError
-        where no Graphviz is there to draw it."""
+        """The picture as one SVG element.
+
+        Raises ImportError without the graphviz package, RuntimeError without a Graphviz to draw it.
+        """
         return self._svg
 
     def text(self) -> str:
-        """The picture as a tree of text, from the output down to the inputs; needs nothing installed.
+        """The picture as a tree of text, from the output down to the inputs.
 
-        The branches are of ASCII where standard output has no others.
+        It needs nothing installed. The branches are ASCII where standard output has no others.
         """
         return tree.as_standard_output_can(tree.to_text(self.picture))
 
@@ -54,8 +57,8 @@ class Graph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture; the suffix says as what: .svg .png .pdf .dot (or .gv) .txt .html.
 
-        Raises ValueError for another suffix; for what is drawn ImportError without the graphviz package and RuntimeError
-        where no Graphviz is there to draw it.
+        Raises ValueError for another suffix; for what is drawn ImportError without the graphviz
+        package and RuntimeError where no Graphviz is there to draw it.
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix == ".svg":
@@ -109,16 +112,17 @@ def graph(
     legend: bool = False,
     limit: int | None = 150,
 ) -> Graph:
-    """A picture of how a tensor was computed: every op and operand, parameters by name, modules as frames around ops.
+    """A picture of how a tensor was computed: ops and operands, and modules as frames around them.
 
-    `tensor` is a Tensor or a list of them.  `model` gives the dotted names; without it the outermost module does.
-    `depth` says how many levels of modules are opened (default 1, and every op of an expression outside modules);
-    `expand=["layers.0.self_attn"]` opens single ones.  `rollup=True` draws neighbours that did the same once, as "x6";
-    `legend=True` explains the shapes.  Past `limit` boxes modules are folded further, then the middle of the
-    run, and the picture says so; None draws everything.
+    `tensor` is a Tensor or a list of them. `model` gives the dotted names; without it the outermost
+    module does. `depth` says how many levels of modules are opened (default 1, and every op of an
+    expression outside modules); `expand=["layers.0.self_attn"]` opens single ones. `rollup=True`
+    draws neighbours that did the same once, as "x6"; `legend=True` explains the shapes. Past
+    `limit` boxes modules are folded further, then the middle of the run, and the picture says so;
+    None draws everything.
 
-    Returns a `Graph` with `.dot`, `.svg()`, `.text()` and `.save(path)`.  Raises TypeError for something that is no
-    Tensor, ValueError for a name in `expand` that no module called here has.
+    Returns a `Graph` with `.dot`, `.svg()`, `.text()` and `.save(path)`. Raises TypeError for
+    something that is no Tensor, ValueError for a name in `expand` that no module called here has.
     """
     picture = build(tensor, model, depth, expand, rollup=rollup, limit=limit)
     picture.legend = legend

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ..engine.autograd import gradient_of
-
 SMALL = 6
-"""Up to so many elements are shown as numbers, more as shape, dtype, mean and standard deviation."""
+"""Up to so many elements are shown as numbers, more as shape, dtype, mean and deviation."""
 
 
 def number(x: Any) -> str:
@@ -33,7 +32,7 @@ def shape(array: Any) -> str:
 
 
 def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
-    """`data 1 2 | grad 3 4` of a small array; shape, dtype, mean and std of a large one, and |grad|."""
+    """`data 1 2 | grad 3 4` of a small array; shape, dtype, mean, std and |grad| of a large one."""
     if array.size <= SMALL:
         text = f"data {numbers(array)}" if array.size else "empty"
         lines = [shape(array)] if array.ndim else []
@@ -54,14 +53,9 @@ def size_of(grad: np.ndarray | None) -> list[str]:
     return [] if grad is None else [f"|grad| {norm(grad)}"]
 
 
-def gradient(t: Any) -> np.ndarray | None:
-    """The values of t.grad, or None."""
-    return None if t._grad is None else gradient_of(t)._data
-
-
 def alarm(array: Any) -> str | None:
     """`2 NaN, 1 Inf`, or None where every number is finite."""
-    array = np.asarray(array)  # a single number is no array
+    array = np.asarray(array)  # it may be a number
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return None
     nan = int(np.isnan(array).sum())
@@ -70,7 +64,7 @@ def alarm(array: Any) -> str | None:
 
 
 def setting(x: Any) -> str:
-    """One static argument."""
+    """The value of one setting."""
     if isinstance(x, np.ndarray):
         return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{shape(x)} {x.dtype}"
     if isinstance(x, slice):
@@ -85,25 +79,11 @@ def setting(x: Any) -> str:
         return getattr(x, "__name__", type(x).__name__)
     try:
         text = number(x) if isinstance(x, (bool, int, float, np.generic, type(None))) else repr(x)
-    except Exception:  # it may be anybody's object
+    except Exception:  # an object of the user's, whose repr may fail
         text = f"<{type(x).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _is_default(x: Any, default: Any) -> bool:
-    return x is default or (
-        type(x) is type(default)
-        and isinstance(x, (bool, int, float, str, tuple))
-        and repr(x) == repr(default)
-    )
-
-
-def settings(node: Any) -> list[str]:
-    """The static arguments that are not the op's defaults: `axis=-1`, `keepdims=True`."""
-    defaults = getattr(node.op, "defaults", {})
-    missing = object()
-    return [
-        f"{name}={setting(x)}"
-        for name, x in node.settings.items()
-        if not _is_default(x, defaults.get(name, missing))
-    ]
+def settings(given: Mapping[str, Any]) -> list[str]:
+    """Settings as they are written in a call: `axis=-1`, `keepdims=True`."""
+    return [f"{name}={setting(x)}" for name, x in given.items()]

@@ -1,4 +1,7 @@
-"""What a picture consists of: boxes, arrows between them, groups around them.  Plain words and numbers, no tensors."""
+"""What a picture consists of: boxes, arrows between them, groups around them.
+
+It holds plain words and numbers, and no tensors.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ class Box:
     group: int | None = None
     output: bool = False
     alarm: str | None = None  # says what is not finite
-    now: bool = False  # the step the reader looks at
+    now: bool = False  # it belongs to the step the reader looks at
 
 
 @dataclass
 class Arrow:
-    """An operand: from the box that holds it to the one that uses it; `index` is its place, or None."""
+    """An operand, from the box that holds it to the one that uses it; `index` is its place."""
 
     source: int
     target: int
@@ -55,13 +58,14 @@ class Group:
 
 @dataclass
 class Picture:
-    """Boxes and groups by number, arrows in the order of the operands, and what the reader must be told."""
+    """Boxes and groups by number, arrows in the order of the operands, and notes for the reader.
+
+    `where` has the number of each tensor's box, by the tensor's id, while the tensors live.
+    """
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     legend: bool = False
-    where: dict[int, int] = field(
-        default_factory=dict
-    )  # id of a tensor -> number of its box, while the tensors live
+    where: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""From DOT text to an image: the `dot` program first, then pygraphviz, which carries the libraries; and HTML pages."""
+"""From DOT text to an image, and HTML pages.
+
+The `dot` program draws where it is installed, else pygraphviz, which carries Graphviz's libraries.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import os
 from importlib import resources
 from typing import Any
 
-from ..files import _write_atomically
+from ..files.atomic import write_atomically
 from .dot import package
 
 NO_RENDERER = (
-    "no Graphviz was found to draw with. Install the program (apt install graphviz, brew install graphviz, or from "
-    'graphviz.org), or pip install "tinygrad_attn[viz]", whose pygraphviz carries the libraries. Without either, .dot '
-    "and .text() still work, and so does save() with .dot, .txt or .html."
+    "no Graphviz was found to draw with. Install the program (apt install graphviz, "
+    'brew install graphviz, or from graphviz.org), or pip install "tinygrad_attn[viz]", '
+    "whose pygraphviz carries the libraries. Without either, .dot and .text() still work, "
+    "and so does save() with .dot, .txt or .html."
 )
 
 
@@ -22,7 +26,10 @@ class NoRenderer(RuntimeError):
 
 
 def render(dot: str, format: str) -> bytes:
-    """The picture of this DOT text in `format` ("svg", "png", "pdf"); raises NoRenderer where nothing can draw it."""
+    """The picture of this DOT text in `format`: "svg", "png" or "pdf".
+
+    Raises NoRenderer where nothing can draw it.
+    """
     graphviz = package()
     try:
         return graphviz.Source(dot).pipe(format=format, quiet=True)
@@ -44,14 +51,13 @@ def svg(dot: str) -> str:
 
 def write(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file under a temporary name and then rename it."""
-    _write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
+    write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
 
 
 def page(title: str, body: str, name: str = "") -> str:
-    """One self-contained HTML page with templates/NAME.css and NAME.js written into it: it fetches nothing."""
-    folder = resources.files("tinygrad_attn.viz").joinpath(
-        "templates"
-    )  # which may lie in a zip file
+    """One HTML page with templates/NAME.css and NAME.js written into it, which fetches nothing."""
+    # The package may lie in a zip file, so the folder need not be one of the file system.
+    folder = resources.files("tinygrad_attn.viz").joinpath("templates")
     style = (
         folder.joinpath(f"{name}.css").read_text("utf-8")
         if name
@@ -77,7 +83,10 @@ def page(title: str, body: str, name: str = "") -> str:
 
 
 class Page:
-    """A self-contained HTML page: `str(page)` is its text, `save(path)` writes it, a notebook shows it in a frame."""
+    """A self-contained HTML page: `str(page)` is its text, `save(path)` writes it.
+
+    A notebook shows it in a frame.
+    """
 
     def __init__(self, text: str, height: int = 640) -> None:
         self.text, self.height = text, height

@@ -1,4 +1,4 @@
-"""The page of a backward pass: one drawing, a slider, and what each step did.  Everything is inside the one file."""
+"""The page of a backward pass, all in one file: a drawing, a slider, and what each step did."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_json(value: Any) -> str:
 
 
 def page(steps: Any) -> str:
-    """The page; where nothing can draw, the tree of text takes the drawing's place and is marked in the same way."""
+    """The page. Where nothing can draw, the tree of text takes the drawing's place."""
     try:
         drawing = render.svg(to_dot(steps.base))
     except (ImportError, RuntimeError):
@@ -43,7 +43,8 @@ def page(steps: Any) -> str:
     left_out = ""
     if len(shown) > MOST:
         left_out = (
-            f"Steps {MOST // 2 + 1:,} to {len(shown) - MOST // 2:,} of {len(shown):,} are left out of this page; "
+            f"Steps {MOST // 2 + 1:,} to {len(shown) - MOST // 2:,} of {len(shown):,} are left out "
+            "of this page; "
             ".text() has them all."
         )
         shown = [*shown[: MOST // 2], *shown[len(shown) - MOST // 2 :]]
@@ -86,10 +87,12 @@ def page(steps: Any) -> str:
 <h2 id="title"></h2>
 <p>Incoming gradient: <span id="incoming"></span></p>
 <h2>Shares it gives</h2>
-<table><thead><tr><th>input</th><th>of</th><th>gradient</th></tr></thead><tbody id="shares"></tbody></table>
+<table><thead><tr><th>input</th><th>of</th><th>gradient</th></tr></thead>
+<tbody id="shares"></tbody></table>
 <p>Freed: <span id="freed"></span></p>
 <h2>Gradients so far, newest first</h2>
-<table><thead><tr><th>of</th><th>sum of the shares</th></tr></thead><tbody id="sums"></tbody></table>
+<table><thead><tr><th>of</th><th>sum of the shares</th></tr></thead>
+<tbody id="sums"></tbody></table>
 </section>
 </main>
 <noscript><pre>{html.escape(left_out or steps.text())}</pre></noscript>

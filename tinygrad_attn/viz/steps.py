@@ -1,4 +1,7 @@
-"""A backward pass to walk through: `backward_steps(loss)` runs it once and writes down what happened at each op."""
+"""A backward pass to walk through.
+
+`backward_steps(loss)` runs it once and writes down what happened at each op.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Released, Variable, Watcher
+from ..engine import Variable, Watcher, watching
+from ..engine.history import history
 from ..messages.errors import describe
-from ..engine import watching
 from . import labels, stepper
-from .boxes import op_name
 from .build import build
 from .graph import Graph
-from .model import Picture
+from .model import Box, Picture
 from .render import Page, write
-from .trace import forward_order
+from .trace import is_made, is_released, op_name, saved_bytes
 
 
 class Contribution(NamedTuple):
@@ -43,71 +45,61 @@ class Step(NamedTuple):
     freed: list[str]  # what this step let go
 
 
-class _Observer(Watcher):
-    """Sits among the thread's watchers during the pass and keeps copies of the gradients, but no tensor alive."""
+class _Shares(Watcher):
+    """Is told of each share during the pass. It copies the gradients and keeps no tensor alive."""
 
     def __init__(self, picture: Picture, tensors: Sequence[Variable]) -> None:
         self.picture = picture
         self.steps: list[Step] = []
-        self.given: set[int] = set()
-        self.time = 0
-        self.gone: list[_Watched] = []  # results that nobody holds any more, since the last look
-        self.by_id = {
-            id(t): _Watched(
-                t, picture.where[id(t)], picture.boxes[picture.where[id(t)]].title, self.gone
-            )
-            for t in tensors
-        }
-        self.current: _Watched | None = None
-
-    def forward(self, *_: Any) -> None:
-        """Ops computed during the pass are not part of it."""
+        self.given: set[int] = set()  # ids of the tensors that have got a share
+        self.gone: list[_Result] = []  # results that nobody holds any more, since the last look
+        self.by_id: dict[int, _Result] = {}
+        for t in tensors:
+            box = picture.boxes[picture.where[id(t)]]
+            self.by_id[id(t)] = _Result(t, box, self.gone)
+        self.current: _Result | None = None
 
     def pulled(
         self, tensor: Variable, node: Any, g: Any, index: int, x: Variable, part: Any, total: Any
     ) -> None:
-        """One share of one gradient; several in a row with the same node belong to one step."""
-        where, watched = self.picture.where, self.by_id.get(id(tensor))
-        if watched is None or watched.ref() is not tensor:
+        """One share of one gradient; several in a row from the same tensor belong to one step."""
+        result = self.by_id.get(id(tensor))
+        if result is None or result.ref() is not tensor:
             return  # a rule that differentiates something itself
-        if node.time != self.time:
+        if result is not self.current:
             self.settle()
-            self.time, self.current = node.time, watched
-            self.steps.append(Step(node.op.__name__, where[id(tensor)], np.array(g), [], []))
-        box = where[id(x)]
-        name = str(x.name or "") or (
-            self.picture.boxes[box].title if x._record is None else f"{op_name(x)} n{box}"
-        )
-        self.steps[-1].contributions.append(
-            Contribution(index, box, name, np.array(part), np.array(total), id(x) not in self.given)
-        )
+            self.current = result
+            self.steps.append(Step(op_name(tensor), result.box.number, np.array(g), [], []))
+        box = self.picture.boxes[self.picture.where[id(x)]]
+        own = f"{op_name(x)} n{box.number}" if is_made(x) else box.title
+        first = id(x) not in self.given
         self.given.add(id(x))
+        self.steps[-1].contributions.append(
+            Contribution(
+                index, box.number, str(x.name or "") or own, np.array(part), np.array(total), first
+            )
+        )
 
     def settle(self) -> None:
-        """Note at the last step what has gone since: its saved buffers, and the results that nobody holds any more."""
+        """Note at the last step what has gone since: saved buffers, and results nobody holds."""
         if self.current is None:
             return
         freed = self.steps[-1].freed
-        t = self.current.ref()
-        if self.current.saved and (
-            t is None or t._record is not None and isinstance(t._record.op, Released)
-        ):
-            freed.append(f"saved buffers of {self.current.name} ({_bytes(self.current.saved)})")
+        t, name = self.current.ref(), self.current.box.title
+        if self.current.saved and (t is None or is_released(t)):
+            freed.append(f"saved buffers of {name} ({_bytes(self.current.saved)})")
         freed.extend(
-            f"{watched.name} n{watched.box} ({_bytes(watched.size)})" for watched in self.gone
+            f"{gone.box.title} n{gone.box.number} ({_bytes(gone.size)})" for gone in self.gone
         )
         self.gone.clear()
 
 
-class _Watched:
-    """A result whose end is to be noticed: it is then put on the list `gone`."""
+class _Result:
+    """A tensor of the graph, held weakly: when it ends it is put on the list `gone`."""
 
-    def __init__(self, t: Variable, box: int, name: str, gone: list[_Watched]) -> None:
-        self.box, self.name, self.size = box, name, t._data.nbytes
+    def __init__(self, t: Variable, box: Box, gone: list[_Result]) -> None:
+        self.box, self.size, self.saved = box, t._data.nbytes, saved_bytes(t)
         self.ref = weakref.ref(t, lambda _: gone.append(self))
-        saved = t._record.saved  # type: ignore[union-attr]
-        held = saved if isinstance(saved, (tuple, list)) else (saved,)
-        self.saved = sum(x.nbytes for x in held if isinstance(x, np.ndarray))
 
 
 def _bytes(count: int) -> str:
@@ -124,7 +116,7 @@ def short(array: np.ndarray) -> str:
 
 
 class Steps:
-    """A backward pass that has been run: a sequence of `Step`, as text, as pictures, as a page to step through."""
+    """A backward pass that has been run: a sequence of `Step`, as text, pictures, or one page."""
 
     def __init__(self, base: Picture, steps: list[Step], root: int) -> None:
         self.base, self.steps, self.root = base, steps, root
@@ -153,7 +145,11 @@ class Steps:
         return "\n".join(out)
 
     def picture(self, k: int) -> Graph:
-        """The graph at step k (from 0): that op bold, its shares as bold arrows, the gradients so far in the boxes."""
+        """The graph at step k, from 0.
+
+        The op of the step is bold, its shares are bold arrows, and the boxes have the gradients so
+        far. Raises IndexError where there is no such step.
+        """
         if not hasattr(k, "__index__") or not -len(self.steps) <= k < len(self.steps):
             steps = (
                 f"are {len(self.steps)} steps, 0 to {len(self.steps) - 1}"
@@ -187,7 +183,7 @@ class Steps:
         ]
 
     def html(self) -> str:
-        """One self-contained page: the graph, a slider, and at each step its numbers; the arrow keys step."""
+        """One self-contained page: the graph, a slider, the numbers of each step."""
         return stepper.page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -223,23 +219,23 @@ def backward_steps(
     retain_graph: bool = False,
     limit: int | None = 150,
 ) -> Steps:
-    """Run `loss.backward(gradient, retain_graph)` once and keep what happened at each op, to read and to step through.
+    """Run `loss.backward(gradient, retain_graph)` once, and keep what happened at each op.
 
-    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far, first share or added
-    (+=), and what was freed.  `.text()`, `.picture(k)`, `.html()`, `.save("steps.html")`.  The pass is a real one:
-    leaves get their `.grad`, and the graph is released unless `retain_graph`.  `model` gives parameters their dotted
-    names; `limit` is `viz.graph`'s.
+    Each step is an op: the incoming gradient, its share of each input's gradient, the sum so far,
+    first share or added (+=), and what was freed. `.text()`, `.picture(k)`, `.html()`,
+    `.save("steps.html")`. The pass is a real one: leaves get their `.grad`, and the graph is
+    released unless `retain_graph`. `model` gives parameters their dotted names; `limit` is
+    `viz.graph`'s.
 
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """
     if not isinstance(loss, Variable):
         raise TypeError(f"backward_steps() needs the Tensor to start from, got {describe(loss)}.")
-    everything = 1_000_000  # each op is a step, so no module is folded
-    picture = build(loss, model, everything, limit=limit)
-    observer = _Observer(picture, forward_order([loss]))
-    with watching(observer):
+    every_level = 1_000_000  # each op is a step, so no module is folded
+    picture = build(loss, model, every_level, limit=limit)
+    with watching(_Shares(picture, history([loss]))) as watcher:
         loss.backward(gradient, retain_graph=retain_graph)  # type: ignore[attr-defined]
-    observer.settle()
+    watcher.settle()
     root = picture.where[id(loss)]
     picture.where = {}  # the tensors go, and their ids may be used again
-    return Steps(picture, observer.steps, root)
+    return Steps(picture, watcher.steps, root)

@@ -1,4 +1,4 @@
-"""A picture as a tree of text, from the output down to what it was computed from, for a terminal or a browser."""
+"""A picture as a tree of text, from the output down to its inputs, for terminal and browser."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ PLAIN = str.maketrans("\u2502\u251c\u2514\u2500", "||`-")
 
 
 class Line(NamedTuple):
-    """One line of the tree: a box as operand `edge` of the one above it."""
+    """One line of the tree: a box as operand `edge` of the one above it.
+
+    `last` says of each box on the way from the top, without the top itself and with this box,
+    whether it is the last of its siblings.
+    """
 
     depth: int
     box: Box
     edge: str
-    last: tuple[
-        bool, ...
-    ]  # for each ancestor below the top, and itself: is it the last of its siblings?
-    seen: bool  # told elsewhere, or to be told further below
-    opens: bool  # operands follow
+    last: tuple[bool, ...]
+    seen: bool  # its operands are told at another place
+    opens: bool  # its operands follow
 
 
 def lines(picture: Picture) -> Iterator[Line]:
-    """The tree's lines from top to bottom.  A box with several uses is told once; a loop, however deep the tree."""
+    """The tree's lines from top to bottom. A box with several uses is told once.
+
+    A loop with a stack of its own, so that the tree may be as deep as it likes.
+    """
     operands: dict[int, list[tuple[int, str]]] = {}
     for arrow in picture.arrows:
         operands.setdefault(arrow.target, []).append((arrow.source, arrow.label))
@@ -88,11 +93,14 @@ def to_text(picture: Picture) -> str:
 
 
 def as_standard_output_can(text: str) -> str:
-    """The text itself, or what is nearest to it in the characters that standard output has: few, in a pipe or a file on Windows."""
+    """The text, or what is nearest to it in the characters that standard output has.
+
+    A pipe or a file on Windows has few.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
-    except LookupError:  # of a stream somebody made, which takes what it gets
+    except LookupError:  # an encoding that Python does not know: somebody's own stream
         return text
     except UnicodeEncodeError:
         return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
@@ -112,7 +120,8 @@ def to_html(picture: Picture) -> str:
         text = f'<span class="n{line.box.number}">{said}</span>'
         if line.opens:
             out.append(
-                f'<details open style="margin-left:{1.2 * bool(line.depth)}em"><summary>{text}</summary>'
+                f'<details open style="margin-left:{1.2 * bool(line.depth)}em">'
+                f"<summary>{text}</summary>"
             )
             depth += 1
         else:

@@ -1,6 +1,8 @@
-"""`python -m tinygrad_attn demo`: train a Transformer encoder on real images, check its gradients, draw what it learned.
+"""`python -m tinygrad_attn demo`: train a Transformer encoder on real images, and write a report.
 
-In reading order: digits.py (the data), training.py (the model and the loop), progress.py, figures.py, report.py, and here the whole.
+The report has the check of its gradients and pictures of what it learned. In reading order:
+digits.py (the data), training.py (the model and the loop), progress.py, figures.py, report.py; and
+here all of it together.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from ... import get_num_threads, reuse_memory, set_num_threads
 from ...check import gradcheck
-from ...fast.threads import get_num_threads, reuse_memory, set_num_threads
 from .digits import Split, baselines, load_split
 from .progress import Progress
 from .training import Run, Settings, loss_of, train
 
 BUDGET = 85.0
-"""Seconds in which everything should be done; further seeds are left out where they would pass it."""
+"""Seconds in which everything should be done; further seeds are left out where they are up."""
 REPORT_SECONDS = 8.0
 SEEDS = 3
 LARGEST_SEED = 2**32 - 1000
@@ -46,7 +48,10 @@ def require_extras() -> None:
 
 
 def check_gradients(run: Run, images: int = 8) -> Any:
-    """The report of gradcheck on the loss of a trained model: a float64 copy, all parameters, random directions."""
+    """The report of gradcheck on the loss of a trained model.
+
+    It checks a float64 copy, by all parameters, in random directions.
+    """
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
     return gradcheck(
@@ -67,32 +72,14 @@ def run_demo(
 ) -> int:
     """Everything, told in plain lines; returns 0, or 1 if a gradient is wrong.
 
-    Trains on random splits with seeds `seed`, `seed` + 1, ...: `runs` of them, or up to three while the time lasts, and then on the ordered
-    split. Checkpoints and report.html go into the folder `out`. Raises ImportError without scikit-learn, matplotlib
-    or safetensors, Interrupted on Ctrl-C.
+    Trains on random splits with seeds `seed`, `seed` + 1, ...: `runs` of them, or up to three while
+    the time lasts, and then on the ordered split. Checkpoints and report.html go into the folder
+    `out`. Raises ImportError without scikit-learn, matplotlib or safetensors, Interrupted on
+    Ctrl-C.
     """
     require_extras()
-    if epochs < 1 or runs is not None and runs < 1:
-        raise ValueError(
-            f"the demo needs at least one epoch and one run, got epochs {epochs}"
-            + (f", runs {runs}" if runs is not None else "")
-        )
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"seed must be from 0 to {LARGEST_SEED}, got {seed}")
-    if not str(out):
-        raise ValueError(
-            "the name of the folder for the report is empty; write --out DIR, or --out . for the folder you are in"
-        )
-    checkpoints = Path(out) / "checkpoints"
-    quoted = (
-        subprocess.list2cmdline([str(out)]) if os.name == "nt" else shlex.quote(str(out))
-    )  # Windows' cmd keeps '...' in a name
-    try:
-        os.makedirs(checkpoints, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"the demo cannot write into {str(out)!r} ({error.strerror}); name another folder with --out"
-        ) from error
+    _check_numbers(seed, epochs, runs)
+    checkpoints = _folder_for_checkpoints(out)
     if not resume:
         for old in _saved(checkpoints):
             old.unlink()
@@ -100,33 +87,60 @@ def run_demo(
         print(f"Nothing to resume in {checkpoints}; beginning afresh.")
     reuse_memory()
     threads = get_num_threads()
-    set_num_threads(
-        1
-    )  # matrices this small gain nothing from a second thread, and lose much where the cores are busy
+    # Matrices this small gain nothing from a second thread, and lose much where cores are busy.
+    set_num_threads(1)
     try:
         return _everything(Path(out), seed, epochs, resume, runs)
     except KeyboardInterrupt:
         newest = max(_saved(checkpoints), key=os.path.getmtime, default=None)
-        again = (
-            f"python -m tinygrad_attn demo --resume --seed {seed} --epochs {epochs} --out {quoted}"
-        )
-        again += f" --runs {runs}" if runs else ""
         if newest is None:
             raise Interrupted("Stopped. No epoch was finished yet, so nothing is kept.") from None
+        # Windows' command line takes '...' for a part of the name.
+        quote = shlex.quote if os.name != "nt" else lambda word: subprocess.list2cmdline([word])
+        options = f"--seed {seed} --epochs {epochs} --out {quote(str(out))}"
+        options += f" --runs {runs}" if runs else ""
         raise Interrupted(
-            f"Stopped. The last finished epoch is kept in {newest}.\nTo go on from there: {again}"
+            f"Stopped. The last finished epoch is kept in {newest}.\n"
+            f"To go on from there: python -m tinygrad_attn demo --resume {options}"
         ) from None
     finally:
         set_num_threads(threads)
 
 
+def _check_numbers(seed: int, epochs: int, runs: int | None) -> None:
+    if epochs < 1 or runs is not None and runs < 1:
+        raise ValueError(
+            f"the demo needs at least one epoch and one run, got epochs {epochs}"
+            + (f", runs {runs}" if runs is not None else "")
+        )
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed must be from 0 to {LARGEST_SEED}, got {seed}")
+
+
+def _folder_for_checkpoints(out: str | Path) -> Path:
+    if not str(out):
+        raise ValueError(
+            "the name of the folder for the report is empty; write --out DIR, or --out . for the "
+            "folder you are in"
+        )
+    checkpoints = Path(out) / "checkpoints"
+    try:
+        os.makedirs(checkpoints, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"the demo cannot write into {str(out)!r} ({error.strerror}); "
+            "name another folder with --out"
+        ) from error
+    return checkpoints
+
+
 def _saved(folder: Path) -> list[Path]:
-    """The checkpoints of this program in a folder; other files of a user's are none of its business."""
+    """The checkpoints of this program in a folder, and none of the user's own files."""
     return [*folder.glob("seed-*.safetensors"), *folder.glob("ordered.safetensors")]
 
 
 def _everything(folder: Path, seed: int, epochs: int, resume: bool, runs: int | None) -> int:
-    from .report import accuracy_table, write_report
+    from .report import write_report
 
     begun = time.perf_counter()
     done: list[Run] = []
@@ -142,13 +156,15 @@ def _everything(folder: Path, seed: int, epochs: int, resume: bool, runs: int | 
         return time.perf_counter() - begun + done[-1].seconds + REPORT_SECONDS < BUDGET
 
     print(
-        "Digits of 8 x 8 pixels, 1,437 to learn from and 360 to be judged by; an image is 16 tokens, its patches of 2 x 2.",
+        "Digits of 8 x 8 pixels, 1,437 to learn from and 360 to be judged by; an image is 16 "
+        "tokens, its patches of 2 x 2.",
         flush=True,
     )
     for k in range(SEEDS if runs is None else runs):
         if k and runs is None and not time_for_another():
             print(
-                f"  (no time for seed {seed + k} within {BUDGET:.0f} s; --runs {SEEDS} trains it all the same)"
+                f"  (no time for seed {seed + k} within {BUDGET:.0f} s; "
+                f"--runs {SEEDS} trains it all the same)"
             )
             break
         split = load_split(seed + k)
@@ -159,6 +175,24 @@ def _everything(folder: Path, seed: int, epochs: int, resume: bool, runs: int | 
         split = load_split(None)
         ordered = train_on(split, seed), baselines(split)
 
+    _tell_accuracy(done, others, ordered)
+    check = check_gradients(done[0])
+    print(f"\n{_verdict(check)}", flush=True)
+    page = folder / "report.html"
+    write_report(page, done, others, check, ordered=ordered)
+    seconds = time.perf_counter() - begun
+    print(f"\nDone in {seconds:.0f} s. The report, to open in a browser:\n  {page.resolve()}")
+    return 0 if check else 1
+
+
+def _tell_accuracy(
+    done: list[Run],
+    others: list[dict[str, float]],
+    ordered: tuple[Run, dict[str, float]] | None,
+) -> None:
+    """The right answers of the model and of the other methods, in lines."""
+    from .report import accuracy_table
+
     print(f"\nRight answers on 360 unseen images, random stratified split, {_seeds(done)}:")
     for name, values in accuracy_table(done, others):
         each = "  ".join(f"{value:6.2f}" for value in values) + (
@@ -168,16 +202,9 @@ def _everything(folder: Path, seed: int, epochs: int, resume: bool, runs: int | 
     if ordered:
         listed = ", ".join(f"{name} {value:.2f} %" for name, value in ordered[1].items())
         print(
-            f"Ordered split (the last 360 images, by other writers): Transformer {ordered[0].accuracy:.2f} %, {listed}"
+            "Ordered split (the last 360 images, by other writers): Transformer "
+            f"{ordered[0].accuracy:.2f} %, {listed}"
         )
-    check = check_gradients(done[0])
-    print(f"\n{_verdict(check)}", flush=True)
-    page = folder / "report.html"
-    write_report(page, done, others, check, ordered=ordered)
-    print(
-        f"\nDone in {time.perf_counter() - begun:.0f} s. The report, to open in a browser:\n  {page.resolve()}"
-    )
-    return 0 if check else 1
 
 
 def _verdict(check: Any) -> str:
@@ -186,7 +213,8 @@ def _verdict(check: Any) -> str:
     worst = max(e.largest for e in check.entries)
     numbers = sum(e.analytic.size for e in check.entries)
     return (
-        f"Gradient check of the trained model's loss: all {len(check.entries)} parameter tensors ({numbers:,} numbers) agree with "
+        f"Gradient check of the trained model's loss: all {len(check.entries)} parameter tensors "
+        f"({numbers:,} numbers) agree with "
         f"finite differences, largest error {worst:.1e}"
     )
 

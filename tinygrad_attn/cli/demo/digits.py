@@ -1,6 +1,7 @@
-"""The data: 1,797 handwritten digits of 8 x 8 pixels that come inside scikit-learn, so nothing is downloaded.
+"""The data: 1,797 handwritten digits of 8 x 8 pixels that come inside scikit-learn.
 
-An image becomes a sequence: 16 patches of 2 x 2 pixels are 16 tokens of 4 numbers, in reading order.
+An image becomes a sequence: 16 patches of 2 x 2 pixels are 16 tokens of 4 numbers, in reading
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Labels = NDArray[np.int64]
 
 
 class Split(NamedTuple):
-    """Images (N, 8, 8) with values in [0, 1] and their digits (N,), to learn from and to be judged by."""
+    """Images (N, 8, 8) with values in [0, 1] and their digits (N,), to train and to test on."""
 
     name: str
     train_images: Images
@@ -34,8 +35,8 @@ class Split(NamedTuple):
 def load_split(seed: int | None) -> Split:
     """1,437 images to learn from and 360 to test on.
 
-    With a seed a random split that keeps the shares of the ten digits. With None the file's own order: its last fifth was
-    written by other people than the rest, which is harder.
+    With a seed a random split that keeps the shares of the ten digits. With None the file's own
+    order: its last fifth was written by other people than the rest, which is harder.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -60,18 +61,18 @@ def load_split(seed: int | None) -> Split:
 def patches(images: Images) -> Images:
     """(B, 8, 8) -> (B, 16, 4): each token holds the four pixels of one patch, row by row."""
     n = SIDE // PATCH
-    blocks = images.reshape(
-        -1, n, PATCH, n, PATCH
-    )  # B, patch row, row in it, patch column, column in it
+    # (B, 8, 8) -> (B, row of patches, row in the patch, column of patches, column in the patch)
+    blocks = images.reshape(-1, n, PATCH, n, PATCH)
     return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1, TOKENS, PATCH_NUMBERS)
 
 
 def wiggle(
     images: Images, rng: Generator, *, shift: float = 0.5, degrees: float = 8.0, zoom: float = 0.1
 ) -> Images:
-    """Each image moved, turned and scaled a little at random: a 3 stays a 3, and the model never sees the same one twice.
+    """Each image moved, turned and scaled a little at random, (B, 8, 8) -> (B, 8, 8).
 
-    (B, 8, 8) -> (B, 8, 8). Each pixel of the result is read from between the four old pixels around the place it came from.
+    A 3 stays a 3, and the model never sees the same one twice. Each pixel of the result is read
+    from between the four old pixels around the place it came from.
     """
     count, centre = len(images), (SIDE - 1) / 2
     between = lambda limit: rng.uniform((count, 1, 1), -limit, limit)
@@ -93,11 +94,11 @@ def wiggle(
 
 
 def baselines(split: Split) -> dict[str, float]:
-    """What scikit-learn's logistic regression and 1-nearest-neighbour get on the same split, in per cent."""
+    """What scikit-learn's logistic regression and 1-nearest-neighbour get on this split, in %."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    # In float32 the regression comes out otherwise on another processor.
+    # In float32 the regression gives other numbers on another processor.
     rows = lambda images: images.reshape(len(images), -1).astype(np.float64)
     models: dict[str, Any] = {
         "logistic regression": LogisticRegression(max_iter=2000),

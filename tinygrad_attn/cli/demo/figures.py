@@ -1,4 +1,7 @@
-"""The report's pictures: matplotlib figures as SVG text. Colours are Okabe and Ito's, which colour-blind readers tell apart."""
+"""The report's pictures: matplotlib figures as SVG text.
+
+Their colours are Okabe and Ito's, which colour-blind readers tell apart.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ RUN_COLOURS = (BLUE, ORANGE, PURPLE, GREEN)
 
 
 def figure(width: float, height: float) -> Any:
-    """A figure that belongs to nobody's pyplot, so that no window opens and none has to be closed."""
+    """A figure that pyplot does not know of, so that no window opens and none need be closed."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -50,7 +53,7 @@ def smoothed(values: Sequence[float], window: int = 23) -> NDArray[Any]:
 
 
 def learning_curves(runs: Sequence[Run], baselines: Mapping[str, float]) -> Any:
-    """Left the loss of every update and its running mean, right the accuracy on the test images after every epoch."""
+    """Left the loss of every update and its running mean, right the accuracy after every epoch."""
     fig = figure(9.6, 3.6)
     left, right = fig.subplots(1, 2)
     for run, colour in zip(runs, itertools.cycle(RUN_COLOURS), strict=False):
@@ -92,7 +95,10 @@ def learning_curves(runs: Sequence[Run], baselines: Mapping[str, float]) -> Any:
 
 
 def confusion(true: NDArray[Any], said: NDArray[Any]) -> Any:
-    """Rows are the digits that were written, columns what the model said. Errors have a colour, right answers only a number."""
+    """Rows are the digits that were written, columns what the model said.
+
+    Errors have a colour, right answers only a number.
+    """
     counts = np.zeros((CLASSES, CLASSES), dtype=int)
     np.add.at(counts, (true, said), 1)
     wrong = np.where(np.eye(CLASSES, dtype=bool), 0, counts)
@@ -134,16 +140,19 @@ def show_digit(axes: Any, image: NDArray[Any], *, faint: bool = False) -> None:
 
 
 def brightest_patch(tokens: NDArray[Any]) -> int:
-    """The patch with the most ink, (16, 4) -> its number: the one whose attention is worth a look."""
+    """The number of the patch with the most ink, of (16, 4): its attention is worth a look."""
     return int(tokens.sum(axis=1).argmax())
 
 
 def attention_maps(
     images: NDArray[Any], layers: Sequence[NDArray[Any]], queries: Sequence[int]
 ) -> Any:
-    """Where one patch of each image looks, head by head: orange is much attention, the blue square is the patch that looks.
+    """Where one patch of each image looks, head by head.
 
-    images (N, 8, 8), layers a list of weights (N, H, 16, 16), queries the number of the looking patch in each image.
+    Orange is much attention, and the blue square is the patch that looks.
+
+    images (N, 8, 8), layers a list of weights (N, H, 16, 16), queries the number of the looking
+    patch in each image.
     """
     from matplotlib.patches import Rectangle
 

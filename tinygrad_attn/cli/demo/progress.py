@@ -47,7 +47,8 @@ class Progress:
             recent = run.losses[-20:]
             loss = sum(recent) / len(recent)
             print(
-                f"  {self.name}: epoch {done:2d} of {epochs}, loss {loss:.3f}, test {tested}, {run.seconds:.0f} s",
+                f"  {self.name}: epoch {done:2d} of {epochs}, loss {loss:.3f}, test {tested}, "
+                f"{run.seconds:.0f} s",
                 flush=True,
             )
 

@@ -1,4 +1,4 @@
-"""The report: one HTML file with everything in it, which opens in any browser and fetches nothing."""
+"""The report: one HTML file that opens in any browser and fetches nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...nn.scopes import record_attention
 from ...viz import graph
+from ...viz.render import write
 from . import figures
 from .digits import patches
 from .training import DigitClassifier, Run, loss_of, predict
@@ -28,7 +29,8 @@ SHOWN = 10
 def image(fig: Any, words: str) -> str:
     """A matplotlib figure as an image inside the page; `words` for those who cannot see it."""
     data = base64.b64encode(figures.svg(fig).encode()).decode()
-    return f'<div class="wide"><img alt="{html.escape(words)}" src="data:image/svg+xml;base64,{data}"></div>'
+    source = f"data:image/svg+xml;base64,{data}"
+    return f'<div class="wide"><img alt="{html.escape(words)}" src="{source}"></div>'
 
 
 def attention_weights(model: DigitClassifier, images: NDArray[Any]) -> list[NDArray[Any]]:
@@ -89,11 +91,12 @@ def table_html(runs: Sequence[Run], rows: Sequence[tuple[str, list[float]]]) -> 
         cells = "".join(f"<td>{value:.2f} %</td>" for value in values)
         cells += f'<td class="mean">{np.mean(values):.2f} %</td>' if several else ""
         body += f"<tr{' class=ours' if i == 0 else ''}><td>{html.escape(name)}</td>{cells}</tr>\n"
-    return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+    table = f"<thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody>"
+    return f'<div class="wide"><table>{table}</table></div>'
 
 
 def graphs(run: Run) -> tuple[str, str]:
-    """The graph of the loss of eight images with the model folded, and that of its first layer opened, as HTML."""
+    """As HTML: the graph of a loss with the model folded, and that of its first layer opened."""
     run.model.train()
     loss = loss_of(
         run.model,
@@ -114,7 +117,10 @@ def graphs(run: Run) -> tuple[str, str]:
 
 
 def _picture(drawn: Any) -> str:
-    """The SVG, or where no Graphviz is there to draw it, the tree as text; without ids, since a page has several of them."""
+    """The SVG, or where no Graphviz is there to draw it, the tree as text.
+
+    It has no ids, since a page holds several pictures.
+    """
     return re.sub(
         r'(<\w+) id="[^"]*"',
         r"\1",
@@ -130,23 +136,25 @@ def write_report(
     *,
     ordered: tuple[Run, Mapping[str, float]] | None = None,
 ) -> None:
-    """Write the page. `runs` are those on random splits, the first of them the one that is shown; `check` is gradcheck's report."""
-    from ...viz.render import write
+    """Write the page.
 
-    first = runs[0]
-    labels = np.concatenate([run.split.test_labels for run in runs])
-    images = np.concatenate([run.split.test_images for run in runs])
-    beliefs = np.concatenate([run.probabilities() for run in runs])
-    said = beliefs.argmax(axis=1)
-    wrong = np.flatnonzero(said != labels)
-    wrong = wrong[np.argsort(-beliefs[wrong, said[wrong]], kind="stable")]
+    `runs` are those on random splits, of which the first is shown; `check` is gradcheck's report.
+    """
+    fields = _numbers(runs, baselines, check) | _pictures(runs, baselines)
+    fields["ordered"] = _ordered(ordered)
+    write(path, re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template()))
+
+
+def _numbers(
+    runs: Sequence[Run], baselines: Sequence[Mapping[str, float]], check: Any
+) -> dict[str, str]:
+    """The fields of the page that are words and numbers."""
+    first, several = runs[0], len(runs) > 1
     rows = accuracy_table(runs, baselines)
     mean = {name: float(np.mean(values)) for name, values in rows}
-    ours, *others = mean
-    folded, inside = graphs(first)
-    several = len(runs) > 1
-    fields = {
-        "accuracy": f"{mean[ours]:.2f} %",
+    settings = {name: value for name, value in vars(first.settings).items() if name != "split"}
+    return {
+        "accuracy": f"{mean[rows[0][0]]:.2f} %",
         "tested": f"{len(first.split.test_labels)}",
         "over": f", mean of {len(runs)} seeds" if several else ", one seed",
         "nearest": f"{mean['1-nearest neighbour']:.2f} %",
@@ -155,37 +163,45 @@ def write_report(
         "seconds": f"{np.mean([run.seconds for run in runs]):.0f} s",
         "epochs": str(first.settings.epochs),
         "parameters": f"{sum(p.size for p in first.model.parameters()):,}",
-        "split_text": "The split is random, with every digit in its share; all three methods get the same images"
-        + (", and each seed splits and trains anew." if several else "."),
+        "split_text": "The split is random, with every digit in its share; all three methods get "
+        "the same images" + (", and each seed splits and trains anew." if several else "."),
         "table": table_html(runs, rows),
-        "ordered": _ordered(ordered),
+        "check": html.escape(str(check)),
+        "check_text": "They agree." if check else "<b>They do not agree:</b> see below.",
+        "footer": f"tinygrad_attn on Python {platform.python_version()}, NumPy {np.__version__}. "
+        "Settings: " + html.escape(", ".join(f"{name} {x}" for name, x in settings.items())),
+    }
+
+
+def _pictures(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """The fields of the page that are pictures, and what goes with them."""
+    first = runs[0]
+    labels = np.concatenate([run.split.test_labels for run in runs])
+    images = np.concatenate([run.split.test_images for run in runs])
+    beliefs = np.concatenate([run.probabilities() for run in runs])
+    said = beliefs.argmax(axis=1)
+    wrong = np.flatnonzero(said != labels)
+    wrong = wrong[np.argsort(-beliefs[wrong, said[wrong]], kind="stable")]
+    others = {name: float(np.mean([b[name] for b in baselines])) for name in baselines[0]}
+    folded, inside = graphs(first)
+    mistakes = (
+        figures.mistakes(images[wrong], labels[wrong], beliefs[wrong]) if len(wrong) else None
+    )
+    return {
         "curves": image(
-            figures.learning_curves(runs, {name: mean[name] for name in others}),
+            figures.learning_curves(runs, others),
             "loss falling and accuracy rising over the epochs",
         ),
         "attention": image(
             attention_figure(first), "attention of the darkest patch of five digits, for every head"
         ),
         "errors_text": _errors_text(len(wrong), len(labels)),
-        "mistakes": image(
-            figures.mistakes(images[wrong], labels[wrong], beliefs[wrong]), "images read wrongly"
-        )
-        if len(wrong)
-        else "",
+        "mistakes": image(mistakes, "images read wrongly") if mistakes else "",
         "confusion": image(figures.confusion(labels, said), "confusion matrix"),
         "graph": folded,
         "detail": inside,
-        "check": html.escape(str(check)),
-        "check_text": "They agree." if check else "<b>They do not agree:</b> see below.",
-        "footer": f"tinygrad_attn on Python {platform.python_version()}, NumPy {np.__version__}. Settings: "
-        + html.escape(
-            ", ".join(
-                f"{name} {value}" for name, value in vars(first.settings).items() if name != "split"
-            )
-        ),
         "data": looking_data(first),
     }
-    write(path, re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template()))
 
 
 def template() -> str:
@@ -199,8 +215,9 @@ def _ordered(ordered: tuple[Run, Mapping[str, float]] | None) -> str:
     run, others = ordered
     listed = ", ".join(f"{name} {value:.2f} %" for name, value in others.items())
     return (
-        "<p>Harder: learn from the first 1,437 images of the file and be judged by the last 360, which other people wrote. "
-        f"There the Transformer gets <b>{run.accuracy:.2f} %</b>, {html.escape(listed)} (one seed).</p>"
+        "<p>Harder: learn from the first 1,437 images of the file and be judged by the last 360, "
+        "which other people wrote. There the Transformer gets "
+        f"<b>{run.accuracy:.2f} %</b>, {html.escape(listed)} (one seed).</p>"
     )
 
 
@@ -208,6 +225,7 @@ def _errors_text(wrong: int, total: int) -> str:
     if not wrong:
         return f"None of {total:,} test images was read wrongly."
     return (
-        f"{wrong} of {total:,} test images {'was' if wrong == 1 else 'were'} read wrongly; those the model was surest of come first. "
+        f"{wrong} of {total:,} test images {'was' if wrong == 1 else 'were'} read wrongly; those "
+        "the model was surest of come first. "
         "Many are hard for people too."
     )

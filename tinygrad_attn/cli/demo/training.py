@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,16 @@ from .digits import CLASSES, PATCH_NUMBERS, TOKENS, Images, Labels, Split, patch
 
 
 class DigitClassifier(nn.Module):
-    """Scores of the ten digits from 16 patches: embed, add positions, let the patches look at one another, read them all.
+    """Scores of the ten digits from 16 patches, (B, 16, 4) -> (B, 10).
 
-    (B, 16, 4) -> (B, 10)
+    Embed the patches, add positions, let them look at one another, and read them all.
     """
 
     def __init__(self, d_model: int = 64, heads: int = 4, layers: int = 2, d_ff: int = 128) -> None:
         self.embed = nn.Linear(PATCH_NUMBERS, d_model)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, d_model)
-        nn.init.normal_(
-            self.positions.weight, std=0.5
-        )  # large, since where a stroke is matters as much as its form
+        # Large, since where a stroke is matters as much as its form.
+        nn.init.normal_(self.positions.weight, std=0.5)
         layer = nn.TransformerEncoderLayer(
             d_model, heads, d_ff, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
@@ -69,9 +68,7 @@ class Run:
     model: DigitClassifier
     split: Split
     losses: list[float] = field(default_factory=list)  # one an update
-    accuracies: list[float] = field(
-        default_factory=list
-    )  # on the test images, one an epoch, in per cent
+    accuracies: list[float] = field(default_factory=list)  # one an epoch, of test images, in %
     seconds: float = 0.0
 
     @property
@@ -105,10 +102,11 @@ def train(
     resume: bool = False,
     on_step: Callable[[int, int, Run], None] = lambda step, steps, run: None,
 ) -> Run:
-    """Train a model, and write a checkpoint after each epoch; with `resume` go on from the one that is there.
+    """Train a model, and write a checkpoint after each epoch; `resume` goes on from the last one.
 
-    All random numbers come from the seeded generator, which is part of the checkpoint, so a run that was stopped and
-    resumed ends with the same weights as one that was not. Raises ValueError if the checkpoint is of other settings.
+    All random numbers come from the seeded generator, which is part of the checkpoint, so a run
+    that was stopped and resumed ends with the same weights as one that was not. Raises ValueError
+    if the checkpoint is of other settings.
     """
     manual_seed(settings.seed)
     run = Run(settings, DigitClassifier(), split)
@@ -118,29 +116,19 @@ def train(
         run.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
     )
     schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10, total_steps=steps)
+    parts = {"model": run.model, "optimizer": optimizer, "schedule": schedule}
     if resume and checkpoint.exists():
         _check_settings(settings, checkpoint)
-        extra = load_checkpoint(
-            checkpoint, model=run.model, optimizer=optimizer, schedule=schedule
-        ).extra
-        run.losses, run.accuracies, run.seconds = (
-            extra["losses"],
-            extra["accuracies"],
-            extra["seconds"],
-        )
+        extra = load_checkpoint(checkpoint, **parts).extra
+        run.losses, run.accuracies = extra["losses"], extra["accuracies"]
+        run.seconds = extra["seconds"]
     on_step(len(run.losses), steps, run)
 
     begun = time.perf_counter() - run.seconds
     for _ in range(len(run.accuracies), settings.epochs):
         run.model.train()
-        rng = default_generator()
-        order = rng.permutation(len(split.train_labels))
-        images = wiggle(split.train_images, rng)
-        for start in range(0, len(order), settings.batch):
-            batch = order[start : start + settings.batch]
-            loss = loss_of(
-                run.model, images[batch], split.train_labels[batch], settings.label_smoothing
-            )
+        for images, labels in _batches(split, settings.batch):
+            loss = loss_of(run.model, images, labels, settings.label_smoothing)
             optimizer.zero_grad()
             loss.backward()
             optim.clip_grad_norm_(run.model.parameters(), settings.clip)
@@ -151,32 +139,41 @@ def train(
         right = predict(run.model, split.test_images).argmax(axis=1) == split.test_labels
         run.accuracies.append(100 * float(np.mean(right)))
         run.seconds = time.perf_counter() - begun
-        extra = {
-            "settings": asdict(settings),
-            "losses": run.losses,
-            "accuracies": run.accuracies,
-            "seconds": run.seconds,
-        }
-        os.makedirs(checkpoint.parent, exist_ok=True)
-        save_checkpoint(
-            checkpoint,
-            model=run.model,
-            optimizer=optimizer,
-            schedule=schedule,
-            step=len(run.losses),
-            extra=extra,
-        )
+        _save(checkpoint, run, parts)
         on_step(len(run.losses), steps, run)
     return run
+
+
+def _batches(split: Split, size: int) -> Iterator[tuple[Images, Labels]]:
+    """One epoch: all training images in a random order, each moved and turned a little."""
+    rng = default_generator()
+    order = rng.permutation(len(split.train_labels))
+    images = wiggle(split.train_images, rng)
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        yield images[batch], split.train_labels[batch]
+
+
+def _save(checkpoint: Path, run: Run, parts: dict[str, Any]) -> None:
+    """Write the parts of the training, and how it came along, to one file."""
+    extra = {
+        "settings": asdict(run.settings),
+        "losses": run.losses,
+        "accuracies": run.accuracies,
+        "seconds": run.seconds,
+    }
+    os.makedirs(checkpoint.parent, exist_ok=True)
+    save_checkpoint(checkpoint, **parts, step=len(run.losses), extra=extra)
 
 
 def _check_settings(settings: Settings, checkpoint: Path) -> None:
     metadata = load_metadata(checkpoint)
     try:
         saved = dict(json.loads(metadata["extra"])["settings"])
-    except (KeyError, TypeError, ValueError):  # no extra, none of JSON, none of ours
+    except (KeyError, TypeError, ValueError):  # no extra, or no JSON, or none of the demo's
         raise ValueError(
-            f"{str(checkpoint)!r} was not written by the demo. Name another folder with --out, or leave --resume out to "
+            f"{str(checkpoint)!r} was not written by the demo. Name another folder with --out, or "
+            "leave --resume out to "
             "begin afresh, which deletes it."
         ) from None
     other = {
@@ -187,6 +184,7 @@ def _check_settings(settings: Settings, checkpoint: Path) -> None:
     if other:
         listed = ", ".join(f"{name} {value}" for name, value in other.items())
         raise ValueError(
-            f"{str(checkpoint)!r} belongs to a run with {listed}. Give the same settings to --resume, or leave "
+            f"{str(checkpoint)!r} belongs to a run with {listed}. Give the same settings to "
+            "--resume, or leave "
             "--resume out to begin afresh."
         )
