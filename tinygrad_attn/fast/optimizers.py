@@ -10,8 +10,7 @@ times, and they had better stay in the cache meanwhile. Here the rules work with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping
 from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +19,7 @@ import numpy as np
 
 from ..engine import changes
 from ..optim import Adam, Optimizer, optimizer
-from ..optim.optimizer import Array, Update
+from ..optim.optimizer import Array, Work
 from ..optim.sgd import SGD
 from . import threads
 from .kernels.memory import Scratch, contiguous
@@ -96,104 +95,100 @@ rules: dict[Any, Callable[..., Rule]] = {SGD._update: _sgd, Adam._update: _adam}
 """By the update that it replaces. An update of somebody's own is called as it is."""
 
 
-# ---- small parameters, gathered
+# ---- which parameters are done together, and where
 
 
-class _Gathered:
-    """Flat arrays for the small parameters of one group, which have had equally many updates."""
+class _Together:
+    """Flat arrays for some parameters of one group, which have had equally many updates."""
 
-    def __init__(self, updates: list[Update]) -> None:
-        self.shapes = [u.values.shape for u in updates]
-        self.bounds = np.cumsum([0, *(u.values.size for u in updates)]).tolist()
-        self.values, self.gradients = self._empty(updates), self._empty(updates)
+    def __init__(self, work: Work, members: list[int]) -> None:
+        self.members, arrays = members, [work.values[i] for i in members]
+        self.bounds = np.cumsum([0, *(a.size for a in arrays)]).tolist()
+        self.shapes, self.dtype = [a.shape for a in arrays], arrays[0].dtype
+        self.values, self.gradients, *self.state = (
+            np.empty(self.bounds[-1], self.dtype) for _ in range(2 + len(work.states[0]))
+        )
         self.views = self._parts(self.values)
-        self.state = [self._empty(updates) for _ in updates[0].state]
-        parts = [self._parts(flat) for flat in self.state]
-        for u, views in zip(updates, zip(*parts), strict=False):
-            self._move(u, views)
-        self.known = list(chain.from_iterable(u.state for u in updates))
-
-    def _empty(self, updates: list[Update]) -> Array:
-        return np.empty(self.bounds[-1], updates[0].values.dtype)
+        for number, flat in enumerate(self.state):
+            for i, view in zip(members, self._parts(flat), strict=True):
+                history, old = work.histories[i], work.states[i][number]
+                name = next(name for name, array in history.items() if array is old)
+                view[...] = old
+                history[name] = work.states[i][number] = view
 
     def _parts(self, flat: Array) -> list[Array]:
         """The parameters' places in a flat array, each in its own shape."""
-        pairs = zip(self.bounds[:-1], self.bounds[1:])
-        return [flat[i:j].reshape(s) for (i, j), s in zip(pairs, self.shapes, strict=True)]
+        ends = zip(self.bounds[:-1], self.bounds[1:], self.shapes, strict=True)
+        return [flat[i:j].reshape(shape) for i, j, shape in ends]
 
-    @staticmethod
-    def _move(u: Update, views: tuple[Array, ...]) -> None:
-        """The same numbers in this memory, in the history too."""
-        names = {id(array): name for name, array in u.history.items()}
-        for i, view in enumerate(views):
-            view[...] = u.state[i]
-            u.history[names[id(u.state[i])]] = u.state[i] = view
-
-    def fits(self, updates: list[Update]) -> bool:
-        """Are these the parameters, and is their state still where it was put?"""
-        found = list(chain.from_iterable(u.state for u in updates))
-        return (
-            updates[0].values.dtype == self.values.dtype
-            and len(found) == len(self.known)
-            and all(map(is_, found, self.known))
-            and [u.values.shape for u in updates] == self.shapes
-        )
-
-    def piece(self, rule: Rule, updates: list[Update]) -> Piece:
+    def gather(self, rule: Rule, work: Work) -> Piece:
         """What is to be done, with the numbers of today: another array may be the parameter's."""
-        np.concatenate([u.values for u in updates], axis=None, out=self.values)
-        np.concatenate([u.gradient for u in updates], axis=None, out=self.gradients)
+        np.concatenate([work.values[i] for i in self.members], axis=None, out=self.values)
+        np.concatenate([work.gradients[i] for i in self.members], axis=None, out=self.gradients)
         return rule, self.values, self.gradients, self.state
 
 
-_gathered: WeakKeyDictionary[Optimizer, dict[Any, _Gathered]] = WeakKeyDictionary()
+class _Plan:
+    """Which parameters of a group are done together, and which by themselves."""
+
+    def __init__(self, work: Work) -> None:
+        self.histories, self.arrays = work.histories, len(work.states[0])
+        self.kinds = [(a.shape, a.dtype) for a in work.values]
+        self.places: dict[Any, list[int]] = {}
+        for i, (a, step) in enumerate(zip(work.values, work.steps, strict=True)):
+            key = (a.dtype, step) if a.size < SMALL else i
+            self.places.setdefault(key, []).append(i)
+        places = self.places.values()
+        self.alone = [members[0] for members in places if len(members) == 1]
+        self.together = [_Together(work, members) for members in places if len(members) > 1]
+
+    def fits(self, work: Work) -> bool:
+        """Does this go as the last step did? Who has a history keeps it, and its state in there."""
+        return (
+            len(work.histories) == len(self.histories)
+            and all(map(is_, work.histories, self.histories))
+            and len(work.states[0]) == self.arrays
+            and [(a.shape, a.dtype) for a in work.values] == self.kinds
+            and all(len({work.steps[i] for i in flat.members}) == 1 for flat in self.together)
+        )
+
+
+_plans: WeakKeyDictionary[Optimizer, list[_Plan]] = WeakKeyDictionary()
 
 
 # ---- the walk
 
 
-def walk(optimizer: Optimizer, updates: list[Update]) -> bool:
+def walk(optimizer: Optimizer, work: list[Work]) -> bool:
     """Do what `apply_updates` does; False, and nothing is done, where that has to do it.
 
     By a.data = b.data two parameters may share memory, and then one must see what the other did.
     """
     make_rule = rules.get(type(optimizer)._update)
-    if make_rule is None or not _lie_apart([u.values for u in updates]):
+    if make_rule is None or not _lie_apart([a for w in work for a in w.values]):
         return False
+    work = [w for w in work if w.parameters]
+    plans = _plans.get(optimizer, ())
+    if len(plans) != len(work) or not all(map(_Plan.fits, plans, work)):
+        plans = _plans[optimizer] = [_Plan(w) for w in work]
     pieces, copies = [], list[tuple[Array, Array]]()
-    known, kept = _gathered.get(optimizer, {}), {}
-    for key, members in _sorted(updates):
-        u = members[0]
-        rule = make_rule(optimizer, u.group, u.step, u.values.dtype)
-        if len(members) == 1:
-            values = u.values.reshape(-1)  # a view, if its numbers lie in a row
-            state = [s.reshape(-1) for s in u.state]
-            pieces.append((rule, values, contiguous(u.gradient).reshape(-1), state))
-            if not u.values.flags.c_contiguous:
-                copies.append((u.values, values.reshape(u.values.shape)))
-            continue
-        flat = known.get(key)
-        if flat is None or not flat.fits(members):
-            flat = _Gathered(members)
-        kept[key] = flat
-        pieces.append(flat.piece(rule, members))
-        copies += zip([u.values for u in members], flat.views)
-    _gathered[optimizer] = kept
+    for plan, w in zip(plans, work, strict=True):
+        for flat in plan.together:
+            rule = make_rule(optimizer, w.group, w.steps[flat.members[0]], flat.dtype)
+            pieces.append(flat.gather(rule, w))
+            copies += zip([w.values[i] for i in flat.members], flat.views, strict=True)
+        for i in plan.alone:
+            p, g = w.values[i], contiguous(w.gradients[i])
+            rule = make_rule(optimizer, w.group, w.steps[i], p.dtype)
+            values = p.reshape(-1)  # a view, if the numbers lie in a row
+            state = [s.reshape(-1) for s in w.states[i]]
+            pieces.append((rule, values, g.reshape(-1), state))
+            if not p.flags.c_contiguous:
+                copies.append((p, values.reshape(p.shape)))
     _in_blocks(pieces)
-    for values, updated in copies:
-        values[...] = updated
+    for p, updated in copies:
+        p[...] = updated
     return True
-
-
-def _sorted(updates: list[Update]) -> Iterator[tuple[Any, list[Update]]]:
-    """The updates that are done together: small ones of one group, dtype and number of updates."""
-    together: dict[Any, list[Update]] = {}
-    for i, u in enumerate(updates):
-        small = u.values.size < SMALL
-        key = (id(u.group), u.values.dtype, u.step) if small else i
-        together.setdefault(key, []).append(u)
-    for place, members in enumerate(together.values()):
-        yield place, members
 
 
 def _lie_apart(arrays: list[Array]) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +37,27 @@ _NO_GRADIENT = (
 )
 
 
-class Update(NamedTuple):
-    """What a step is about to do to one parameter: all that its rule reads and writes."""
+@dataclass(slots=True)
+class Work:
+    """What a step is about to do to one group; item i of each list belongs to parameter i."""
 
-    parameter: Tensor
     group: Mapping[str, Any]
-    history: History
-    step: int  # this is the parameter's update number `step`, from 1
-    values: Array
-    gradient: Array
-    state: list[Array]  # the arrays of the history that the rule takes, in its order
+    parameters: list[Tensor]  # those that have a gradient
+    histories: list[History]
+    steps: list[int]  # the number that this update has, from 1
+    values: list[Array]
+    gradients: list[Array]
+    states: list[list[Array]]  # the arrays of the histories that the rule takes, in its order
 
 
-def apply_updates(optimizer: Optimizer, updates: list[Update]) -> None:
+def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
     """Change each parameter and its state by the optimiser's rule."""
-    for u in updates:
-        optimizer._update(u.group, u.step, u.values, u.gradient, *u.state)
+    for w in work:
+        for step, p, g, state in zip(w.steps, w.values, w.gradients, w.states, strict=True):
+            optimizer._update(w.group, step, p, g, *state)
 
 
-quick_walk: Callable[[Optimizer, list[Update]], bool] | None = None
+quick_walk: Callable[[Optimizer, list[Work]], bool] | None = None
 """A quicker `apply_updates`, put here from outside; returns False where it does not fit."""
 
 
@@ -104,17 +107,19 @@ class Optimizer:
             with enable_grad():
                 loss = arguments.check_closure(closure)()
         changes.take_back([p for group in self.param_groups for p in group["params"]])
-        updates = self._collected()  # raises, if at all, before anything has changed
-        for u in updates:
-            u.history["step"] += self._counts(u.group)
-        if not updates:
+        work = self._collected()  # raises, if at all, before anything has changed
+        for w in work:
+            if self._counts(w.group):
+                for history, step in zip(w.histories, w.steps, strict=True):
+                    history["step"] = step
+        if not any(w.parameters for w in work):
             warn(_NO_GRADIENT)
         try:
             plain = quick_walk is None or getattr(local.context, "plain", False)
-            if plain or not quick_walk(self, updates):  # type: ignore[misc]
-                apply_updates(self, updates)
+            if plain or not quick_walk(self, work):  # type: ignore[misc]
+                apply_updates(self, work)
         finally:  # a step that was broken off has changed some
-            changes.changed(*[u.values for u in updates])
+            changes.changed(*[array for w in work for array in w.values])
         return loss
 
     # ---- what an optimiser says of itself
@@ -151,47 +156,48 @@ class Optimizer:
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
         """What is kept for p; these names at least, for momentum, say, may be switched on later."""
-        history = self._histories.get(p)
-        if history is None:
-            history = self._histories[p] = {"step": 0}
+        history = self._histories.setdefault(p, {"step": 0})
         for name in names:
             if name not in history:
                 history[name] = np.zeros(p._data.shape, p._data.dtype)
         return history
 
-    def _collected(self) -> list[Update]:
-        """An update for every parameter that has a gradient."""
-        updates = []
+    def _collected(self) -> list[Work]:
+        """What there is to do for the parameters that have a gradient, in each group."""
+        work = []
         for group in self.param_groups:
             check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # it may be set by hand
             names = self._state_names(group)
-            for p in group["params"]:
-                if (grad := p.grad) is None:
-                    continue
-                history, values, gradient = self._history(p, names), p._array(), grad._array()
-                state = [history[name] for name in names]
-                alike = [gradient, *state[:1]]  # all of the state was made like the first
-                if not values.flags.writeable or any(a.shape != values.shape for a in alike):
-                    raise self._refusal(p, gradient, state)
-                if state and state[0].dtype != values.dtype:
-                    raise self._refusal(p, gradient, state)
-                step = history["step"] + 1
-                updates.append(Update(p, group, history, step, values, gradient, state))
-        return updates
+            params = [p for p in group["params"] if p._grad is not None]
+            values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
+            try:
+                histories = [self._histories[p] for p in params]
+                states = [[history[name] for name in names] for history in histories]
+            except KeyError:  # a new parameter, or a new name
+                histories = [self._history(p, names) for p in params]
+                states = [[history[name] for name in names] for history in histories]
+            for p, *arrays in zip(params, values, gradients, states, strict=True):
+                self._check_arrays(p, *arrays)
+            steps = [history["step"] + 1 for history in histories]
+            work.append(Work(group, params, histories, steps, values, gradients, states))
+        return work
 
-    def _refusal(self, p: Tensor, gradient: Array, state: list[Array]) -> ValueError:
-        """Why this parameter cannot be updated as it is."""
+    def _check_arrays(self, p: Tensor, values: Array, gradient: Array, state: list[Array]) -> None:
+        """Raise where the parameter has got another shape or dtype, or may not be written to."""
+        known = state[0] if state else values  # all of the state was made like the first
+        whose = "the optimiser has its state for"
+        if known.shape == values.shape and known.dtype == values.dtype:
+            if gradient.shape == values.shape and values.flags.writeable:
+                return
+            known, whose = gradient, "its gradient is for"
         index = [id(q) for q, _ in self._parameters()].index(id(p))
-        if not p._array().flags.writeable:
-            return ValueError(
+        if not values.flags.writeable:
+            raise ValueError(
                 f"parameter {index}, {p.shape}, is read-only and cannot be updated; write p.data = "
                 "p.numpy().copy()"
             )
-        whose, known = "its gradient is", gradient
-        if state and (state[0].shape, state[0].dtype) != (p.shape, p.dtype):
-            whose, known = "the optimiser has its state", state[0]
-        return ValueError(
-            f"parameter {index} is now {p.shape} {p.dtype}, but {whose} for {known.shape} "
+        raise ValueError(
+            f"parameter {index} is now {p.shape} {p.dtype}, but {whose} {known.shape} "
             f"{known.dtype}; make the optimiser after model.astype(...), and put new numbers in by "
             "p.data[...] = values"
         )
