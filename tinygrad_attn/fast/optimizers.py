@@ -1,8 +1,8 @@
-"""The quick walk of an optimiser's step: flat arrays, in blocks that fit in the cache, by two threads.
+"""A quick walk for an optimiser's step: flat arrays, in blocks that fit in the cache, two threads.
 
 A layer has many small parameters (biases, norms), and a NumPy call on eight numbers costs as much
 as one on a thousand. So the small parameters of a group are gathered into one flat array, updated
-together and written back; their state lies in flat arrays for good, of which each history has views.
+together and written back. Their state lies in flat arrays for good, of which histories hold views.
 Large parameters are updated where they are, in blocks: each rule uses the same numbers a dozen
 times, and they had better stay in the cache meanwhile. Here the rules work without fresh memory.
 """
@@ -143,12 +143,15 @@ class _Plan:
         self.together = [_Together(work, members) for members in places if len(members) > 1]
 
     def fits(self, work: Work) -> bool:
-        """Does this go as the last step did? Who has a history keeps it, and its state in there."""
-        return (
+        """Does this go as the last step did?
+
+        The histories are the same, so their state is; and whoever has one has its shape and dtype.
+        """
+        return bool(
             len(work.histories) == len(self.histories)
             and all(map(is_, work.histories, self.histories))
             and len(work.states[0]) == self.arrays
-            and [(a.shape, a.dtype) for a in work.values] == self.kinds
+            and (self.arrays or [(a.shape, a.dtype) for a in work.values] == self.kinds)
             and all(len({work.steps[i] for i in flat.members}) == 1 for flat in self.together)
         )
 
@@ -198,7 +201,11 @@ def _lie_apart(arrays: list[Array]) -> bool:
 
 def _in_blocks(pieces: list[Piece]) -> None:
     """Do each in stretches that fit in the cache, on several threads if there is enough to do."""
-    total, several = sum(len(values) for _, values, *_ in pieces), threads.get_num_threads()
+    total, several = sum([len(values) for _, values, *_ in pieces]), threads.get_num_threads()
+    if total <= BLOCK:
+        for rule, values, gradients, state in pieces:
+            rule(values, gradients, _scratch.of(values.dtype)[:, : len(values)], *state)
+        return
     size = BLOCK
     if several > 1:  # fewer calls queue less for Python's lock
         size = min(max(BLOCK, -(-total // several)), 2 * BLOCK)

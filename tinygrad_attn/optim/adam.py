@@ -14,8 +14,9 @@ from .optimizer import Array, Optimizer
 
 
 class Adam(Optimizer):
-    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  with m' = m / (1 - b1^t), v' = v / (1 - b2^t):
-    p = p - lr m' / (sqrt(v') + eps).
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps)
+
+    with m' = m / (1 - b1^t) and v' = v / (1 - b2^t) at update t, since m and v began at zero.
 
     `weight_decay` adds wd p to the gradient; `amsgrad` uses the largest v so far. Kingma and Ba,
     2015; as `torch.optim.Adam`. Raises ValueError, TypeError.

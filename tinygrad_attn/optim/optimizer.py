@@ -61,6 +61,20 @@ quick_walk: Callable[[Optimizer, list[Work]], bool] | None = None
 """A quicker `apply_updates`, put here from outside; returns False where it does not fit."""
 
 
+def _alike(values: list[Array], gradients: list[Array], states: list[list[Array]]) -> bool:
+    """Has each parameter its gradient's shape, and what its state was made for? May it be changed?
+
+    All of a parameter's state was made like the first array of it.
+    """
+    shapes, known = [p.shape for p in values], [state[0] for state in states if state]
+    return (
+        shapes == [g.shape for g in gradients]
+        and (not known or shapes == [a.shape for a in known])
+        and (not known or [p.dtype for p in values] == [a.dtype for a in known])
+        and all([p.flags.writeable for p in values])
+    )
+
+
 class Optimizer:
     """What SGD, Adam and AdamW share: parameter groups, the step, saving and loading.
 
@@ -171,13 +185,14 @@ class Optimizer:
             params = [p for p in group["params"] if p._grad is not None]
             values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
             try:
-                histories = [self._histories[p] for p in params]
+                histories = list(map(self._histories.__getitem__, params))
                 states = [[history[name] for name in names] for history in histories]
             except KeyError:  # a new parameter, or a new name
                 histories = [self._history(p, names) for p in params]
                 states = [[history[name] for name in names] for history in histories]
-            for p, *arrays in zip(params, values, gradients, states, strict=True):
-                self._check_arrays(p, *arrays)
+            if not _alike(values, gradients, states):
+                for p, *arrays in zip(params, values, gradients, states, strict=True):
+                    self._check_arrays(p, *arrays)
             steps = [history["step"] + 1 for history in histories]
             work.append(Work(group, params, histories, steps, values, gradients, states))
         return work
