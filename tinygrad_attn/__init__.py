@@ -126,7 +126,10 @@ if (
     def __getattr__(name: str) -> Any:
         """A name on top of the engine, loaded when it is first asked for."""
         if name in _MODULES:
-            return import_module(f"{__name__}.{name}")
+            module = import_module(f"{__name__}.{name}")
+            if name == "optim":
+                import_module(f"{__name__}.fast.optimizers")
+            return module
         if name not in _LAZY:
             raise errors.missing_from(__name__, name, globals())
         try:

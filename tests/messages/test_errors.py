@@ -312,7 +312,7 @@ CALLS = [
     (lambda: t(3).detach_(), A, r"Write t = t\.detach\(\)"),
     (lambda: ta.inference_mode(), A, r"Write ta\.no_grad\."),
     (
-        lambda: ta.optim.lr_scheduler.LambdaLR,
+        lambda: ta.optim.lr_scheduler.AnyOther,
         A,
         r"Write optim\.Schedule\(optimizer, factor\), optim\.warmup_cosine or optim\.noam",
     ),

@@ -434,7 +434,7 @@ def test_a_causal_mask_upside_down_is_warned_about(length):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), BATCH[:, :length]
     for call in (
         lambda: layer(x, x, x, attn_mask=np.tri(length, dtype=bool)),
-        lambda: F.scaled_dot_product_attention(x, x, x, F.causal_mask(length)),
+        lambda: F.scaled_dot_product_attention(x, x, x, np.array(F.causal_mask(length))),
     ):
         with pytest.warns(
             UserWarning, match="True means blocked, in F.* may look: write ~mask"

@@ -856,3 +856,43 @@ def test_a_module_may_have_an_attribute_called_empty():
     module = Own()
     module.bias = nn.Parameter(np.ones(2))
     assert module._empty == [] and [name for name, _ in module.named_parameters()] == ["bias"]
+
+
+def test_a_module_inside_itself_is_refused_where_it_is_put_there():
+    """Walks along the names, as for a state dict, would not end."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+    for put in (
+        lambda: setattr(model[0], "parent", model),
+        lambda: setattr(model[1][0], "parent", model),
+        lambda: setattr(model, "me", model),
+        lambda: model[1].append(model),
+        lambda: model[1].add_module("up", model),
+    ):
+        with pytest.raises(
+            ValueError, match=r"contains this .* or is it.*Write a tuple, \(module,\)"
+        ):
+            put()
+    model[0].parent = (model,)
+    assert len(model.state_dict()) == 4 and len(list(model.modules())) == 4
+    model.again = model[0]  # the same module twice is no circle
+    assert len(model.state_dict()) == 6
+
+
+@pytest.mark.parametrize(
+    "module, keyword, meant",
+    [
+        (nn.MultiheadAttention(4, 2), "mask", "attn_mask or key_padding_mask"),
+        (nn.TransformerEncoderLayer(4, 2, 8), "mask", "src_mask or src_key_padding_mask"),
+        (nn.TransformerDecoderLayer(4, 2, 8), "padding_mask", ".*tgt_key_padding_mask or memory_"),
+        (nn.Linear(4, 4), "inputs", "'input'"),
+    ],
+)
+def test_a_keyword_that_a_module_does_not_have_is_answered_with_those_it_has(
+    module, keyword, meant
+):
+    x = np.ones((3, 4))
+    with pytest.raises(
+        TypeError, match=f"argument '{keyword}'. Did you mean .*{meant}.*\\?"
+    ) as caught:
+        module(x, **{keyword: None})
+    assert "it is called as module(" in caught.value.__notes__[0]

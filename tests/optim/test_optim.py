@@ -16,7 +16,8 @@ from support import require
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad, optim
 from tinygrad_attn.engine import changes as guard
-from tinygrad_attn.fast import threads
+from tinygrad_attn.fast import optimizers, threads
+from tinygrad_attn.optim import optimizer as optimizer_module
 
 torch = require("torch")
 
@@ -40,6 +41,13 @@ SETTINGS = [
     ("AdamW", {"lr": 0.03, "weight_decay": 0.3, "maximize": True}),
     ("AdamW", {"lr": 0.03, "amsgrad": True, "weight_decay": 0.0}),
 ]
+
+
+@pytest.fixture(params=["quick", "plain"])
+def walk(request, monkeypatch):
+    """Once by the walk that fast/ registers, once by the loop that the optimiser itself has."""
+    if request.param == "plain":
+        monkeypatch.setattr(optimizer_module, "quick_walk", None)
 
 
 def twins(dtype="float64", shapes=SHAPES, seed=0):
@@ -69,7 +77,7 @@ def assert_same(ours, theirs, tolerance):
 
 @pytest.mark.parametrize("name, settings", SETTINGS)
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float64", 1e-12)])
-def test_twenty_steps_as_torch(name, settings, dtype, tolerance):
+def test_twenty_steps_as_torch(walk, name, settings, dtype, tolerance):
     ours, theirs = twins(dtype)
     a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
     for step in range(20):
@@ -80,7 +88,7 @@ def test_twenty_steps_as_torch(name, settings, dtype, tolerance):
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999), (0.5, 0.999)])
-def test_adam_takes_gradients_as_large_as_torch_does(betas):
+def test_adam_takes_gradients_as_large_as_torch_does(walk, betas):
     """(1 - b2) g comes first: g^2 would overflow, where (1 - b2) g^2 does not."""
     ours, theirs = (
         Tensor(np.zeros(2, np.float32), requires_grad=True),
@@ -105,7 +113,7 @@ def test_betas_are_numbers_of_any_kind(kind):
 
 @pytest.mark.filterwarnings("ignore:step.. changed nothing")
 @pytest.mark.parametrize("name, settings", SETTINGS)
-def test_missing_gradients_keep_their_own_count(name, settings):
+def test_missing_gradients_keep_their_own_count(walk, name, settings):
     """A parameter without a gradient stands still, and its bias correction and first momentum come later."""
     ours, theirs = twins()
     a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
@@ -125,7 +133,8 @@ def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
 
 
 @pytest.mark.parametrize(
-    "n", [1, 1000, optim.SMALL, optim.BLOCK + 1, optim.SHARED + optim.BLOCK + 5]
+    "n",
+    [1, 1000, optimizers.SMALL, optimizers.BLOCK + 1, optimizers.SHARED + optimizers.BLOCK + 5],
 )
 def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):
     monkeypatch.setattr(threads, "get_num_threads", lambda: 2)
@@ -141,7 +150,45 @@ def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):
     np.testing.assert_allclose(ours._data, p, rtol=1e-13, atol=1e-13)
 
 
-def test_groups_with_settings_of_their_own():
+@pytest.mark.parametrize("name, settings", SETTINGS)
+def test_quick_and_plain_walk_agree(name, settings, monkeypatch):
+    """Also where the steps are taken by turns, so that each finds the state as the other left it."""
+    (ours, theirs), others = twins("float32"), twins("float32")[0]
+    a, b = (getattr(optim, name)(params, **settings) for params in (ours, others))
+    for step in range(6):
+        give_gradients(ours, theirs, step, missing=(step,))
+        for p, q in zip(ours, others):
+            q.grad = p.grad
+        with monkeypatch.context() as patch:
+            patch.setattr(optimizer_module, "quick_walk", None)
+            b.step()
+            if step % 3 == 2:
+                a.step()
+        if step % 3 != 2:
+            a.step()
+    for p, q in zip(ours, others):
+        np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_an_update_of_ones_own_is_called_with_each_parameter_in_its_shape():
+    seen = []
+
+    class Own(optim.SGD):
+        def _update(self, group, step, p, g, *state):
+            seen.append((step, p.shape))
+            p -= group["lr"] * g / np.linalg.norm(g)
+
+    ours, theirs = twins(shapes=[(3, 4), (5,), (200, 100)])
+    optimizer = Own(ours, lr=0.5)
+    give_gradients(ours, theirs, 0)
+    wanted = [p.numpy() - 0.5 * p.grad.numpy() / np.linalg.norm(p.grad.numpy()) for p in ours]
+    optimizer.step()
+    assert seen == [(1, (3, 4)), (1, (5,)), (1, (200, 100))]
+    for p, value in zip(ours, wanted):
+        np.testing.assert_allclose(p.numpy(), value)
+
+
+def test_groups_with_settings_of_their_own(walk):
     ours, theirs = twins()
     groups = [
         lambda p: {"params": p[:2], "lr": 0.1, "betas": (0.5, 0.9)},
@@ -190,7 +237,7 @@ def group_removed(optimizer, params):
     "name, settings", [("SGD", {"momentum": 0.9}), ("AdamW", {"amsgrad": True})]
 )
 @pytest.mark.parametrize("saved", [3, 5])
-def test_groups_that_are_changed_by_hand(name, settings, change, saved):
+def test_groups_that_are_changed_by_hand(walk, name, settings, change, saved):
     """What comes is trained, what goes is left alone, what stays keeps its history: also in a saved state."""
     ours, theirs = twins()
     a, b = (
@@ -233,12 +280,12 @@ def test_a_parameter_that_changed_its_shape_while_the_groups_changed():
     optimizer.add_param_group({"params": ours[4]})
     for _ in range(2):
         with pytest.raises(
-            ValueError, match=r"parameter 1: exp_avg was saved as \(5,\), here it is \(6,\)"
+            ValueError, match=r"parameter 1 is now \(6,\) float64, .* its state for \(5,\) float64"
         ):
             optimizer.step()
 
 
-def test_mixed_dtypes_in_one_group():
+def test_mixed_dtypes_in_one_group(walk):
     ours, theirs = twins("float32")
     more, more_theirs = twins("float64", seed=1)
     ours, theirs = ours + more, theirs + more_theirs
@@ -273,7 +320,7 @@ def test_memory_that_others_hold_or_replace_stays_the_parameters(small):
 @pytest.mark.parametrize("groups", [False, True])
 @pytest.mark.parametrize("tied", [lambda a: a, lambda a: a.T, lambda a: a[:, 1:]])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_parameters_tied_by_their_data_both_move_the_memory_they_share(name, tied, groups):
+def test_parameters_tied_by_their_data_both_move_the_memory_they_share(walk, name, tied, groups):
     ours, theirs = twins(shapes=[(3, 4), (), (2,), (5,)])
     ours[1].data, theirs[1].data = tied(ours[0].data), tied(theirs[0].data)
     settings = (
@@ -292,7 +339,7 @@ def test_parameters_tied_by_their_data_both_move_the_memory_they_share(name, tie
     assert np.array_equal(ours[1].numpy(), tied(ours[0].numpy()))
 
 
-def test_a_parameter_in_two_optimisers():
+def test_a_parameter_in_two_optimisers(walk):
     ours, theirs = twins()
     pairs = [
         (optim.SGD(ours, momentum=0.9), torch.optim.SGD(theirs, momentum=0.9)),
@@ -487,7 +534,7 @@ def test_zeros_in_place_of_a_gradient_with_a_graph_have_none():
 
 @pytest.mark.parametrize("name, settings", SETTINGS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_saved_and_loaded_goes_on_bit_for_bit(name, settings, dtype):
+def test_saved_and_loaded_goes_on_bit_for_bit(walk, name, settings, dtype):
     ours, copies = twins(dtype)[0], twins(dtype)[0]
     a = getattr(optim, name)(ours, **settings)
     for step in range(8):
@@ -639,7 +686,7 @@ def test_ctrl_c_at_any_call_of_loading_leaves_all_of_the_old_state_or_all_of_the
     def profile(frame, event, arg):
         nonlocal left
         left -= (
-            frame.f_code.co_filename == optim.__file__
+            frame.f_code.co_filename == optimizer_module.__file__
             and event in ("call", "c_return")
             and frame.f_code.co_name != "<genexpr>"
         )
@@ -674,7 +721,7 @@ def test_ctrl_c_at_any_call_of_loading_leaves_all_of_the_old_state_or_all_of_the
         ("SGD", {"dampening": 0.5}, {"momentum": 0.9}),
     ],
 )
-def test_settings_that_are_switched_on_or_off_later(name, first, later):
+def test_settings_that_are_switched_on_or_off_later(walk, name, first, later):
     """Also the state saved in between, and one that more parameters were added to."""
     ours, theirs = twins()
     a, b = (
@@ -911,6 +958,16 @@ def test_a_schedule_that_refuses_stays_where_it_was():
     assert schedule.step_number == 1 and schedule.lr == 0.5
 
 
+def test_a_parameter_that_is_no_longer_of_its_gradients_shape_is_refused():
+    """NumPy would spread the gradient over the rows."""
+    p = Tensor(np.ones(3), requires_grad=True)
+    optimizer = optim.SGD([p])
+    p.grad = np.ones(3)
+    p.data = np.ones((2, 3))
+    with pytest.raises(ValueError, match=r"is now \(2, 3\) .* its gradient is for \(3,\)"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("sizes", [[3], [3, 2], [2**14]])
 def test_a_read_only_parameter_is_refused_before_anything_is_counted(sizes):
     params = [Tensor(np.ones(n), requires_grad=True) for n in sizes]
@@ -1121,6 +1178,35 @@ def exhausted():
             lambda: optim.SGD([leaf()]).step(leaf().sum()),
             TypeError,
             r"step\(\) takes nothing, or a function .* got Tensor",
+        ),
+        (
+            lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
+            ValueError,
+            r"item 0 of shape \(2, 2\) is a value of a state dict, .* write model.parameters\(\)",
+        ),
+        (
+            lambda: optim.Adam([nn.Buffer(np.ones(2))]),
+            ValueError,
+            "item 0 of shape .* does not require a gradient",
+        ),
+        (
+            lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()),
+            TypeError,
+            r"type Parameter; that is PyTorch's. Copy its weights by model.load_state_dict",
+        ),
+        (lambda: optim.SGD(nn.Linear(2, 2).state_dict().keys()), TypeError, "write model.param"),
+        (
+            lambda: optim.Adam([leaf()]).load_state_dict(
+                optim.Adam([leaf()]).state_dict()
+                | {"state": {0: dict(step=1.5, exp_avg=np.ones(2), exp_avg_sq=np.ones(2))}}
+            ),
+            ValueError,
+            "parameter 0 has step 1.5, which counts updates",
+        ),
+        (
+            lambda: optim.lr_scheduler.StepLR,
+            AttributeError,
+            r"Write optim.Schedule\(optimizer, lambda t: gamma \*\* \(t // step_size\)\)",
         ),
         (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
         (

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import sys
 import threading
 import tracemalloc
 
@@ -14,6 +15,8 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, op
 from tinygrad_attn.check import gradgradcheck
 from tinygrad_attn.transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
+
+checkpointing = sys.modules["tinygrad_attn.transforms.checkpoint"]
 
 rng = np.random.default_rng(0)
 X, Y, V, W = (rng.standard_normal(s) for s in ((3,), (2, 3), (3,), (3, 4)))
@@ -703,7 +706,7 @@ def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was
         def forward(self, x):
             return checkpoint(lambda x: x * 0.5, x)
 
-    calls, real = [], ta.transforms.set_rng_state
+    calls, real = [], checkpointing.set_rng_state
 
     def set_rng_state(state):
         calls.append(1)
@@ -711,8 +714,8 @@ def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was
             raise KeyboardInterrupt
         real(state)
 
-    y, here = Half()(Tensor([1.0], requires_grad=True)), ta.transforms.local.context
-    monkeypatch.setattr(ta.transforms, "set_rng_state", set_rng_state)
+    y, here = Half()(Tensor([1.0], requires_grad=True)), checkpointing.local.context
+    monkeypatch.setattr(checkpointing, "set_rng_state", set_rng_state)
     with ta.record_attention():
         observers = here.watchers
         with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,6 @@ to the scores.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 from . import arguments, equations
 from .arguments import REDUCTIONS, integers, plain, real
+from .masks import causal_mask, padding_mask, refuse_blocked
 
 __all__ = [
     "causal_mask",
@@ -404,6 +404,7 @@ def scaled_dot_product_attention(
     if enable_gqa:
         k, v = _share_heads(q, k, "k"), _share_heads(q, v, "v")
     mask: Any = attn_mask
+    refuse_blocked(mask, "scaled_dot_product_attention", "attn_mask")
     if mask is not None and not isinstance(mask, (Variable, np.ndarray)):
         refuse_mask("attention", mask)
         mask = np.asarray(mask)
@@ -475,7 +476,7 @@ def _share_heads(q: Any, x: Any, name: str) -> Any:
     return x if times == 1 else equations.repeat_heads(x, times)
 
 
-# ---- positions and masks
+# ---- positions
 
 
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
@@ -502,41 +503,6 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
         if dtype is None
         else floating_dtype(dtype, "a table of positions"),
     )
-
-
-@own_names
-def causal_mask(length: int) -> np.ndarray:
-    """mask[t, s] = s > t, a boolean array (length, length) for `nn`: True where a query must not look, at later positions.
-
-    Raises ValueError for a length that is no whole number >= 0.
-    """
-    if length is True or not isinstance(length, (int, np.integer)) or length < 0:
-        raise ValueError(
-            f"causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got {describe(length)}."
-        )
-    return ~np.tri(length, dtype=bool)
-
-
-def padding_mask(lengths: Any, max_length: int | None = None) -> np.ndarray:
-    """mask[b, s] = s >= lengths[b], a boolean array (B, max_length) for `nn`: True where there is only padding.
-
-    lengths (...) integers >= 0; max_length is the largest of them unless given.  Raises ValueError for a length beyond it, TypeError
-    for lengths or a max_length that are no integers.
-    """
-    lengths = integers(lengths, "padding_mask", "lengths")
-    longest = int(lengths.max(initial=0))
-    try:
-        max_length = longest if max_length is None else operator.index(max_length)
-    except TypeError:
-        raise TypeError(
-            "padding_mask takes the lengths first, then max_length, a whole number such as x.shape[1]; got "
-            f"{describe(max_length)}."
-        ) from None
-    if longest > max_length or lengths.min(initial=0) < 0:
-        raise ValueError(
-            f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got {lengths.tolist()}."
-        )
-    return np.arange(max_length) >= lengths[..., None]
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here

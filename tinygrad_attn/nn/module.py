@@ -6,6 +6,8 @@ parameters, then buffers, then modules, each in the order in which they were fir
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -78,6 +80,32 @@ def check_name(name: Any) -> str:
     return name
 
 
+def explain_call(forward: Callable[..., Any], error: TypeError) -> None:
+    """Say how a module is called, in the error of a call with arguments that it does not have."""
+    text = str(error)
+    if not text.startswith(f"{forward.__qualname__}() "):
+        return
+    error.add_note(f"it is called as {called_as(forward, 'module')}")
+    if wrong := re.search(r"unexpected keyword argument '(\w+)'$", text):
+        names = [name for name in inspect.signature(forward).parameters if name != "self"]
+        meant = sorted([name for name in names if name.endswith(f"_{wrong[1]}")], key=len)
+        hint = f" Did you mean {' or '.join(meant)}?" if meant else nearest(wrong[1], names)
+        error.args = (f"{text}.{hint}",)
+
+
+def contains(module: Module, wanted: Module) -> bool:
+    """Is this module inside the other one, or the same?"""
+    seen, waiting = set[int](), [module]
+    while waiting:
+        here = waiting.pop()
+        if here is wanted:
+            return True
+        if id(here) not in seen:
+            seen.add(id(here))
+            waiting += [value for value in vars(here).values() if isinstance(value, Module)]
+    return False
+
+
 class Module:
     """A layer, or a model made of layers: subclass it, assign attributes, define `forward`.
 
@@ -115,11 +143,9 @@ class Module:
         try:
             return self.forward(*args, **kwargs)
         except Exception as error:
-            # The innermost module says it, even if an op or the caller's own code has left a note already.
-            if error.__class__ is TypeError and str(error).startswith(
-                f"{type(self).forward.__qualname__}() "
-            ):
-                error.add_note(f"it is called as {called_as(self.forward, 'module')}")
+            if error.__class__ is TypeError:
+                explain_call(self.forward, error)
+            # An op, or the caller's own code, may have left a note; the innermost module says it.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
             raise
@@ -166,6 +192,12 @@ class Module:
             raise AttributeError(
                 "a module has no requires_grad, and setting it would change nothing. Write "
                 f"module.requires_grad_({value!r}), which sets it for every parameter."
+            )
+        if isinstance(value, Module) and contains(value, self):
+            raise ValueError(
+                f"{type(self).__name__}.{name} cannot be {type(value).__name__}, which contains this "
+                f"{type(self).__name__} or is it: a module inside itself would be walked through for "
+                "ever. Write a tuple, (module,), for one that belongs elsewhere."
             )
         kind, persistent = self._place(name)
         if kind is not None and value is None:

@@ -31,19 +31,22 @@ def _gradients(parameters: Any) -> list[Array]:
     parameters = list(parameters) if hasattr(parameters, "__iter__") else [parameters]
     if spent and not parameters:
         warn(
-            "clipping got a generator with nothing in it, so nothing is clipped; model.parameters() can be walked through once: write "
-            "list(model.parameters()) where it is used twice."
+            "clipping got a generator with nothing in it, so nothing is clipped; "
+            "model.parameters() can be walked through once: write list(model.parameters()) where "
+            "it is used twice."
         )
     for p in parameters:
         if not isinstance(p, Tensor):
             raise TypeError(
-                f"clipping takes a list of Tensors, got {describe(p)}; write list(model.parameters())"
+                f"clipping takes a list of Tensors, got {describe(p)}; "
+                "write list(model.parameters())"
             )
     grads = [p.grad for p in {id(p): p for p in parameters}.values() if p.grad is not None]
     for g in grads:
         if g.dtype.kind != "f":
             raise TypeError(
-                f"a gradient is {describe(g)}, which has no place for fractions; write p.grad = p.grad.astype(p.dtype)"
+                f"a gradient is {describe(g)}, which has no place for fractions; "
+                "write p.grad = p.grad.astype(p.dtype)"
             )
     return [g._array() for g in grads]
 
@@ -58,7 +61,10 @@ def _bound(bound: Any, name: str, what: str) -> float:
 
 
 def _norm(x: Array, norm_type: float) -> float:
-    """|x|, whose powers overflow no sooner than PyTorch's: float16's are float32 numbers, and one number alone has none."""
+    """The norm of x as one vector, without an overflow that PyTorch would not have.
+
+    The powers of float16 numbers are taken in float32, and those of a single number not at all.
+    """
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
         return abs(float(x[0]))
@@ -71,8 +77,9 @@ def clip_grad_norm_(
 ) -> float:
     """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm of all gradients as one vector; returns |g|.
 
-    `norm_type` may be math.inf. Raises TypeError for what are no parameters and for integer gradients, ValueError for a
-    `max_norm` that is no number >= 0, a `norm_type` that is none, and if `error_if_nonfinite` and the norm is NaN or infinite. As
+    `norm_type` may be math.inf. Raises TypeError for what are no parameters and for integer
+    gradients, ValueError for a `max_norm` that is no number >= 0, a `norm_type` that is no number,
+    and with `error_if_nonfinite` if the norm is NaN or infinite. As
     `torch.nn.utils.clip_grad_norm_`.
     """
     check_flags("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
@@ -100,9 +107,9 @@ def clip_grad_norm_(
 
 @own_names
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
-    """g = min(max(g, -clip_value), clip_value), element by element. As `torch.nn.utils.clip_grad_value_`.
+    """g = min(max(g, -clip_value), clip_value), element by element.
 
-    Raises as `clip_grad_norm_` does.
+    As `torch.nn.utils.clip_grad_value_`. Raises as `clip_grad_norm_` does.
     """
     clip_value = _bound(clip_value, "clip_value", "value")
     for g in _gradients(parameters):

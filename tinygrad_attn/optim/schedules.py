@@ -1,4 +1,4 @@
-"""Learning rates that change with the step: a multiplier of each group's own `lr`, set before every update.
+"""Learning rates that change with the step: each group's own `lr` times a factor of the step.
 
     schedule = optim.warmup_cosine(optimizer, warmup_steps=100, total_steps=1000)
     for batch in batches:
@@ -28,7 +28,10 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _number(value: Any, name: str) -> Any:
-    """The value, unless it is nothing, a text or several numbers, such as a function that forgets to return or a command line give."""
+    """The value, or TypeError unless it is one number.
+
+    A function without a return gives None, and a command line gives texts.
+    """
     if (
         isinstance(value, (str, bool))
         or not hasattr(value, "__float__")
@@ -39,16 +42,18 @@ def _number(value: Any, name: str) -> Any:
 
 
 def _initial(group: dict[str, Any]) -> float:
-    """The rate from which a group's others are reckoned; a group may also be added while a schedule is under way."""
+    """The rate that the factor multiplies; a group may be added while a schedule is under way."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
 
 class Schedule:
-    """lr = initial_lr * factor(t), for t = 0 from the start and one more at each `step()`; t = 0 holds at once.
+    """lr = initial_lr * factor(t), with t = 0 from the start and one more at each `step()`.
 
-    As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step; the initial rates are the groups' `lr`
-    when the schedule first sees them (or their `initial_lr`, where an earlier schedule or a checkpoint left one). Raises TypeError
-    unless it is given an optimiser and a function, and where the function returns no number; then the step and the rates stay as they were.
+    As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step. The initial rates
+    are the groups' `lr` when the schedule first sees them, or their `initial_lr` where an earlier
+    schedule or a checkpoint left one. Raises TypeError unless it is given an optimiser and a
+    function, and where the function returns no number; then the step and the rates stay as they
+    were.
     """
 
     get_last_lr = Elsewhere(
@@ -60,8 +65,8 @@ class Schedule:
         _groups(optimizer)
         if not callable(factor):
             raise TypeError(
-                "a schedule takes one function of the step, which all groups follow, each from its own rate; got "
-                f"{describe(factor)}"
+                "a schedule takes one function of the step, which all groups follow, each from its "
+                f"own rate; got {describe(factor)}"
             )
         self.optimizer, self.factor, self.step_number = optimizer, factor, 0
         self._go_to(0)
@@ -83,14 +88,17 @@ class Schedule:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Raises ValueError if it is no schedule's or the number of groups differs."""
+        """Go on where `state_dict` was taken.
+
+        Raises ValueError if it is no schedule's or the number of groups differs.
+        """
         if not isinstance(state_dict, Mapping) or not {"step_number", "initial_lr"} <= {
             *state_dict
         }:
             found = sorted(state_dict) if isinstance(state_dict, Mapping) else describe(state_dict)
             raise ValueError(
-                f"this is no schedule's state: it has {found} where 'initial_lr' and 'step_number' belong. Give "
-                "it what schedule.state_dict() returned"
+                f"this is no schedule's state: it has {found} where 'initial_lr' and 'step_number' "
+                "belong. Give it what schedule.state_dict() returned"
             )
         rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
         if len(rates) != len(groups):
@@ -103,8 +111,11 @@ class Schedule:
         )
 
     def _go_to(self, step_number: int, rates: Iterable[float] | None = None) -> None:
-        """Set the rates of this step, with these as the initial ones if given; nothing at all where the factor is refused."""
-        before, self.step_number = self.step_number, step_number  # where the factor may look
+        """Set the rates of this step, from these initial ones if given.
+
+        If the factor is refused, everything stays as it was.
+        """
+        before, self.step_number = self.step_number, step_number  # the factor may look at it
         try:
             factor = float(_number(self.factor(step_number), f"factor({step_number})"))
         except BaseException:
@@ -119,11 +130,12 @@ class Schedule:
 def warmup_cosine(
     optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> Schedule:
-    """From lr / warmup_steps up to lr in `warmup_steps` updates, then half a cosine down to `min_lr` at `total_steps`.
+    """A straight line up to lr in `warmup_steps` updates, then half a cosine down to `min_lr`.
 
-    lr(t) = lr (t + 1) / warmup_steps, then min_lr + (lr - min_lr) (1 + cos(pi (t - warmup) / (total - warmup))) / 2.
-    With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError, and TypeError for what
-    is no optimiser or no number.
+    lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
+    min_lr + (lr - min_lr) (1 + cos(pi (t - warmup_steps) / (total_steps - warmup_steps))) / 2.
+    With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError,
+    and TypeError for what is no optimiser or no number.
     """
     for value, name in (
         (warmup_steps, "warmup_steps"),
@@ -152,10 +164,11 @@ def warmup_cosine(
 
 @own_names
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
-    """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1; make the optimiser with lr=1.
+    """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 
-    Linear up, then falling with the root of the step. "Attention Is All You Need", section 5.3. Raises ValueError,
-    and TypeError for what is no optimiser or no number.
+    A straight line up, then falling with the root of the step; make the optimiser with lr=1.
+    "Attention Is All You Need", section 5.3. Raises ValueError, and TypeError for what is no
+    optimiser or no number.
     """
     if not _number(d_model, "d_model") >= 1 or not _number(warmup_steps, "warmup_steps") >= 1:
         raise ValueError(

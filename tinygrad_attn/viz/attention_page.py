@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..functional.equations import attention_weights
+from ..functional.masks import refuse_blocked
 from ..messages.errors import describe
 from .attention import as_array, tokens, with_heads
 from .render import Page, page
@@ -120,6 +121,7 @@ def _scores(q: np.ndarray, k: np.ndarray, scale: Any) -> tuple[np.ndarray, float
 
 def _added(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What a mask adds to the scores: a boolean one 0 where it is True and -inf elsewhere."""
+    refuse_blocked(mask, "attention_html", "mask")
     array = as_array(mask)
     if array.dtype.kind not in "bf":
         raise TypeError(

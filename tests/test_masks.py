@@ -1,0 +1,78 @@
+"""A mask for `nn` (True = blocked) is never taken for one of `F`'s (True = may look)."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor
+
+BLOCKED = {
+    "causal": lambda: F.causal_mask(4),
+    "padding": lambda: F.padding_mask([3, 4], 4)[:, None],
+    "a part": lambda: F.causal_mask(6)[1:5, :4],
+    "either": lambda: F.causal_mask(4) | np.eye(4, dtype=bool),
+    "either, turned round": lambda: np.eye(4, dtype=bool) | F.causal_mask(4),
+    "both": lambda: F.causal_mask(4) & np.ones((4, 4), bool),
+    "logical_or": lambda: np.logical_or(F.causal_mask(4), False),
+    "repeated": lambda: np.repeat(F.padding_mask([3], 4), 4, axis=0),
+    "broadcast": lambda: np.broadcast_to(F.padding_mask([3], 4), (4, 4)),
+    "stacked": lambda: np.stack([F.causal_mask(4)] * 2),
+    "joined": lambda: np.concatenate([F.causal_mask(4)[:2], F.causal_mask(4)[2:]]),
+    "copied": lambda: copy.deepcopy(F.causal_mask(4)),
+    "pickled": lambda: pickle.loads(pickle.dumps(F.causal_mask(4))),
+    "as bool": lambda: F.causal_mask(4).astype(bool),
+    "reshaped": lambda: F.causal_mask(4).reshape(1, 4, 4),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_a_mask_of_blocked_keys_is_not_taken_for_one_of_open_keys(name):
+    mask, x = BLOCKED[name](), np.random.default_rng(0).standard_normal((2, 4, 8))
+    for call in (
+        lambda: F.scaled_dot_product_attention(x, x, x, mask),
+        lambda: F.scaled_dot_product_attention(x, x, x, attn_mask=mask, need_weights=True),
+        lambda: ta.viz.attention_html(x, x, x, mask),
+    ):
+        with pytest.raises(ValueError, match="True where a key is blocked. Write ~mask"):
+            call()
+    out, weights = F.scaled_dot_product_attention(x, x, x, ~mask, need_weights=True)
+    blocked = np.broadcast_to(np.asarray(mask), weights.shape)
+    assert (weights[blocked] == 0).all() and (weights[~blocked] > 0).all()
+    assert type(~mask) is np.ndarray and ta.viz.attention_html(x, x, x, ~mask)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda m: ~m,
+        lambda m: np.logical_not(m),
+        lambda m: m == np.eye(3, dtype=bool),
+        lambda m: m ^ True,
+        lambda m: m.astype(np.float32),
+        lambda m: m * 2,
+        lambda m: np.where(m, 1.0, 0.0),
+        lambda m: m.sum(axis=0),
+        lambda m: m.any(axis=1),
+        lambda m: np.all(m, axis=1),
+        lambda m: np.array(m),
+    ],
+)
+def test_what_else_is_made_of_a_mask_is_a_plain_array(made):
+    mask = F.causal_mask(3)
+    got, wanted = made(mask), made(np.array(mask))
+    assert type(got) is np.ndarray and got.dtype == wanted.dtype and np.array_equal(got, wanted)
+
+
+def test_a_mask_beside_a_tensor_is_as_any_array():
+    mask, t = F.causal_mask(3), Tensor(np.ones((3, 3)), requires_grad=True)
+    for y in (np.where(mask, 0.0, t), t * ~mask, ~mask * t, np.multiply(~mask, t)):
+        assert isinstance(y, Tensor) and y.sum().item() == 6
+    assert (mask * t).sum().item() == 3 and t[mask].shape == (3,)
+    assert isinstance(mask.any(), np.bool_) and bool(mask[0, 1])
+    mask |= np.eye(3, dtype=bool)
+    with pytest.raises(ValueError, match="Write ~mask"):
+        F.scaled_dot_product_attention(t, t, t, mask)

@@ -1,0 +1,99 @@
+"""Adam, and AdamW, which takes the weight decay out of the gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..messages.signatures import own_names
+from . import arguments
+from .optimizer import Array, Optimizer
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps)
+
+    with m' = m / (1 - b1^t) and v' = v / (1 - b2^t) at update t, since m and v began at zero.
+
+    `weight_decay` adds wd p to the gradient; `amsgrad` uses the largest v so far. Kingma and Ba,
+    2015; as `torch.optim.Adam`. Raises ValueError, TypeError.
+    """
+
+    decoupled = False
+
+    @own_names
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            maximize=maximize,
+        )
+        super().__init__(params, defaults)
+
+    def _check(self, group: Mapping[str, Any]) -> None:
+        super()._check(group)
+        arguments.check_betas(group["betas"])
+
+    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+
+    def _update(
+        self, group: Mapping[str, Any], step: int, p: Array, g: Array, *state: Array
+    ) -> None:
+        b1, b2 = map(float, group["betas"])
+        lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
+        m, v, *largest = state
+        if group["maximize"]:
+            g = -g
+        if decay and self.decoupled:
+            p *= 1 - lr * decay
+        elif decay:
+            g = g + decay * p
+        m *= b1
+        m += (1 - b1) * g
+        v *= b2
+        v += (1 - b2) * g * g  # multiplied in this order: the square alone would overflow sooner
+        for top in largest:
+            v = np.maximum(top, v, out=top)
+        # The root is taken before the correction, which would otherwise make a large v infinite.
+        root = np.sqrt(v) / math.sqrt(1 - b2**step)
+        p -= lr / (1 - b1**step) * m / (root + eps)
+
+
+class AdamW(Adam):
+    """Adam with the decay taken from the parameter itself: p = (1 - lr wd) p, then Adam's step.
+
+    Loshchilov and Hutter, 2019; as `torch.optim.AdamW`. Raises ValueError, TypeError.
+    """
+
+    decoupled = True
+
+    @own_names
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -1,0 +1,191 @@
+"""Less memory for one forward more: `checkpoint` keeps a call's inputs and computes it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..engine import Op, Variable, changes, clone, constant, local, sweep, tracked
+from ..engine.autograd import enable_grad, no_grad
+from ..engine.graph import clock
+from ..messages.errors import describe
+from ..random import get_rng_state, set_rng_state
+from ..tensor import Tensor
+from .derivatives import Closure, depth
+
+Result = TypeVar("Result")
+
+
+class _Run:
+    """A call of f: what it takes to repeat it."""
+
+    __slots__ = (
+        "f",
+        "args",
+        "keywords",
+        "places",
+        "outside",
+        "random_state",
+        "scope",
+        "depth",
+        "value",
+        "around",
+    )
+
+    def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
+        self.f, self.keywords = f, keywords
+        self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
+        self.args = [None if i in self.places else x for i, x in enumerate(args)]
+        self.random_state = get_rng_state()
+        self.scope = local.context.scope
+        self.depth = depth.value
+        # The other parameters of each functional_call around this one have to be put in again.
+        self.around = [o for o in local.context.watchers if hasattr(o, "in_place")]
+
+    def call(self, tensors: Sequence[Any]) -> Any:
+        args = list(self.args)
+        for i, x in zip(self.places, tensors, strict=True):
+            args[i] = x
+        return self.f(*args, **self.keywords)
+
+    def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
+        """Run f without recording, keep its value, and return the tensors it takes from outside."""
+        stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
+        closure, here = Closure(stand_ins), local.context
+        before, here.watchers = here.watchers, (*here.watchers, closure)
+        around, block = here.rehearsal, no_grad()
+        try:
+            with block:
+                here.rehearsal = block  # what is not recorded now will be when it comes again
+                y = self.call(stand_ins)
+        finally:
+            here.watchers, here.rehearsal = before, around
+        if not isinstance(y, Variable):
+            raise TypeError(
+                "checkpoint() needs a function that returns one Tensor, but it returned "
+                f"{describe(y)}. Checkpoint each part by itself, or join them with np.concatenate."
+            )
+        closure.note(y)
+        self.value: Any = y._data
+        self.outside = list(closure.found.values())
+        return self.outside
+
+    def again(self, tensors: Sequence[Any]) -> Any:
+        """Run f as before, recorded, with the same random numbers.
+
+        Nobody looks on, since it has been seen already. A transform in f is recorded if it was
+        inside another one the first time.
+        """
+        here, state = local.context, get_rng_state()
+        watchers, scope, within = here.watchers, here.scope, depth.value
+        here.watchers, here.scope, depth.value = (), self.scope, self.depth
+        try:
+            set_rng_state(self.random_state)
+            with enable_grad(), ExitStack() as stack:
+                for others in self.around:
+                    stack.enter_context(others.in_place())
+                return self.call(tensors)
+        finally:
+            here.watchers, here.scope, depth.value = watchers, scope, within
+            set_rng_state(state)  # last, since an interrupt may come inside it
+
+
+def _value(*inputs: Any, run: _Run) -> Any:
+    """The value of a checkpointed call; its derivative runs the call again."""
+    value, run.value = run.value, None
+    return value, clock()
+
+
+def _run_again(
+    g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: int
+) -> list[Any]:
+    """The rule of a checkpoint: the call again, recorded, and a backward pass through it."""
+    create_graph = isinstance(g, Variable)
+    given = inputs[: len(run.places)]
+    fresh = [
+        clone(x) if create_graph and tracked(x) else Tensor._of(getattr(x, "_data", x), needed)
+        for x, needed in zip(given, needs, strict=False)
+    ]
+    result = run.again(fresh)
+    if not isinstance(result, Tensor) or result.shape != y.shape:
+        raise ValueError(
+            "a checkpointed function must do the same when it is run again, but returned "
+            f"{describe(result)} instead of shape {y.shape}."
+        )
+    first = getattr(y, "_data", y)
+    if changes.last_change(first) <= saved and _differs(
+        result._data, first
+    ):  # what the user has put into y since, f need not repeat
+        raise ValueError(
+            "a checkpointed function must do the same when it is run again, but its result is "
+            "another one. Was an array changed in place that it uses, or train() or eval() called "
+            "in between? Random numbers come from ta.rand and the like, which are repeated; where "
+            "several threads draw, each calls ta.manual_seed for a stream of its own."
+        )
+    sources = [*fresh, *run.outside]
+    wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
+    here = local.context
+    watchers, here.watchers = here.watchers, ()
+    try:
+        found = (
+            sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True)
+            if result._tracked
+            else {}
+        )
+    finally:
+        here.watchers = watchers
+    return [found.get(x) for x in sources]
+
+
+def _differs(again: Any, first: Any) -> bool:
+    """By more than rounding, which may depend on the number of threads?"""
+    size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
+    return not np.allclose(
+        again,
+        first,
+        rtol=0,
+        atol=math.sqrt(np.finfo(first.dtype).eps) * float(size),
+        equal_nan=True,
+    )
+
+
+# The rule reads the inputs (f has the tensors from outside itself); y is only compared.
+recomputed = Op(_value, saves=True)
+changes.reads_inputs.add(recomputed)
+recomputed.__name__ = "checkpoint"
+recomputed.vjp_all(_run_again)
+
+
+def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
+    """f(*xs), remembering only its inputs: the inside is computed again in the backward pass.
+
+    Less memory for one forward pass more. Gradients reach the tensors among xs and those that f
+    takes from outside, such as a layer's parameters. Random numbers (dropout) come out the same
+    both times, unless another thread draws from the same stream meanwhile: each that draws calls
+    ta.manual_seed for one of its own. Checkpoints may be nested and differentiated further.
+    Gradients inside f are taken with value_and_grad or vjp (by grad or backward() a ValueError). f
+    returns one Tensor (TypeError otherwise), and the same when it is run again (ValueError
+    otherwise). As torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with
+    sublinear memory cost" (2016).
+    """
+    if not callable(f):
+        raise TypeError(
+            f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write "
+            "checkpoint(layer, x), not checkpoint(layer(x))."
+        )
+    if "use_reentrant" in keywords:
+        raise TypeError(
+            "checkpoint() has one way to work, and hands its keywords on to f: leave "
+            "use_reentrant= out."
+        )
+    if not local.context.recording:
+        return f(*xs, **keywords)
+    run = _Run(f, xs, keywords)
+    tensors = [xs[i] for i in run.places]
+    outside = run.first(tensors)
+    # given no tensor, an op gives an array, but f gave a Tensor
+    return recomputed(*tensors, *outside, run=run) if tensors or outside else constant(run.value)
