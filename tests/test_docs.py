@@ -10,7 +10,6 @@ before a block changes that:
 
 import ast
 import doctest
-import json
 import re
 import sys
 import textwrap
@@ -194,30 +193,6 @@ def test_a_docstring_that_ends_in_code_has_a_line_of_text_after_it():
                 assert min(margins, default=0) <= getattr(node, "col_offset", -4) + 4, (
                     f"{path.name}: {text[:60]}"
                 )
-
-
-def test_the_table_of_benchmarks_is_made_from_the_results():
-    from benchmarks.report import summary
-
-    assert summary() in (ROOT / "docs" / "benchmarks.md").read_text("utf-8"), (
-        "put what `python -m tests.benchmarks.report` prints into docs/benchmarks.md"
-    )
-
-
-def test_every_benchmark_result_says_where_how_and_with_what_it_was_measured():
-    from benchmarks.report import RESULTS, dumps, markdown
-    from benchmarks.workloads import WORKLOADS
-
-    files = sorted(RESULTS.glob("*.json"))
-    assert files
-    for file in files:
-        result = json.loads(file.read_text("utf-8"))
-        assert {"machine", "command", "python", "libraries", "rounds"} < set(result), file.name
-        assert {"numpy", "torch"} <= set(result["libraries"]), file.name
-        measured = {row["name"] for rows in result["threads"].values() for row in rows}
-        assert measured <= {workload.name for workload in WORKLOADS}, file.name
-        assert dumps(result) == file.read_text("utf-8"), f"{file.name}: write it with report.dumps"
-        assert markdown(result)
 
 
 def page(tmp_path: Path, text: str) -> Path:
