@@ -126,7 +126,7 @@ def run_pycon(path: Path, block: Block, namespace: dict) -> None:
 
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("README*.md"), *ROOT.glob("docs/**/*.md")]
+    for page in [*ROOT.glob("[A-Z]*.md"), *ROOT.glob("docs/**/*.md")]
     if "_build" not in page.parts and blocks(page.read_text("utf-8"))
 )
 

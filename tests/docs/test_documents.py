@@ -1,8 +1,10 @@
 """What the documents say of the source, of versions and of measurements is compared with them."""
 
 import json
+import re
 from pathlib import Path
 
+import tinygrad_attn as ta
 from tests.benchmarks.report import RESULTS, dumps, markdown, summary
 from tests.benchmarks.workloads import WORKLOADS
 
@@ -26,3 +28,32 @@ def test_every_benchmark_result_says_where_how_and_with_what_it_was_measured():
         assert measured <= {workload.name for workload in WORKLOADS}, file.name
         assert dumps(result) == file.read_text("utf-8"), f"{file.name}: write it with report.dumps"
         assert markdown(result)
+
+
+def test_the_citation_is_of_this_version():
+    stated = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {ta.__version__}\n" in stated and "\nlicense: MIT\n" in stated
+
+
+def test_the_changelog_begins_with_what_is_unreleased():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)$", text, re.M)[0] == "[Unreleased]"
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.M)) <= kinds
+
+
+def test_the_workflows_call_what_a_developer_calls():
+    workflows = ROOT / ".github" / "workflows"
+    assert "- run: .ci/run\n" in (workflows / "ci.yml").read_text("utf-8")
+    release = (workflows / "release.yml").read_text("utf-8")
+    assert "python -m build" in release and "id-token: write" in release
+
+
+def test_every_file_that_contributing_names_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = set(re.findall(r"`?((?:tinygrad_attn|tests|docs)/[\w./-]*)", text))
+    examples = {"docs/course/NN-name.md", "docs/course/exercises/NAME.py"}
+    examples.add("docs/course/exercises/solutions/NAME.py")
+    assert len(named) > 15 and not [
+        name for name in named - examples if not (ROOT / name.rstrip(".")).exists()
+    ]
