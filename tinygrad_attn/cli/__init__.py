@@ -328,11 +328,11 @@ def run_seeds(arguments: Any) -> int:
 
 
 def run_exercise(arguments: Any) -> int:
-    """Hand over to docs/course/exercises/mark.py, whose main(name, *files) returns an exit code."""
-    marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
+    """Hand over to docs/course/marking/mark.py, whose main(name, *files) returns an exit code."""
+    marker = ROOT / "docs" / "course" / "marking" / "mark.py"
     if not marker.exists():
         raise UsageError(
-            f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent}. "
+            f"the exercises are in docs/course/exercises of the source, and there are none in {marker.parent.parent}. "
             "Get the source (git clone) and run this inside it."
         )
     options = {
