@@ -2,13 +2,18 @@
 
 import json
 import re
+import sys
 from pathlib import Path
+
+import pytest
 
 import tinygrad_attn as ta
 from tests.benchmarks.report import RESULTS, dumps, markdown, summary
 from tests.benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import quotes  # noqa: E402  a script beside the pages, in no package
 
 
 def test_the_table_of_benchmarks_is_made_from_the_results():
@@ -57,3 +62,34 @@ def test_every_file_that_contributing_names_is_there():
     assert len(named) > 15 and not [
         name for name in named - examples if not (ROOT / name.rstrip(".")).exists()
     ]
+
+
+@pytest.mark.parametrize("page", quotes.pages(), ids=lambda page: page.name)
+def test_every_quote_is_what_the_source_says(page):
+    text = page.read_text("utf-8")
+    assert quotes.renewed(text) == text, "run `python docs/quotes.py --write`, and read the page"
+
+
+def test_there_are_quotes_and_each_marker_has_its_block():
+    texts = [page.read_text("utf-8") for page in quotes.pages()]
+    markers = sum(len(re.findall(r"^<!-- quote:", text, re.M)) for text in texts)
+    assert markers == sum(len(quotes.QUOTE.findall(text)) for text in texts) >= 10
+
+
+def test_a_quote_has_decorators_and_the_rules_below_and_a_wrong_name_is_told(tmp_path):
+    (tmp_path / "ops.py").write_text(
+        "import x\n\nCLOCK = 1\n\n\n@op\ndef twice(x):\n    return 2 * x\n\n\n"
+        "twice.vjp(lambda g, y, x: 2 * g)\n\n\nclass Op:\n    def pull(self):\n        return 3\n"
+    )
+    page = "<!-- quote: ops.py {} -->\n```py\n```"
+    assert "@op\ndef twice(x):\n    return 2 * x\n\n\ntwice.vjp(lambda g, y, x: 2 * g)\n```" in (
+        quotes.renewed(page.format("twice"), tmp_path)
+    )
+    assert "```py\ndef pull(self):\n    return 3\n```" in (
+        quotes.renewed(page.format("Op.pull"), tmp_path)
+    )
+    assert "```py\nCLOCK = 1\n```" in quotes.renewed(page.format("CLOCK"), tmp_path)
+    with pytest.raises(ValueError, match="thrice is not there"):
+        quotes.renewed(page.format("thrice"), tmp_path)
+    with pytest.raises(ValueError, match="there is no"):
+        quotes.renewed("<!-- quote: no.py f -->\n```py\n```", tmp_path)

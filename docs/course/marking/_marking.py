@@ -273,7 +273,7 @@ class Marks:
         """Call each rule once on plain arrays: an error in one is then the learner's own, with its line."""
         if isinstance(f, ta.engine.Op):
             y = f.forward(*(x.copy() for x in inputs), **settings)
-            for rule in f.partials:
+            for rule in f.rules:
                 rule(np.ones_like(y), y.copy(), *(x.copy() for x in inputs), **settings)
 
     @staticmethod
@@ -283,7 +283,7 @@ class Marks:
         for text, wrong in (mistakes or {}).items():
             y = f.forward(*inputs, **settings)
             g = np.random.default_rng(1).standard_normal(np.shape(y))
-            if compare(f.partials[0](g, y, *inputs, **settings), wrong(g, y, *inputs, **settings)):
+            if compare(f.rules[0](g, y, *inputs, **settings), wrong(g, y, *inputs, **settings)):
                 return text
         return ""
 
