@@ -1,7 +1,9 @@
 """What the documents say of the source, of versions and of measurements is compared with them."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -93,3 +95,27 @@ def test_a_quote_has_decorators_and_the_rules_below_and_a_wrong_name_is_told(tmp
         quotes.renewed(page.format("thrice"), tmp_path)
     with pytest.raises(ValueError, match="there is no"):
         quotes.renewed("<!-- quote: no.py f -->\n```py\n```", tmp_path)
+
+
+def test_the_debugger_shows_what_the_page_of_plain_mode_shows(tmp_path):
+    page = (ROOT / "docs" / "engine" / "04-plain-mode.md").read_text("utf-8")
+    program = re.search(r"```python\n([^`]*breakpoint\(\)[^`]*)```", page)
+    sessions = re.findall(r"```text\n(\(Pdb\) [^`]*)```", page)
+    assert program and len(sessions) == 3
+    (tmp_path / "look.py").write_text(program[1])
+    lines = "".join(sessions).splitlines()
+    commands = [line.removeprefix("(Pdb) ") for line in lines if line.startswith("(Pdb) ")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONBREAKPOINT": "pdb.set_trace"}
+    done = subprocess.run(
+        [sys.executable, "look.py"],
+        input="\n".join([*commands, "quit"]),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    said = done.stdout
+    for line in lines:  # in this order
+        if not line.startswith("(Pdb) "):
+            assert line in said, f"{line!r} is missing from\n{done.stdout}"
+            said = said.partition(line)[2]
