@@ -14,17 +14,16 @@ from tinygrad_attn.check import zoo
 
 ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "docs" / "course" / "exercises"
-MARKING = ROOT / "docs" / "course" / "marking"
 NAMES = sorted(p.stem for p in (EXERCISES / "solutions").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
 def marker():
-    sys.path.insert(0, str(MARKING))
+    sys.path.insert(0, str(EXERCISES))
     try:
-        yield cli.load(MARKING / "mark.py")
+        yield cli.load(EXERCISES / "mark.py")
     finally:
-        sys.path.remove(str(MARKING))
+        sys.path.remove(str(EXERCISES))
         for name in (
             "mark",
             "_apart",

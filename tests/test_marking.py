@@ -14,7 +14,6 @@ from tinygrad_attn import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "docs" / "course" / "exercises"
-MARKING = ROOT / "docs" / "course" / "marking"
 RIGHT = (EXERCISES / "solutions" / "softmax.py").read_text("utf-8")
 WRONG = RIGHT.replace("y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)")
 CHECKS = 9
@@ -256,7 +255,7 @@ def test_wrong_use_is_said_before_anything_is_marked(capfd, tmp_path, monkeypatc
 def test_the_number_of_checks_is_known_without_an_answer():
     """A file that does not run has passed 0 of as many as the others."""
     code = f"""
-import sys; sys.path.insert(0, {str(MARKING)!r})
+import sys; sys.path.insert(0, {str(EXERCISES.parent / "marking")!r})
 import _class, mark
 for one in mark.exercises.values():
     marks = mark.mark(one, mark.EXERCISES / "solutions" / (one.name + ".py"))

@@ -193,8 +193,8 @@ def ops(case: Case) -> list[str]:
         t = waiting.pop()
         if isinstance(t, Tensor) and t._record is not None and t._record.time not in found:
             found[t._record.time] = t._record.op.__name__
-            waiting += t._node.inputs
-    return list(dict.fromkeys(found[time] for time in sorted(found)))
+            waiting += t._record.inputs
+    return list(dict.fromkeys(found[tick] for tick in sorted(found)))
 
 
 def check(case: Case) -> Any:
