@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,9 @@ def main() -> int:
     chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
     result: dict[str, Any] = {
         "machine": report.machine(),
+        "command": f"python -m tests.benchmarks {' '.join(sys.argv[1:])}".rstrip(),
         "python": platform.python_version(),
+        "libraries": {"numpy": np.__version__, "torch": version("torch")},
         "rounds": options.rounds,
         "threads": {},
     }

@@ -1,4 +1,8 @@
-"""The table as text, JSON, Markdown and a plot."""
+"""The table as text, JSON, Markdown and a plot.
+
+`python -m tests.benchmarks.report` prints the table of docs/benchmarks.md, made from the files in
+results/.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from tinygrad_attn.fast.threads import blas_core
+RESULTS = Path(__file__).resolve().parent / "results"
+"""What was measured, a file a machine, each as `write` has written it."""
 
 LABELS = {
     "torch": "PyTorch",
@@ -19,8 +24,35 @@ LABELS = {
 }
 
 
+COLUMNS = {
+    "intel-xeon-avx512": "Intel Xeon, AVX-512",
+    "amd-zen3-avx2": "AMD Zen 3, AVX2",
+    "amd-zen4-avx512": "AMD Zen 4, AVX-512",
+    "amd-zen5-avx512": "AMD Zen 5, AVX-512",
+}
+SHOWN = {
+    "encoder tiny": "encoder layer tiny (32 wide, 8 x 16 tokens)",
+    "encoder small": "encoder layer small (128 wide, 16 x 64)",
+    "encoder base": "encoder layer base (384 wide, 8 x 128)",
+    "encoder large": "encoder layer large (768 wide, 4 x 256)",
+    "decoder base": "decoder layer base",
+    "training step base": "training step of base with AdamW",
+    "attention T 1024": "attention, 1,024 tokens",
+    "attention T 4096 causal": "attention, 4,096 tokens, causal",
+    "MLP 64 x 256": "MLP, 64 x 256",
+    "chain of 1,000 ops on (8,)": "chain of 1,000 ops on eight numbers",
+    "AdamW base": "AdamW, 1.8 million parameters",
+    "exact GELU": "exact GELU, 1,024 x 1,536",
+    "layer norm": "layer norm, 1,024 x 768",
+    "softmax": "softmax, 2,048 x 512",
+    "generation, 128 tokens": "generation with a cache",
+}
+
+
 def machine() -> str:
-    """The processor, how many cores of it we have, and which processor's kernels NumPy multiplies with."""
+    """The processor, how many cores we have of it, and whose kernels NumPy multiplies with."""
+    from tinygrad_attn.fast.threads import blas_core
+
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as f:
@@ -30,10 +62,8 @@ def machine() -> str:
     except OSError:
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    core, asked = (
-        blas_core(),
-        os.environ.get("OPENBLAS_CORETYPE"),
-    )  # if asked for, they are not those that NumPy's users have
+    # Kernels that the environment asks for are not those that NumPy's users have.
+    core, asked = blas_core(), os.environ.get("OPENBLAS_CORETYPE")
     kernels = (f", OpenBLAS's kernels for {core}" if core else "") + (
         f" (OPENBLAS_CORETYPE={asked} is set)" if asked else ""
     )
@@ -56,7 +86,8 @@ def line(row: dict[str, Any], threads: int) -> str:
     """One workload: our time, and our time over each rival's."""
     ours = row["libraries"].get("ours", {})
     if "seconds" not in ours:
-        return f"{row['name']:32s} {threads} thr   not measured: {row['libraries'] or 'no library ran it'}"
+        reason = row["libraries"] or "no library ran it"
+        return f"{row['name']:32s} {threads} thr   not measured: {reason}"
     ratios = "  ".join(
         f"{LABELS[n]} {r['ratio']:.2f}"
         for n, r in row["libraries"].items()
@@ -65,7 +96,8 @@ def line(row: dict[str, Any], threads: int) -> str:
     goal = f"   goal {row['goal']}, must {row['must']}" if row["must"] else ""
     memory = f"   peak {peak(row)} MB" if "peak_bytes" in ours else ""
     tokens = f"   {rate(row)} tokens/s" if row["tokens"] else ""
-    return f"{row['name']:32s} {threads} thr {ours['seconds'] * 1e3:10.3f} ms   ours / {ratios}{goal}{memory}{tokens}"
+    time = f"{row['name']:32s} {threads} thr {ours['seconds'] * 1e3:10.3f} ms"
+    return f"{time}   ours / {ratios}{goal}{memory}{tokens}"
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -95,7 +127,7 @@ def markdown(result: dict[str, Any]) -> str:
                 peak(row) + " MB"
                 if "peak_bytes" in libraries["ours"]
                 else rate(row) + " tokens/s"
-                if row["tokens"]
+                if row.get("tokens")
                 else ""
             )
             lines.append(
@@ -144,9 +176,45 @@ def plot(result: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
+def summary(folder: Path = RESULTS) -> str:
+    """The table of docs/benchmarks.md: ours / PyTorch, one thread and two, a column a machine."""
+    measured = {}
+    for file in COLUMNS:
+        threads = json.loads((folder / f"{file}.json").read_text("utf-8"))["threads"]
+        measured[file] = {
+            number: {row["name"]: row["libraries"].get("torch", {}).get("ratio") for row in rows}
+            for number, rows in threads.items()
+        }
+    lines = [
+        f"| workload | {' | '.join(COLUMNS.values())} |",
+        "|" + "---|" * (1 + len(COLUMNS)),
+    ]
+    for name, label in SHOWN.items():
+        cells = [", ".join(f"{measured[file][n][name]:.2f}" for n in "12") for file in COLUMNS]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def dumps(result: dict[str, Any]) -> str:
+    """JSON with a workload a line, so that a file can be read and compared line by line."""
+    settings = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in result.items() if k != "threads"]
+    threads = [
+        f"  {json.dumps(number)}: [\n"
+        + ",\n".join(f"   {json.dumps(row)}" for row in rows)
+        + "\n  ]"
+        for number, rows in result["threads"].items()
+    ]
+    both = [*settings, ' "threads": {\n' + ",\n".join(threads) + "\n }"]
+    return "{\n" + ",\n".join(both) + "\n}\n"
+
+
 def write(result: dict[str, Any], folder: Path) -> None:
-    """All three into one folder."""
+    """JSON, Markdown and the plot into one folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "benchmarks.json").write_text(json.dumps(result, indent=1))
+    (folder / "benchmarks.json").write_text(dumps(result))
     (folder / "benchmarks.md").write_text(markdown(result))
     plot(result, folder / "benchmarks.svg")
+
+
+if __name__ == "__main__":
+    print(summary(), end="")

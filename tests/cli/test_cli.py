@@ -189,9 +189,9 @@ def source(tmp_path, monkeypatch):
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "seed_000_good.py").write_text("print('good numbers')\n")
     (tmp_path / "examples" / "seed_001_bad.py").write_text("assert 1 + 1 == 3, 'other numbers'\n")
-    exercises = tmp_path / "docs" / "course" / "exercises"
-    exercises.mkdir(parents=True)
-    (exercises / "mark.py").write_text(
+    marking = tmp_path / "docs" / "course" / "marking"
+    marking.mkdir(parents=True)
+    (marking / "mark.py").write_text(
         "def main(name, file):\n    print(name, file)\n    return 0 if file else 1\n"
     )
     return tmp_path

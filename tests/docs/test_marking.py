@@ -253,10 +253,10 @@ def test_wrong_use_is_said_before_anything_is_marked(capfd, tmp_path, monkeypatc
 def test_the_number_of_checks_is_known_without_an_answer():
     """A file that does not run has passed 0 of as many as the others."""
     code = f"""
-import sys; sys.path.insert(0, {str(EXERCISES)!r})
+import sys; sys.path.insert(0, {str(EXERCISES.parent / "marking")!r})
 import _class, mark
 for one in mark.exercises.values():
-    marks = mark.mark(one, mark.HERE / "solutions" / (one.name + ".py"))
+    marks = mark.mark(one, mark.EXERCISES / "solutions" / (one.name + ".py"))
     assert _class.checks(one) == len(marks.lines), one.name
 """
     subprocess.run(

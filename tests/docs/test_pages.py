@@ -22,7 +22,7 @@ from support import ROOT
 
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("README*.md"), *ROOT.glob("docs/**/*.md")]
+    for page in [*ROOT.glob("[A-Z]*.md"), *ROOT.glob("docs/**/*.md")]
     if "_build" not in page.parts and blocks(page.read_text("utf-8"))
 )
 

@@ -231,7 +231,7 @@ def test_the_reader_of_imports_sees(tmp_path, files, expected):
 
 
 def test_the_page_of_ops_names_each_of_its_files():
-    page = (ROOT / "docs" / "engine" / "08-ops.md").read_text("utf-8")
+    page = (ROOT / "docs" / "engine" / "02-ops.md").read_text("utf-8")
     told = page.split("They lie in files by kind:")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", told)) == {
         file.stem for file in (ROOT / PACKAGE / "ops").glob("*.py")

@@ -83,8 +83,8 @@ def _seed_scripts(name: str | None) -> list[Path]:
 
 
 def run_exercise(arguments: Any) -> int:
-    """`exercise`: the main(name, *files) of docs/course/exercises/mark.py returns an exit code."""
-    marker = ROOT / "docs" / "course" / "exercises" / "mark.py"
+    """`exercise`: the main(name, *files) of docs/course/marking/mark.py returns an exit code."""
+    marker = ROOT / "docs" / "course" / "marking" / "mark.py"
     if not marker.exists():
         raise UsageError(
             "the exercises are in docs/course/exercises of the source, and there are none in "

@@ -31,9 +31,8 @@ def layer_norm_vjp_x(g, y, x, weight, bias):
     """g, y, x: (..., N)"""
     n, h = normalized(x), g * weight
     deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
-    return (
-        h - h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)
-    ) / deviation
+    dx = h - h.mean(axis=-1, keepdims=True) - n * (h * n).mean(axis=-1, keepdims=True)
+    return dx / deviation
 
 
 def layer_norm_vjp_weight(g, y, x, weight, bias):

@@ -39,9 +39,8 @@ def rotate_vjp(g, y, x, *, positions):
     return rotate(g, positions=-positions)
 
 
-turn = ta.op(rotate).vjp(
-    rotate_vjp
-)  # rotate for arrays and Tensors, by your rule: turn(x, positions=...)
+# rotate for arrays and Tensors, by your rule: turn(x, positions=...)
+turn = ta.op(rotate).vjp(rotate_vjp)
 
 
 def rotary_attention(q, k, v):

@@ -21,6 +21,7 @@ except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
 HERE = Path(__file__).resolve().parent
+EXERCISES = HERE.parent / "exercises"
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
 # Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own. A session of its own keeps the
@@ -47,6 +48,7 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             str(told),
             str(os.getpid()),
             str(HERE),
+            str(EXERCISES),  # one answer may import another
             *map(str, sys.path),
         ]
         if sys.stdout is not None:

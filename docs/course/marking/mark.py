@@ -1,4 +1,7 @@
-"""Marks the exercises of the course: `python -m tinygrad_attn exercise NAME [FILE]`, or `python mark.py NAME [FILE]`.
+"""Marks the exercises of the course: `python -m tinygrad_attn exercise NAME [FILE]`.
+
+`python docs/course/marking/mark.py NAME [FILE]` does the same. The other modules here begin with `_`, so that a learner's
+file of any name can be imported beside them.
 
     exercise                   lists the exercises
     exercise softmax           marks docs/course/exercises/softmax.py
@@ -31,7 +34,7 @@ from _marking import Exercise, Marks, exercises
 
 from tinygrad_attn.messages.errors import nearest
 
-HERE = Path(__file__).resolve().parent
+EXERCISES = Path(__file__).resolve().parent.parent / "exercises"
 TIME_LIMIT = 60.0
 """How many seconds a check may take."""
 
@@ -60,7 +63,7 @@ def main(
             )
         return _zoo.main(*[*given, None, None][:2])
     chosen = find(name)
-    stub = HERE / f"{chosen.name}.py"
+    stub = EXERCISES / f"{chosen.name}.py"
     paths = files(given, stub) or [stub]
     if csv is not None:
         refuse_table(csv)
@@ -145,7 +148,7 @@ def catalogue() -> str:
             *rows,
             "      zoo             find real bugs of published engines",
             "",
-            f"The stubs are in {_shown(HERE)}, the solutions in its folder solutions.",
+            f"The stubs are in {_shown(EXERCISES)}, the solutions in its folder solutions.",
             "Mark one with: python -m tinygrad_attn exercise NAME [FILE]",
         ]
     )

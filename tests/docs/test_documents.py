@@ -1,0 +1,121 @@
+"""What the documents say of the source, of versions and of measurements is compared with them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinygrad_attn as ta
+from tests.benchmarks.report import RESULTS, dumps, markdown, summary
+from tests.benchmarks.workloads import WORKLOADS
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import quotes  # noqa: E402  a script beside the pages, in no package
+
+
+def test_the_table_of_benchmarks_is_made_from_the_results():
+    assert summary() in (ROOT / "docs" / "benchmarks.md").read_text("utf-8"), (
+        "put what `python -m tests.benchmarks.report` prints into docs/benchmarks.md"
+    )
+
+
+def test_every_benchmark_result_says_where_how_and_with_what_it_was_measured():
+    files = sorted(RESULTS.glob("*.json"))
+    assert files
+    for file in files:
+        result = json.loads(file.read_text("utf-8"))
+        assert {"machine", "command", "python", "libraries", "rounds"} < set(result), file.name
+        assert {"numpy", "torch"} <= set(result["libraries"]), file.name
+        measured = {row["name"] for rows in result["threads"].values() for row in rows}
+        assert measured <= {workload.name for workload in WORKLOADS}, file.name
+        assert dumps(result) == file.read_text("utf-8"), f"{file.name}: write it with report.dumps"
+        assert markdown(result)
+
+
+def test_the_citation_is_of_this_version():
+    stated = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {ta.__version__}\n" in stated and "\nlicense: MIT\n" in stated
+
+
+def test_the_changelog_begins_with_what_is_unreleased():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)$", text, re.M)[0] == "[Unreleased]"
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.M)) <= kinds
+
+
+def test_the_workflows_call_what_a_developer_calls():
+    workflows = ROOT / ".github" / "workflows"
+    assert "- run: .ci/run\n" in (workflows / "ci.yml").read_text("utf-8")
+    release = (workflows / "release.yml").read_text("utf-8")
+    assert "python -m build" in release and "id-token: write" in release
+
+
+def test_every_file_that_contributing_names_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = set(re.findall(r"`?((?:tinygrad_attn|tests|docs)/[\w./-]*)", text))
+    examples = {"docs/course/NN-name.md", "docs/course/exercises/NAME.py"}
+    examples.add("docs/course/exercises/solutions/NAME.py")
+    assert len(named) > 15 and not [
+        name for name in named - examples if not (ROOT / name.rstrip(".")).exists()
+    ]
+
+
+@pytest.mark.parametrize("page", quotes.pages(), ids=lambda page: page.name)
+def test_every_quote_is_what_the_source_says(page):
+    text = page.read_text("utf-8")
+    assert quotes.renewed(text) == text, "run `python docs/quotes.py --write`, and read the page"
+
+
+def test_there_are_quotes_and_each_marker_has_its_block():
+    texts = [page.read_text("utf-8") for page in quotes.pages()]
+    markers = sum(len(re.findall(r"^<!-- quote:", text, re.M)) for text in texts)
+    assert markers == sum(len(quotes.QUOTE.findall(text)) for text in texts) >= 10
+
+
+def test_a_quote_has_decorators_and_the_rules_below_and_a_wrong_name_is_told(tmp_path):
+    (tmp_path / "ops.py").write_text(
+        "import x\n\nCLOCK = 1\n\n\n@op\ndef twice(x):\n    return 2 * x\n\n\n"
+        "twice.vjp(lambda g, y, x: 2 * g)\n\n\nclass Op:\n    def pull(self):\n        return 3\n"
+    )
+    page = "<!-- quote: ops.py {} -->\n```py\n```"
+    assert "@op\ndef twice(x):\n    return 2 * x\n\n\ntwice.vjp(lambda g, y, x: 2 * g)\n```" in (
+        quotes.renewed(page.format("twice"), tmp_path)
+    )
+    assert "```py\ndef pull(self):\n    return 3\n```" in (
+        quotes.renewed(page.format("Op.pull"), tmp_path)
+    )
+    assert "```py\nCLOCK = 1\n```" in quotes.renewed(page.format("CLOCK"), tmp_path)
+    with pytest.raises(ValueError, match="thrice is not there"):
+        quotes.renewed(page.format("thrice"), tmp_path)
+    with pytest.raises(ValueError, match="there is no"):
+        quotes.renewed("<!-- quote: no.py f -->\n```py\n```", tmp_path)
+
+
+def test_the_debugger_shows_what_the_page_of_plain_mode_shows(tmp_path):
+    page = (ROOT / "docs" / "engine" / "04-plain-mode.md").read_text("utf-8")
+    program = re.search(r"```python\n([^`]*breakpoint\(\)[^`]*)```", page)
+    sessions = re.findall(r"```text\n(\(Pdb\) [^`]*)```", page)
+    assert program and len(sessions) == 3
+    (tmp_path / "look.py").write_text(program[1])
+    lines = "".join(sessions).splitlines()
+    commands = [line.removeprefix("(Pdb) ") for line in lines if line.startswith("(Pdb) ")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONBREAKPOINT": "pdb.set_trace"}
+    done = subprocess.run(
+        [sys.executable, "look.py"],
+        input="\n".join([*commands, "quit"]),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    said = done.stdout
+    for line in lines:  # in this order
+        if not line.startswith("(Pdb) "):
+            assert line in said, f"{line!r} is missing from\n{done.stdout}"
+            said = said.partition(line)[2]
