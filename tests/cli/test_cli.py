@@ -59,6 +59,18 @@ def both():
 made = energy()
 """
 
+MODEL = """
+import numpy as np
+from tinygrad_attn import nn
+
+model = nn.Sequential(
+    nn.Sequential(nn.Linear(2, 3), nn.Tanh()), nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+)
+
+def main():
+    return model(np.ones((1, 2), np.float32)).sum()
+"""
+
 
 @pytest.fixture
 def file(tmp_path):
@@ -233,6 +245,15 @@ def test_graph_as_text_and_as_a_file(capsys, file, tmp_path):
     assert said(capsys, "graph", f"{file}:made") == out
     both = said(capsys, "graph", f"{file}:both")
     assert "exp" in both and "sin" in both
+
+
+def test_graph_opens_modules_as_deep_as_asked_and_the_one_named(capsys, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    closed = said(capsys, "graph", str(path), "--depth", "0")
+    one = said(capsys, "graph", str(path), "--depth", "1", "--expand", "1")
+    both = said(capsys, "graph", str(path), "--depth", "2")
+    assert [text.count("Tanh") for text in (closed, one, both)] == [0, 1, 2]
 
 
 def test_graph_of_a_module_by_name(capsys, file, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Optimisers, clipping and schedules: PyTorch's numbers, and errors that say what to write."""
 
 import copy
+import inspect
 import math
 import pickle
 import sys
@@ -11,6 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from enumeration import asserted, public, unmet
 from support import require
 
 import tinygrad_attn as ta
@@ -36,10 +38,11 @@ SETTINGS = [
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     ("Adam", {}),
     ("Adam", {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
-    ("Adam", {"lr": 0.03, "amsgrad": True}),
+    ("Adam", {"lr": 0.03, "amsgrad": True, "maximize": True}),
     ("AdamW", {}),
     ("AdamW", {"lr": 0.03, "weight_decay": 0.3, "maximize": True}),
     ("AdamW", {"lr": 0.03, "amsgrad": True, "weight_decay": 0.0}),
+    ("AdamW", {"betas": (0.5, 0.7), "eps": 1e-2}),
 ]
 
 
@@ -85,6 +88,77 @@ def test_twenty_steps_as_torch(walk, name, settings, dtype, tolerance):
         a.step()
         b.step()
     assert_same(ours, theirs, tolerance)
+
+
+CLIPS = {
+    "clip_grad_norm_": [(0.5,), (0.5, 1.0), (3.0, math.inf), (1e6,)],
+    "clip_grad_value_": [(0.3,), (1e6,)],
+}
+"""By the name of a function that clips, what it is called with besides the parameters; PyTorch has all of them."""
+
+SCHEDULES = {
+    "Schedule": ((lambda t: 0.9**t,), lambda t: 0.9**t),
+    "noam": ((64, 5), lambda t: min((t + 1) ** -0.5, (t + 1) * 5**-1.5) / 8),
+    "warmup_cosine": (
+        (4, 12, 0.1),
+        lambda t: (
+            (t + 1) / 4 if t < 4 else 0.1 + 0.45 * (1 + math.cos(math.pi * min(t - 4, 8) / 8))
+        ),
+    ),
+}
+"""By the name of a schedule, what it is called with besides an optimiser of rate 1, and the rate at step t."""
+
+ADVICE = "give {name!r} a line in SETTINGS, CLIPS or SCHEDULES in tests/optim/test_optim.py"
+
+
+def trains():
+    """All public names of `optim` but the class that the optimisers are made from."""
+    return public(optim, lambda value: callable(value) and value is not optim.Optimizer)
+
+
+def test_no_optimiser_clipping_or_schedule_is_missing_from_the_tables():
+    asserted(unmet(trains(), {name for name, _ in SETTINGS} | {*CLIPS} | {*SCHEDULES}, ADVICE))
+
+
+def test_a_new_optimiser_is_missed(monkeypatch):
+    monkeypatch.setattr(optim, "Surprise", type("Surprise", (optim.SGD,), {}), raising=False)
+    monkeypatch.setattr(optim, "__all__", [*optim.__all__, "Surprise"])
+    (complaint,) = unmet(trains(), {name for name, _ in SETTINGS} | {*CLIPS} | {*SCHEDULES}, ADVICE)
+    assert "nothing tests 'Surprise': give 'Surprise' a line in SETTINGS" in complaint
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in SETTINGS}))
+def test_every_setting_of_an_optimiser_is_given_in_the_table(name):
+    have = [key for key in inspect.signature(getattr(optim, name)).parameters if key != "params"]
+    given = {key for one, settings in SETTINGS if one == name for key in settings}
+    assert {*have} - given == set(), f"SETTINGS has no line of {name} that gives these"
+
+
+@pytest.mark.parametrize(
+    "name, arguments", [(name, one) for name, some in CLIPS.items() for one in some]
+)
+def test_what_is_clipped_is_what_torch_clips(name, arguments):
+    ours, theirs = twins()
+    give_gradients(ours, theirs, 1, missing=(1,))
+    found = getattr(optim, name)(ours, *arguments)
+    expected = getattr(torch.nn.utils, name)(theirs, *arguments)
+    assert (found is None) == (expected is None)
+    if found is not None:
+        assert found == pytest.approx(expected.item(), rel=1e-12)
+    for p, q in zip(ours, theirs):
+        assert (p.grad is None) == (q.grad is None)
+        if p.grad is not None:
+            np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_rates_of_a_schedule_are_those_of_its_equation(name):
+    arguments, rate = SCHEDULES[name]
+    optimizer = optim.SGD(twins()[0], lr=1.0)
+    schedule = getattr(optim, name)(optimizer, *arguments)
+    for t in range(15):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate(t), rel=1e-12)
+        schedule.step()
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999), (0.5, 0.999)])
