@@ -3,18 +3,18 @@
 import sys
 
 import pytest
-from support import EXERCISES
+from support import MARKING
 
 from tinygrad_attn import cli
 
 
 @pytest.fixture(scope="module")
 def marker():
-    sys.path.insert(0, str(EXERCISES))
+    sys.path.insert(0, str(MARKING))
     try:
-        yield cli.load(EXERCISES / "mark.py")
+        yield cli.load(MARKING / "mark.py")
     finally:
-        sys.path.remove(str(EXERCISES))
+        sys.path.remove(str(MARKING))
         for name in (
             "mark",
             "_apart",

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support import EXERCISES
+from support import EXERCISES, changed
 
 SOLUTION = (EXERCISES / "solutions" / "engine.py").read_text("utf-8")
 
@@ -26,9 +26,8 @@ def first(marker, tmp_path, monkeypatch):
     monkeypatch.setattr(Marks, "failed", fail)
 
     def run(right, wrong):
-        assert right in SOLUTION
         path = tmp_path / "mine.py"
-        path.write_text(SOLUTION.replace(right, wrong, 1), "utf-8")
+        path.write_text(changed(SOLUTION, right, wrong), "utf-8")
         marks = Marks(path)
         assert marks.load()
         with pytest.raises(Enough):

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]  # the repository
 EXERCISES = ROOT / "docs" / "course" / "exercises"
+MARKING = ROOT / "docs" / "course" / "marking"
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -34,3 +35,12 @@ def require(name: str) -> ModuleType:
 def unquoted(text: str) -> str:
     """A report without the source lines that it quotes: a table's line holds the words that its test looks for."""
     return re.sub(r"`[^`\n]*`", "``", text)
+
+
+def changed(text: str, right: str, wrong: str) -> str:
+    """The text with `wrong` in place of `right`, in whatever way a formatter has broken the lines."""
+    start, end = re.match(r"\s*", right)[0], re.search(r"\s*$", right)[0]
+    tokens = [(r",?\s*" if t in ")]}" else "") + re.escape(t) for t in re.findall(r"\w+|\S", right)]
+    found = re.search(re.escape(start) + r"\s*".join(tokens) + re.escape(end), text)
+    assert found, f"{right!r} is not in the solution"
+    return text[: found.start()] + wrong + text[found.end() :]
