@@ -60,7 +60,11 @@ def examine() -> int:
 def threads() -> list[str]:
     """How many threads the matrix products use, and with which kernels."""
     try:
-        from ..fast.threads import blas_core, blas_found, get_num_threads
+        from ..fast.threads import (  # lazy: the room may have been deleted
+            blas_core,
+            blas_found,
+            get_num_threads,
+        )
     except ModuleNotFoundError:
         return ["threads       unknown: this installation is without tinygrad_attn/fast"]
     lines = [f"threads       {get_num_threads()}"]

@@ -466,9 +466,14 @@ def quick_log_softmax(x: Any, axis: int = -1) -> Any:
 
 @quick_way(F.logsumexp)
 def quick_logsumexp(x: Any, axis: Any, keepdims: bool = False) -> Any:
-    """Over one axis."""
+    """Over axes that are there, each once."""
     a = x._data if isinstance(x, Variable) else x
-    if not _has_axis(a, axis) or keepdims.__class__ is not bool:
+    axes = axis if axis.__class__ is tuple else (axis,)
+    if not fits(a) or keepdims.__class__ is not bool or not a.ndim:
+        return NotImplemented
+    if not all([n.__class__ is int and -a.ndim <= n < a.ndim for n in axes]):
+        return NotImplemented
+    if len({n % a.ndim for n in axes}) < len(axes):
         return NotImplemented
     return run(logsumexp, (x,), (a,), {"axis": axis, "keepdims": keepdims})
 

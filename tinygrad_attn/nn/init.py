@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import changes as guard
+from ..engine import changes
 from ..functional.arguments import single
 from ..messages.errors import describe, missing_from, warn
 from ..random import Generator, default_generator
@@ -54,7 +54,7 @@ def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
             f"{describe(tensor)} has no place for fractions, got {values}; write tensor.astype(np.float32) first."
         )
     tensor._array()[...] = values
-    guard.changed(tensor._data)
+    changes.changed(tensor._data)
     return tensor
 
 

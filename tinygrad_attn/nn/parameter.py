@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import changes as guard
-from ..fast.allocator import keep_freed
+from ..engine import changes
 from ..messages.errors import only_renamed
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
@@ -23,7 +22,6 @@ class Parameter(Tensor):
     @own_names
     def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
         super().__init__(data, requires_grad, dtype)
-        keep_freed()
 
     @classmethod
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
@@ -36,7 +34,6 @@ class Parameter(Tensor):
                 f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /."
             )
         kept = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
-        keep_freed()
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
 
     def _assigned(self, other: Any) -> Any:
@@ -57,7 +54,7 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
             if p.grad.requires_grad:
                 p.grad = p.grad.detach()  # zeros have no history; it would grow with every step
             p.grad._array()[...] = 0
-            guard.changed(p.grad._array())
+            changes.changed(p.grad._array())
 
 
 class Buffer(Tensor):

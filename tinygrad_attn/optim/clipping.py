@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import changes as guard
+from ..engine import changes
 from ..functional.arguments import single
 from ..messages.errors import describe, warn
 from ..messages.signatures import check_flags, own_names
@@ -101,7 +101,7 @@ def clip_grad_norm_(
     if not factor >= 1:
         for g in grads:
             g *= g.dtype.type(factor)
-            guard.changed(g)
+            changes.changed(g)
     return total
 
 
@@ -114,4 +114,4 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     clip_value = _bound(clip_value, "clip_value", "value")
     for g in _gradients(parameters):
         np.clip(g, -clip_value, clip_value, out=g)
-        guard.changed(g)
+        changes.changed(g)

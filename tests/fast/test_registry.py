@@ -1,0 +1,206 @@
+"""Every quick way says what it replaces: value, gradients and second order, for all samples of the table.
+
+The ways are asked from the package; a new one is drawn from the entries whose key begins with the name of what it
+replaces, and a way that no sample takes fails.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from optable import TABLE
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, ops
+from tinygrad_attn import functional as F
+from tinygrad_attn.engine import Op
+from tinygrad_attn.engine import quick as seam
+from tinygrad_attn.functional import equations
+
+ELSEWHERE = {
+    "sweep": "tests/fast/test_sweep.py compares the two sweeps bit for bit",
+    "sum_to": "its samples are below: test_the_quick_sum_of_what_was_broadcast",
+}
+
+
+def title(replaced):
+    """How the table calls what is replaced."""
+    if isinstance(replaced, Op):
+        return replaced.__name__
+    for prefix, module in (("F", F), ("equations", equations)):
+        if vars(module).get(replaced.__name__) is replaced:
+            return f"{prefix}.{replaced.__name__}"
+    return replaced.__name__
+
+
+WAYS = {title(way.replaces): way for way in seam.ways if not hasattr(way.replaces, "apply_updates")}
+
+
+def keys_of(name):
+    """The entries that are samples of this: its own, and those of the function of F that calls an equation."""
+    bare = name.rpartition(".")[2]
+    names = {name, bare, f"F.{bare}", f"equations.{bare}"}
+    if bare in ("attention_weights", "packed_attention"):
+        names.add("F.scaled_dot_product_attention")
+    if bare == "embedding_backward":
+        names |= {"F.embedding", "embedding"}
+    if bare == "scatter":
+        names.add("getitem")
+    return [key for key in TABLE if key.split()[0] in names]
+
+
+def outcome(drawn, order):
+    """Value and gradients of <c, y>, and the gradients of their squares."""
+    leaves = [Tensor(x, requires_grad=True) for x in drawn.inputs]
+    with np.errstate(all="ignore"):
+        y = drawn.ours(*leaves)
+        if not y.requires_grad:
+            return [y.numpy()]
+        c = np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype)
+        found = ta.grad((y * c).sum(), leaves, create_graph=order == 2, allow_unused=True)
+        first = [g for g in found if g is not None]
+        results = [y.numpy(), *(g.numpy() for g in first)]
+        again = [(g * g).sum() for g in first if g.requires_grad] if order == 2 else []
+        if again:
+            second = ta.grad(sum(again), leaves, allow_unused=True)
+            results += [g.numpy() for g in second if g is not None]
+    return results
+
+
+def as_close(fast, plain, what):
+    assert len(fast) == len(plain), what
+    for a, b in zip(fast, plain, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype, what
+        exact = a.dtype.itemsize > 4
+        scale = max(1.0, float(np.max(np.abs(b), initial=0, where=np.isfinite(b))))
+        np.testing.assert_allclose(
+            a,
+            b,
+            rtol=1e-9 if exact else 2e-4,
+            atol=(1e-10 if exact else 2e-5) * scale,
+            err_msg=what,
+        )
+
+
+class Taken:
+    """Is the quick way asked, and does it answer?"""
+
+    def __init__(self, way, monkeypatch):
+        self.count = 0
+        op = way.way
+        if isinstance(op, Op):
+            before = op.fits
+
+            def fits(*args, **kwargs):
+                answer = before(*args, **kwargs)
+                self.count += bool(answer)
+                return answer
+
+            monkeypatch.setattr(op, "fits", fits)
+        else:
+            before = way.replaces.quick
+
+            def quick(*args, **kwargs):
+                answer = before(*args, **kwargs)
+                self.count += answer is not NotImplemented
+                return answer
+
+            monkeypatch.setattr(way.replaces, "quick", quick)
+
+
+@pytest.mark.parametrize("name", sorted(set(WAYS) - set(ELSEWHERE)))
+def test_a_quick_way_says_what_it_replaces(name, monkeypatch):
+    keys = keys_of(name)
+    assert keys, (
+        f"no entry of tests/helpers/optable.py has a key that begins with {name!r}: add one"
+    )
+    taken = Taken(WAYS[name], monkeypatch)
+
+    @settings(max_examples=12, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @given(data=st.data())
+    def run(data):
+        for key in keys:
+            drawn = TABLE[key](data.draw)
+            for dtype in (np.float64, np.float32):
+                one = drawn._replace(inputs=[np.asarray(x, dtype) for x in drawn.inputs])
+                order = 2 if dtype == np.float64 else 1
+                try:
+                    with ta.plain():
+                        expected = outcome(one, order)
+                except (TypeError, ValueError):  # the entry's own constants are of another dtype
+                    continue
+                as_close(outcome(one, order), expected, f"{key}, {dtype.__name__}")
+
+    run()
+    if not taken.count:
+        assert name in LARGE, (
+            f"no sample of {keys} takes the quick way of {name!r}: add one that fits"
+        )
+
+
+def rows(*shape):
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+# Ways that only large arrays take: what to call with them.
+LARGE = {
+    "F.silu": lambda dtype: (F.silu, rows(300, 150).astype(dtype)),
+    "where": lambda dtype: (
+        lambda x: ops.where(rows(100, 100) > 0, x, 0.5),
+        rows(100, 100).astype(dtype),
+    ),
+    "logaddexp": lambda dtype: (lambda x: ops.logaddexp(x, x[::-1]), rows(40, 50).astype(dtype)),
+    "max": lambda dtype: (lambda x: ops.max(x, axis=-1), rows(90, 70).astype(dtype)),
+    "min": lambda dtype: (lambda x: ops.min(x, axis=0), rows(90, 70).astype(dtype)),
+    "var": lambda dtype: (lambda x: ops.var(x, axis=-1), rows(90, 70).astype(dtype)),
+    "std": lambda dtype: (lambda x: ops.std(x, axis=-1, ddof=1), rows(90, 70).astype(dtype)),
+    "l2_norm": lambda dtype: (lambda x: ops.l2_norm(x, axis=-1), rows(90, 70).astype(dtype)),
+    "clip": lambda dtype: (lambda x: ops.clip(x, -0.5, 0.7), rows(90, 70).astype(dtype)),
+    "broadcast_to": lambda dtype: (lambda x: ops.broadcast_to(x, shape=(3, 4)), dtype(2.5)),
+    "scatter": lambda dtype: (
+        lambda x: ops.scatter(x, index=([2, 0, 2],), shape=(5, 4)),
+        rows(3, 4).astype(dtype),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", sorted(LARGE))
+def test_a_quick_way_of_large_arrays_says_what_it_replaces(name, dtype, monkeypatch):
+    taken = Taken(WAYS[name], monkeypatch)
+    f, x = LARGE[name](dtype)
+
+    class Drawn:
+        ours, inputs = staticmethod(f), [np.asarray(x)]
+
+    order = 2 if dtype == np.float64 else 1
+    with ta.plain():
+        expected = outcome(Drawn, order)
+    assert not taken.count, "plain mode has asked for a quick way"
+    as_close(outcome(Drawn, order), expected, name)
+    assert taken.count
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "large, small",
+    [
+        ((7, 3), (3,)),
+        ((400, 30), (30,)),
+        ((400, 30), (400, 1)),
+        ((40, 30, 20), (1, 30, 20)),
+        ((40, 30, 20), (30, 1)),
+        ((3000, 2), ()),
+        ((5, 0), (0,)),
+        ((3, 1), (1, 1)),
+    ],
+)
+def test_the_quick_sum_of_what_was_broadcast(large, small, dtype):
+    g = rows(*large).astype(dtype)
+    with ta.plain():
+        expected = ta.engine.sum_to(g, small)
+    found = ta.engine.sum_to(g, small)
+    assert found.shape == small and found.dtype == dtype
+    np.testing.assert_allclose(
+        found, expected, rtol=1e-4 if dtype == np.float32 else 1e-11, atol=1e-4
+    )
