@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .viz import backward_steps
 
 try:
-    from . import fast
+    import_module(f"{__name__}.fast")
 except ModuleNotFoundError as missing:  # the folder can be deleted: everything works, slower
     if missing.name != f"{__name__}.fast":
         raise

@@ -1,0 +1,69 @@
+"""The room fast/ can be deleted, and the detection of changes in place switched off: all tests of numbers pass."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+NUMBERS = [
+    "tests/ops/test_opinfo.py",  # PyTorch's samples of operators,
+    "tests/nn/test_moduleinfo.py",  # and of modules
+    "tests/transforms/test_transforms.py",  # derivatives of derivatives
+    "tests/functional/test_numbers.py",
+    "tests/docs/test_examples.py",  # the seeds among them
+]
+# These ask for speed or memory, which is what the room is for, or for the room itself.
+NOT_OF_NUMBERS = "not memory and not quick and not threads and not notebook and not skipped"
+
+
+def run(folder, **environment):
+    files = [name for name in NUMBERS if (folder / name).exists()]
+    assert len(files) >= 4
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-x"]
+    done = subprocess.run(
+        [*command, "-k", NOT_OF_NUMBERS, *files],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("without") / "project"
+    for name in ("tinygrad_attn", "tests", "examples", "docs"):
+        ignored = shutil.ignore_patterns("__pycache__", "_build", *(["fast"] if name == "tinygrad_attn" else []))
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "README.zh-CN.md"):
+        shutil.copy(ROOT / name, folder / name)
+    assert not (folder / "tinygrad_attn" / "fast").exists()
+    return folder
+
+
+@pytest.mark.slow
+def test_all_numbers_without_the_room(copy):
+    run(copy)
+
+
+def test_threads_say_that_the_room_is_missing(copy):
+    code = "import tinygrad_attn as ta; ta.set_num_threads(2); print(ta.get_num_threads(), ta.reuse_memory())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "1 False", done.stderr
+    assert "ta.set_num_threads() changes nothing" in done.stderr
+
+
+@pytest.mark.slow
+def test_all_numbers_with_detection_switched_off():
+    run(ROOT, TINYGRAD_ATTN_TEST_NO_DETECTION="1")
