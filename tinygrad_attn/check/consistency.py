@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def inconsistent(
         return found
     for test in (not_linear, needs_others):
         if (found := test(problem)) is not None:
-            _name_the_op(report, steps, how, lambda p, test=test: test(p) is not None)  # type: ignore[misc]
+            _name_the_op(report, steps, how, test)
             return found
     return (
         small_results(problem, how, report)
@@ -43,7 +44,7 @@ def inconsistent(
 
 
 def _name_the_op(
-    report: Report, steps: Sequence[Step], how: How, wrong: Callable[[Problem], bool]
+    report: Report, steps: Sequence[Step], how: How, wrong: Callable[[Problem], Any]
 ) -> None:
     """The first op of which the same is true."""
     for step in (step for step in steps if step.differentiable):
@@ -195,7 +196,7 @@ def laid_otherwise(
     """The same numbers in another order in memory, as x.T or x[:, ::2] has them."""
     if (what := _minds_layout(problem, gradients, rounding)) is None:
         return None
-    exact = lambda p: _minds_layout(p, p.gradients(), [0.0] * len(p.inputs)) is not None
+    exact = lambda p: _minds_layout(p, p.gradients(), [0.0] * len(p.inputs))
     _name_the_op(report, problem.traced()[1].steps, how, exact)
     return Diagnosis(
         "memory layout",

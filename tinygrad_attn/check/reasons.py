@@ -12,30 +12,28 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """An op that made NaN or Inf at one element: of its result, or of the gradient of an
-    operand."""
+    """An op that made NaN or Inf at one element of its result, or of an operand's gradient."""
 
     name: str
     operands: list[np.ndarray]
     made: np.ndarray  # the result, or the gradient
-    index: tuple[int, ...]  # of the element
+    at: tuple[int, ...]  # the index of the element
     settings: dict[str, Any]
     g: float | None = None  # the incoming gradient there, in the backward pass
     number: int = 0  # of the operand whose gradient it is
 
     @property
     def value(self) -> Any:
-        return self.made[self.index]
+        return self.made[self.at]
 
     @property
     def nan(self) -> bool:
         return bool(np.isnan(self.value))
 
     def operand(self, k: int) -> float | None:
-        """An operand's element there, if there is such an operand and the op works element by
-        element."""
-        at = [element(o, self.index, self.made.shape) for o in self.operands]
-        return at[k] if k < len(at) else None
+        """An operand's element there, if there is one and the op works element by element."""
+        there = [element(o, self.at, self.made.shape) for o in self.operands]
+        return there[k] if k < len(there) else None
 
     @property
     def a(self) -> float | None:
@@ -114,7 +112,7 @@ def _empty_row(c: Case) -> bool:
             known = isinstance(axis, int) and -o.ndim <= axis < o.ndim
             axes = [axis if known else -1] if o.ndim else []
         rows = [gone.all(axis=d, keepdims=True) for d in axes]
-        if any(np.broadcast_to(row, shape)[c.index] if same else row.any() for row in rows):
+        if any(np.broadcast_to(row, shape)[c.at] if same else row.any() for row in rows):
             return True
     return False
 
@@ -320,12 +318,16 @@ def complaint(compute: Callable[[], Any]) -> str:
     except Exception:
         return ""
     words = {
-        "divide by zero": "a division by zero (or log 0) inside it. Add a small eps to the divisor, "
-        "or choose a safe value with np.where before dividing.",
+        "divide by zero": (
+            "a division by zero (or log 0) inside it. Add a small eps to the divisor, or choose "
+            "a safe value with np.where before dividing."
+        ),
         "invalid value": "0/0, inf - inf, 0 x inf, or a root or logarithm of a negative number "
         "inside it.",
-        "overflow": "overflow inside it: numbers too large are multiplied or added there; scale the "
-        "loss, or normalise.",
+        "overflow": (
+            "overflow inside it: numbers too large are multiplied or added there; scale the "
+            "loss, or normalise."
+        ),
     }
     # What came first is the cause of the rest.
     return next((words[kind] for kind in heard if kind in words), "")

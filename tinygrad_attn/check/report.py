@@ -81,7 +81,8 @@ class Entry:
         shape = self.analytic.shape
         if self.ok:
             how = f"{self.projections} random projections of " if self.projections else ""
-            return f"{self.name} {shape}: {how}{self.analytic.size} elements agree, largest error {self.largest:.1e}"
+            agree = f"{how}{self.analytic.size} elements agree"
+            return f"{self.name} {shape}: {agree}, largest error {self.largest:.1e}"
         i = self.index
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
@@ -200,7 +201,8 @@ def _curve_text(curve: Sequence[tuple[float, float]]) -> list[str]:
     """A line for each step, or one for all if they make no difference."""
     steps, errors = zip(*curve)
     if np.isfinite(errors).all() and max(errors) <= 2 * min(errors):
-        text = f"{errors[len(errors) // 2]:.1e} with every eps from {max(steps):.0e} to {min(steps):.0e}"
+        text = f"{errors[len(errors) // 2]:.1e} with every eps from {max(steps):.0e}"
+        text += f" to {min(steps):.0e}"
         return [f"  error of the worst element: {text}, so the step is not to blame"]
     return [
         "  error of the worst element against eps:",

@@ -160,8 +160,8 @@ def no_pattern(p: Pattern) -> Found:
     where = f" at {tuple(map(int, worst))}" if worst else ""
     given = f" for g = {p.g[worst]:.4g}" if p.g is not None and p.g.shape == p.n.shape else ""
     sum_ = " + ".join(shares).replace("+ -", "- ")
-    told = f" It gives {p.a[worst]:.4g}{where}{given}; the forward text gives {sum_} = {p.n[worst]:.4g}."
-    return {"small": small, "more": told}
+    told = f"It gives {p.a[worst]:.4g}{where}{given}; the forward text gives {sum_}"
+    return {"small": small, "more": f" {told} = {p.n[worst]:.4g}."}
 
 
 SMALL = 512
@@ -371,12 +371,12 @@ def right_for_ones(p: Pattern, below: int = 100) -> Found:
     """Is the rule right where another operand, of fewer axes than `below`, is all ones or twos?"""
     s = p.suspect
     for i, operand in enumerate(s.step.inputs):
-        array = array_of(operand) if isinstance(operand, (Variable, np.ndarray)) else None
-        if i == s.position or not (_float(array) and array.ndim < below):  # type: ignore[union-attr]
+        array: Any = array_of(operand) if isinstance(operand, (Variable, np.ndarray)) else None
+        if i == s.position or not (_float(array) and array.ndim < below):
             continue
         right = []
         for value in (1.0, 2.0):
-            new = Variable._kind._of(np.full(array.shape, value), wants_gradient(operand))  # type: ignore[union-attr]
+            new = Variable._kind._of(np.full(array.shape, value), wants_gradient(operand))
             right.append(_right_for(s, inputs=tuple(_with(s.step.inputs, i, new))))
         if right[0]:
             how = (
@@ -385,7 +385,8 @@ def right_for_ones(p: Pattern, below: int = 100) -> Found:
                 "weight first), or its elements are taken in the wrong order (reversed, "
                 "transposed)"
                 if right[1]
-                else "operand {i} is all ones and wrong elsewhere: operand {i} is left out of the rule"
+                else "operand {i} is all ones and wrong elsewhere: operand {i} is left out of the "
+                "rule"
             )
             return {"how": how.format(i=i)}
     return None

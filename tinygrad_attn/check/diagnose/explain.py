@@ -91,7 +91,10 @@ def _between_the_ops(program: Program) -> Diagnosis:
 
 def _where_to_look(program: Program) -> str:
     if program.checkpointed:
-        return "the ops inside checkpoint() cannot be looked at one by one: check the function without it."
+        return (
+            "the ops inside checkpoint() cannot be looked at one by one: check the function "
+            "without it."
+        )
     if not program.search.complete:
         return (
             "no op's own rule was found to be wrong, but not all could be asked alone: look at "
@@ -195,7 +198,10 @@ def explain_elsewhere(report: Report, problem: Problem, name: str, how: How) -> 
         why = explain_rule(found[0])
         if why.kind == "operand misplaced":
             kind, reason = why.kind, why.text
-    text = f"{name}: the gradient is right at the values given here and wrong a little way off: {reason}"
+    text = (
+        f"{name}: the gradient is right at the values given here and wrong a little way off: "
+        f"{reason}"
+    )
     return Diagnosis(kind, text)
 
 

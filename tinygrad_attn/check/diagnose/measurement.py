@@ -182,11 +182,12 @@ def right_by_large_steps_only(program: Program) -> Found:
 def right_by_another_step(program: Program) -> Found:
     if (best := program.best_step) is None:
         return None
-    steps, eps = program.agreeing_steps, program.how.eps
+    steps: Any = program.agreeing_steps
+    eps = program.how.eps
     small = "too small: rounding drowns the difference"
     large = "too large: the function bends within one step"
     size = large if eps > best else small
-    return {"eps": eps, "size": size, "largest": steps[0], "smallest": steps[-1], "best": best}  # type: ignore[index]
+    return {"eps": eps, "size": size, "largest": steps[0], "smallest": steps[-1], "best": best}
 
 
 def all_at_kinks(program: Program) -> Found:

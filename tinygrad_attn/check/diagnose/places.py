@@ -118,7 +118,7 @@ def _sums(p: Pattern) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
 def sum_over_the_wrong_axis(p: Pattern) -> Found:
     for over, rows in _sums(p):
         if p.fits(rows.sum(axis=0).reshape(p.a.shape)):
-            return {"over": listed(over), "x": p.x.shape, "g": p.g.shape}  # type: ignore[union-attr]
+            return {"over": listed(over), "x": p.x.shape, "g": np.shape(p.g)}  # type: ignore
     return None
 
 

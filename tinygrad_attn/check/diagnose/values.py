@@ -43,8 +43,10 @@ def function_is_constant(p: Pattern) -> Found:
 
 USUAL = {
     2.0: "x2: counted twice, or a factor 1/2 is missing",
-    0.5: "x1/2: a factor 2 is missing (the derivative of a square?), or one of two equal uses is not "
-    "counted",
+    0.5: (
+        "x1/2: a factor 2 is missing (the derivative of a square?), or one of two equal uses is "
+        "not counted"
+    ),
     math.pi / 180: "pi / 180: degrees taken for radians",
     180 / math.pi: "180 / pi: degrees taken for radians",
     math.log(2): "log 2, as of a base 2",

@@ -109,7 +109,8 @@ def compare_with_torch(
         import torch
     except ImportError:
         raise ImportError(
-            'compare_with_torch needs torch, which is not installed: pip install "tinygrad_attn[torch]". '
+            "compare_with_torch needs torch, which is not installed: pip install "
+            '"tinygrad_attn[torch]". '
             "ta.gradcheck checks a module without it."
         ) from None
     if isinstance(module, torch.nn.Module) and hasattr(torch_module, "named_modules"):
@@ -445,7 +446,10 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
             else 0
         )
         if unknown == value.size > 0:
-            report.failure = f"every element of the result{path} is NaN, here and in torch: nothing was compared. Give finite inputs."
+            report.failure = (
+                f"every element of the result{path} is NaN, here and in torch: nothing was "
+                "compared. Give finite inputs."
+            )
         elif unknown:
             report.notes.append(
                 f"{unknown} of {value.size} elements of the result{path} are NaN, here and in "
@@ -483,11 +487,8 @@ def _dropout_left_on(
     if not sides:
         return ""
     agree = _apart(calm, torch_calm) <= TOLERANCE
-    rest = (
-        ""
-        if agree
-        else f" What is left: {_by_trying(calm, torch_calm, theirs, torch_module) or 'compare again then.'}"
-    )
+    left = "" if agree else _by_trying(calm, torch_calm, theirs, torch_module)
+    rest = "" if agree else f" What is left: {left or 'compare again then.'}"
     return (
         f"dropout left on in {' and '.join(sides)}: in evaluation mode both "
         f"{'agree' if agree else 'differ too'}. Call .eval() on both before comparing; two random "
@@ -560,6 +561,8 @@ def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str
         f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), "
         ".data, .numpy(), .item(), Tensor(...) and no_grad()."
         if lost
-        else "run gradcheck on this module, which names the op whose rule is wrong, or the use that leaves the "
-        "graph."
+        else (
+            "run gradcheck on this module, which names the op whose rule is wrong, or the use "
+            "that leaves the graph."
+        )
     )

@@ -158,14 +158,29 @@ def _norms() -> Iterator[tuple[str, Change]]:
             _on(norms, _setting("eps", eps)),
         )
     texts = {
-        "unbiased": "biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's LayerNorm divides by n "
-        "(biased). Use var(ddof=0).",
-        "outside": "eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm has sqrt(var + eps).",
-        "unbiased, outside": "biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased std (n - 1); torch's "
-        "LayerNorm has sqrt(biased var + eps).",
-        "over": "layer norm over the wrong axes: ours takes mean and variance over all axes together.",
-        "first": "layer norm over the wrong axis: ours takes mean and variance along axis 0 (the batch), not along the features.",
-        "rms": "layer norm without its mean: ours divides by the root mean square and subtracts no mean, as RMSNorm does.",
+        "unbiased": (
+            "biased variance: ours divides the variance in layer norm by n - 1 (unbiased); "
+            "torch's LayerNorm divides by n (biased). Use var(ddof=0)."
+        ),
+        "outside": (
+            "eps: ours adds eps to the standard deviation, outside the root; torch's LayerNorm "
+            "has sqrt(var + eps)."
+        ),
+        "unbiased, outside": (
+            "biased variance and eps: ours computes (x - mean) / (std + eps) with the unbiased "
+            "std (n - 1); torch's LayerNorm has sqrt(biased var + eps)."
+        ),
+        "over": (
+            "layer norm over the wrong axes: ours takes mean and variance over all axes together."
+        ),
+        "first": (
+            "layer norm over the wrong axis: ours takes mean and variance along axis 0 (the "
+            "batch), not along the features."
+        ),
+        "rms": (
+            "layer norm without its mean: ours divides by the root mean square and subtracts no "
+            "mean, as RMSNorm does."
+        ),
         "square": "layer norm divides by the variance: the square root is missing in ours.",
         "centre": "layer norm without its variance: ours subtracts the mean only.",
     }
@@ -290,9 +305,17 @@ def _attention() -> Iterator[tuple[str, Change]]:
     yield "causal mask off by one: ours also looks at the next position.", _causal(1)
     yield "causal mask off by one: ours does not look at the position itself.", _causal(-1)
     texts = {
-        "axis": "softmax axis: ours normalises the weights over the queries (axis -2), not over the keys (axis -1).",
-        "turned": "weights transposed: ours multiplies the values by the transposed attention weights.",
-        "merge": "heads joined in the wrong order: ours reshapes (H, T, D) to (T, E) without exchanging heads and positions first.",
+        "axis": (
+            "softmax axis: ours normalises the weights over the queries (axis -2), not over the "
+            "keys (axis -1)."
+        ),
+        "turned": (
+            "weights transposed: ours multiplies the values by the transposed attention weights."
+        ),
+        "merge": (
+            "heads joined in the wrong order: ours reshapes (H, T, D) to (T, E) without "
+            "exchanging heads and positions first."
+        ),
         "none": "no softmax: ours multiplies the values by the bare scores.",
     }
     for how, text in texts.items():
