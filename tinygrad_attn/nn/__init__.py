@@ -80,7 +80,8 @@ if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one t
         elsewhere = {
             "functional": "import tinygrad_attn.functional as F",
             "utils": "optim.clip_grad_norm_ or optim.clip_grad_value_, or "
-            "np.concatenate([p.ravel() for p in model.parameters()]) for parameters_to_vector; spectral_norm is not here",
+            "np.concatenate([p.ravel() for p in model.parameters()]) for parameters_to_vector; "
+            "spectral_norm is not here",
         }
         if name in elsewhere:
             raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {elsewhere[name]}.")

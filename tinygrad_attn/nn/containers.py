@@ -1,4 +1,4 @@
-"""Modules that hold modules: in a row (Sequential), in a list (ModuleList), by name (ModuleDict)."""
+"""Modules that hold modules: in a row (Sequential), a list (ModuleList), by name (ModuleDict)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _put(container: Module, name: str, module: Any) -> None:
     """container.name = module, unless something is wrong with one of them."""
     if hasattr(type(container), check_name(name)):
         raise ValueError(
-            f"a {type(container).__name__} cannot hold {name!r}, which is one of its own attributes; choose another name."
+            f"a {type(container).__name__} cannot hold {name!r}, which is one of its own "
+            "attributes; choose another name."
         )
     setattr(container, name, _module(container, repr(name), module))
 
@@ -54,7 +55,8 @@ class _Numbered(Module):
             or not isinstance(modules, Iterable)
         ):
             raise TypeError(
-                f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write it in [brackets]."
+                f"a {type(self).__name__} takes a list of Modules, got {describe(modules)}; write "
+                "it in [brackets]."
             )
         return [_module(self, f"item {i}", module) for i, module in enumerate(modules, start)]
 
@@ -103,9 +105,9 @@ class _Numbered(Module):
         return self.extend([module])
 
     def extend(self, modules: Iterable[Module]) -> Self:
-        """Add several modules at the end, those that are there keeping their names; returns the container."""
+        """Add several modules at the end; returns the container."""
         for number, module in enumerate(self._checked(modules, len(self)), len(self)):
-            while str(number) in self.__dict__:  # a mapping may have called an earlier one so
+            while str(number) in self.__dict__:  # a mapping may have given this name before
                 number += 1
             setattr(self, str(number), module)
         return self
@@ -131,14 +133,12 @@ class _Numbered(Module):
         return self
 
     def _repr_children(self) -> list[tuple[str, str]]:
-        """Equal neighbours with numbers for names in one line: `(0-5): 6 x TransformerEncoderLayer(...)`."""
+        """Equal neighbours with numbers for names in one line: `(0-5): 6 x Linear(...)`."""
 
         def alike(child: tuple[int, str, str]) -> tuple[str, Any]:
             place, name, text = child
-            return (
-                text,
-                int(name) - place if name.isdecimal() else name,
-            )  # numbers in a row are equally far from their places
+            # Numbers in a row are equally far from their places.
+            return text, int(name) - place if name.isdecimal() else name
 
         rows = []
         children = [
@@ -155,7 +155,10 @@ class _Numbered(Module):
 
 
 class ModuleList(_Numbered):
-    """A list of modules that belong to the module that holds it; you call them yourself.  As torch.nn.ModuleList."""
+    """A list of modules that belong to the module that holds it; you call them yourself.
+
+    As torch.nn.ModuleList.
+    """
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self._replace(() if modules is None else modules)
@@ -163,8 +166,8 @@ class ModuleList(_Numbered):
     def forward(self, *_: Any) -> Any:
         """A list of modules is not called as one: TypeError."""
         raise TypeError(
-            "a ModuleList does not know in which way to call its modules: loop over it (for layer in self.layers: x = "
-            "layer(x)), or use nn.Sequential, which calls one after the other."
+            "a ModuleList does not know in which way to call its modules: loop over it (for layer "
+            "in self.layers: x = layer(x)), or use nn.Sequential, which calls one after the other."
         )
 
 
@@ -184,11 +187,9 @@ class Sequential(_Numbered):
     def __getitem__(self, index: int | slice) -> Any:
         if not isinstance(index, slice):
             return super().__getitem__(index)
-        part = self._of_items(())  # a class of one's own may fill itself
-        for name, module in list(self._own(Module))[
-            index
-        ]:  # under the names they have here, as in PyTorch
-            setattr(part, name, module)
+        part = self._of_items(())  # emptied, for the __init__ of a subclass may fill it
+        for name, module in list(self._own(Module))[index]:
+            setattr(part, name, module)  # under the name that it has here, as in PyTorch
         return part
 
     def forward(self, input: Any) -> Any:
@@ -233,7 +234,10 @@ class ModuleDict(Module):
         return len(self.keys())
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Add these modules, or put them in place of those of the same names; all of them, or none where one is refused."""
+        """Add these modules, or put them in place of those of the same names.
+
+        All of them, or none if one is refused.
+        """
         for name, module in ModuleDict(modules).items():
             self[name] = module
 

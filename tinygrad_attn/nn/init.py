@@ -1,7 +1,7 @@
-"""Initial values of parameters: PyTorch's `torch.nn.init`, in place, with PyTorch's numbers in PyTorch's drawing order.
+"""Initial values of parameters: `torch.nn.init`, PyTorch's numbers in PyTorch's drawing order.
 
-Every function writes into the tensor it is given and returns it. `generator` is the stream to draw from; None is the
-one `ta.manual_seed` seeds.
+Every function writes into the tensor it is given and returns it. `generator` is the stream to draw
+from; None is the one that `ta.manual_seed` seeds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
     """The tensor to write into, if it is one, and the numbers are numbers."""
     if not isinstance(tensor, Tensor):
         raise TypeError(
-            f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p itself, such as "
-            "layer.weight, not p.data"
+            f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p "
+            "itself, such as layer.weight, not p.data"
         )
     for name, number in numbers.items():
         if isinstance(single(number), bool) or not isinstance(
@@ -51,7 +51,8 @@ def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
 def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
     if _checked(tensor).dtype.kind != "f" and values % 1 != 0:
         raise TypeError(
-            f"{describe(tensor)} has no place for fractions, got {values}; write tensor.astype(np.float32) first."
+            f"{describe(tensor)} has no place for fractions, got {values}; write "
+            "tensor.astype(np.float32) first."
         )
     tensor._array()[...] = values
     changes.changed(tensor._data)
@@ -61,7 +62,8 @@ def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
 def _stream(generator: Generator | None) -> Generator:
     if not isinstance(generator, Generator | None):
         raise TypeError(
-            f"a generator is a ta.random.Generator, got {describe(generator)}; write ta.random.Generator(seed)."
+            f"a generator is a ta.random.Generator, got {describe(generator)}; write "
+            "ta.random.Generator(seed)."
         )
     return generator or default_generator()
 
@@ -77,7 +79,7 @@ def uniform_(
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """n from the normal distribution with this mean and standard deviation. Raises ValueError for std < 0."""
+    """n from the normal distribution with this mean and deviation. ValueError for std < 0."""
     _checked(tensor, mean=mean, std=std)
     return _fill(tensor, _stream(generator).normal(tensor.shape, mean, std, tensor.dtype))
 
@@ -101,8 +103,9 @@ def ones_(tensor: Tensor) -> Tensor:
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor on the standard deviation that keeps the variance through a nonlinearity.
 
-    1 for "linear" and "sigmoid", 5/3 "tanh", sqrt(2) "relu", sqrt(2 / (1 + slope^2)) "leaky_relu" (slope `param`, 0.01
-    unless given), 3/4 "selu". Raises ValueError for any other name. Source: `torch.nn.init.calculate_gain`.
+    1 for "linear" and "sigmoid", 5/3 for "tanh", sqrt(2) for "relu", 3/4 for "selu", and for
+    "leaky_relu" sqrt(2 / (1 + slope^2)), slope being `param`, or 0.01. Raises ValueError for any
+    other name. Source: `torch.nn.init.calculate_gain`.
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else single(param)
@@ -124,11 +127,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _fans(tensor: Tensor) -> tuple[int, int]:
-    """(fan_in, fan_out): how many numbers go into one output, and how many outputs one number reaches."""
+    """(fan_in, fan_out): how many numbers go into one output, how many outputs one reaches."""
     if len(_checked(tensor).shape) < 2:
         raise ValueError(
-            f"fan in and fan out need a weight of at least 2 dimensions (out, in), got shape {tensor.shape}; "
-            "for a bias use uniform_, normal_ or zeros_"
+            "fan in and fan out need a weight of at least 2 dimensions (out, in), got shape "
+            f"{tensor.shape}; for a bias use uniform_, normal_ or zeros_"
         )
     out_features, in_features, *rest = tensor.shape
     window = math.prod(rest)
@@ -146,13 +149,19 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
 def xavier_uniform_(
     tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
+    """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010.
+
+    Raises ValueError for fewer than 2 axes.
+    """
     a = math.sqrt(3.0) * _xavier_std(tensor, gain)
     return uniform_(tensor, -a, a, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010. ValueError below 2 axes."""
+    """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010.
+
+    Raises ValueError for fewer than 2 axes.
+    """
     return normal_(tensor, 0.0, _xavier_std(tensor, gain), generator)
 
 
@@ -175,8 +184,9 @@ def kaiming_uniform_(
 ) -> Tensor:
     """u from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
 
-    `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5), which is b =
-    1 / sqrt(fan_in). Raises ValueError for fewer than 2 axes, another mode or an unknown nonlinearity.
+    `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5),
+    which makes b = 1 / sqrt(fan_in). Raises ValueError for fewer than 2 axes, another mode or an
+    unknown nonlinearity.
     """
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
@@ -189,7 +199,7 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises ValueError as `kaiming_uniform_`."""
+    """n with mean 0 and std = gain / sqrt(fan). He et al., 2015. Raises as `kaiming_uniform_`."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
@@ -203,9 +213,10 @@ def trunc_normal_(
 ) -> Tensor:
     """n from the normal distribution, drawn again while outside [a, b].
 
-    Where [a, b] holds most of the mass, whole tensors of normals are drawn and fill the places still outside. Where it
-    holds little (a far tail), uniform candidates x on [a, b) are accepted with probability pdf(x) / pdf(mode). PyTorch
-    2.13's method and draws. Raises ValueError unless std > 0 and a < b.
+    Where [a, b] holds most of the mass, whole tensors of normals are drawn and fill the places that
+    are still outside. Where it holds little (a far tail), uniform candidates x on [a, b) are
+    accepted with probability pdf(x) / pdf(mode). PyTorch 2.13's method and draws. Raises ValueError
+    unless std > 0 and a < b.
     """
     draw, dtype = _stream(generator), _checked(tensor, mean=mean, std=std, a=a, b=b).dtype
     if not (std > 0 and a < b):

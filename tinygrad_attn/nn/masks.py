@@ -1,6 +1,7 @@
-"""The masks of `nn`: what shapes they may have, and how they become the one mask of `F.scaled_dot_product_attention`.
+"""The masks of `nn`: which shapes they may have, and how the masks of one call become one.
 
-In `nn` a boolean mask is True where a key is *blocked*; a float mask is added to the scores.
+In `nn` a boolean mask is True where a key is *blocked*; a float mask is added to the scores. For
+`F.scaled_dot_product_attention` they become one mask, True where a query *may* look.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ def plain_mask(mask: Any, name: str) -> Any:
         mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
     if mask.dtype.kind not in "bf":
         raise TypeError(
-            f"{name} is boolean (True = blocked) or float (added to the scores), got {describe(mask)}. "
-            "Where 1 means blocked write mask.astype(bool), where 1 means may look write mask == 0."
+            f"{name} is boolean (True = blocked) or float (added to the scores), got "
+            f"{describe(mask)}. Where 1 means blocked write mask.astype(bool), where 1 means may "
+            "look write mask == 0."
         )
     warn_if_counted(mask, name)
     return mask._data if isinstance(mask, Tensor) and mask.dtype == bool else mask
 
 
 def is_causal_mask(mask: Any) -> bool:
-    """Is this mask (T, T) the causal one?  Then attention can skip what is hidden instead of computing it."""
+    """Is this mask (T, T) the causal one? Then attention need not compute what is hidden."""
     if mask is None or isinstance(mask, Tensor) and mask.requires_grad:
         return False
     mask = mask._data if isinstance(mask, Tensor) else np.asarray(mask)
@@ -88,8 +90,8 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
             else ""
         )
         raise ValueError(
-            f"key_padding_mask must have the shape {letters} = {want} for this {kind} input, one entry for each key, got "
-            f"{describe(mask)}.{hint}"
+            f"key_padding_mask must have the shape {letters} = {want} for this {kind} input, one "
+            f"entry for each key, got {describe(mask)}.{hint}"
         )
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
@@ -102,7 +104,7 @@ def blocking(mask: Any, dtype: Any) -> Any:
 
 
 def softmax(scores: Any) -> Any:
-    """softmax over the last axis; a row that is -inf throughout has zero weights and no gradient."""
+    """softmax over the last axis; a row of -inf alone has zero weights and no gradient."""
     blind = (scores._data == -math.inf).all(axis=-1, keepdims=True)
     return np.where(blind, 0.0, F.softmax(np.where(blind, 0.0, scores)))
 
@@ -117,10 +119,10 @@ def merge(
     extra: int = 0,
     dtype: Any = np.float32,
 ) -> tuple[Any, bool]:
-    """All masks of one call as (mask or None, is_causal) for F.scaled_dot_product_attention, True = may look.
+    """All masks of one call as (mask or None, is_causal), as F.scaled_dot_product_attention's.
 
-    `past` keys came before the first query (from a cache); `extra` keys at the end, which are no tokens, are open to
-    every query.
+    `past` keys came before the first query (from a cache); `extra` keys at the end, which are no
+    tokens, are open to every query.
     """
     parts = []
     repeats_is_causal = (
@@ -134,7 +136,7 @@ def merge(
     if key_padding_mask is not None:
         parts.append(check_key_padding_mask(key_padding_mask, sizes, batched))
     if is_causal and (past or extra):
-        if sizes.keys > past + 1:  # else all are open, as they are to a single new query
+        if sizes.keys > past + 1:  # a single new query may look at all of them
             parts.append(~np.tri(sizes.queries, sizes.keys, past, dtype=bool))
         is_causal = False
     if not parts:

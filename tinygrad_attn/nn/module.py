@@ -1,7 +1,8 @@
-"""class Module: a tree of plain attributes that knows its parameters, its names and how to copy values in and out.
+"""class Module: a tree of plain attributes that knows its parameters and their names.
 
-Nothing is registered.  Whatever attribute holds a `Parameter`, a `Buffer` or another `Module` belongs to the module:
-parameters, then buffers, then modules, each in the order in which they were first assigned, as in PyTorch's `state_dict`.
+Nothing is registered. Whatever attribute holds a `Parameter`, a `Buffer` or another `Module`
+belongs to the module: parameters, then buffers, then modules, each in the order in which they were
+first assigned, as in PyTorch's `state_dict`.
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ ELSEWHERE = {
     "double": "module.astype(np.float64)",
     "half": "module.astype(np.float32): half precision is not trained in",
     "backward": "loss.backward() on the result",
-    "register_forward_hook": "a Module of your own around this one, whose forward looks at what comes in and goes out",
-    "register_full_backward_hook": "t.retain_grad() on the tensor in question, and look at t.grad after backward()",
-    "register_forward_pre_hook": "a Module of your own around this one, whose forward changes what comes in",
+    "register_forward_hook": "a Module of your own around this one, whose forward looks at what "
+    "comes in and goes out",
+    "register_full_backward_hook": "t.retain_grad() on the tensor in question, and look at t.grad "
+    "after backward()",
+    "register_forward_pre_hook": "a Module of your own around this one, whose forward changes what "
+    "comes in",
     "get_submodule": "dict(module.named_modules())[name]",
     "get_parameter": "dict(module.named_parameters())[name]",
     "get_buffer": "dict(module.named_buffers())[name]",
@@ -55,27 +59,24 @@ ELSEWHERE = {
 """What PyTorch's users look for on a module, and what it is called here."""
 
 _PLAIN = {bool, int, float, str, type(None)}
-_HOLDERS = {
-    list,
-    dict,
-    set,
-    OrderedDict,
-    defaultdict,
-    deque,
-}  # in which a Module's parameters would not be found
+_HOLDERS = {list, dict, set, OrderedDict, defaultdict, deque}
+"""In one of these parameters and modules would not be found."""
 
 replaced: dict[tuple[int, str], Any] = {}
-"""By id of a module and name: the parameter or buffer there in whose place functional_call has put another tensor for the time being."""
+"""The parameters and buffers in whose place functional_call has put other tensors for now.
+
+By the id of the module and the name of the attribute.
+"""
 
 
 def check_name(name: Any) -> str:
-    """The name, or TypeError or ValueError for one that a `state_dict` could not hold: a dot there stands between modules."""
+    """The name; TypeError or ValueError for one that a `state_dict` could not hold."""
     if not isinstance(name, str):
         raise TypeError(f"a name is a string, got {describe(name)}; write {str(name)!r}.")
     if not name or "." in name:
         raise ValueError(
-            f"{name!r} is no name for a module, parameter or buffer: it has at least one character and no dot, which "
-            "separates modules in a state dict."
+            f"{name!r} is no name for a module, parameter or buffer: it has at least one character "
+            "and no dot, which separates modules in a state dict."
         )
     return name
 
@@ -117,23 +118,23 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    `super().__init__()` may be called and need not be.  Modules in a list belong to a `ModuleList`.  As
-    torch.nn.Module.
+    `super().__init__()` may be called and need not be. Modules in a list belong to a `ModuleList`.
+    As torch.nn.Module.
     """
 
     training: bool = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__module__.startswith(__package__ + ".") and "__init__" in vars(
-            cls
-        ):  # our own layers know PyTorch's keywords
+        ours = cls.__module__.startswith(__package__ + ".")
+        if ours and "__init__" in vars(cls):  # ours say what to write for PyTorch's keywords
             cls.__init__ = as_layer(vars(cls)["__init__"])  # type: ignore[method-assign]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass defines it."""
         raise TypeError(
-            f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the class; module(x) calls it."
+            f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the "
+            "class; module(x) calls it."
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -156,9 +157,9 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         if isinstance(own := getattr(type(self), name, None), property):
-            return own.__get__(self)  # its own AttributeError led here, and would not be seen
+            return own.__get__(self)  # a property that raised AttributeError led here: let it
         hint = ""
-        if not name.startswith("__"):  # copy and pickle ask for such, and would wait for a hint
+        if not name.startswith("__"):  # copy and pickle ask for such names, quickly answered
             hint = (
                 f" Write {ELSEWHERE[name]}."
                 if name in ELSEWHERE
@@ -171,7 +172,10 @@ class Module:
         )
 
     def _place(self, name: str) -> tuple[type | None, bool]:
-        """(Parameter, or Buffer, or None, does it persist?): what belongs under this name, even if nothing is there yet."""
+        """What belongs under this name: (Parameter, Buffer or None, does it persist?).
+
+        That is known even of a name under which nothing is yet.
+        """
         known = self.__dict__.get(name)
         if isinstance(known, (Parameter, Buffer)):
             return (Parameter, True) if isinstance(known, Parameter) else (Buffer, known.persistent)
@@ -195,9 +199,9 @@ class Module:
             )
         if isinstance(value, Module) and contains(value, self):
             raise ValueError(
-                f"{type(self).__name__}.{name} cannot be {type(value).__name__}, which contains this "
-                f"{type(self).__name__} or is it: a module inside itself would be walked through for "
-                "ever. Write a tuple, (module,), for one that belongs elsewhere."
+                f"{type(self).__name__}.{name} cannot be {type(value).__name__}, which contains "
+                f"this {type(self).__name__} or is it: a module inside itself would be walked "
+                "through for ever. Write a tuple, (module,), for one that belongs elsewhere."
             )
         kind, persistent = self._place(name)
         if kind is not None and value is None:
@@ -205,31 +209,38 @@ class Module:
             return
         if kind is Parameter and not isinstance(value, Parameter):
             raise TypeError(
-                f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, so it "
-                "would no longer be trained. Write nn.Parameter(value), or use load_state_dict."
+                f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, "
+                "so it would no longer be trained. Write nn.Parameter(value), or use "
+                "load_state_dict."
             )
         if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
             if not isinstance(value, (Tensor, np.ndarray, np.generic)):
                 raise TypeError(
-                    f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, so it "
-                    "would no longer be saved. Write nn.Buffer(value), or delete it first."
+                    f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, "
+                    "so it would no longer be saved. Write nn.Buffer(value), or delete it first."
                 )
             value = Buffer(value, persistent=persistent)
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """The same as `self.name = Buffer(tensor, persistent=persistent)`, or a place for one; ValueError for a name with a dot in it."""
+        """The same as `self.name = Buffer(tensor, persistent=persistent)`; None keeps a place.
+
+        Raises ValueError for a name with a dot in it.
+        """
         if tensor is None:
             self._leave_empty(check_name(name), Buffer, persistent)
         else:
             setattr(self, check_name(name), Buffer(tensor, persistent=persistent))
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """The same as `self.name = param`, or a place for one; TypeError for what would not be trained, ValueError for a dotted name."""
+        """The same as `self.name = param`; None keeps a place for one.
+
+        Raises TypeError for what would not be trained, ValueError for a name with a dot in it.
+        """
         if not (param is None or isinstance(param, Parameter)):
             raise TypeError(
-                f"register_parameter takes a Parameter, got {describe(param)}; write nn.Parameter(value), or register_buffer "
-                "for what is not trained."
+                f"register_parameter takes a Parameter, got {describe(param)}; write "
+                "nn.Parameter(value), or register_buffer for what is not trained."
             )
         if param is None:
             self._leave_empty(check_name(name), Parameter)
@@ -237,7 +248,10 @@ class Module:
             setattr(self, check_name(name), param)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """The same as `self.name = module`; TypeError for what is no Module, ValueError for a name with a dot in it."""
+        """The same as `self.name = module`.
+
+        Raises TypeError for what is no Module, ValueError for a name with a dot in it.
+        """
         if not (module is None or isinstance(module, Module)):
             raise TypeError(f"add_module takes a Module, got {describe(module)}.")
         setattr(self, check_name(name), module)
@@ -245,7 +259,7 @@ class Module:
     # ---- walking the tree
 
     def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """(name, value) of the attributes of this kind, in the order in which they were first assigned."""
+        """(name, value) of the attributes of this kind, in the order of their first assignment."""
         for name, value in self.__dict__.items():
             if isinstance(replaced.get((id(self), name), value) if replaced else value, kind):
                 yield name, value
@@ -253,7 +267,7 @@ class Module:
                 self._refuse(value)
 
     def _refuse(self, value: Any) -> None:
-        """Raise if a plain list or dict or the like, or one directly inside it, holds modules, parameters or buffers."""
+        """Raise if a plain list or dict, or one inside it, holds modules, parameters or buffers."""
         items = value.values() if isinstance(value, dict) else value
         inner = [
             item.values() if isinstance(item, dict) else item
@@ -267,8 +281,9 @@ class Module:
         ):
             name = next(name for name, known in self.__dict__.items() if known is value)
             raise TypeError(
-                f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, parameters or buffers, which "
-                "would be neither trained nor saved. Use nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
+                f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
+                "parameters or buffers, which would be neither trained nor saved. Use "
+                "nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
                 f"setattr(self, f'{name}_{{i}}', p); or a tuple, if they belong elsewhere."
             )
 
@@ -283,7 +298,7 @@ class Module:
     def named_modules(
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """(dotted name, module) of this module, named `prefix`, and all inside it, parents first."""
+        """(dotted name, module) of this module, called `prefix`, and all inside, parents first."""
         seen = set() if memo is None else memo
         if remove_duplicate and id(self) in seen:
             return
@@ -308,7 +323,7 @@ class Module:
     def _named(
         self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool
     ) -> Iterator[tuple[str, Any]]:
-        """(dotted name, value) of the attributes of this kind, here or with `recurse` in all modules inside as well."""
+        """(dotted name, value) of the attributes of this kind, here and with `recurse` inside."""
         seen: set[int] = set()
         for path, module in (
             self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]
@@ -362,13 +377,14 @@ class Module:
     # ---- settings
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode, in which dropout drops, for this module and all inside it; returns the module.
+        """Training mode, in which dropout drops, for this module and all inside; returns it.
 
         Raises ValueError for a mode other than True or False.
         """
         if not isinstance(mode, bool):
             raise ValueError(
-                f"train() takes True or False, got {describe(mode)}; to train, call it without argument."
+                f"train() takes True or False, got {describe(mode)}; to train, call it without "
+                "argument."
             )
         for module in self.modules():
             module.training = mode
@@ -389,9 +405,9 @@ class Module:
         zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:
-        """Change floating parameters and buffers to this dtype; returns the module.  Make the optimiser afterwards.
+        """Change floating parameters and buffers to this dtype; returns the module.
 
-        Raises TypeError for a dtype that is not floating.
+        Make the optimiser afterwards. Raises TypeError for a dtype that is not floating.
         """
         dtype = floating_dtype(dtype, "a module")
         for tensor in (*self.parameters(), *self.buffers()):
@@ -406,10 +422,14 @@ class Module:
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call fn on every module inside, children first, and on this one; returns the module.  TypeError for what is no function."""
+        """Call fn on every module inside, children first, and on this one; returns the module.
+
+        Raises TypeError for what is no function.
+        """
         if not callable(fn):
             raise TypeError(
-                f"apply takes a function of one module, got {describe(fn)}; write model.apply(f), not model.apply(f(...))."
+                f"apply takes a function of one module, got {describe(fn)}; write model.apply(f), "
+                "not model.apply(f(...))."
             )
         for child in self.children():
             child.apply(fn)
@@ -426,36 +446,35 @@ class Module:
                         yield f"{path}.{name}" if path else name, tensor
 
     def state_dict(self) -> dict[str, Tensor]:
-        """{dotted name: value} of all parameters and persistent buffers: PyTorch's names, shapes and order.
+        """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.
 
-        The Tensors share memory with the module's and are outside every graph: `value.data *= 0.5` changes the module.
-        A shared parameter is listed under each of its names.
+        The Tensors share memory with the module's and are outside every graph: `value.data *= 0.5`
+        changes the module. A shared parameter is listed under each of its names.
         """
         return {name: StateValue._of(tensor._array()) for name, tensor in self._state()}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> IncompatibleKeys:
-        """Copy values of the same names into the parameters and buffers, in place, each keeping its dtype.
+        """Copy values of the same names into the parameters and buffers; each keeps its dtype.
 
-        Values may be Tensors, ndarrays or torch tensors.  Raises one ValueError that names every missing, unexpected
-        and mis-shaped key, and then changes nothing.  With `strict=False` only shapes must agree; the keys passed
-        over are returned.
+        Values may be Tensors, ndarrays or torch tensors. Raises one ValueError that names every
+        missing, unexpected and mis-shaped key, and then changes nothing. With `strict=False` only
+        shapes must agree; the keys passed over are returned.
         """
         check_flags("load_state_dict", strict=strict)
         if not isinstance(state_dict, Mapping):
             raise TypeError(
-                f"load_state_dict takes a mapping from names to values, got {describe(state_dict)}. Write ta.load(path) for a "
-                "file, other.state_dict() for a module."
+                "load_state_dict takes a mapping from names to values, got "
+                f"{describe(state_dict)}. Write ta.load(path) for a file, other.state_dict() for a "
+                "module."
             )
         own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
         lines = []
-        if (
-            strict
-        ):  # a guess looks through all names, which for each of thousands would take minutes
+        if strict:  # a guess looks through all names, so only the first twenty get one
             lines += [f"missing: {name!r} {own[name].shape}" for name in missing]
             lines += [
                 f"unexpected: {name!r}.{nearest(str(name), () if i >= 20 else missing or own)}"

@@ -1,4 +1,4 @@
-"""The Tensors that a Module has: what it trains, what belongs to it besides, and what stands in its state dict."""
+"""The Tensors of a Module: what it trains, what else belongs to it, and its state dict's values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tensor.convert import floating_dtype
 
 
 class Parameter(Tensor):
-    """A Tensor that a Module trains.  `Parameter(data, requires_grad=True, dtype=None)` copies its data."""
+    """A Tensor that a Module trains; it copies its data."""
 
     __slots__ = ()
 
@@ -27,11 +27,13 @@ class Parameter(Tensor):
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
         """A parameter for an initialiser to fill.
 
-        Raises ValueError for sizes that are not whole numbers, none negative, TypeError for a dtype that is not floating.
+        Raises ValueError for sizes that are not whole numbers, or negative, TypeError for a dtype
+        that is not floating.
         """
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
             raise ValueError(
-                f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with // instead of /."
+                f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with "
+                "// instead of /."
             )
         kept = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
@@ -52,7 +54,7 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
             p._grad = None
         elif p.grad is not None:
             if p.grad.requires_grad:
-                p.grad = p.grad.detach()  # zeros have no history; it would grow with every step
+                p.grad = p.grad.detach()  # zeros have no history, which would grow with each step
             p.grad._array()[...] = 0
             changes.changed(p.grad._array())
 
@@ -60,8 +62,9 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
 class Buffer(Tensor):
     """A Tensor that belongs to a Module and is not trained, such as a table of positions.
 
-    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer.  A Tensor or an array that is
-    assigned to the attribute later is copied into a new Buffer, outside every graph.
+    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer. A Tensor or
+    an array that is assigned to the attribute later is copied into a new Buffer, outside every
+    graph.
     """
 
     __slots__ = ("persistent",)
@@ -78,7 +81,10 @@ class Buffer(Tensor):
 
 
 class StateValue(Tensor):
-    """A value in a `state_dict`, in the module's own memory, which `value *= 0.5` would seem to change; a copy is a plain Tensor."""
+    """A value in a `state_dict`, in the module's own memory; a copy of it is a plain Tensor.
+
+    `value *= 0.5` is refused: it would make a new Tensor and leave the module as it was.
+    """
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Where a token stands: attention itself cannot tell, so a vector for each position is added to the embeddings."""
+"""Where a token stands: attention cannot tell, so each position's vector is added to the tokens."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
         offset = index(offset)
     except TypeError:
         raise TypeError(
-            f"offset is the first token's position, a whole number such as cache.length, got {describe(offset)}."
+            "offset is the first token's position, a whole number such as cache.length, got "
+            f"{describe(offset)}."
         ) from None
     length = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
     if offset < 0 or offset + length > len(table):
         raise ValueError(
-            f"there are max_len={len(table)} positions, but this input of length {length} needs those "
-            f"from {offset} to {offset + length - 1}; make the layer with a larger max_len."
+            f"there are max_len={len(table)} positions, but this input of length {length} needs "
+            f"those from {offset} to {offset + length - 1}; make the layer with a larger max_len."
         )
     rows = table[offset : offset + length]
     return x + (rows[:, None] if x.ndim == 3 and not batch_first else rows)
 
 
 class SinusoidalPositionalEncoding(Module):
-    """y_t = x_t + p_t with p[t, 2i] = sin(t / 10000^(2i/E)) and p[t, 2i+1] = cos of the same; then dropout.
+    """y_t = x_t + p_t, then dropout; p[t, 2i] = sin(t / 10000^(2i/E)), p[t, 2i+1] the cosine.
 
-    Not trained and not saved.  Vaswani et al., 2017.  (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or
-    (T, E).
+    Not trained and not saved. Vaswani et al., 2017. (B, T, E) -> (B, T, E), with batch_first=False
+    (T, B, E); or (T, E).
     """
 
     def __init__(
@@ -56,10 +57,10 @@ class SinusoidalPositionalEncoding(Module):
         self.dropout, self.batch_first = Dropout(dropout), batch_first
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """x (B, T, E) -> the same shape.  `offset` is the position of the first token (with a cache, `cache.length`).
+        """x (B, T, E) -> the same shape; `offset` is the first token's position, as `cache.length`.
 
-        Integer input is promoted.  Raises ValueError for another width or beyond max_len positions, TypeError for an offset that is no
-        whole number.
+        Integer input is promoted. Raises ValueError for another width or beyond max_len positions,
+        TypeError for an offset that is no whole number.
         """
         return self.dropout(_add_positions(floating(x, self.pe), self.pe, offset, self.batch_first))
 
@@ -68,8 +69,9 @@ class SinusoidalPositionalEncoding(Module):
 
 
 class LearnedPositionalEncoding(Module):
-    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions, at first normal with deviation 0.02.
+    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions.
 
+    At first they are normal with deviation 0.02.
     (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or (T, E).
     """
 
@@ -81,10 +83,10 @@ class LearnedPositionalEncoding(Module):
         init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """x (B, T, E) -> the same shape.  `offset` is the position of the first token (with a cache, `cache.length`).
+        """x (B, T, E) -> the same shape; `offset` is the first token's position, as `cache.length`.
 
-        Integer input is promoted.  Raises ValueError for another width or beyond max_len positions, TypeError for an offset that is no
-        whole number.
+        Integer input is promoted. Raises ValueError for another width or beyond max_len positions,
+        TypeError for an offset that is no whole number.
         """
         return _add_positions(floating(x, self.weight), self.weight, offset, self.batch_first)
 

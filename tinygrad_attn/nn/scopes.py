@@ -1,7 +1,7 @@
-"""Which module call are we in, what is it called, and what did its attention look at: `record_attention`.
+"""Which module call are we in, and what did its attention look at: `record_attention`.
 
-Each running module call is a `Scope` on a small stack (see nn/module.py).  Names are worked out only when somebody
-asks.
+Each running module call is a `Scope` on a small stack (see nn/module.py). Names are worked out only
+when somebody asks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class Scope:
 
 
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
-    """What the module of this call is called, seen from `root`, or else from the outermost module that was called.
+    """What the module of this call is called, seen from `root`: `layers.0.self_attn`.
 
-    `layers.0.self_attn`; the class name for the root itself.  A module that is not an attribute of the one that calls
-    it gets its class name, under the name of its caller.
+    Without a root it is seen from the outermost module that was called. The root itself gets its
+    class name. A module that is not an attribute of the one that calls it gets its class name,
+    under the name of its caller.
     """
     chain: list[Any] = []  # from the inside out
     while scope is not None:
@@ -58,23 +59,24 @@ class _Recorder(Watcher):
 
 @contextmanager
 def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
-    """Collect softmax(q k^T / sqrt(D)) of every call of an attention module of `nn` inside the `with` block, by its
-    dotted name.
+    """Collect softmax(q k^T / sqrt(D)) of every attention module called in the block, by its name.
 
         with ta.record_attention() as seen:
             model(x)
-        seen["layers.0.self_attn"][0]           # the first call's weights, a plain array (B, H, T, S)
+        seen["layers.0.self_attn"][0]    # the first call's weights, an array (B, H, T, S)
 
-    Names are seen from the outermost module that is called, or from `root`.  A module called several times has
-    several entries in its list, in order.  An unbatched call counts as a batch of one.  Weights are those that were
-    applied, after dropout if there was any.  It does not matter whether the call asked for weights, and the outputs
-    are the same numbers with and without recording.  Only calls of this thread are seen, and of these none that goes to
-    `F.scaled_dot_product_attention` directly: that returns its weights with need_weights=True.  Raises TypeError for a
-    `root` that is no module.
+    Names are seen from the outermost module that is called, or from `root`. A module called several
+    times has several entries in its list, in order. An unbatched call counts as a batch of one.
+    Weights are those that were applied, after dropout if there was any. It does not matter whether
+    the call asked for weights, and the outputs are the same numbers with and without recording.
+    Only calls of this thread are seen, and none that goes to `F.scaled_dot_product_attention`
+    itself, which returns its weights with need_weights=True. Raises TypeError for a `root` that is
+    no module.
     """
     if root is not None and not is_module(root):
         raise TypeError(
-            f"record_attention() takes the module that names are seen from, or nothing, got {root!r}.{unmade(root)}"
+            "record_attention() takes the module that names are seen from, or nothing, got "
+            f"{root!r}.{unmade(root)}"
         )
     with watching(_Recorder(root)) as recorder:
         yield recorder.weights

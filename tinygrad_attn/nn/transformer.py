@@ -1,8 +1,8 @@
-"""The Transformer of Vaswani et al., 2017, with PyTorch's arguments, parameter names, masks and initial values.
+"""The Transformer of Vaswani et al., 2017: PyTorch's arguments, names, masks and initial values.
 
-Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper (post-norm), or before f
-(pre-norm, `norm_first`; Xiong et al., 2020).  Shape letters: B batch, T target positions, S source positions, E =
-d_model.
+Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper
+(post-norm), or before f (pre-norm, `norm_first`; Xiong et al., 2020). Shape letters: B batch, T
+target positions, S source positions, E = d_model.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
         return activation
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(
-            f"activation is 'relu', 'gelu' or a function such as F.silu, got {describe(activation)}."
-            + nearest(str(activation), ACTIVATIONS)
+            "activation is 'relu', 'gelu' or a function such as F.silu, got "
+            f"{describe(activation)}.{nearest(str(activation), ACTIVATIONS)}"
         )
     return ACTIVATIONS[activation]
 
 
 def made(part: Any, name: str) -> Any:
-    """A module, or any other function of tensors, or None; TypeError for what cannot be called, or only to make a module."""
+    """A module, or any other function of tensors, or None; TypeError for anything else."""
     if part is not None and (isinstance(part, type) or not callable(part)):
         raise TypeError(
-            f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}.{unmade(part)}"
+            f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}."
+            f"{unmade(part)}"
         )
     return part
 
 
 class FeedForward(Module):
-    """y = linear2(dropout(activation(linear1(x)))), the same network at each position.  (..., E) -> (..., E)"""
+    """y = linear2(dropout(activation(linear1(x)))), the same network at each position."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class _Layer(Module):
         is_causal: bool,
         cache: KeyValueCache | None,
     ) -> Any:
-        """attention(x, memory, memory) without weights, (T, B, E) or (B, T, E), which then goes through this dropout."""
+        """attention(x, memory, memory) without its weights, as it goes through this dropout."""
         more: dict[str, Any] = (
             {} if cache is None else {"cache": cache}
         )  # an attention of your own need not take one
@@ -167,8 +168,9 @@ class TransformerEncoderLayer(_Layer):
     ) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
-        Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True =
-        blocked. `is_causal` hides later positions; with a `cache`, src is only what is new.
+        Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask`
+        (B, S), True = blocked. `is_causal` hides later positions; with a `cache`, src is only what
+        is new.
         """
 
         def attention(x: Any) -> Any:
@@ -189,9 +191,10 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to memory, then a feed-forward network, each a residual step with its layer norm.
+    """Self-attention, attention to memory, a feed-forward network, each with its layer norm.
 
-    Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
+    Each is a residual step. Arguments, parameters and initial values as
+    torch.nn.TransformerDecoderLayer.
     """
 
     def __init__(
@@ -241,11 +244,12 @@ class TransformerDecoderLayer(_Layer):
         *,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E) -> (T, B, E); with batch_first (B, T, E), (B, S, E); or (T, E), (S, E).
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E).
 
-        Masks as in MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
-        `memory_key_padding_mask` (B, S), True = blocked.  With a `cache`, tgt is only what is new, and memory is
-        projected once.
+        With batch_first (B, T, E), (B, S, E); unbatched (T, E), (S, E). Masks as in
+        MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
+        `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, tgt is only what is new,
+        and memory is projected once.
         """
 
         def attention(x: Any) -> Any:
@@ -281,16 +285,17 @@ class TransformerDecoderLayer(_Layer):
 def _copies(layer: Module, count: int) -> ModuleList:
     if not isinstance(count, (int, np.integer)) or count < 0:
         raise TypeError(
-            f"num_layers is how many copies of the layer there are, a whole number such as 6; got {count!r}."
+            "num_layers is how many copies of the layer there are, a whole number such as 6; got "
+            f"{count!r}."
         )
     return ModuleList(copy.deepcopy(layer) for _ in range(count))
 
 
 class TransformerEncoder(Module):
-    """norm(layer_N(... layer_1(src))): N copies of one encoder layer, which start with equal weights, as in PyTorch.
+    """norm(layer_N(... layer_1(src))): N copies of one encoder layer.
 
-    `enable_nested_tensor` and `mask_check` are accepted for PyTorch's sake and change nothing.  As
-    torch.nn.TransformerEncoder.
+    They start with equal weights, as in PyTorch. `enable_nested_tensor` and `mask_check` are
+    accepted for PyTorch's sake and change nothing. As torch.nn.TransformerEncoder.
     """
 
     def __init__(
@@ -314,9 +319,9 @@ class TransformerEncoder(Module):
         *,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape; arguments as a layer's.
+        """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
-        `is_causal` None means: see whether `mask` is the causal one.
+        Arguments as a layer's; `is_causal` None means: see whether `mask` is the causal one.
         """
         causal = is_causal_mask(mask) if is_causal is None else is_causal
         more = {} if cache is None else {"cache": cache}  # a layer of your own need not take one
@@ -333,8 +338,10 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.  As
-    torch.nn.TransformerDecoder."""
+    """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.
+
+    As torch.nn.TransformerDecoder.
+    """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         self.layers = _copies(decoder_layer, num_layers)
@@ -354,9 +361,10 @@ class TransformerDecoder(Module):
         *,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E), ...; arguments as a layer's.
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E) and so on.
 
-        `tgt_is_causal` None means: see whether `tgt_mask` is the causal one.
+        Arguments as a layer's; `tgt_is_causal` None means: see whether `tgt_mask` is the causal
+        one.
         """
         causal = is_causal_mask(tgt_mask) if tgt_is_causal is None else tgt_is_causal
         more = {} if cache is None else {"cache": cache}  # a layer of your own need not take one
@@ -377,9 +385,10 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017, all matrices drawn as Xavier's.
+    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.
 
-    Arguments, parameters and initial values as torch.nn.Transformer.
+    All matrices are drawn from Xavier's uniform distribution. Arguments, parameters and initial
+    values as torch.nn.Transformer.
     """
 
     def __init__(
@@ -450,11 +459,13 @@ class Transformer(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """src (S, B, E), tgt (T, B, E) -> (T, B, E); with batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E).
+        """src (S, B, E), tgt (T, B, E) -> (T, B, E).
 
-        Masks: `src_mask` (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key
-        padding masks (B, S), (B, T), (B, S); True = blocked, floats are added.  A hint `..._is_causal` None means:
-        look at the mask. Raises ValueError for widths other than d_model and batches that differ.
+        With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
+        `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
+        masks (B, S), (B, T), (B, S); True = blocked, floats are added. A hint `..._is_causal` None
+        means: look at the mask. Raises ValueError for widths other than d_model and batches that
+        differ.
         """
         src, tgt = floating(src, self), floating(tgt, self)
         axis = 0 if self.batch_first else 1
@@ -465,8 +476,8 @@ class Transformer(Module):
             )
         if not src.shape[-1] == tgt.shape[-1] == self.d_model:
             raise ValueError(
-                f"the last axis of src and tgt must be d_model={self.d_model}, got src {describe(src)} "
-                f"and tgt {describe(tgt)}."
+                f"the last axis of src and tgt must be d_model={self.d_model}, got src "
+                f"{describe(src)} and tgt {describe(tgt)}."
             )
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal

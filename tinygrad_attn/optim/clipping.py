@@ -75,7 +75,7 @@ def _norm(x: Array, norm_type: float) -> float:
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
-    """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm of all gradients as one vector; returns |g|.
+    """g = g min(1, max_norm / (|g| + 1e-6)); returns |g|, the norm of all gradients as one vector.
 
     `norm_type` may be math.inf. Raises TypeError for what are no parameters and for integer
     gradients, ValueError for a `max_norm` that is no number >= 0, a `norm_type` that is no number,
