@@ -18,7 +18,7 @@ full buckets leave while the sweep goes on. `finish`, made before all uses, wait
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -105,14 +105,14 @@ class DataParallel(Module):
 class Exchange:
     """What the rules of the ops below share: the buckets, and whose gradients are in them."""
 
-    def __init__(self, owner: DataParallel, trained: list[tuple[str, Tensor]]) -> None:
+    def __init__(self, owner: DataParallel, trained: Sequence[tuple[str, Tensor]]) -> None:
         self.owner, self.group = owner, owner._group
         self.names, self.parameters = [n for n, _ in trained], [p for _, p in trained]
         self.kept = [(p.shape, p.dtype) for p in self.parameters]
         self.buckets = Buckets(self.parameters, self.group, owner._bytes)
         self.open = False
 
-    def differs_from(self, trained: list[tuple[str, Tensor]]) -> bool:
+    def differs_from(self, trained: Sequence[tuple[str, Tensor]]) -> bool:
         """Are these other parameters, or have they another shape or dtype?"""
         return (
             len(trained) != len(self.parameters)
@@ -231,7 +231,8 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
     oldest = {id(t): t for t in stand_ins}
     begun = min(_time(t) for t in stand_ins)
     first: dict[int, float] = {}
-    found, seen = list(results), {id(t) for t in results}
+    found: list[Variable] = list(results)
+    seen = {id(t) for t in results}
     for t in found:  # the list grows
         if t._record is None or id(t) in oldest or _time(t) < begun:
             continue

@@ -191,7 +191,6 @@ def _world() -> Any:
                 "mpi4py, which is not installed: pip install 'tinygrad_attn[parallel]'"
             )
         return None
-    stopping.say_it_ourselves()
     from mpi4py import MPI
 
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None

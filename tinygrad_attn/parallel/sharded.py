@@ -149,7 +149,7 @@ class ShardedAdamW(AdamW):
 
 
 def _contiguous(p: Tensor) -> Array:
-    """The parameter's values where they are; moved, if need be, so that a part of them is a view."""
+    """The parameter's values, moved if need be, so that a part of them is a view."""
     if not p._array().flags.c_contiguous:
         p._data = np.ascontiguousarray(p._data)
     return p._data

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from traceback import format_exception
 from typing import Any
 
 _installed = False
@@ -16,15 +17,10 @@ INTERRUPTED = 130
 """The exit code of a program that Ctrl-C has ended, as shells have it."""
 
 
-def say_it_ourselves() -> None:
-    """Ask MPICH not to add a line of its own when we stop all ranks; before MPI is loaded."""
-    os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
-
-
 def stop_all_on_an_exception(comm: Any) -> None:
     """From now on an exception that nobody catches on this rank ends all ranks.
 
-    This replaces `sys.excepthook`, once, and calls the one that was there for the traceback.
+    This replaces `sys.excepthook`, once; a hook of the user's is called before.
     """
     global _installed
     if _installed:
@@ -39,12 +35,16 @@ def stop_all_on_an_exception(comm: Any) -> None:
                 code = INTERRUPTED
                 said = "was interrupted"
             else:
-                print(f"\nrank {rank} of {size} raised:", file=sys.stderr)
-                before(kind, error, traceback)
-                first = (str(error).splitlines() or [""])[0]
+                first = (str(error).splitlines() or [""])[0].rstrip(".")
                 said = f"ended with {kind.__name__}: {first}"
-            print(f"rank {rank} of {size} {said}. All ranks are stopped.", file=sys.stderr)
+            if before is not sys.__excepthook__:
+                before(kind, error, traceback)
+                told = []
+            else:  # in one piece, or what other ranks say would stand in between
+                told = format_exception(kind, error, traceback) if code == 1 else []
+            told.append(f"rank {rank} of {size} {said}. All ranks are stopped.\n")
             sys.stdout.flush()
+            sys.stderr.write("".join(told))
             sys.stderr.flush()
         finally:
             _stop_all(code)
@@ -55,4 +55,6 @@ def stop_all_on_an_exception(comm: Any) -> None:
 def _stop_all(code: int) -> None:
     from mpi4py import MPI
 
+    # What MPI would add, "Abort(1) on node 0", says less than the last line that is there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno() if sys.__stderr__ else 2)
     MPI.COMM_WORLD.Abort(code)
