@@ -46,10 +46,12 @@ def save_checkpoint(
     schedule: Any = None,
     step: int = 0,
     extra: Any = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
 
-    `extra` is anything JSON can hold (losses so far, settings). Raises as `ta.save` does.
+    `extra` is anything JSON can hold (losses so far, settings), `beside` are further arrays by
+    name, which `ta.load` finds in the file. Raises as `ta.save` does.
     """
     _by_name("save_checkpoint", path, misplaced, model, optimizer, schedule)
     if not hasattr(step, "__index__"):
@@ -59,6 +61,7 @@ def save_checkpoint(
         )
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
+    arrays |= beside or {}
     metadata = {"step": str(operator.index(step)), "extra": _json(extra, "extra")}
     if optimizer is not None:
         state = optimizer.state_dict()

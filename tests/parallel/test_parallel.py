@@ -1,0 +1,241 @@
+"""Training on several ranks: the same numbers as one process, and no hang whatever goes wrong."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import require
+
+require("mpi4py")
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "parallel" / "programs.py"
+TIMEOUT = 120
+
+
+def mpiexec():
+    """The launcher from the wheel beside this Python, or the system's."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        require("mpiexec, of mpich")
+    return found
+
+
+def start(ranks, *command, folder=None):
+    """A run of several ranks, one thread each."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [mpiexec(), "-n", str(ranks), sys.executable, *map(str, command)],
+        env={**os.environ, **threads, "PYTHONPATH": path, "TINYGRAD_ATTN_QUICK": "1"},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process):
+    """(exit code, output, errors); a run that hangs is ended and fails the test."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"the ranks hang\n{out}\n{err}", pytrace=False)
+    return process.returncode, out, err
+
+
+def passes(ranks, *words):
+    code, out, err = finished(start(ranks, PROGRAMS, *words))
+    assert code == 0 and out.splitlines()[-1:] == ["ok"], out + err
+    return out
+
+
+def digest(out):
+    return re.search(r"^digest (\w+)", out, re.M)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("kind, dtype", [
+    ("sgd", "float64"), ("adamw", "float64"), ("adamw", "float32"), ("sharded", "float64"),
+])  # fmt: skip
+def test_ranks_equal_one_process(ranks, accumulate, kind, dtype):
+    """50 steps with clipping and a last batch of 2 samples: 1e-12 in float64, 1e-5 in float32."""
+    passes(ranks, "equal", kind, dtype, accumulate)
+
+
+def test_one_rank_is_one_process():
+    passes(1, "equal", "sharded", "float64", 3)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_run_is_repeated_bit_for_bit(ranks):
+    runs = [passes(ranks, "equal", "sharded", "float32", 1) for _ in range(2)]
+    assert digest(runs[0]) == digest(runs[1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("program", ["sharded", "graphs", "tensors", "small"])
+def test_program(ranks, program):
+    passes(ranks, program)
+
+
+@pytest.mark.slow
+def test_all_resume_from_rank_0s_checkpoint_on_any_number_of_ranks(tmp_path):
+    require("safetensors")
+    path = tmp_path / "half.safetensors"
+    through = passes(2, "half_way", path)
+    assert digest(through) == digest(passes(2, "second_half", path))
+    for ranks in 1, 3, 4:
+        passes(ranks, "second_half", path)
+    passes(2, "cannot_write", tmp_path)
+    import tinygrad_attn as ta
+
+    assert {"model.embed.weight", "optimizer.0.exp_avg"} <= {*ta.load(path)}
+
+
+@pytest.mark.parametrize("what, told", [
+    ("shape", "rank 0 has 'out.weight' (3, 8) float64, rank 1 has 'out.weight' (4, 8)"),
+    ("dtype", "rank 0 has 'out.weight' (3, 8) float64, rank 1 has 'out.weight' (3, 8) float32"),
+    ("frozen", "rank 1 has 'out.weight' (3, 8) float64 frozen"),
+    ("order", "rank 0 has 'embed.weight' (8, 4) float64, rank 1 has 'layer.self_attn"),
+    ("more", "rank 0 has nothing, rank 1 has 'more.weight'"),
+])  # fmt: skip
+def test_different_models_are_told_by_name(what, told):
+    assert told in passes(2, "different", what)
+
+
+def fails(ranks, *words):
+    begun = time.perf_counter()
+    code, out, err = finished(start(ranks, PROGRAMS, *words))
+    assert code != 0 and "ok" not in out and time.perf_counter() - begun < 30
+    return code, err.strip().splitlines()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_exception_on_one_rank_ends_all(ranks):
+    code, lines = fails(ranks, "raises")
+    told = "ValueError: the data of rank 1 are damaged"
+    assert code == 1 and told in lines and "Traceback (most recent call last):" in lines
+    assert lines[-1] == f"rank 1 of {ranks} ended with {told}. All ranks are stopped."
+
+
+def test_ctrl_c_on_one_rank_ends_all():
+    code, lines = fails(2, "interrupted")
+    assert code == 130 and lines == ["rank 1 of 2 was interrupted. All ranks are stopped."]
+
+
+def test_a_call_of_some_ranks_only_is_told():
+    text = fails(3, "alone_in_a_call")[1][-1]
+    assert "rank 0 waits in mean of loss" in text and "rank 1 does not wait" in text
+    assert "rank 2 waits in the comparison of the models" in text
+
+
+def test_different_calls_are_told():
+    _, lines = fails(2, "other_call")
+    assert "rank 0: mean of loss with 16 bytes; rank 1: barrier() with 8 bytes" in lines[-1]
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_others_and_leaves_a_whole_checkpoint(tmp_path):
+    require("safetensors")
+    import tinygrad_attn as ta
+
+    process = start(3, PROGRAMS, "killed", tmp_path)
+    checkpoint, until = tmp_path / "last.safetensors", time.time() + 60
+    while not checkpoint.exists() and time.time() < until and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(random.random())
+    os.kill(int((tmp_path / f"pid-{random.randrange(3)}").read_text()), signal.SIGKILL)
+    begun = time.perf_counter()
+    code, _, _ = finished(process)
+    assert code != 0 and time.perf_counter() - begun < 15
+    assert all(np.isfinite(a).all() for a in ta.load(checkpoint).values() if a.dtype.kind == "f")
+
+
+def test_the_example_runs_on_two_ranks(tmp_path):
+    require("sklearn")
+    code, out, err = finished(start(2, ROOT / "examples" / "data_parallel.py", folder=tmp_path))
+    assert code == 0 and out.count("2 ranks") == 1, out + err
+
+
+def test_one_process_needs_no_mpi(tmp_path):
+    """mpi4py is hidden: everything works as one rank, and under mpiexec the error says why not."""
+    text = (
+        "import sys\nsys.modules['mpi4py'] = None\n"  # as if it were not installed
+        "sys.argv = ['programs.py', 'equal', 'sharded', 'float64', '1']\n"
+        f"exec(open({str(PROGRAMS)!r}).read())"
+    )
+    (tmp_path / "hidden.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "hidden.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0 and done.stdout.endswith("ok\n"), done.stdout + done.stderr
+    code, _, err = finished(start(2, tmp_path / "hidden.py"))
+    assert code != 0 and "pip install 'tinygrad_attn[parallel]'" in err
+
+
+def test_the_package_does_not_import_it():
+    text = (
+        "import sys, tinygrad_attn as ta; ta.nn, ta.optim; "
+        "print([m for m in sys.modules if m.startswith(('mpi4py', 'tinygrad_attn.parallel'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_arguments_are_checked():
+    from tinygrad_attn import nn, parallel
+
+    with pytest.raises(TypeError, match="takes a module"):
+        parallel.DataParallel(nn.Linear)
+    with pytest.raises(TypeError, match="communicator of mpi4py"):
+        parallel.DataParallel(nn.Linear(1, 1), comm=3)
+    with pytest.raises(ValueError, match="above 0"):
+        parallel.DataParallel(nn.Linear(1, 1), bucket_cap_mb=0)
+    with pytest.raises(ValueError, match="both, or neither"):
+        parallel.DistributedSampler(3, rank=0)
+    with pytest.raises(ValueError, match="rank below num_replicas"):
+        parallel.DistributedSampler(3, 2, 2)
+    with pytest.raises(ValueError, match="batch_size"):
+        next(parallel.DistributedSampler(3, 1, 0).batches(0))
+    with pytest.raises(TypeError, match="number of samples"):
+        parallel.DistributedSampler(2.5)
+    with pytest.raises(ValueError, match="above 0"):
+        parallel.set_time_limit(0)
+    with pytest.raises(ValueError, match="is not the 1 ranks"):
+        parallel.grid(2, 2)
+    with pytest.raises(ValueError, match="without dropout"):
+        parallel.ParallelAttention(nn.MultiheadAttention(4, 2, dropout=0.5))
+
+
+def test_drop_last_gives_every_rank_as_many():
+    from tinygrad_attn.parallel import DistributedSampler
+
+    parts = [DistributedSampler(11, 3, r, drop_last=True) for r in range(3)]
+    assert [len(p) for p in parts] == [3, 3, 3] == [len(list(p)) for p in parts]
+    assert [len(list(p.batches(6))) for p in parts] == [1, 1, 1]
+    one, other = (DistributedSampler(11, 1, 0, seed=s) for s in (1, 1))
+    assert list(one) == list(other) and sorted(one) == list(range(11)) != list(one)
+    other.set_epoch(1)
+    assert list(one) != list(other)
+    assert list(DistributedSampler(3, 1, 0, shuffle=False)) == [0, 1, 2]

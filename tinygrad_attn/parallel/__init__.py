@@ -1,0 +1,56 @@
+"""Training on several processes and machines, over MPI: `mpiexec -n 4 python train.py`.
+
+    from tinygrad_attn import parallel
+
+    model = parallel.DataParallel(model)                        # gradients become means over ranks
+    optimizer = parallel.ShardedAdamW(model.parameters())       # each rank keeps 1 / N of the state
+    sampler = parallel.DistributedSampler(len(x))
+    for indices, weight, _ in sampler.batches(64):              # this rank's part of each batch
+        (weight * loss_of(model, x[indices], y[indices])).backward()
+
+Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. As one process it works
+without them. In reading order: group.py (who talks to whom), buckets.py, data_parallel.py,
+sampler.py, clipping.py, sharded.py, checkpoints.py, tensor_parallel.py.
+"""
+
+from .checkpoints import load_checkpoint, save_checkpoint
+from .clipping import clip_grad_norm_
+from .data_parallel import DataParallel
+from .group import barrier, rank, world_size
+from .metrics import mean, total
+from .sampler import Batch, DistributedSampler
+from .sharded import ShardedAdamW
+from .streams import manual_seed
+from .tensor_parallel import (
+    ColumnParallelLinear,
+    ParallelAttention,
+    ParallelFeedForward,
+    RowParallelLinear,
+    ShardedParameter,
+    grid,
+)
+from .time_limit import get_time_limit, set_time_limit
+
+__all__ = [
+    "Batch",
+    "ColumnParallelLinear",
+    "DataParallel",
+    "DistributedSampler",
+    "ParallelAttention",
+    "ParallelFeedForward",
+    "RowParallelLinear",
+    "ShardedAdamW",
+    "ShardedParameter",
+    "barrier",
+    "clip_grad_norm_",
+    "get_time_limit",
+    "grid",
+    "load_checkpoint",
+    "manual_seed",
+    "mean",
+    "rank",
+    "save_checkpoint",
+    "set_time_limit",
+    "total",
+    "world_size",
+]
