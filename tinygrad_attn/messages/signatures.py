@@ -1,4 +1,7 @@
-"""How a function is called: keywords that it does not have, flags that are neither True nor False, a class in place of an object."""
+"""What is said when a function is called wrongly.
+
+With a keyword that it does not have, a flag that is neither True nor False, a class for an object.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from .errors import describe, nearest
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DDOF = (
-    "speaks NumPy here: write ddof=1 for unbiased=True or correction=1, which PyTorch takes unless told otherwise, and ddof=0 for "
+    "speaks NumPy here: write ddof=1 for unbiased=True or correction=1, which PyTorch takes unless "
+    "told otherwise, and ddof=0 for "
     "unbiased=False or correction=0, as it is here"
 )
 TORCH_ONLY = dict.fromkeys(
@@ -30,6 +34,11 @@ TORCH_ONLY = dict.fromkeys(
     **dict.fromkeys(
         ("reduce", "size_average"),
         "has neither reduce= nor size_average=: write reduction='mean', 'sum' or 'none'",
+    ),
+    **dict.fromkeys(
+        ("where", "initial"),
+        "has neither where= nor initial=, which NumPy's reductions have: write "
+        "np.sum(t, where=mask), np.max(t, initial=0.0) and the like",
     ),
     "start_dim": "has no start_dim=: write t.reshape(len(t), -1) for start_dim=1",
     "inputs": "has no inputs=: write ta.grad(loss, inputs), which returns the gradients by them",
@@ -65,40 +74,37 @@ def called_as(function: Callable[..., Any], title: str) -> str:
 
 
 def own_names(function: Function) -> Function:
-    """A function that says what to write when it is called with a keyword that it does not have, of PyTorch's or of nobody's."""
-    names = inspect.signature(function).parameters
-    known, one_axis, any_name = (
-        names.keys(),
-        "axis" in names,
-        any(p.kind is p.VAR_KEYWORD for p in names.values()),
-    )
-    title = (
-        function.__qualname__.removesuffix(".__init__")
-        if function.__name__ == "__init__"
-        else function.__name__
-    )
+    """The function, but a keyword that it does not have is an error that says what to write."""
+    parameters = inspect.signature(function).parameters
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    title = function.__name__
+    if title == "__init__":
+        title = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and not (kwargs.keys() <= known or any_name):
-            strange = kwargs.keys() - known
-            name = next((name for name in TORCH_ONLY if name in strange), None) or next(
-                name for name in kwargs if name in strange
-            )
+        if kwargs and not (kwargs.keys() <= parameters.keys() or any_name):
+            raise _strange_keyword(function, title, [k for k in kwargs if k not in parameters])
+        if len(args) > 2 and args[-1].__class__ is int and "axis" in parameters:
             raise TypeError(
-                f"{title}() {TORCH_ONLY[name]}."
-                if name in TORCH_ONLY
-                else f"{title}() got an unexpected keyword argument {name!r}.{nearest(name, known)} It is "
-                f"{called_as(function, title)}."
-            )
-        if one_axis and len(args) > 2 and args[-1].__class__ is int:
-            raise TypeError(
-                f"{title}() takes one axis, or several as a tuple: write axis={args[1:]}, and what else there is "
-                "by name."
+                f"{title}() takes one axis, or several as a tuple: write axis={args[1:]}, and what "
+                "else there is by name."
             )
         return function(*args, **kwargs)
 
     return cast(Function, call)
+
+
+def _strange_keyword(function: Callable[..., Any], title: str, strange: list[str]) -> TypeError:
+    """The error for keywords that a function does not have."""
+    for name, advice in TORCH_ONLY.items():
+        if name in strange:
+            return TypeError(f"{title}() {advice}.")
+    return TypeError(
+        f"{title}() got an unexpected keyword argument {strange[0]!r}."
+        f"{nearest(strange[0], inspect.signature(function).parameters)} It is "
+        f"{called_as(function, title)}."
+    )
 
 
 def check_flags(function: str, **flags: Any) -> None:
@@ -113,7 +119,7 @@ def check_flags(function: str, **flags: Any) -> None:
 
 
 def as_layer(init: Function) -> Function:
-    """A layer's __init__ that says what is meant where it is given the layer's input, or a flag that is neither True nor False."""
+    """A layer's __init__, but the layer's input or a flag not boolean is an error that helps."""
     parameters, named, made = (
         inspect.signature(init).parameters,
         own_names(init),
@@ -128,7 +134,8 @@ def as_layer(init: Function) -> Function:
                 hasattr(type(value), "_record") and value.ndim and name != "weight"
             ):  # asked itself, a module would look for a hint
                 raise TypeError(
-                    f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), or layer(x) for one that is "
+                    f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), "
+                    "or layer(x) for one that is "
                     f"made; got {describe(value)} as {name}."
                 )
             if name in flags:
@@ -143,7 +150,8 @@ class NeedsBrackets(type):
 
     def __enter__(cls) -> None:
         raise TypeError(
-            f"{cls.__name__} is a class, and a block takes an object. Write `with {cls.__name__}():`, with brackets."
+            f"{cls.__name__} is a class, and a block takes an object. Write `with "
+            f"{cls.__name__}():`, with brackets."
         )
 
     def __exit__(cls, *_: object) -> None:  # asked for before the other is called

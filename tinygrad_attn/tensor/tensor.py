@@ -12,17 +12,10 @@ from .. import ops
 from ..engine import Variable, autograd, clone, local
 from ..engine import changes as guard
 from ..engine.graph import RETAINED
-from ..messages.errors import (
-    Elsewhere,
-    compared,
-    comparison,
-    describe,
-    in_terms_of,
-    no_operator,
-    only_renamed,
-)
+from ..messages.errors import MissingName, describe, only_renamed
 from ..messages.signatures import own_names
 from . import names as interop
+from .comparisons import compared, comparison, no_operator
 from .convert import (
     as_array,
     as_data,
@@ -35,7 +28,7 @@ from .convert import (
     put,
     set_default_dtype,
 )
-from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
+from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS, in_terms_of
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -86,7 +79,8 @@ class Tensor(Variable):
         array = value._array() if isinstance(value, Variable) else as_data(value, self._data.dtype)
         if array.dtype.kind not in ("f" if self._tracked else "fiub"):
             raise TypeError(
-                f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold {describe(array)}."
+                f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold "
+                f"{describe(array)}."
             )
         self._data = array
         guard.hand_out(array)
@@ -97,7 +91,8 @@ class Tensor(Variable):
         """The gradient that backward() has added up here, or None."""
         if self._grad is None and self._node is not None and not self._node.retain:
             warnings.warn(
-                "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
+                "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
+                "before backward(), or use "
                 "ta.grad().",
                 UserWarning,
                 stacklevel=2,
@@ -123,12 +118,15 @@ class Tensor(Variable):
     def requires_grad(self, value: bool) -> None:
         if as_flag(value) and self._data.dtype.kind != "f":
             raise TypeError(
-                f"only floating-point tensors can require a gradient, but this is {describe(self)}. "
-                "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first."
+                "only floating-point tensors can require a gradient, but this is "
+                f"{describe(self)}. "
+                "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) "
+                "first."
             )
         if not value and self._node is not None:
             raise ValueError(
-                "requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph."
+                "requires_grad can only be switched off on a leaf; use detach() to cut a result "
+                "from its graph."
             )
         self._tracked = guard.switched(self, bool(value))
 
@@ -161,7 +159,8 @@ class Tensor(Variable):
     def __len__(self) -> int:
         if not self._data.ndim:
             raise TypeError(
-                "a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write torch.tensor(t.numpy())."
+                "a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write "
+                "torch.tensor(t.numpy())."
             )
         return len(self._data)
 
@@ -192,7 +191,8 @@ class Tensor(Variable):
     def __bool__(self) -> bool:
         if self._data.size != 1:
             raise ValueError(
-                f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t > 0).any(); to choose "
+                f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t "
+                "> 0).any(); to choose "
                 "element by element write np.where(t > 0, a, b)."
             )
         return bool(self._data)
@@ -244,7 +244,8 @@ class Tensor(Variable):
         """The single number as a Python number."""
         if self._data.size != 1:
             raise ValueError(
-                f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or reduce it first."
+                f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or "
+                "reduce it first."
             )
         return self._data.item()
 
@@ -277,7 +278,8 @@ class Tensor(Variable):
     def __getstate__(self) -> Any:
         if self._record is not None:
             raise TypeError(
-                "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); .clone() stays a result."
+                "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); "
+                ".clone() stays a result."
             )
         return object.__getstate__(self)
 
@@ -293,7 +295,8 @@ class Tensor(Variable):
         self,
     ) -> Any:  # numpy.ma asks for it, and would otherwise take _data and lose the gradient
         lost = TypeError(
-            f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) for the array a."
+            f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) "
+            "for the array a."
         )
         raise (
             lost
@@ -307,7 +310,8 @@ class Tensor(Variable):
         )  # np.int64(t): no gradient belongs to integers
         if self._tracked and local.context.recording and not whole:
             raise TypeError(
-                f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph "
+                f"{describe(self)} requires a gradient, which a plain array would lose. Write "
+                "t.numpy() to leave the graph "
                 "on purpose, or join tensors with np.stack / np.concatenate to stay in it."
             )
         guard.hand_out(self._array())
@@ -396,8 +400,10 @@ class Tensor(Variable):
             self._tracked or isinstance(value, Variable) and value._tracked
         ):
             raise TypeError(
-                "t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
-                "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant."
+                "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
+                "np.where(mask, value, t) or "
+                "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is "
+                "meant."
             )
         array = (
             value._data
@@ -426,7 +432,8 @@ class Tensor(Variable):
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         if order != "C":
             raise ValueError(
-                f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, reshape(len(t), -1)."
+                f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, "
+                "reshape(len(t), -1)."
             )
         return ops.reshape(self, shape=as_sizes(shape))
 
@@ -462,7 +469,8 @@ class Tensor(Variable):
         """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
         if (asked := as_dtype(dtype)).kind not in "fiub":
             raise TypeError(
-                f"a Tensor holds real numbers or booleans, not {asked}; take t.numpy().astype({asked})."
+                f"a Tensor holds real numbers or booleans, not {asked}; take "
+                f"t.numpy().astype({asked})."
             )
         return ops.astype(self, dtype=asked)
 
@@ -558,4 +566,4 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
-Elsewhere.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))
+MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))

@@ -10,13 +10,14 @@ result ever loses its graph in silence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from ...engine import Variable
-from ...messages.errors import ELSEWHERE, nearest
+from ...messages.errors import ELSEWHERE, explain, nearest
 from . import linear, reductions, shapes
 from .common import FUNCTIONS, cast, floating, handed, plain, refuse, refuse_whole, wrapped
 from .functions import PLAIN_FUNCTIONS
@@ -31,8 +32,10 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     if out is not None:
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
             raise TypeError(
-                f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
-                "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once and with "
+                f"np.{name} would write a Tensor's values into an array, which keeps no gradient: "
+                "write a = a + t "
+                "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each "
+                "row once and with "
                 "a row of t for it, write a = a + ta.ops.scatter(t, index=rows, shape=a.shape)."
             )
         refuse(name, out=out[0])
@@ -75,7 +78,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
                 else "t[index] on the right-hand side"
             )
             raise TypeError(
-                f"np.{name} changes an array in place, which cannot be differentiated. Write {instead}, or give it t.numpy() "
+                f"np.{name} changes an array in place, which cannot be differentiated. Write "
+                f"{instead}, or give it t.numpy() "
                 "if no gradient is meant."
             )
     if any(name == f.__name__ for f in FUNCTIONS):  # the ufunc behind an array's own method
@@ -137,6 +141,19 @@ def no_rule(name: str, home: str = "np.") -> TypeError:
     instead = f" Write {known}." if known else nearest(short, kin)
     return TypeError(
         f"{home}{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
-        "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
+        "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on "
+        "the function, its "
         "partial derivatives with .vjp under it."
     )
+
+
+def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:
+    """NumPy's own complaint about a call of one of its functions, with the operands; ours as it is."""
+    text = str(error)
+    names_an_operand = "Tensor" in text or "array " in text and "(" in text
+    if text.startswith("np.") or names_an_operand or not any(isinstance(x, Variable) for x in args):
+        return error
+    if isinstance(error, TypeError) and "interpreted as an integer" not in text:
+        return error
+    name = f"{function.__module__.replace('numpy', 'np')}.{function.__name__}"
+    return explain(name, [x for x in args if hasattr(x, "shape")], error)

@@ -23,8 +23,10 @@ FUNCTIONS: dict[Any, Callable] = {}
 """NumPy's function -> our rule, which has NumPy's signature.  Each module of this package enters its own."""
 
 ADVICE = {
-    "out": "A tensor's memory is not written over, since a derivative may still need the old values: write y = np.{0}(...) for a new one",
-    "where": "Compute everywhere and choose afterwards with np.where(mask, a, b), or put neutral elements in before a reduction: "
+    "out": "A tensor's memory is not written over, since a derivative may still need the old values: "
+    "write y = np.{0}(...) for a new one",
+    "where": "Compute everywhere and choose afterwards with np.where(mask, a, b), or put neutral "
+    "elements in before a reduction: "
     "np.where(mask, t, 0)",
     "initial": "Combine it with the result afterwards: + for a sum, np.maximum for a maximum",
     "order": "Elements are kept in C order: transpose first for another one",
@@ -97,7 +99,8 @@ def real(dtype: Any) -> np.dtype:
     dtype = np.dtype(dtype)
     if dtype.kind not in "fiub":
         raise TypeError(
-            f"a Tensor holds real numbers or booleans, not {dtype}. Leave the graph on purpose with t.numpy() first."
+            f"a Tensor holds real numbers or booleans, not {dtype}. Leave the graph on purpose "
+            "with t.numpy() first."
         )
     return dtype
 
@@ -106,8 +109,10 @@ def refuse_whole(function: str, dtype: Any, *operands: Any) -> None:
     """TypeError for a dtype of integers or booleans beside floating Tensors, whose gradient would go with the fractions."""
     if dtype is not None and np.dtype(dtype).kind in "iub" and floating(operands):
         raise TypeError(
-            f"np.{function} of floating Tensors does not take dtype={np.dtype(dtype)}, which would drop the fractions and with "
-            f"them the gradient. If that is meant, write .astype({np.dtype(dtype)}) after the result."
+            f"np.{function} of floating Tensors does not take dtype={np.dtype(dtype)}, which would "
+            "drop the fractions and with "
+            f"them the gradient. If that is meant, write .astype({np.dtype(dtype)}) after the "
+            "result."
         )
 
 
@@ -115,7 +120,8 @@ def refuse_among_whole(function: str, whole: Any, *values: Any) -> None:
     """TypeError for floating Tensors that would be put among the integers or booleans of an array, which keeps its dtype."""
     if whole.dtype.kind in "iub" and floating(values):
         raise TypeError(
-            f"np.{function} keeps the dtype {whole.dtype}, in which the fractions of a floating Tensor are lost and with them "
+            f"np.{function} keeps the dtype {whole.dtype}, in which the fractions of a floating "
+            "Tensor are lost and with them "
             "the gradient. Write .astype(float) after the array of that dtype."
         )
 

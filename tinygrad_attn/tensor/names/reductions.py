@@ -118,7 +118,8 @@ def _average(a, axis=None, weights=None, returned=False, *, keepdims=False):
     total = ops.sum(weights, axis=axis, keepdims=keepdims)
     if a.size and not np.all(plain(total)):
         raise ZeroDivisionError(
-            f"np.average of {describe(a)}: its weights sum to zero, so there is nothing to divide by."
+            f"np.average of {describe(a)}: its weights sum to zero, so there is nothing to divide "
+            "by."
         )
     average = ops.sum(a * weights, axis=axis, keepdims=keepdims) / total
     return (average, total) if returned else average
@@ -128,13 +129,15 @@ def _along(weights: Any, a: Any, axis: Any) -> Any:
     """One weight for each element along the axes said, in the order said, so that they broadcast against a."""
     if axis is None:
         raise TypeError(
-            f"np.average of {describe(a)} with {describe(weights)} as weights: say axis=, the axis that they belong to."
+            f"np.average of {describe(a)} with {describe(weights)} as weights: say axis=, the axis "
+            "that they belong to."
         )
     axes = axes_of(a, axis)
     sizes = tuple(a.shape[i] for i in axes)
     if weights.shape != sizes:
         raise ValueError(
-            f"np.average of {describe(a)} takes a weight for each element along its axis: weights of shape {weights.shape} "
+            f"np.average of {describe(a)} takes a weight for each element along its axis: weights "
+            f"of shape {weights.shape} "
             f"do not fit {sizes}."
         )
     weights = ops.transpose(weights, axes=tuple(np.argsort(axes)))
@@ -210,7 +213,8 @@ def _cov(
     refuse_whole("cov", dtype, *parts)
     if any(x.ndim > 2 for x in parts):
         raise ValueError(
-            f"np.cov takes vectors or matrices, a variable in each row; got {', '.join(map(describe, parts))}."
+            "np.cov takes vectors or matrices, a variable in each row; got "
+            f"{', '.join(map(describe, parts))}."
         )
     turned = [
         x.T if x.ndim == 2 and not rowvar else x if x.ndim == 2 else x.reshape(1, -1) for x in parts
@@ -270,7 +274,8 @@ def _quantiles(
     refuse(name, out=out, weights=weights)
     if method not in BETWEEN:
         raise ValueError(
-            f"np.{name} of a Tensor knows the methods {', '.join(map(repr, BETWEEN))}, not {method!r}."
+            f"np.{name} of a Tensor knows the methods {', '.join(map(repr, BETWEEN))}, not "
+            f"{method!r}."
         )
     given, x, q = q, tensor(a), tensor(q)
     if not ((plain(q) >= 0) & (plain(q) <= whole)).all():

@@ -161,7 +161,8 @@ def _check_casting(name: str, arrays: Any, dtype: Any, casting: Any) -> None:
     for given in dtypes:
         if not np.can_cast(given, target, casting):
             raise TypeError(
-                f"np.{name}: {given} does not become {target} by casting={casting!r}. Leave casting out, or write "
+                f"np.{name}: {given} does not become {target} by casting={casting!r}. Leave "
+                "casting out, or write "
                 ".astype(dtype) first."
             )
 
@@ -253,7 +254,8 @@ def _splitter(function: Callable, fixed_axis: int | None = None, least: int = 0)
     def split(ary, indices_or_sections, axis=0):
         if ary.ndim < least:
             raise ValueError(
-                f"np.{'hvd'[least - 1]}split takes Tensors of {least} {'axes' if least > 1 else 'axis'} or more, "
+                f"np.{'hvd'[least - 1]}split takes Tensors of {least} "
+                f"{'axes' if least > 1 else 'axis'} or more, "
                 f"got {describe(ary)}."
             )
         if fixed_axis is not None:
@@ -270,7 +272,8 @@ def _splitter(function: Callable, fixed_axis: int | None = None, least: int = 0)
             pieces = function(places, cuts)
         except TypeError:
             raise TypeError(
-                f"{describe(ary)} is split into a whole number of parts, or at the places in a list; got "
+                f"{describe(ary)} is split into a whole number of parts, or at the places in a "
+                "list; got "
                 f"{describe(cuts)}."
             ) from None
         return [
@@ -311,7 +314,8 @@ def _pad(array, pad_width, mode="constant", **kwargs):
             np.pad, array, width or 0, mode, **kwargs
         )  # a single number has no axes to widen, and stays as it is
     raise TypeError(
-        f"np.pad of a Tensor knows the modes constant, edge, reflect, symmetric and wrap, not {mode!r}. Join "
+        "np.pad of a Tensor knows the modes constant, edge, reflect, symmetric and wrap, not "
+        f"{mode!r}. Join "
         "the parts with np.concatenate instead."
     )
 
@@ -372,7 +376,8 @@ def _partition(a, kth, axis=-1, kind="introselect", order=None):
 def _refuse_fields(function, order):
     if order is not None:
         raise ValueError(
-            f"np.{function} of a Tensor does not take order={describe(order)}, which names the fields of a record: a Tensor "
+            f"np.{function} of a Tensor does not take order={describe(order)}, which names the "
+            "fields of a record: a Tensor "
             "has none. Leave it out."
         )
 
@@ -393,7 +398,8 @@ def _trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
 def _diag(v, k=0):
     if v.ndim not in (1, 2):
         raise ValueError(
-            f"np.diag makes a matrix of a vector, or takes the diagonal of a matrix; got {describe(v)}. For the last two axes "
+            "np.diag makes a matrix of a vector, or takes the diagonal of a matrix; got "
+            f"{describe(v)}. For the last two axes "
             "of several write np.linalg.diagonal(t)."
         )
     if v.ndim == 2:

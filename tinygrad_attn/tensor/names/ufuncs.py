@@ -21,7 +21,8 @@ def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
     a, b = (x if axis == -1 else _moveaxis(x, axis, -1) for x in map(tensor, (a, b)))
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-1]:
         raise ValueError(
-            f"np.vecdot sums over one axis of both, of the same size; got {describe(a)} and {describe(b)}."
+            f"np.vecdot sums over one axis of both, of the same size; got {describe(a)} and "
+            f"{describe(b)}."
         )
     return ops.sum(ops.multiply(a, b), axis=-1)
 
