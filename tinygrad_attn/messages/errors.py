@@ -252,6 +252,8 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         array = np.asarray(x)
         like = next((t._data.dtype for t in inputs if hasattr(t, "_data")), array.dtype)
         return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array
+    if isinstance(x, (int, float)):  # A class of its own, such as that of t.size.
+        return int(x) if isinstance(x, int) else float(x)
     if isinstance(x, str) or callable(x) and not isinstance(x, type):
         return x
     if isinstance(x, complex):

@@ -57,6 +57,18 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
     )
 
 
+def not_for_torch(name: str, kind: str) -> TypeError:
+    """The error for one of PyTorch's functions that is called with a Tensor of ours."""
+    hint = ELSEWHERE.get(name) or _home_of(name, ())
+    if not hint and hasattr(np, name):
+        hint = f"np.{name}"
+    return TypeError(
+        f"PyTorch's {name} takes PyTorch's tensors and knows no {kind} of this package."
+        f"{told(hint) if hint else ''} To leave the graph on purpose give it "
+        "torch.from_numpy(t.numpy())."
+    )
+
+
 def _home_of(name: str, public: Iterable[str]) -> str:
     """`nn.Linear`: where else in the package the name is, unless it is here but for capitals."""
     if name.lower() in map(str.lower, public):

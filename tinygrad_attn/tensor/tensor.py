@@ -13,6 +13,7 @@ from ..engine import Variable, autograd, clone, local
 from ..engine import changes as guard
 from ..engine.graph import RETAINED
 from ..messages.errors import MissingName, describe, only_renamed
+from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
 from . import names as interop
 from .comparisons import compared, comparison, no_operator
@@ -29,6 +30,8 @@ from .convert import (
     set_default_dtype,
 )
 from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS, in_terms_of
+from .pytorch_habits import ElementCount, check_unpacking, values_alone, warn_of_no_transpose
+from .row_swaps import check_swap, took
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -149,7 +152,7 @@ class Tensor(Variable):
 
     @property
     def size(self) -> int:
-        return self._data.size
+        return ElementCount(self._data.size)
 
     @property
     def is_leaf(self) -> bool:
@@ -167,6 +170,7 @@ class Tensor(Variable):
     def __iter__(self) -> Iterator[Tensor]:
         if not self._data.ndim:
             raise TypeError("a 0-d tensor cannot be iterated over; use .item() for its number.")
+        check_unpacking(self)
         return (self[i] for i in range(len(self._data)))
 
     def __repr__(self) -> str:
@@ -321,6 +325,12 @@ class Tensor(Variable):
             dtype = None
         return np.array(self._data, dtype=dtype, copy=copy)
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise not_for_torch(function.__name__, cls.__name__)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not kwargs and method == "__call__" and ufunc in CALLS:
             return CALLS[ufunc](*inputs)
@@ -393,7 +403,8 @@ class Tensor(Variable):
     __divmod__ = __rdivmod__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = no_operator
 
     def __getitem__(self, index: Any) -> Tensor:
-        return ops.getitem(self, index=as_index(index))
+        part = ops.getitem(self, index=as_index(index))
+        return part if part._tracked else took(part)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if local.context.recording and (
@@ -412,7 +423,10 @@ class Tensor(Variable):
         )
         if array.dtype.kind not in "fiub":  # of complex numbers NumPy would keep the real part
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
-        put(self, as_index(index), array)
+        index = as_index(index)
+        if isinstance(value, Variable):
+            check_swap(self, index, value)
+        put(self, index, array)
         guard.changed(self._data)
 
     # ---- shape
@@ -450,7 +464,11 @@ class Tensor(Variable):
         return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
-        return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
+        if not axes or axes == (None,):
+            return ops.transpose(self)
+        order = as_sizes(axes)
+        warn_of_no_transpose(self, order)
+        return ops.transpose(self, axes=order)
 
     @own_names
     def squeeze(self, axis: Axis = None) -> Tensor:
@@ -494,11 +512,11 @@ class Tensor(Variable):
 
     @own_names
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        return ops.max(self, axis=axis, keepdims=keepdims)
+        return values_alone(ops.max(self, axis=axis, keepdims=keepdims))
 
     @own_names
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        return ops.min(self, axis=axis, keepdims=keepdims)
+        return values_alone(ops.min(self, axis=axis, keepdims=keepdims))
 
     @own_names
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:

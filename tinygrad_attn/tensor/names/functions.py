@@ -31,7 +31,7 @@ from .shapes import _concatenate, _moveaxis, _slice, _stack
 
 
 @rule(np.where)
-def _where(condition, x=UNSET, y=UNSET, /):
+def _where(condition, x=UNSET, y=UNSET):
     if (x is UNSET) is not (y is UNSET):
         raise TypeError(
             "np.where(mask, a, b) takes both values to choose from: a where the mask is True, b "
@@ -91,7 +91,7 @@ def _same(a, *args, **kwargs):
 
 
 @rule(np.astype)
-def _astype(x, dtype, /, *, copy=True, device=None):
+def _astype(x, dtype, copy=True):
     return cast(x, dtype)
 
 

@@ -14,7 +14,7 @@ from ...messages.errors import describe
 from ...ops.einsum import parse
 from ...ops.shapes import in_single
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
-from .shapes import _concatenate, _diagonal, _moveaxis, _ravel, _stack, _trace
+from .shapes import _concatenate, _moveaxis, _ravel, _stack
 from .ufuncs import vecdot
 
 
@@ -424,7 +424,4 @@ FUNCTIONS |= {
     np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
     np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis),
     np.linalg.cross: lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis),
-    np.linalg.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
-    np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),
-    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: _trace(x, offset, -2, -1, dtype),
 }
