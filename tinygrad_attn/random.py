@@ -118,7 +118,8 @@ class Generator:
             ) from error
         if key.shape != (624,) or not 0 <= position <= 624:
             raise ValueError(
-                f"not a generator state: key {key.shape} must be (624,), position {position} in 0..624"
+                f"not a generator state: key {key.shape} must be (624,), position {position} in "
+                "0..624"
             )
         with self._lock:
             self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}

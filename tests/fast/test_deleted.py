@@ -38,7 +38,9 @@ def run(folder, **environment):
 def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("without") / "project"
     for name in ("tinygrad_attn", "tests", "examples", "docs"):
-        ignored = shutil.ignore_patterns("__pycache__", "_build", *(["fast"] if name == "tinygrad_attn" else []))
+        ignored = shutil.ignore_patterns(
+            "__pycache__", "_build", *(["fast"] if name == "tinygrad_attn" else [])
+        )
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "README.zh-CN.md"):
         shutil.copy(ROOT / name, folder / name)

@@ -22,7 +22,7 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, op, optim
-from tinygrad_attn.messages.errors import Elsewhere
+from tinygrad_attn.messages.missing_names import MissingName
 from tinygrad_attn.messages.other_names import ELSEWHERE as hints
 
 V, T, I, A, R = ValueError, TypeError, IndexError, AttributeError, RuntimeError
@@ -1371,7 +1371,7 @@ def test_what_is_said_of_numpys_functions_does_what_pytorchs_methods_of_that_nam
         {
             name
             for name in dir(torch.Tensor)
-            if name in vars(np) and isinstance(vars(Tensor).get(name), Elsewhere)
+            if name in vars(np) and isinstance(vars(Tensor).get(name), MissingName)
         }
         - others
     ):

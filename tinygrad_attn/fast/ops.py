@@ -12,7 +12,7 @@ from .. import ops
 from ..engine import Op, sum_to
 from ..engine.quick import quick_way
 from .calls import QuickOp, make_shortcuts
-from .kernels import choice, erf, exponentials, rows
+from .kernels import choice, erf, exponentials
 from .kernels import linear as products
 from .kernels import sigmoid as logistic
 from .kernels.choice import BITS

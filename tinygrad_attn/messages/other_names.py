@@ -1,13 +1,18 @@
-"""What PyTorch's users look for, and what it is called here: two tables, which errors.py reads when a name is missing.
+"""What PyTorch's and NumPy's users look for, and what it is called here.
 
-In the recipes t is the Tensor.  What begins with "It is not here" is said as it stands, of all else that it is to be written.
+`ELSEWHERE` is read where a name is missing, `AFTER` where a function of NumPy's is advised. In the
+recipes t is the Tensor. A recipe that begins with "It is not here" is said as it stands; of every
+other one it is said that it is to be written.
 """
 
 ELSEWHERE = {
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
     "permute": "t.transpose(1, 0, 2)",
     "expand": "np.broadcast_to(t, shape)",
-    "split": "np.split(t, range(size, t.shape[axis], size), axis), which takes the places to cut; a single number is how many parts",
+    "split": (
+        "np.split(t, range(size, t.shape[axis], size), axis), which takes the places to cut; a "
+        "single number is how many parts"
+    ),
     "where": "np.where(mask, t, other)",
     "select": "np.take(t, index, axis)",
     "indices": "t.argmax(axis) or t.argmin(axis)",
@@ -39,13 +44,20 @@ ELSEWHERE = {
     "masked_select": "t[mask]",
     "index_select": "np.take(t, indices, axis)",
     "index_add": "t + ta.ops.scatter(other, index=indices, shape=t.shape)",
-    "scatter_add": "t + ta.ops.scatter(other, index=(indices[:, None], np.arange(t.shape[1])), shape=t.shape), which adds to rows of t",
+    "scatter_add": (
+        "t + ta.ops.scatter(other, index=(indices[:, None], np.arange(t.shape[1])), "
+        "shape=t.shape), which adds to rows of t"
+    ),
     "gather": "np.take_along_axis(t, indices, axis)",
     "repeat_interleave": "np.repeat(t, repeats, axis)",
-    "one_hot": "np.eye(classes, dtype=np.int64)[np.asarray(labels)], or dtype=np.float32 to compute with",
+    "one_hot": (
+        "np.eye(classes, dtype=np.int64)[np.asarray(labels)], or dtype=np.float32 to compute with"
+    ),
     "clamp": "t.clip(min, max)",
-    "topk": "np.take_along_axis(t, indices, -1) with indices = np.argsort(-t.numpy())[..., :k], or, in no order but ten times as fast, "
-    "np.argpartition(-t.numpy(), k - 1)[..., :k]",
+    "topk": (
+        "np.take_along_axis(t, indices, -1) with indices = np.argsort(-t.numpy())[..., :k], or, in "
+        "no order but ten times as fast, np.argpartition(-t.numpy(), k - 1)[..., :k]"
+    ),
     "append": "np.concatenate([t, other])",
     "relu": "F.relu(t)",
     "sigmoid": "F.sigmoid(t)",
@@ -58,7 +70,9 @@ ELSEWHERE = {
     "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "glu": "np.split(t, 2, axis=-1)[0] * F.sigmoid(np.split(t, 2, axis=-1)[1])",
     "elu": "np.where(t > 0, t, np.expm1(t.clip(None, 0)))",
-    "selu": "1.0507009873554805 * np.where(t > 0, t, 1.6732632423543772 * np.expm1(t.clip(None, 0)))",
+    "selu": (
+        "1.0507009873554805 * np.where(t > 0, t, 1.6732632423543772 * np.expm1(t.clip(None, 0)))"
+    ),
     "relu6": "F.relu(t).clip(None, 6)",
     "hardtanh": "t.clip(-1, 1)",
     "hardsigmoid": "(t / 6 + 0.5).clip(0, 1)",
@@ -68,25 +82,52 @@ ELSEWHERE = {
     "tanhshrink": "t - np.tanh(t)",
     "softmin": "F.softmax(-t, axis=-1)",
     "lerp_": "t.data += weight * (other.data - t.data)",
-    "cosine_similarity": "np.sum(t * other, axis=-1) / np.linalg.norm(t, axis=-1) / np.linalg.norm(other, axis=-1)",
-    "max_pool2d": "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).max((-3, -1)), which takes blocks of 2 x 2",
-    "avg_pool2d": "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).mean((-3, -1)), which takes blocks of 2 x 2",
-    "conv1d": "np.einsum('nclk,ock->nol', np.lib.stride_tricks.sliding_window_view(t, k, -1), weight), for a window of k",
-    "conv2d": "np.einsum('nchwij,ocij->nohw', np.lib.stride_tricks.sliding_window_view(t, (k, k), (-2, -1)), weight), for k x k windows",
+    "cosine_similarity": (
+        "np.sum(t * other, axis=-1) / np.linalg.norm(t, axis=-1) / np.linalg.norm(other, axis=-1)"
+    ),
+    "max_pool2d": (
+        "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).max((-3, -1)), which takes blocks "
+        "of 2 x 2"
+    ),
+    "avg_pool2d": (
+        "t.reshape(*t.shape[:-2], rows // 2, 2, columns // 2, 2).mean((-3, -1)), which takes "
+        "blocks of 2 x 2"
+    ),
+    "conv1d": (
+        "np.einsum('nclk,ock->nol', np.lib.stride_tricks.sliding_window_view(t, k, -1), weight), "
+        "for a window of k"
+    ),
+    "conv2d": (
+        "np.einsum('nchwij,ocij->nohw', np.lib.stride_tricks.sliding_window_view(t, (k, k), (-2, "
+        "-1)), weight), for k x k windows"
+    ),
     "normalize": "t / np.maximum(np.linalg.norm(t, axis=-1, keepdims=True), 1e-12)",
     "l1_loss": "np.mean(np.abs(t - target))",
     "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
-    "smooth_l1_loss": "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))",
-    "kl_div": "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t)), or np.sum(...) / len(t) for reduction='batchmean'",
-    "binary_cross_entropy": "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, 1e-30))), "
-    "which holds logarithms at -69 where PyTorch does at -100",
+    "smooth_l1_loss": (
+        "np.mean(np.where(np.abs(t - target) < 1, (t - target)**2 / 2, np.abs(t - target) - 0.5))"
+    ),
+    "kl_div": (
+        "np.mean(target * (np.log(np.maximum(target, 1e-30)) - t)), or np.sum(...) / len(t) for "
+        "reduction='batchmean'"
+    ),
+    "binary_cross_entropy": (
+        "-np.mean(target * np.log(np.maximum(t, 1e-30)) + (1 - target) * np.log(np.maximum(1 - t, "
+        "1e-30))), which holds logarithms at -69 where PyTorch does at -100"
+    ),
     "std": "np.std(t, axis, ddof=1), as PyTorch's, which divides by n - 1",
     "var": "np.var(t, axis, ddof=1), as PyTorch's, which divides by n - 1",
-    "median": "np.sort(t, axis=None)[(t.size - 1) // 2], the lower of two as PyTorch's, or "
-    "np.take(np.sort(t, axis), (t.shape[axis] - 1) // 2, axis) along an axis; np.median is their mean",
+    "median": (
+        "np.sort(t, axis=None)[(t.size - 1) // 2], the lower of two as PyTorch's, or "
+        "np.take(np.sort(t, axis), (t.shape[axis] - 1) // 2, axis) along an axis; np.median is "
+        "their mean"
+    ),
     "max": "np.max(t, axis), or np.maximum(t, other) of two",
     "min": "np.min(t, axis), or np.minimum(t, other) of two",
-    "GroupNorm": "F.layer_norm(t.reshape(len(t), groups, -1), t.size // len(t) // groups).reshape(t.shape), before weight and bias",
+    "GroupNorm": (
+        "F.layer_norm(t.reshape(len(t), groups, -1), t.size // len(t) // groups).reshape(t.shape), "
+        "before weight and bias"
+    ),
     "binary_cross_entropy_with_logits": "np.mean(np.logaddexp(t, 0) - t * target)",
     "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()",
     "copy_": "t.data[...] = other.data",
@@ -97,12 +138,18 @@ ELSEWHERE = {
     "inference_mode": "ta.no_grad",
     "LambdaLR": "optim.Schedule(optimizer, factor)",
     "lerp": "t + weight * (other - t)",
-    "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam, or set group['lr'] in optimizer.param_groups",
+    "lr_scheduler": (
+        "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam, or set group['lr'] "
+        "in optimizer.param_groups"
+    ),
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
     "sub_": "t.data -= other.data",
     "mul_": "t.data *= other.data",
     "backwards": "t.backward()",
-    "register_hook": "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may change a gradient",
+    "register_hook": (
+        "t.retain_grad() before backward(), and look at t.grad after it; an op of your own may "
+        "change a gradient"
+    ),
     "apply": "an op: @ta.op on the function, .vjp under it",
     "Function": "an op: @ta.op on the function, .vjp under it",
     "detect_anomaly": "ta.detect_anomaly()",
@@ -130,13 +177,25 @@ ELSEWHERE = {
     "normal_": "nn.init.normal_(t, mean, std)",
     "uniform_": "nn.init.uniform_(t, low, high)",
     "int": "t.astype(np.int32)",
-    "RMSprop": "optim.Adam(params, lr, betas=(0, 0.99)), which is RMSprop but for larger numbers under the root in its first steps",
+    "RMSprop": (
+        "optim.Adam(params, lr, betas=(0, 0.99)), which is RMSprop but for larger numbers under "
+        "the root in its first steps"
+    ),
     "StepLR": "optim.Schedule(optimizer, lambda t: gamma ** (t // step_size))",
     "ExponentialLR": "optim.Schedule(optimizer, lambda t: gamma ** t)",
-    "multinomial": "np.argmax(t.numpy() / rng.exponential(size=t.shape), -1), which draws one of each row, rng = np.random.default_rng()",
+    "multinomial": (
+        "np.argmax(t.numpy() / rng.exponential(size=t.shape), -1), which draws one of each row, "
+        "rng = np.random.default_rng()"
+    ),
     "eye_": "p.data[...] = np.eye(*p.shape)",
-    "unfold": "np.lib.stride_tricks.sliding_window_view(t, size, axis), or, for F.unfold, what is said for nn.Unfold",
-    "orthogonal_": "p.data[...] = np.linalg.qr(ta.randn(*p.shape).numpy())[0], if it has no more columns than rows",
+    "unfold": (
+        "np.lib.stride_tricks.sliding_window_view(t, size, axis), or, for F.unfold, what is said "
+        "for nn.Unfold"
+    ),
+    "orthogonal_": (
+        "p.data[...] = np.linalg.qr(ta.randn(*p.shape).numpy())[0], if it has no more columns than "
+        "rows"
+    ),
     "ParameterList": "setattr(self, f'weight_{i}', p) for each parameter",
     "ParameterDict": "self.register_parameter(name, p) for each parameter",
 }
@@ -181,7 +240,7 @@ ELSEWHERE |= dict.fromkeys(
     "a Module whose forward calls a Linear layer for one step after the other",
 )
 
-# Functions of NumPy that PyTorch has under the same name, but with other arguments or other results.
+# Functions that NumPy and PyTorch both have, with other arguments or other results.
 ELSEWHERE |= {
     "sort": "np.sort(t, axis), the values alone; t.argsort(axis) are the indices",
     "values": "nothing: t.max(axis), np.sort(t, axis) and the like return the values alone",
@@ -191,11 +250,16 @@ ELSEWHERE |= {
     "byte": "t.astype(np.uint8)",
     "transpose": "np.swapaxes(t, axis1, axis2)",
     "meshgrid": "np.meshgrid(t, other, indexing='ij')",
-    "nanmedian": "np.sort(t, axis=None)[(np.sum(~np.isnan(t)) - 1) // 2], the lower of two as PyTorch's",
+    "nanmedian": (
+        "np.sort(t, axis=None)[(np.sum(~np.isnan(t)) - 1) // 2], the lower of two as PyTorch's"
+    ),
     "ldexp": "t * 2.0**other",
     "row_stack": "np.vstack([t, other])",
     "put": "np.put(t.data, index, source), which changes t itself",
-    "pad": "np.pad(t, [(0, 0)] * (t.ndim - 1) + [(left, right)]), which has a pair for each axis, the first one first",
+    "pad": (
+        "np.pad(t, [(0, 0)] * (t.ndim - 1) + [(left, right)]), which has a pair for each axis, the "
+        "first one first"
+    ),
     "tril_indices": "np.tril_indices(rows, offset, columns)",
     "triu_indices": "np.triu_indices(rows, offset, columns)",
     "arange": "np.arange(start, end, step), with dtype=np.float32 for real numbers",
@@ -233,11 +297,16 @@ ELSEWHERE |= {
     "logit": "np.log(t / (1 - t))",
     "erf": "ta.ops.erf(t)",
     "erfc": "1 - ta.ops.erf(t)",
-    "special": "ta.ops.erf(t), F.sigmoid(t) for expit, F.logsumexp(t, axis), or an op of your own: @ta.op on SciPy's, .vjp under it",
+    "special": (
+        "ta.ops.erf(t), F.sigmoid(t) for expit, F.logsumexp(t, axis), or an op of your own: @ta.op "
+        "on SciPy's, .vjp under it"
+    ),
     "lgamma": "gammaln(t), an op of your own: gammaln = ta.op(lambda x: scipy.special.gammaln(x)); "
     "gammaln.vjp(lambda g, y, x: g * scipy.special.digamma(x))",
-    "digamma": "digamma(t), an op of your own: digamma = ta.op(lambda x: scipy.special.digamma(x)); "
-    "digamma.vjp(lambda g, y, x: g * scipy.special.polygamma(1, x))",
+    "digamma": (
+        "digamma(t), an op of your own: digamma = ta.op(lambda x: scipy.special.digamma(x)); "
+        "digamma.vjp(lambda g, y, x: g * scipy.special.polygamma(1, x))"
+    ),
     "narrow": "t[:, start:start + length], for dim=1",
     "movedim": "np.moveaxis(t, source, destination)",
     "unflatten": "t.reshape(*t.shape[:axis], *sizes, *t.shape[axis + 1:]), for an axis >= 0",
@@ -247,29 +316,54 @@ ELSEWHERE |= {
     "new_tensor": "Tensor(data, dtype=t.dtype)",
     "scatter_reduce": ELSEWHERE["scatter_add"] + ", for reduce='sum'",
     "is_tensor": "isinstance(x, Tensor)",
-    "grad_fn": "ta.viz.graph(t), which draws how t was made, or t.is_leaf, which is True where nothing made it",
+    "grad_fn": (
+        "ta.viz.graph(t), which draws how t was made, or t.is_leaf, which is True where nothing "
+        "made it"
+    ),
     "is_grad_enabled": "(p * 1).requires_grad, of a p that requires a gradient",
     "normal": "mean + std * ta.randn(*shape), or nn.init.normal_(t, mean, std) in place",
     "bernoulli": "(ta.rand(*t.shape, dtype=t.dtype) < t).astype(t.dtype)",
-    "distributions": "It is not here; ta.rand, ta.randn and np.random.default_rng() draw, and a logarithm of a density is a line of np.log",
-    "DataLoader": "for rows in np.array_split(np.random.permutation(len(x)), batches): and take x[rows], y[rows] in it",
+    "distributions": (
+        "It is not here; ta.rand, ta.randn and np.random.default_rng() draw, and a logarithm of a "
+        "density is a line of np.log"
+    ),
+    "DataLoader": (
+        "for rows in np.array_split(np.random.permutation(len(x)), batches): and take x[rows], "
+        "y[rows] in it"
+    ),
 }
 ELSEWHERE["utils"] = (
     ELSEWHERE["DataLoader"] + ", for utils.data; ta.checkpoint is utils.checkpoint's"
 )
 # Layers, losses and windows.
 ELSEWHERE |= {
-    "BatchNorm1d": "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + 1e-5)",
+    "BatchNorm1d": (
+        "nn.LayerNorm, which needs no running statistics, or (t - t.mean(0)) / np.sqrt(t.var(0) + "
+        "1e-5)"
+    ),
     "BatchNorm2d": "nn.LayerNorm, which needs no running statistics, or "
     "(t - t.mean((0, 2, 3), keepdims=True)) / np.sqrt(t.var((0, 2, 3), keepdims=True) + 1e-5)",
-    "InstanceNorm2d": "(t - t.mean((2, 3), keepdims=True)) / np.sqrt(t.var((2, 3), keepdims=True) + 1e-5)",
-    "LSTMCell": "i, f, g, o = np.split(self.linear(np.concatenate([x, h], -1)), 4, -1); c = F.sigmoid(f) * c + F.sigmoid(i) * np.tanh(g); "
-    "h = F.sigmoid(o) * np.tanh(c), in a Module with self.linear = nn.Linear(inputs + size, 4 * size)",
-    "GRUCell": "a, b = np.split(self.of_x(x), 3, -1), np.split(self.of_h(h), 3, -1); z = F.sigmoid(a[1] + b[1]); "
-    "h = (1 - z) * np.tanh(a[2] + F.sigmoid(a[0] + b[0]) * b[2]) + z * h, in a Module with two nn.Linear of 3 * size outputs",
+    "InstanceNorm2d": (
+        "(t - t.mean((2, 3), keepdims=True)) / np.sqrt(t.var((2, 3), keepdims=True) + 1e-5)"
+    ),
+    "LSTMCell": (
+        "i, f, g, o = np.split(self.linear(np.concatenate([x, h], -1)), 4, -1); c = F.sigmoid(f) * "
+        "c + F.sigmoid(i) * np.tanh(g); h = F.sigmoid(o) * np.tanh(c), in a Module with "
+        "self.linear = nn.Linear(inputs + size, 4 * size)"
+    ),
+    "GRUCell": (
+        "a, b = np.split(self.of_x(x), 3, -1), np.split(self.of_h(h), 3, -1); z = F.sigmoid(a[1] + "
+        "b[1]); h = (1 - z) * np.tanh(a[2] + F.sigmoid(a[0] + b[0]) * b[2]) + z * h, in a Module "
+        "with two nn.Linear of 3 * size outputs"
+    ),
     "RNNCell": "h = np.tanh(self.of_x(x) + self.of_h(h)), in a Module with two nn.Linear",
-    "gumbel_softmax": "F.softmax((t - np.log(-np.log(ta.rand(*t.shape, dtype=t.dtype)))) / tau, axis=-1), for hard=False",
-    "ctc_loss": "It is not here; its sum over alignments is a loop of np.logaddexp over the time steps",
+    "gumbel_softmax": (
+        "F.softmax((t - np.log(-np.log(ta.rand(*t.shape, dtype=t.dtype)))) / tau, axis=-1), for "
+        "hard=False"
+    ),
+    "ctc_loss": (
+        "It is not here; its sum over alignments is a loop of np.logaddexp over the time steps"
+    ),
     "cosine_embedding_loss": "np.mean(np.where(target > 0, 1 - c, F.relu(c - margin))), with c = "
     + ELSEWHERE["cosine_similarity"],
     "pairwise_distance": "np.linalg.norm(t - other + 1e-6, axis=-1)",
@@ -281,12 +375,18 @@ ELSEWHERE |= {
     "prelu": "np.where(t > 0, t, weight * t)",
     "interpolate": "np.repeat(np.repeat(t, k, -2), k, -1), for mode='nearest' and scale_factor=k",
     "adaptive_avg_pool2d": "t.mean((-2, -1), keepdims=True), for an output of size 1",
-    "conv_transpose2d": "np.einsum('nchw,coij->nohiwj', t, weight).reshape(len(t), -1, rows * k, columns * k), "
-    "for k x k windows and stride=k",
-    "fold": "t.reshape(len(t), -1, k, k, rows // k, columns // k).transpose(0, 1, 4, 2, 5, 3).reshape(len(t), -1, rows, columns), for "
-    "k x k windows and stride=k",
-    "Unfold": "np.lib.stride_tricks.sliding_window_view(t, (k, k), (-2, -1)).transpose(0, 1, 4, 5, 2, 3)"
-    ".reshape(len(t), t.shape[1] * k * k, -1)",
+    "conv_transpose2d": (
+        "np.einsum('nchw,coij->nohiwj', t, weight).reshape(len(t), -1, rows * k, columns * k), for "
+        "k x k windows and stride=k"
+    ),
+    "fold": (
+        "t.reshape(len(t), -1, k, k, rows // k, columns // k).transpose(0, 1, 4, 2, 5, "
+        "3).reshape(len(t), -1, rows, columns), for k x k windows and stride=k"
+    ),
+    "Unfold": (
+        "np.lib.stride_tricks.sliding_window_view(t, (k, k), (-2, -1)).transpose(0, 1, 4, 5, 2, "
+        "3).reshape(len(t), t.shape[1] * k * k, -1)"
+    ),
 }
 ELSEWHERE |= {
     name: ELSEWHERE[function]
@@ -314,17 +414,32 @@ ELSEWHERE |= {
 # Optimisers and schedules.
 ELSEWHERE |= {
     "Adagrad": "It is not here; optim.Adam, which forgets old gradients, is nearest to it",
-    "LBFGS": "scipy.optimize.minimize(lambda x: [y.numpy() for y in ta.value_and_grad(loss)(x)], x, jac=True, method='L-BFGS-B'), "
-    "of all parameters as one vector x",
-    "OneCycleLR": "optim.warmup_cosine(optimizer, warmup_steps, total_steps), which warms up along a line and leaves momentum as it is",
-    "ReduceLROnPlateau": "for group in optimizer.param_groups: group['lr'] *= factor, when the loss has not fallen for some epochs",
-    "MultiStepLR": "optim.Schedule(optimizer, lambda t: gamma ** sum(t >= step for step in milestones))",
+    "LBFGS": (
+        "scipy.optimize.minimize(lambda x: [y.numpy() for y in ta.value_and_grad(loss)(x)], x, "
+        "jac=True, method='L-BFGS-B'), of all parameters as one vector x"
+    ),
+    "OneCycleLR": (
+        "optim.warmup_cosine(optimizer, warmup_steps, total_steps), which warms up along a line "
+        "and leaves momentum as it is"
+    ),
+    "ReduceLROnPlateau": (
+        "for group in optimizer.param_groups: group['lr'] *= factor, when the loss has not fallen "
+        "for some epochs"
+    ),
+    "MultiStepLR": (
+        "optim.Schedule(optimizer, lambda t: gamma ** sum(t >= step for step in milestones))"
+    ),
     "LinearLR": "optim.Schedule(optimizer, lambda t: start + (end - start) * min(t / total, 1))",
     "ConstantLR": "optim.Schedule(optimizer, lambda t: factor if t < total else 1)",
     "PolynomialLR": "optim.Schedule(optimizer, lambda t: (1 - min(t / total, 1)) ** power)",
-    "CosineAnnealingWarmRestarts": "optim.Schedule(optimizer, lambda t: (1 + np.cos(np.pi * (t % period) / period)) / 2), for T_mult=1",
-    "CyclicLR": "optim.Schedule(optimizer, lambda t: low + (1 - low) * (1 - abs(t / size_up % 2 - 1))), with max_lr as the optimiser's lr, "
-    "low = base_lr / max_lr, and momentum as it is",
+    "CosineAnnealingWarmRestarts": (
+        "optim.Schedule(optimizer, lambda t: (1 + np.cos(np.pi * (t % period) / period)) / 2), for "
+        "T_mult=1"
+    ),
+    "CyclicLR": (
+        "optim.Schedule(optimizer, lambda t: low + (1 - low) * (1 - abs(t / size_up % 2 - 1))), "
+        "with max_lr as the optimiser's lr, low = base_lr / max_lr, and momentum as it is"
+    ),
     **dict.fromkeys(
         ("SequentialLR", "ChainedScheduler", "MultiplicativeLR"),
         "optim.Schedule(optimizer, factor), with one function of the step for all of it",
@@ -333,7 +448,10 @@ ELSEWHERE |= {
         ("NAdam", "RAdam", "Adamax", "Adadelta", "SparseAdam"),
         "It is not here; optim.Adam is nearest to it",
     ),
-    "Rprop": "It is not here; optim.Adam(params, lr, betas=(0, 0)), which steps by the sign of the gradient alone, is nearest to it",
+    "Rprop": (
+        "It is not here; optim.Adam(params, lr, betas=(0, 0)), which steps by the sign of the "
+        "gradient alone, is nearest to it"
+    ),
     "ASGD": "It is not here; optim.SGD makes its steps, without the average over them",
 }
 # What changes a tensor itself in PyTorch, whether there is room for it in the graph or not.
@@ -381,7 +499,7 @@ ELSEWHERE |= {
     "addcdiv_": "t.data += value * a.data / b.data",
     "addmm": "t + a @ b",
 }
-# Layers that would be taken for others of nearly the same name, and names that other packages, or other parts of this one, have.
+# Layers of nearly the same name as one that is here, and names that other packages use.
 ELSEWHERE |= dict.fromkeys(
     ("Bilinear", "bilinear"), "np.einsum('...i,oij,...j->...o', t, weight, other) + bias"
 )
@@ -389,7 +507,8 @@ ELSEWHERE |= dict.fromkeys(
     ("EmbeddingBag", "embedding_bag"), "F.embedding(t, weight).mean(-2), or .sum(-2) for mode='sum'"
 )
 ELSEWHERE |= {
-    name: f"t * F.dropout(np.ones((*t.shape[:2]{', 1' * axes}), t.dtype), p, training), which drops whole channels"
+    name: f"t * F.dropout(np.ones((*t.shape[:2]{', 1' * axes}), t.dtype), p, training), "
+    "which drops whole channels"
     for axes in (1, 2, 3)
     for name in (f"Dropout{axes}d", f"dropout{axes}d")
 }
@@ -413,17 +532,36 @@ ELSEWHERE |= {
     "LongTensor": "Tensor(data, dtype=np.int64)",
     "BoolTensor": "Tensor(data, dtype=bool)",
     "Dense": "nn.Linear(inputs, outputs)",
-    "PositionalEncoding": "nn.SinusoidalPositionalEncoding(d_model), or nn.LearnedPositionalEncoding(max_len, d_model)",
+    "PositionalEncoding": (
+        "nn.SinusoidalPositionalEncoding(d_model), or nn.LearnedPositionalEncoding(max_len, "
+        "d_model)"
+    ),
     **dict.fromkeys(("draw", "draw_dot", "draw_graph", "make_dot"), "ta.viz.graph(t)"),
     "log_sigmoid": ELSEWHERE["logsigmoid"],
     **dict.fromkeys(
         ("heatmap", "imshow", "attention_map"), "ta.viz.attention(weights, queries, keys)"
     ),
     "version": "ta.__version__",
+    "onnx": "It is not here; ta.save(model.state_dict(), path) writes the weights as safetensors",
+    "sparse": "It is not here; w[indices] and F.embedding(indices, w) read single rows",
+    "range": "np.arange(start, end + step, step), which leaves its end out",
+    "solve": "np.linalg.solve(t, other)",
+    **dict.fromkeys(
+        ("RReLU", "rrelu"),
+        "np.where(t > 0, t, t * (lower + (upper - lower) * ta.rand(*t.shape, dtype=t.dtype)))",
+    ),
+    **dict.fromkeys(
+        ("AlphaDropout", "alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout"),
+        "It is not here; nn.Dropout(p) puts zeros in, which do not keep the mean of SELU's results",
+    ),
+    "Softmax2d": "F.softmax(t, axis=-3)",
     "seed": "ta.manual_seed(n)",
     "uniform": "low + (high - low) * ta.rand(*shape), or nn.init.uniform_(t, low, high) in place",
     **dict.fromkeys(("permutation", "shuffle"), "x[ta.random.randperm(len(x))]"),
-    "choice": "x[ta.random.randint(len(x), (n,))], which may take one twice, or x[ta.random.randperm(len(x))[:n]]",
+    "choice": (
+        "x[ta.random.randint(len(x), (n,))], which may take one twice, or "
+        "x[ta.random.randperm(len(x))[:n]]"
+    ),
 }
 
 AFTER = {
@@ -478,4 +616,4 @@ AFTER = {
     ),
     **dict.fromkeys(("cumulative_prod", "cumulative_sum", "unstack"), "axis=axis"),
 }
-"""What a function of NumPy's is given after t, where it is more than its signature asks for, or better called otherwise."""
+"""What a function of NumPy's is given after t, where its signature does not say it well."""

@@ -1,5 +1,6 @@
-"""How a function is called: keywords that it does not have, flags that are neither True nor False,
-a class in place of an object.
+"""What is said when a function is called wrongly.
+
+With a keyword that it does not have, a flag that is neither True nor False, a class for an object.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ TORCH_ONLY = dict.fromkeys(
     **dict.fromkeys(
         ("reduce", "size_average"),
         "has neither reduce= nor size_average=: write reduction='mean', 'sum' or 'none'",
+    ),
+    **dict.fromkeys(
+        ("where", "initial"),
+        "has neither where= nor initial=, which NumPy's reductions have: write "
+        "np.sum(t, where=mask), np.max(t, initial=0.0) and the like",
     ),
     "start_dim": "has no start_dim=: write t.reshape(len(t), -1) for start_dim=1",
     "inputs": "has no inputs=: write ta.grad(loss, inputs), which returns the gradients by them",
@@ -126,9 +132,7 @@ def check_flags(function: str, **flags: Any) -> None:
 
 
 def as_layer(init: Function) -> Function:
-    """A layer's __init__ that says what is meant where it is given the layer's input, or a flag
-    that is neither True nor False.
-    """
+    """A layer's __init__, but the layer's input or a flag not boolean is an error that helps."""
     parameters, named, made = (
         inspect.signature(init).parameters,
         own_names(init),
@@ -144,7 +148,8 @@ def as_layer(init: Function) -> Function:
             ):  # asked itself, a module would look for a hint
                 raise TypeError(
                     f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), "
-                    f"or layer(x) for one that is made; got {describe(value)} as {name}."
+                    "or layer(x) for one that is "
+                    f"made; got {describe(value)} as {name}."
                 )
             if name in flags:
                 check_flags(made, **{name: value})

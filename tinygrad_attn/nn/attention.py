@@ -5,7 +5,6 @@ Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queri
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import Variable, op
-from .shapes import broadcast_to, flip, in_single, inverse
+from .shapes import broadcast_to, flip, in_single, inverse, transpose
 
 
 def axes_of(x, axis):
@@ -180,13 +180,13 @@ def _prod_rule(g, y, x, *, axis, keepdims):
         others = safe.prod(axis=axis, keepdims=True) / safe
         return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
-    moved = x.transpose(*rest, *axes)
+    moved = transpose(x, axes=(*rest, *axes))
     n = count(x, axis)  # each element's slope is the product of all the others
     rows = moved.reshape(*moved.shape[: len(rest)], 1, n)
     others = np.where(
         np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))
     ).prod(axis=-1)
-    return g * others.reshape(moved.shape).transpose(inverse((*rest, *axes)))
+    return g * transpose(others.reshape(moved.shape), axes=inverse((*rest, *axes)))
 
 
 prod.vjp(_prod_rule)

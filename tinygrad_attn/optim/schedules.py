@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..messages.errors import Elsewhere, describe
+from ..messages.errors import MissingName, describe
 from ..messages.signatures import own_names
 
 __all__ = ["Schedule", "noam", "warmup_cosine"]
@@ -56,7 +56,7 @@ class Schedule:
     were.
     """
 
-    get_last_lr = Elsewhere(
+    get_last_lr = MissingName(
         "get_last_lr", "schedule.lr, or [group['lr'] for group in optimizer.param_groups]"
     )
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, local, op
+from ..engine import Variable, changes, local, op
 from ..nn import Module
 from ..nn.stateless import functional_call
 from ..tensor import Tensor
@@ -168,7 +168,7 @@ class Exchange:
         p.grad = Tensor(mean if p.grad is None else p.grad.numpy() + mean)
 
 
-@op(fresh=True, reads=False)
+@op
 def arrive(p: Any, *, exchange: Exchange, i: int) -> Any:
     """y = p; backwards, the mean over the ranks in place of this rank's gradient."""
     return p
@@ -177,7 +177,7 @@ def arrive(p: Any, *, exchange: Exchange, i: int) -> Any:
 arrive.vjp(lambda g, y, p, *, exchange, i: exchange.buckets.get(i).astype(p.dtype))
 
 
-@op(reads=False)
+@op
 def depart(p: Any, *, exchange: Exchange, i: int) -> Any:
     """y = p; backwards, the gradient goes into its bucket."""
     return p
@@ -191,7 +191,7 @@ def _depart(g: Any, y: Any, p: Any, *, exchange: Exchange, i: int) -> Any:
 depart.vjp(_depart)
 
 
-@op(reads=False)
+@op
 def finish(token: Any, *, exchange: Exchange) -> Any:
     """y = token; backwards, wait until all means are there."""
     return token
@@ -205,7 +205,7 @@ def _finish(g: Any, y: Any, token: Any, *, exchange: Exchange) -> Any:
 finish.vjp(_finish)
 
 
-@op(reads=False)
+@op
 def begin(y: Any, token: Any, *, exchange: Exchange) -> Any:
     """y = y; backwards, open the exchange, and lead to `finish` whatever else is used."""
     return y
@@ -283,3 +283,7 @@ def _map_tensors(result: Any, f: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(result, dict):
         return {key: _map_tensors(item, f) for key, item in result.items()}
     return result
+
+
+# None of these looks at values, so that changes in place need not be watched for.
+changes.reads_nothing.update((arrive, depart, finish, begin))

@@ -35,7 +35,8 @@ def as_dtype(dtype: Any) -> np.dtype:
         return np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, np.int64 or bool."
+            f"Tensor: {dtype!r} is no NumPy dtype ({error}); write np.float32, np.float64, "
+            "np.int64 or bool."
         ) from None
 
 
@@ -47,7 +48,8 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
         found = np.dtype(object)
     if found.kind != "f":
         raise TypeError(
-            f"the dtype of {what} is a floating one of NumPy's, such as np.float32 or np.float64, got {describe(dtype)}."
+            f"the dtype of {what} is a floating one of NumPy's, such as np.float32 or np.float64, "
+            f"got {describe(dtype)}."
         )
     return found
 
@@ -68,14 +70,16 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     elif isinstance(data, (list, tuple)):
         if holds("_record", data):
             raise TypeError(
-                f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. Join them with np.stack or "
+                f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. "
+                "Join them with np.stack or "
                 f"np.concatenate, or take .item() of each for plain numbers.{several_results(data)}"
             )
         try:
             found = np.array(data)
         except ValueError as error:
             raise ValueError(
-                "the rows of this list differ in length, so it is no array. Pad them to one length (and hide the "
+                "the rows of this list differ in length, so it is no array. Pad them to one length "
+                "(and hide the "
                 f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}"
             ) from None
         if dtype is None:
@@ -114,7 +118,8 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
         array = np.array(None)
     if found is not None and found.dtype.kind in "fiub" and array.dtype.kind not in "fiub":
         raise TypeError(
-            f"a Tensor holds real numbers or booleans; got dtype={dtype!r}. Write np.float32, np.float64, np.int64 or bool."
+            f"a Tensor holds real numbers or booleans; got dtype={dtype!r}. Write np.float32, "
+            "np.float64, np.int64 or bool."
         )
     if data is None or array.dtype.kind not in "fiub":
         raise TypeError(
@@ -139,7 +144,8 @@ def as_flag(value: Any) -> bool:
     """requires_grad, second in Tensor(data, requires_grad, dtype), where NumPy takes a dtype and PyTorch one more size."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(
-            f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, dtype=...) for a dtype, and "
+            f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, dtype=...) "
+            "for a dtype, and "
             "Tensor(np.zeros((2, 3))) for a tensor of a shape."
         )
     return bool(value)
@@ -210,7 +216,8 @@ def as_index(index: Any) -> Any:
     if isinstance(index, np.ndarray):
         if index.dtype.kind not in "iub":
             raise IndexError(
-                f"an index must hold integers or booleans, got {describe(index)}; write index.astype(int)."
+                f"an index must hold integers or booleans, got {describe(index)}; write "
+                "index.astype(int)."
             )
         return index.copy()
     if isinstance(index, (int, np.generic)):

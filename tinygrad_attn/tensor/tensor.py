@@ -10,17 +10,11 @@ import numpy as np
 
 from .. import ops
 from ..engine import Op, Variable, autograd, changes, clone, local, rehearsing
-from ..messages.errors import (
-    Elsewhere,
-    compared,
-    comparison,
-    describe,
-    in_terms_of,
-    no_operator,
-    only_renamed,
-)
+from ..messages.errors import MissingName, describe, only_renamed
+from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
 from . import names as interop
+from .comparisons import compared, comparison, no_operator
 from .convert import (
     as_array,
     as_data,
@@ -33,7 +27,9 @@ from .convert import (
     put,
     set_default_dtype,
 )
-from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
+from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS, in_terms_of
+from .pytorch_habits import ElementCount, check_unpacking, values_alone, warn_of_no_transpose
+from .row_swaps import check_swap, took
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -95,7 +91,8 @@ class Tensor(Variable):
         array = value._array() if isinstance(value, Variable) else as_data(value, self._data.dtype)
         if array.dtype.kind not in ("f" if self._tracked else "fiub"):
             raise TypeError(
-                f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold {describe(array)}."
+                f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold "
+                f"{describe(array)}."
             )
         self._data = array
         changes.hand_out(array)
@@ -106,7 +103,8 @@ class Tensor(Variable):
         """The gradient that backward() has added up here, or None."""
         if self._grad is None and self._record is not None and not self._record.retained:
             warnings.warn(
-                "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it before backward(), or use "
+                "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
+                "before backward(), or use "
                 "ta.grad().",
                 UserWarning,
                 stacklevel=2,
@@ -132,12 +130,15 @@ class Tensor(Variable):
     def requires_grad(self, value: bool) -> None:
         if as_flag(value) and self._data.dtype.kind != "f":
             raise TypeError(
-                f"only floating-point tensors can require a gradient, but this is {describe(self)}. "
-                "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) first."
+                "only floating-point tensors can require a gradient, but this is "
+                f"{describe(self)}. "
+                "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) "
+                "first."
             )
         if not value and self._record is not None:
             raise ValueError(
-                "requires_grad can only be switched off on a leaf; use detach() to cut a result from its graph."
+                "requires_grad can only be switched off on a leaf; use detach() to cut a result "
+                "from its graph."
             )
         self._tracked = bool(value)
 
@@ -160,7 +161,7 @@ class Tensor(Variable):
 
     @property
     def size(self) -> int:
-        return self._data.size
+        return ElementCount(self._data.size)
 
     @property
     def is_leaf(self) -> bool:
@@ -170,13 +171,15 @@ class Tensor(Variable):
     def __len__(self) -> int:
         if not self._data.ndim:
             raise TypeError(
-                "a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write torch.tensor(t.numpy())."
+                "a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write "
+                "torch.tensor(t.numpy())."
             )
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self._data.ndim:
             raise TypeError("a 0-d tensor cannot be iterated over; use .item() for its number.")
+        check_unpacking(self)
         return (self[i] for i in range(len(self._data)))
 
     def __repr__(self) -> str:
@@ -201,7 +204,8 @@ class Tensor(Variable):
     def __bool__(self) -> bool:
         if self._data.size != 1:
             raise ValueError(
-                f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t > 0).any(); to choose "
+                f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t "
+                "> 0).any(); to choose "
                 "element by element write np.where(t > 0, a, b)."
             )
         return bool(self._data)
@@ -253,7 +257,8 @@ class Tensor(Variable):
         """The single number as a Python number."""
         if self._data.size != 1:
             raise ValueError(
-                f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or reduce it first."
+                f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or "
+                "reduce it first."
             )
         return self._data.item()
 
@@ -286,7 +291,8 @@ class Tensor(Variable):
     def __getstate__(self) -> Any:
         if self._record is not None:
             raise TypeError(
-                "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); .clone() stays a result."
+                "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); "
+                ".clone() stays a result."
             )
         return object.__getstate__(self)
 
@@ -302,7 +308,8 @@ class Tensor(Variable):
         self,
     ) -> Any:  # numpy.ma asks for it, and would otherwise take _data and lose the gradient
         lost = TypeError(
-            f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) for the array a."
+            f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) "
+            "for the array a."
         )
         raise (
             lost
@@ -316,7 +323,8 @@ class Tensor(Variable):
         )  # np.int64(t): no gradient belongs to integers
         if self._tracked and local.context.recording and not whole:
             raise TypeError(
-                f"{describe(self)} requires a gradient, which a plain array would lose. Write t.numpy() to leave the graph "
+                f"{describe(self)} requires a gradient, which a plain array would lose. Write "
+                "t.numpy() to leave the graph "
                 "on purpose, or join tensors with np.stack / np.concatenate to stay in it."
             )
         changes.hand_out(self._array())
@@ -325,6 +333,12 @@ class Tensor(Variable):
         ):  # NumPy casts it itself, unless fractions must not be lost: np.take(a, t)
             dtype = None
         return np.array(self._data, dtype=dtype, copy=copy)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise not_for_torch(function.__name__, cls.__name__)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not kwargs and method == "__call__" and ufunc in CALLS:
@@ -398,15 +412,18 @@ class Tensor(Variable):
     __divmod__ = __rdivmod__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = no_operator
 
     def __getitem__(self, index: Any) -> Tensor:
-        return ops.getitem(self, index=as_index(index))
+        part = ops.getitem(self, index=as_index(index))
+        return part if part._tracked else took(part)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if local.context.recording and (
             self._tracked or isinstance(value, Variable) and value._tracked
         ):
             raise TypeError(
-                "t[index] = value changes a tensor in place, which cannot be differentiated. Write np.where(mask, value, t) or "
-                "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is meant."
+                "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
+                "np.where(mask, value, t) or "
+                "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is "
+                "meant."
             )
         array = (
             value._data
@@ -415,7 +432,10 @@ class Tensor(Variable):
         )
         if array.dtype.kind not in "fiub":  # of complex numbers NumPy would keep the real part
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
-        put(self, as_index(index), array)
+        index = as_index(index)
+        if isinstance(value, Variable):
+            check_swap(self, index, value)
+        put(self, index, array)
         changes.changed(self._data)
 
     # ---- shape
@@ -435,7 +455,8 @@ class Tensor(Variable):
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         if order != "C":
             raise ValueError(
-                f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, reshape(len(t), -1)."
+                f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, "
+                "reshape(len(t), -1)."
             )
         return ops.reshape(self, shape=as_sizes(shape))
 
@@ -452,7 +473,11 @@ class Tensor(Variable):
         return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
-        return ops.transpose(self, axes=as_sizes(axes) if axes and axes != (None,) else None)
+        if not axes or axes == (None,):
+            return ops.transpose(self)
+        order = as_sizes(axes)
+        warn_of_no_transpose(self, order)
+        return ops.transpose(self, axes=order)
 
     @own_names
     def squeeze(self, axis: Axis = None) -> Tensor:
@@ -471,7 +496,8 @@ class Tensor(Variable):
         """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
         if (asked := as_dtype(dtype)).kind not in "fiub":
             raise TypeError(
-                f"a Tensor holds real numbers or booleans, not {asked}; take t.numpy().astype({asked})."
+                f"a Tensor holds real numbers or booleans, not {asked}; take "
+                f"t.numpy().astype({asked})."
             )
         return ops.astype(self, dtype=asked)
 
@@ -495,11 +521,11 @@ class Tensor(Variable):
 
     @own_names
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        return ops.max(self, axis=axis, keepdims=keepdims)
+        return values_alone(ops.max(self, axis=axis, keepdims=keepdims))
 
     @own_names
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        return ops.min(self, axis=axis, keepdims=keepdims)
+        return values_alone(ops.min(self, axis=axis, keepdims=keepdims))
 
     @own_names
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -567,4 +593,4 @@ class Tensor(Variable):
 
 
 Variable._kind = Tensor
-Elsewhere.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))
+MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))

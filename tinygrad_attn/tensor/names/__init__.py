@@ -1,24 +1,34 @@
-"""NumPy's own names for our ops: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])` work on tensors and are
-differentiated.
+"""NumPy's own names for our ops: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])`.
 
-NumPy asks the operands of its functions whether one of them wants to take over (`__array_ufunc__`,
-`__array_function__`, NEP 13 and 18). Tensor says yes and looks the function up: `UFUNCS` in ufuncs.py and the rules
-of the other modules are the whole table.  Functions whose results are booleans, integers or fresh constants
-(`PLAIN_...`) get the arrays, and so does any function of integers alone.  Anything else is a TypeError that names it; no
-result ever loses its graph in silence.
+They work on tensors and are differentiated. NumPy asks the operands of its functions whether one of
+them wants to take over (`__array_ufunc__`, `__array_function__`; NEP 13 and 18). A Tensor says yes
+and looks the function up: `UFUNCS` in ufuncs.py and `FUNCTIONS`, which the other modules fill, are
+the whole table. Functions whose results are booleans, integers or fresh constants (`PLAIN_...`) get
+the arrays, and so does any function of integers alone. Anything else is a TypeError that names it;
+no result ever loses its graph in silence.
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...engine import Variable
-from ...messages.errors import ELSEWHERE, nearest
+from ...messages.errors import ELSEWHERE, explain, nearest
 from . import linear, reductions, shapes
-from .common import FUNCTIONS, cast, floating, handed, plain, refuse, refuse_whole, wrapped
+from .common import (
+    FUNCTIONS,
+    cast,
+    floating,
+    full_name,
+    handed,
+    plain,
+    refuse,
+    refuse_whole,
+    wrapped,
+)
 from .functions import PLAIN_FUNCTIONS
 from .running import RUNNING, accumulate
 from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, outer, reduce
@@ -31,8 +41,10 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     if out is not None:
         if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
             raise TypeError(
-                f"np.{name} would write a Tensor's values into an array, which keeps no gradient: write a = a + t "
-                "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each row once and with "
+                f"np.{name} would write a Tensor's values into an array, which keeps no gradient: "
+                "write a = a + t "
+                "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each "
+                "row once and with "
                 "a row of t for it, write a = a + ta.ops.scatter(t, index=rows, shape=a.shape)."
             )
         refuse(name, out=out[0])
@@ -75,7 +87,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
                 else "t[index] on the right-hand side"
             )
             raise TypeError(
-                f"np.{name} changes an array in place, which cannot be differentiated. Write {instead}, or give it t.numpy() "
+                f"np.{name} changes an array in place, which cannot be differentiated. Write "
+                f"{instead}, or give it t.numpy() "
                 "if no gradient is meant."
             )
     if any(name == f.__name__ for f in FUNCTIONS):  # the ufunc behind an array's own method
@@ -103,18 +116,7 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         map(floating, (*args, *kwargs.values()))
     ):  # labels to be counted, say: there is no gradient to lose
         return function(*handed(args), **{k: handed(v) for k, v in kwargs.items()})
-    raise no_rule(_full_name(function))
-
-
-def _full_name(function: Any) -> str:
-    name = function.__name__
-    for place in ("linalg", "fft", "emath", "lib.stride_tricks"):
-        if (
-            getattr(attrgetter(place)(np), name, None) is function
-            and getattr(np, name, None) is not function
-        ):
-            return f"{place}.{name}"
-    return name
+    raise no_rule(full_name(function))
 
 
 INSTEAD = {
@@ -122,7 +124,10 @@ INSTEAD = {
     "add.reduceat": "np.stack([part.sum(0) for part in np.split(t, starts)[1:]])",
     "expit": "F.sigmoid(t)",
 }
-"""Sums by groups, and SciPy's name for the sigmoid, as they can be differentiated; for the rest `errors.ELSEWHERE` may know."""
+"""How functions without a rule are written so that they can be differentiated.
+
+These are sums by groups and SciPy's name for the sigmoid; `ELSEWHERE` may know of others.
+"""
 
 
 def no_rule(name: str, home: str = "np.") -> TypeError:
@@ -137,6 +142,19 @@ def no_rule(name: str, home: str = "np.") -> TypeError:
     instead = f" Write {known}." if known else nearest(short, kin)
     return TypeError(
         f"{home}{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
-        "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on the function, its "
+        "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on "
+        "the function, its "
         "partial derivatives with .vjp under it."
     )
+
+
+def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:
+    """NumPy's own complaint about a call of its function, with the operands; ours as it is."""
+    text = str(error)
+    names_an_operand = "Tensor" in text or "array " in text and "(" in text
+    if text.startswith("np.") or names_an_operand or not any(isinstance(x, Variable) for x in args):
+        return error
+    if isinstance(error, TypeError) and "interpreted as an integer" not in text:
+        return error
+    name = f"{function.__module__.replace('numpy', 'np')}.{function.__name__}"
+    return explain(name, [x for x in args if hasattr(x, "shape")], error)

@@ -31,10 +31,11 @@ from .shapes import _concatenate, _moveaxis, _slice, _stack
 
 
 @rule(np.where)
-def _where(condition, x=UNSET, y=UNSET, /):
+def _where(condition, x=UNSET, y=UNSET):
     if (x is UNSET) is not (y is UNSET):
         raise TypeError(
-            "np.where(mask, a, b) takes both values to choose from: a where the mask is True, b elsewhere."
+            "np.where(mask, a, b) takes both values to choose from: a where the mask is True, b "
+            "elsewhere."
         )
     return np.nonzero(plain(condition)) if x is UNSET else ops.where(plain(condition), x, y)
 
@@ -90,7 +91,7 @@ def _same(a, *args, **kwargs):
 
 
 @rule(np.astype)
-def _astype(x, dtype, /, *, copy=True, device=None):
+def _astype(x, dtype, copy=True):
     return cast(x, dtype)
 
 
@@ -142,7 +143,8 @@ def _piecewise(x, condlist, funclist, *args, **kw):
         conditions = conditions[None]
     if conditions.shape[1:] != given.shape or not len(conditions):
         raise ValueError(
-            f"np.piecewise takes a list of conditions, each of the shape {given.shape} of x; got {describe(conditions)}."
+            f"np.piecewise takes a list of conditions, each of the shape {given.shape} of x; got "
+            f"{describe(conditions)}."
         )
     x = np.atleast_1d(given)
     conditions = conditions.reshape(-1, *x.shape) if given.ndim == 0 else conditions
@@ -150,7 +152,8 @@ def _piecewise(x, condlist, funclist, *args, **kw):
         conditions = np.concatenate([conditions, ~conditions.any(0, keepdims=True)])
     if len(funclist) != len(conditions):
         raise ValueError(
-            f"np.piecewise takes a function or a value for each of the {len(conditions)} conditions, and one more for where "
+            f"np.piecewise takes a function or a value for each of the {len(conditions)} "
+            "conditions, and one more for where "
             f"none of them holds; got {len(funclist)}."
         )
     y = np.zeros(x.shape, x.dtype)
@@ -185,7 +188,8 @@ def _vander(x, N=None, increasing=False):
     x = tensor(x)
     if x.ndim != 1:
         raise ValueError(
-            f"np.vander takes a vector, of whose numbers each row has the powers; got {describe(x)}."
+            "np.vander takes a vector, of whose numbers each row has the powers; got "
+            f"{describe(x)}."
         )
     n = len(x) if N is None else N
     factors = [
@@ -202,7 +206,8 @@ def _interp(x, xp, fp, left=None, right=None, period=None):
     x, xp, fp = _alike(None, x, xp, fp)
     if xp.ndim != 1 or xp.shape != fp.shape or not len(xp):
         raise ValueError(
-            f"np.interp takes two vectors of one length, at least 1, the places and the values there; got {describe(xp)} and "
+            "np.interp takes two vectors of one length, at least 1, the places and the values "
+            f"there; got {describe(xp)} and "
             f"{describe(fp)}."
         )
     if period is not None:
@@ -254,7 +259,8 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
     a = tensor(a)
     if n < 0 or a.ndim == 0:
         raise ValueError(
-            f"np.diff takes differences along at least one axis, n >= 0 times; got {describe(a)} and n={n}."
+            f"np.diff takes differences along at least one axis, n >= 0 times; got {describe(a)} "
+            f"and n={n}."
         )
     if n == 0:
         return a  # without the ends, as NumPy
@@ -288,21 +294,24 @@ def _gradient(f, *spacing, axis=None, edge_order=1):
     )
     if len(steps) != len(axes):
         raise TypeError(
-            f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one number for all, or for each axis a number "
+            f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one number for all, "
+            "or for each axis a number "
             "or the places along it."
         )
     if edge_order not in (1, 2):
         raise ValueError(f"np.gradient knows edge_order 1 and 2, got {edge_order!r}.")
     if any(f.shape[i] <= edge_order for i in axes):
         raise ValueError(
-            f"np.gradient takes differences, so it needs at least {('two', 'three')[edge_order - 1]} elements along each "
+            "np.gradient takes differences, so it needs at least "
+            f"{('two', 'three')[edge_order - 1]} elements along each "
             f"axis; got {describe(f)}."
         )
     found = []
     for h, i in zip(steps, axes, strict=True):
         if np.ndim(h) > 1 or np.ndim(h) and len(h) != f.shape[i]:
             raise ValueError(
-                f"np.gradient: the places along axis {i} are a vector of {f.shape[i]}, got {describe(h)}."
+                f"np.gradient: the places along axis {i} are a vector of {f.shape[i]}, got "
+                f"{describe(h)}."
             )
         gaps = cast(
             np.diff(tensor(h)) if np.ndim(h) else h * np.ones(f.shape[i] - 1, f.dtype), f.dtype
@@ -374,7 +383,8 @@ def _logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0)
     start, stop, base = _alike(dtype, start, stop, base)
     if np.ndim(base):
         raise TypeError(
-            f"np.logspace of Tensors takes one number as the base, got {describe(base)}; write base ** np.linspace(...)."
+            f"np.logspace of Tensors takes one number as the base, got {describe(base)}; write "
+            "base ** np.linspace(...)."
         )
     line = _linspace(start, stop, num, endpoint, axis=axis)
     return cast(base**line, dtype)
@@ -387,7 +397,8 @@ def _geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
     start, stop = _alike(dtype, start, stop)
     if not (plain(start) * plain(stop) > 0).all():
         raise ValueError(
-            "np.geomspace of Tensors goes from one number to another of the same sign, and neither is 0; got "
+            "np.geomspace of Tensors goes from one number to another of the same sign, and neither "
+            "is 0; got "
             f"{describe(start)} and {describe(stop)}."
         )
     sizes = _linspace(*(ops.log(ops.absolute(x)) for x in (start, stop)), num, endpoint, axis=axis)
@@ -401,7 +412,8 @@ def _apply_along_axis(func1d, axis, arr, *args, **kwargs):
     *lead, n = rows.shape
     if 0 in lead:
         raise ValueError(
-            f"np.apply_along_axis has no vector to call the function with: {describe(arr)}, axis {axis}."
+            f"np.apply_along_axis has no vector to call the function with: {describe(arr)}, axis "
+            f"{axis}."
         )
     found = _stack(
         [tensor(func1d(row, *args, **kwargs)) for row in rows.reshape(math.prod(lead), n)]

@@ -14,7 +14,7 @@ from ...messages.errors import describe
 from ...ops.einsum import parse
 from ...ops.shapes import in_single
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
-from .shapes import _concatenate, _diagonal, _moveaxis, _ravel, _stack, _trace
+from .shapes import _concatenate, _moveaxis, _ravel, _stack
 from .ufuncs import vecdot
 
 
@@ -54,7 +54,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     left, right = axes_of(a, left), axes_of(b, right)
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(
-            f"np.tensordot of Tensors sums over axes {left} of shape {a.shape} and {right} of shape {b.shape}; "
+            f"np.tensordot of Tensors sums over axes {left} of shape {a.shape} and {right} of "
+            f"shape {b.shape}; "
             "their sizes must be the same."
         )
     keep_a, keep_b = (
@@ -108,7 +109,8 @@ def _two_vectors(function: str, a: Any, v: Any, mode: str) -> Any:
     a, v = FUNCTIONS[np.atleast_1d](a, v)
     if a.ndim > 1 or v.ndim > 1 or not (a.size and v.size):
         raise ValueError(
-            f"np.{function} takes two arrays of one axis, neither of them empty; got {describe(a)} and {describe(v)}."
+            f"np.{function} takes two arrays of one axis, neither of them empty; got {describe(a)} "
+            f"and {describe(v)}."
         )
     if mode not in ("full", "same", "valid"):
         raise ValueError(
@@ -158,7 +160,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         return ops.l2_norm(x, axis=axis, keepdims=keepdims)
     if isinstance(ord, str):
         raise ValueError(
-            f"a norm of vectors has a number as its ord, got {ord!r} for {describe(x)}; for matrices say axis=, two of them."
+            f"a norm of vectors has a number as its ord, got {ord!r} for {describe(x)}; for "
+            "matrices say axis=, two of them."
         )
     size = ops.absolute(x)
     if ord == math.inf:
@@ -208,7 +211,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         return vector_norm(x, axis=axes[0], ord=ord, keepdims=keepdims)
     if len(axes) != 2:
         raise ValueError(
-            f"np.linalg.norm takes one axis or two: say axis=, that of the vectors or those of the matrices in {describe(x)}."
+            "np.linalg.norm takes one axis or two: say axis=, that of the vectors or those of the "
+            f"matrices in {describe(x)}."
         )
     found = matrix_norm(_moveaxis(x, axes, (-2, -1)), ord=ord)
     return (
@@ -246,7 +250,8 @@ def svd(
     m, n = a.shape[-2:]
     if full_matrices and m != n:
         raise TypeError(
-            "np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra vectors are arbitrary, "
+            "np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra "
+            "vectors are arbitrary, "
             "so they have no derivative."
         )
     triplets = ops.svd(a)
@@ -260,7 +265,8 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     m, n = a.shape[-2:]
     if mode not in ("reduced", "r") and not (mode == "complete" and m <= n):
         raise TypeError(
-            "np.linalg.qr of a Tensor knows the modes 'reduced' and 'r': the further columns of Q in 'complete' are arbitrary "
+            "np.linalg.qr of a Tensor knows the modes 'reduced' and 'r': the further columns of Q "
+            "in 'complete' are arbitrary "
             f"and have no derivative. Got {describe(a)} and mode={mode!r}."
         )
     both = ops.qr(a[..., :m])  # which already give all of Q
@@ -275,7 +281,8 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
     a, b = tensor(a), tensor(b)
     if a.ndim != 2 or b.ndim not in (1, 2) or len(a) != len(b):
         raise ValueError(
-            f"np.linalg.lstsq takes a matrix, and a vector or matrix of as many rows; got {describe(a)} and {describe(b)}."
+            "np.linalg.lstsq takes a matrix, and a vector or matrix of as many rows; got "
+            f"{describe(a)} and {describe(b)}."
         )
     (rows, columns), eps, kinds = a.shape, np.finfo(np.float64).eps, a.dtype.kind + b.dtype.kind
     dtype = np.result_type(a.dtype, b.dtype, *["f8"] * (kinds != "ff"))
@@ -346,7 +353,8 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
         for i, shape in enumerate(shapes)
     ):
         raise ValueError(
-            "np.linalg.multi_dot takes two or more matrices, of which the first and the last may be vectors; got "
+            "np.linalg.multi_dot takes two or more matrices, of which the first and the last may "
+            "be vectors; got "
             f"{', '.join(map(describe, arrays)) or 'nothing'}."
         )
     sizes = [
@@ -416,7 +424,4 @@ FUNCTIONS |= {
     np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
     np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis),
     np.linalg.cross: lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis),
-    np.linalg.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
-    np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),
-    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: _trace(x, offset, -2, -1, dtype),
 }

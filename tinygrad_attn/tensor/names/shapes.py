@@ -11,10 +11,11 @@ from numpy.lib.array_utils import normalize_axis_index
 from ... import ops
 from ...engine import clone
 from ...messages.errors import describe
+from ..pytorch_habits import warn_of_no_transpose
 from .common import (
     FUNCTIONS,
-    axes_of,
     cast,
+    converted,
     plain,
     refuse,
     refuse_among_whole,
@@ -24,73 +25,99 @@ from .common import (
     together,
 )
 
+# ---- other shapes and orders of the axes
 
-@rule(np.reshape)
-def _reshape(a, /, shape, order="C", *, copy=None):
+
+def _reshape(a, /, shape=None, order="C", *, newshape=None, copy=None):
+    shape = newshape if shape is None else shape
     refuse("reshape", order=order)
     if copy is False:
-        np.reshape(plain(a), shape, copy=False)  # NumPy's error where the memory does not allow it
+        np.reshape(plain(a), shape, copy=False)  # NumPy's error where memory does not allow it.
     y = ops.reshape(a, shape=shape)
     return clone(y) if copy else y
 
 
 @rule(np.ravel)
-def _ravel(a, order="C"):
-    refuse("ravel", order=order)
+def _ravel(a):
     return ops.reshape(a, shape=(-1,))
 
 
 @rule(np.transpose)
 def _transpose(a, axes=None):
-    return ops.transpose(a, axes=None if axes is None else tuple(axes))
+    if axes is not None:
+        axes = tuple(axes)
+        warn_of_no_transpose(a, axes)
+    return ops.transpose(a, axes=axes)
 
 
-@rule(np.moveaxis)
-def _moveaxis(a, source, destination):
-    return _permuted(a, np.moveaxis, source, destination)
+def _shaped(function: Callable) -> Callable:
+    """The rule of a function that only changes the shape: NumPy says to which one."""
+    return lambda x, *args, **kwargs: ops.reshape(
+        tensor(x), shape=function(plain(x), *args, **kwargs).shape
+    )
 
 
-@rule(np.rollaxis)
-def _rollaxis(a, axis, start=0):
-    return _permuted(a, np.rollaxis, axis, start)
+def _permuted(function: Callable) -> Callable:
+    """The rule of a function that only changes the order of the axes.
+
+    NumPy checks its arguments and says where each axis goes, for an array whose axis i has size i.
+    """
+
+    def permuted(a, *args, **kwargs):
+        sizes = np.empty(tuple(range(np.ndim(a))), bool)
+        return ops.transpose(a, axes=function(sizes, *args, **kwargs).shape)
+
+    return permuted
 
 
-def _permuted(a: Any, function: Callable, *args: Any) -> Any:
-    """NumPy checks the axes and says where each goes: of an empty array whose axis i has size i."""
-    return ops.transpose(a, axes=function(np.empty(tuple(range(np.ndim(a))), bool), *args).shape)
+def _of_each(reshaped: Callable) -> Callable:
+    """The rule for any number of arrays, of which several give a tuple."""
+    return lambda *arys: reshaped(arys[0]) if len(arys) == 1 else tuple(map(reshaped, arys))
 
 
-@rule(np.squeeze)
-def _squeeze(a, axis=None):
-    return ops.reshape(a, shape=plain(a).squeeze(axis).shape)
+def _copies(function: Callable) -> Callable:
+    """The rule of a function that copies elements to other places."""
+
+    def copies(x, *args, **kwargs):
+        settings = {k: plain(v) for k, v in kwargs.items()}
+        return ops.arranged(function, tensor(x), *plain(args), **settings)
+
+    return copies
 
 
-@rule(np.expand_dims)
-def _expand_dims(a, axis):
-    return ops.reshape(a, shape=np.expand_dims(plain(a), axis).shape)
+_squeeze, _moveaxis, _diagonal = _shaped(np.squeeze), _permuted(np.moveaxis), _copies(np.diagonal)
+_atleast_2d, _atleast_3d = _shaped(np.atleast_2d), _shaped(np.atleast_3d)
+_swap_last = lambda x, /: ops.swapaxes(x, a=-1, b=-2)
 
-
-def _at_least(function: Callable) -> Callable:
-    def atleast(*arys):
-        found = tuple(ops.reshape(tensor(x), shape=function(plain(x)).shape) for x in arys)
-        return found[0] if len(found) == 1 else found
-
-    return atleast
-
-
-_atleast_2d, _atleast_3d = _at_least(np.atleast_2d), _at_least(np.atleast_3d)
 FUNCTIONS |= {
-    np.atleast_1d: _at_least(np.atleast_1d),
-    np.atleast_2d: _atleast_2d,
-    np.atleast_3d: _atleast_3d,
+    np.reshape: _reshape,
+    np.squeeze: _squeeze,
+    np.expand_dims: _shaped(np.expand_dims),
+    np.atleast_1d: _of_each(_shaped(np.atleast_1d)),
+    np.atleast_2d: _of_each(_atleast_2d),
+    np.atleast_3d: _of_each(_atleast_3d),
+    np.moveaxis: _moveaxis,
+    np.rollaxis: _permuted(np.rollaxis),
+    np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
+    np.matrix_transpose: _swap_last,
+    np.linalg.matrix_transpose: _swap_last,
+    np.flip: lambda m, axis=None: ops.flip(m, axis=axis),
+    np.flipud: lambda m: ops.flip(m, axis=0),
+    np.fliplr: lambda m: ops.flip(m, axis=1),
+    np.roll: lambda a, shift, axis=None: ops.roll(
+        a, shift=shift if isinstance(shift, int) else tuple(np.ravel(shift).tolist()), axis=axis
+    ),
+    np.tril: lambda m, k=0: ops.tril(m, k=k),
+    np.triu: lambda m, k=0: ops.triu(m, k=k),
+    np.diagonal: _diagonal,
+    np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),
+    **{f: _copies(f) for f in (np.rot90, np.resize, np.delete, np.fft.fftshift, np.fft.ifftshift)},
 }
 
 
 @rule(np.broadcast_to)
-def _broadcast_to(array, shape, subok=False):
-    return ops.broadcast_to(
-        array, shape=(shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    )
+def _broadcast_to(array, shape):
+    return ops.broadcast_to(array, shape=tuple(np.atleast_1d(shape).tolist()))
 
 
 @rule(np.broadcast_arrays)
@@ -99,50 +126,23 @@ def _broadcast_arrays(*args, subok=False):
     return tuple(ops.broadcast_to(tensor(x), shape=shape) for x in args)
 
 
-FUNCTIONS |= {
-    np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
-    np.matrix_transpose: lambda x, /: ops.swapaxes(x, a=-1, b=-2),
-    np.flip: lambda m, axis=None: ops.flip(m, axis=axis),
-    np.flipud: lambda m: ops.flip(m, axis=0),
-    np.fliplr: lambda m: ops.flip(m, axis=1),
-    np.roll: lambda a, shift, axis=None: ops.roll(
-        a, shift=shift if isinstance(shift, int) else tuple(np.ravel(shift).tolist()), axis=axis
-    ),
-    np.fft.fftshift: lambda x, axes=None: _shifted(x, axes, 1),
-    np.fft.ifftshift: lambda x, axes=None: _shifted(x, axes, -1),
-    np.tril: lambda m, k=0: ops.tril(m, k=k),
-    np.triu: lambda m, k=0: ops.triu(m, k=k),
-}
-
-
-def _shifted(x: Any, axes: Any, sign: int) -> Any:
-    """Half of each axis goes to its other end; of an odd one the larger half, or back."""
-    along = axes_of(x, axes)
-    return ops.roll(x, shift=tuple(sign * (x.shape[i] // 2) for i in along), axis=along)
-
-
 @rule(np.meshgrid)
 def _meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
-    lie = np.meshgrid(
-        *(np.empty(np.size(plain(x)), bool) for x in xi), sparse=True, indexing=indexing
-    )  # each along an axis of its own
-    grids = tuple(ops.reshape(tensor(x), shape=at.shape) for x, at in zip(xi, lie))
+    # NumPy says along which axis each of them lies.
+    flat = [np.empty(np.size(plain(x)), bool) for x in xi]
+    lying = np.meshgrid(*flat, sparse=True, indexing=indexing)
+    grids = tuple(ops.reshape(tensor(x), shape=at.shape) for x, at in zip(xi, lying, strict=True))
     return grids if sparse else _broadcast_arrays(*grids)
 
 
 @rule(np.lib.stride_tricks.sliding_window_view)
-def _sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
-    refuse("lib.stride_tricks.sliding_window_view", writeable=writeable or None)
+def _sliding_window_view(x, window_shape, axis=None):
     x, sizes = tensor(x), np.atleast_1d(plain(window_shape)).tolist()
-    np.lib.stride_tricks.sliding_window_view(
-        plain(x), sizes, axis
-    )  # NumPy's errors for sizes and axes that do not fit
-    axes = (
-        range(x.ndim)
-        if axis is None
-        else [normalize_axis_index(a, x.ndim) for a in np.atleast_1d(axis).tolist()]
-    )
-    return ops.windows(x, sizes=tuple(sizes), axes=tuple(axes))
+    # NumPy raises its errors for sizes and axes that do not fit.
+    np.lib.stride_tricks.sliding_window_view(plain(x), sizes, axis)
+    axes = range(x.ndim) if axis is None else np.atleast_1d(axis).tolist()
+    axes = tuple(normalize_axis_index(i, x.ndim) for i in axes)  # An axis may come twice.
+    return ops.windows(x, sizes=tuple(sizes), axes=axes)
 
 
 # ---- joins and splits
@@ -152,8 +152,27 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
     return x[(slice(None),) * normalize_axis_index(axis, x.ndim) + (slice(*bounds),)]
 
 
+def _join(numpys: Callable, op: Callable) -> Callable:
+    """The rule of np.concatenate or np.stack."""
+    name = numpys.__name__
+
+    def joined(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+        refuse(name, out=out)
+        if hasattr(axis, "shape"):
+            raise TypeError(f"np.{name} takes the tensors in a list: np.{name}([a, b], axis=0).")
+        _check_casting(name, arrays, dtype, casting)
+        refuse_whole(name, dtype, *arrays)
+        return cast(op(*together(arrays), axis=axis), dtype)
+
+    FUNCTIONS[numpys] = joined
+    return joined
+
+
 def _check_casting(name: str, arrays: Any, dtype: Any, casting: Any) -> None:
-    """Each of them must become the common dtype by this rule; the usual ones allow any floating dtype for another."""
+    """Each part must become the common dtype by this rule of NumPy's.
+
+    The usual rules allow any floating dtype to become any other one.
+    """
     if casting in ("same_kind", "unsafe"):
         return
     dtypes = [np.asarray(plain(x)).dtype for x in arrays]
@@ -161,44 +180,23 @@ def _check_casting(name: str, arrays: Any, dtype: Any, casting: Any) -> None:
     for given in dtypes:
         if not np.can_cast(given, target, casting):
             raise TypeError(
-                f"np.{name}: {given} does not become {target} by casting={casting!r}. Leave casting out, or write "
-                ".astype(dtype) first."
+                f"np.{name}: {given} does not become {target} by casting={casting!r}. Leave "
+                "casting out, or write .astype(dtype) first."
             )
 
 
-@rule(np.concatenate)
-def _concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    if out is not None:
-        refuse("concatenate", out=out)
-    if hasattr(axis, "shape"):
-        raise TypeError(
-            "np.concatenate takes the tensors in a list: np.concatenate([a, b], axis=0)."
-        )
-    _check_casting("concatenate", arrays, dtype, casting)
-    refuse_whole("concatenate", dtype, *arrays)
-    joined = ops.concatenate(*(together(arrays) if axis is None else arrays), axis=axis)
-    return joined if dtype is None else cast(joined, dtype)
-
-
-@rule(np.stack)
-def _stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    if out is not None:
-        refuse("stack", out=out)
-    _check_casting("stack", arrays, dtype, casting)
-    refuse_whole("stack", dtype, *arrays)
-    stacked = ops.stack(*together(arrays), axis=axis)
-    return stacked if dtype is None else cast(stacked, dtype)
+_concatenate, _stack = _join(np.concatenate, ops.concatenate), _join(np.stack, ops.stack)
 
 
 @rule(np.vstack)
-def _vstack(tup, *, dtype=None, casting="same_kind"):
+def _vstack(tup, dtype=None, casting="same_kind"):
     return _concatenate([_atleast_2d(x) for x in together(tup)], 0, dtype=dtype, casting=casting)
 
 
 @rule(np.hstack)
-def _hstack(tup, *, dtype=None, casting="same_kind"):
-    parts = [ops.reshape(x, shape=(-1,)) if x.ndim == 0 else x for x in together(tup)]
-    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype, casting=casting)
+def _hstack(tup, dtype=None, casting="same_kind"):
+    parts = [x if x.ndim else _ravel(x) for x in together(tup)]
+    return _concatenate(parts, int(parts[0].ndim > 1), dtype=dtype, casting=casting)
 
 
 @rule(np.dstack)
@@ -208,24 +206,23 @@ def _dstack(tup):
 
 @rule(np.column_stack)
 def _column_stack(tup):
-    return _concatenate(
-        [ops.reshape(x, shape=(-1, 1)) if x.ndim < 2 else x for x in together(tup)], 1
-    )
+    columns = [x if x.ndim > 1 else ops.reshape(x, shape=(-1, 1)) for x in together(tup)]
+    return _concatenate(columns, 1)
 
 
 @rule(np.append)
 def _append(arr, values, axis=None):
-    return _concatenate(
-        [arr, values] if axis is not None else [_ravel(x) for x in together([arr, values])],
-        axis or 0,
-    )
+    return _concatenate([arr, values], axis)
 
 
 def _numbered(parts: list[Any]) -> tuple[Any, list[np.ndarray]]:
-    """All elements of all arrays in a row, and each array with their places there, for a NumPy function: `ops.arranged` of several."""
+    """All elements of all arrays in a row, and for each array the places of its elements there.
+
+    A NumPy function of several arrays that copies elements is applied to these places.
+    """
     starts = np.cumsum([0, *(x.size for x in parts)]).tolist()
     places = [np.arange(start, start + x.size).reshape(x.shape) for start, x in zip(starts, parts)]
-    return _concatenate([_ravel(x) for x in parts]), places
+    return _concatenate(parts, None), places
 
 
 @rule(np.block)
@@ -249,45 +246,38 @@ def _insert(arr, obj, values, axis=None):
     return elements[np.insert(old, plain(obj), new, axis)]
 
 
-def _splitter(function: Callable, fixed_axis: int | None = None, least: int = 0) -> Callable:
+def _split(numpys: Callable, along: int | None = None) -> None:
+    """Enters the rule of np.split or of a kin of it, which cuts `along` an axis of its own."""
+    name, least = numpys.__name__, 0 if along is None else max(along + 1, 2 - along)
+    cut = np.array_split if numpys is np.array_split else np.split
+
     def split(ary, indices_or_sections, axis=0):
         if ary.ndim < least:
             raise ValueError(
-                f"np.{'hvd'[least - 1]}split takes Tensors of {least} {'axes' if least > 1 else 'axis'} or more, "
+                f"np.{name} takes Tensors of {least} {'axes' if least > 1 else 'axis'} or more, "
                 f"got {describe(ary)}."
             )
-        if fixed_axis is not None:
-            axis = (
-                0 if fixed_axis == ary.ndim == 1 else fixed_axis
-            )  # hsplit cuts a vector along its only axis
+        if along is not None:
+            axis = min(along, ary.ndim - 1)  # np.hsplit cuts a vector along its only axis.
         cuts = plain(indices_or_sections)
-        if (
-            np.ndim(cuts) == 0 and cuts == 0
-        ):  # by which np.split, unlike np.array_split, would divide
+        if np.ndim(cuts) == 0 and cuts == 0:  # np.split would divide by it.
             raise ValueError("number sections must be larger than 0.")
         places = np.arange(ary.shape[normalize_axis_index(axis, ary.ndim)])
         try:
-            pieces = function(places, cuts)
+            parts = cut(places, cuts)
         except TypeError:
             raise TypeError(
-                f"{describe(ary)} is split into a whole number of parts, or at the places in a list; got "
-                f"{describe(cuts)}."
+                f"{describe(ary)} is split into a whole number of parts, or at the places in a "
+                f"list; got {describe(cuts)}."
             ) from None
-        return [
-            _slice(ary, axis, int(p[0]), int(p[-1]) + 1) if p.size else _slice(ary, axis, 0, 0)
-            for p in pieces
-        ]
+        bounds = [(int(p[0]), int(p[-1]) + 1) if p.size else (0, 0) for p in parts]
+        return [_slice(ary, axis, *pair) for pair in bounds]
 
-    return split
+    FUNCTIONS[numpys] = split
 
 
-FUNCTIONS |= {
-    np.split: _splitter(np.split),
-    np.array_split: _splitter(np.array_split),
-    np.vsplit: _splitter(np.split, 0, 2),
-    np.hsplit: _splitter(np.split, 1, 1),
-    np.dsplit: _splitter(np.split, 2, 3),
-}
+_split(np.split), _split(np.array_split)
+_split(np.vsplit, 0), _split(np.hsplit, 1), _split(np.dsplit, 2)
 if hasattr(np, "unstack"):  # NumPy 2.1
     FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(_moveaxis(x, axis, 0))
 
@@ -301,24 +291,22 @@ def _pad(array, pad_width, mode="constant", **kwargs):
         refuse("pad", **kwargs)
         if np.ndim(plain(value)) == 0:
             return ops.pad(array, width=width, value=value)
-        return ops.pad(array, width=width) + np.pad(
-            np.zeros(array.shape, array.dtype), width or 0, constant_values=value
+        frame = np.zeros(array.shape, array.dtype)
+        return ops.pad(array, width=width) + np.pad(frame, width or 0, constant_values=value)
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise TypeError(
+            "np.pad of a Tensor knows the modes constant, edge, reflect, symmetric and wrap, not "
+            f"{mode!r}. Join the parts with np.concatenate instead."
         )
-    if mode in ("edge", "reflect", "symmetric", "wrap"):
-        if kwargs.get("reflect_type") == "odd":  # its values are sums, not copies
-            refuse("pad", **kwargs)
-        return ops.arranged(
-            np.pad, array, width or 0, mode, **kwargs
-        )  # a single number has no axes to widen, and stays as it is
-    raise TypeError(
-        f"np.pad of a Tensor knows the modes constant, edge, reflect, symmetric and wrap, not {mode!r}. Join "
-        "the parts with np.concatenate instead."
-    )
+    if kwargs.get("reflect_type") == "odd":  # Its values are sums, not copies.
+        refuse("pad", **kwargs)
+    # A single number has no axes to widen, and stays as it is.
+    return ops.arranged(np.pad, array, width or 0, mode, **kwargs)
 
 
 def _margins(array: Any, pad_width: Any) -> tuple[tuple[int, int], ...]:
     """How many numbers go before and after each axis."""
-    if isinstance(pad_width, dict):  # axis: how many; NumPy 2.3
+    if isinstance(pad_width, dict):  # From axis to width: NumPy 2.3.
         by_axis = [(0, 0)] * array.ndim
         for axis, width in pad_width.items():
             by_axis[normalize_axis_index(axis, array.ndim)] = tuple(np.broadcast_to(width, 2))
@@ -333,8 +321,7 @@ def _margins(array: Any, pad_width: Any) -> tuple[tuple[int, int], ...]:
 
 
 @rule(np.take)
-def _take(a, indices, axis=None, out=None, mode="raise"):
-    refuse("take", out=out)
+def _take(a, indices, axis=None, mode="raise"):
     if mode not in ("raise", "wrap", "clip"):
         raise ValueError(
             f"np.take of a Tensor knows the modes 'raise', 'wrap' or 'clip', not {mode!r}."
@@ -343,13 +330,21 @@ def _take(a, indices, axis=None, out=None, mode="raise"):
         a, axis = _ravel(a), 0
     axis = normalize_axis_index(axis, a.ndim)
     places, n = np.asarray(plain(indices)), a.shape[axis]
-    if places.dtype == bool:  # here True is 1, and no mask
+    if places.dtype == bool:  # Here True is 1, and no mask.
         places = places.astype(np.intp)
-    if mode == "wrap":
-        places = places % n
-    elif mode == "clip":
-        places = places.clip(0, n - 1)
+    if mode != "raise":
+        places = places % n if mode == "wrap" else places.clip(0, n - 1)
     return a[(slice(None),) * axis + (places,)]
+
+
+@rule(np.compress)
+def _compress(condition, a, axis=None):
+    return _take(a, np.nonzero(plain(condition))[0], axis)
+
+
+@rule(np.extract)
+def _extract(condition, arr):
+    return _compress(np.ravel(plain(condition)), arr)
 
 
 @rule(np.take_along_axis)
@@ -358,13 +353,13 @@ def _take_along_axis(arr, indices, axis=-1):
 
 
 @rule(np.sort)
-def _sort(a, axis=-1, kind=None, order=None, *, stable=None):
+def _sort(a, axis=-1, order=None):
     _refuse_fields("sort", order)
     return ops.sort(a, axis)
 
 
 @rule(np.partition)
-def _partition(a, kth, axis=-1, kind="introselect", order=None):
+def _partition(a, kth, axis=-1, order=None):
     _refuse_fields("partition", order)
     return ops.partition(a, kth, axis)
 
@@ -372,54 +367,48 @@ def _partition(a, kth, axis=-1, kind="introselect", order=None):
 def _refuse_fields(function, order):
     if order is not None:
         raise ValueError(
-            f"np.{function} of a Tensor does not take order={describe(order)}, which names the fields of a record: a Tensor "
-            "has none. Leave it out."
+            f"np.{function} of a Tensor does not take order={describe(order)}, which names the "
+            "fields of a record: a Tensor has none. Leave it out."
         )
 
 
-@rule(np.diagonal)
-def _diagonal(a, offset=0, axis1=0, axis2=1):
-    return ops.arranged(np.diagonal, a, offset, axis1, axis2)
-
-
 @rule(np.trace)
-def _trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
-    refuse("trace", out=out)
-    refuse_whole("trace", dtype, a)
-    return ops.sum(cast(_diagonal(a, offset, axis1, axis2), dtype), axis=-1)
+def _trace(a, offset=0, axis1=0, axis2=1):
+    return ops.sum(_diagonal(a, offset, axis1, axis2), axis=-1)
+
+
+FUNCTIONS[np.linalg.trace] = lambda x, /, *, offset=0, dtype=None: _trace(
+    converted("trace", x, dtype), offset, -2, -1
+)
 
 
 @rule(np.diag)
 def _diag(v, k=0):
     if v.ndim not in (1, 2):
         raise ValueError(
-            f"np.diag makes a matrix of a vector, or takes the diagonal of a matrix; got {describe(v)}. For the last two axes "
-            "of several write np.linalg.diagonal(t)."
+            "np.diag makes a matrix of a vector, or takes the diagonal of a matrix; got "
+            f"{describe(v)}. For the last two axes of several write np.linalg.diagonal(t)."
         )
     if v.ndim == 2:
         return _diagonal(v, k)
-    along = np.arange(v.shape[0])
-    n = v.shape[0] + abs(k)
+    along, n = np.arange(v.shape[0]), v.shape[0] + abs(k)
     return ops.scatter(v, index=(along + max(-k, 0), along + max(k, 0)), shape=(n, n))
 
 
-def _copies(function: Callable) -> Callable:
-    """The rule of a function that copies elements; its other arguments are plain."""
-
-    def copies(x, *args, **kwargs):
-        return ops.arranged(
-            function, tensor(x), *plain(args), **{k: plain(v) for k, v in kwargs.items()}
-        )
-
-    return copies
+@rule(np.diagflat)
+def _diagflat(v, k=0):
+    return _diag(_ravel(v), k)
 
 
-FUNCTIONS |= {f: _copies(f) for f in (np.rot90, np.resize, np.delete)}
-
-
-def _is_count(k):
+def _is_count(k: Any) -> bool:
     """Is k a whole number above 0?"""
     return isinstance(k, (int, np.integer)) and k > 0
+
+
+def _spread(x: Any, before: list[int], after: list[int], shape: list[int]) -> Any:
+    """x with new axes of size 1 (`before`), repeated along them (`after`), and joined to `shape`."""
+    parted = ops.reshape(x, shape=tuple(before))
+    return ops.reshape(ops.broadcast_to(parted, shape=tuple(after)), shape=tuple(shape))
 
 
 @rule(np.tile)
@@ -429,16 +418,10 @@ def _tile(A, reps):
     if not all(map(_is_count, times)) or max(times, default=1) == 1:
         return _copies(np.tile)(x, times)
     ndim = max(x.ndim, len(times))
-    pairs = list(
-        zip((1,) * (ndim - len(times)) + times, (1,) * (ndim - x.ndim) + x.shape, strict=True)
-    )
-    parted = ops.reshape(
-        x, shape=tuple(i for _, n in pairs for i in (1, n))
-    )  # (1, n, 1, m, ...), then (k, n, l, m, ...)
-    return ops.reshape(
-        ops.broadcast_to(parted, shape=tuple(i for pair in pairs for i in pair)),
-        shape=tuple(k * n for k, n in pairs),
-    )
+    counts, shape = ((1,) * (ndim - len(sizes)) + sizes for sizes in (times, x.shape))
+    pairs = list(zip(counts, shape, strict=True))
+    before, after = [i for _, n in pairs for i in (1, n)], [i for pair in pairs for i in pair]
+    return _spread(x, before, after, [k * n for k, n in pairs])
 
 
 @rule(np.repeat)
@@ -449,23 +432,6 @@ def _repeat(a, repeats, axis=None):
     if not _is_count(k) or k == 1 or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
         return _copies(np.repeat)(x, k, axis)
     axis %= x.ndim
-    before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    spread = ops.broadcast_to(
-        ops.reshape(x, shape=(*before, n, 1, *after)), shape=(*before, n, k, *after)
-    )
-    return ops.reshape(spread, shape=(*before, n * k, *after))
-
-
-@rule(np.diagflat)
-def _diagflat(v, k=0):
-    return _diag(_ravel(v), k)
-
-
-@rule(np.extract)
-def _extract(condition, arr):
-    return _ravel(arr)[np.nonzero(np.ravel(plain(condition)))[0]]
-
-
-@rule(np.compress)
-def _compress(condition, a, axis=None, out=None):
-    return _take(a, np.nonzero(plain(condition))[0], axis, out)
+    *lead, n = x.shape[: axis + 1]
+    rest = x.shape[axis + 1 :]
+    return _spread(x, [*lead, n, 1, *rest], [*lead, n, k, *rest], [*lead, n * k, *rest])

@@ -12,7 +12,7 @@ from ... import ops
 from ...engine import Op, Variable, op
 from ...messages.errors import describe
 from ...ops.elementwise import share_of_sum
-from .common import cast, plain, refuse, refuse_whole, tensor
+from .common import FUNCTIONS, cast, converted, plain, tensor
 from .shapes import _moveaxis
 
 
@@ -21,7 +21,8 @@ def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
     a, b = (x if axis == -1 else _moveaxis(x, axis, -1) for x in map(tensor, (a, b)))
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-1]:
         raise ValueError(
-            f"np.vecdot sums over one axis of both, of the same size; got {describe(a)} and {describe(b)}."
+            f"np.vecdot sums over one axis of both, of the same size; got {describe(a)} and "
+            f"{describe(b)}."
         )
     return ops.sum(ops.multiply(a, b), axis=-1)
 
@@ -164,27 +165,21 @@ PLAIN_UFUNCS = {
 }
 """Their results are booleans or integers, which have no derivative: plain arrays."""
 
-REDUCTIONS: dict[Any, Callable] = {
-    np.add: ops.sum,
-    np.multiply: ops.prod,
-    np.maximum: ops.max,
-    np.minimum: ops.min,
+REDUCTIONS: dict[Any, Any] = {
+    np.add: np.sum,
+    np.multiply: np.prod,
+    np.maximum: np.max,
+    np.minimum: np.min,
 }
+"""The ufuncs whose method `reduce` is a function of its own, with axis=0 for a default."""
 
 
 def reduce(
-    ufunc: Any,
-    array: Any,
-    axis: Any = 0,
-    dtype: Any = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
+    ufunc: Any, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, **settings: Any
 ) -> Any:
     """np.add.reduce(t) and the like."""
-    refuse(f"{ufunc.__name__}.reduce", initial=initial, where=where)
-    refuse_whole(f"{ufunc.__name__}.reduce", dtype, array)
-    return REDUCTIONS[ufunc](cast(array, dtype), axis=axis, keepdims=bool(keepdims))
+    array = converted(f"{ufunc.__name__}.reduce", array, dtype)
+    return FUNCTIONS[REDUCTIONS[ufunc]](array, axis=axis, **settings)
 
 
 def outer(ufunc: Any, a: Any, b: Any, **kwargs: Any) -> Any:
