@@ -29,6 +29,16 @@ ways: list[QuickWay] = []
 """All that have been registered."""
 
 
+when_loaded: dict[str, Callable[[], Any]] = {}
+"""By the name of a room that is loaded late: what puts its quick ways in place then."""
+
+
+def loaded(room: str) -> None:
+    """Said by such a room when it is there."""
+    if room in when_loaded:
+        when_loaded[room]()
+
+
 step_aside: list[Callable[[bool], Any]] = []
 """What is called with True before a thread goes into plain mode, and with False after it has left it."""
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..engine.quick import loaded
 from ..messages.errors import missing_from
 from ..messages.other_names import ELSEWHERE
 from .adam import Adam, AdamW
@@ -21,6 +22,8 @@ __all__ = [
     "noam",
     "warmup_cosine",
 ]
+
+loaded("optim")  # fast/ puts a quicker walk in place, if it is there
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
