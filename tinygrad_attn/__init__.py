@@ -119,17 +119,12 @@ class _NoFunction(ModuleType):
 sys.modules[f"{__name__}.tensor"].__class__ = _NoFunction
 
 
-if (
-    not TYPE_CHECKING
-):  # a checker of types has the names above, and would take a misspelt one for one of them
+if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one of these
 
     def __getattr__(name: str) -> Any:
         """A name on top of the engine, loaded when it is first asked for."""
         if name in _MODULES:
-            module = import_module(f"{__name__}.{name}")
-            if name == "optim":
-                import_module(f"{__name__}.fast.optimizers")
-            return module
+            return import_module(f"{__name__}.{name}")
         if name not in _LAZY:
             raise errors.missing_from(__name__, name, globals())
         try:
