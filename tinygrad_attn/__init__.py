@@ -1,11 +1,12 @@
-"""tinygrad_attn: reverse-mode automatic differentiation on NumPy, and attention layers interchangeable with PyTorch's.
+"""tinygrad_attn: reverse-mode automatic differentiation on NumPy, and attention layers
+interchangeable with PyTorch's.
 
     import tinygrad_attn as ta
     from tinygrad_attn import Tensor, nn, optim
     import tinygrad_attn.functional as F
 
-The engine, Tensors and random numbers are loaded at once; everything on top of them when it is first used, so that the import takes
-little longer than NumPy's.
+The engine, Tensors and random numbers are loaded at once; everything on top of them when it is
+first used, so that the import takes little longer than NumPy's.
 """
 
 import sys
@@ -100,7 +101,8 @@ def _without_fast(name: str) -> Any:
 
     def nothing(*_: Any) -> Any:
         errors.warn(
-            f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which threads and memory are seen to, has been deleted."
+            f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which threads and memory are "
+            "seen to, has been deleted."
         )
         return 1 if name == "get_num_threads" else False if name == "reuse_memory" else None
 

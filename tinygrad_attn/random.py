@@ -1,25 +1,27 @@
 """Random numbers: PyTorch's CPU stream, number for number, drawn from NumPy's MT19937.
 
-`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister, so equality is a matter of
-consuming its 32-bit words exactly as PyTorch does:
+`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister, so equality
+is a matter of consuming its 32-bit words exactly as PyTorch does:
 
-    uniform, float32      24 low bits of one word                                   bit-equal to PyTorch
-    uniform, float64      53 low bits of two words, the first one high              bit-equal
-    bernoulli (dropout)   the float64 uniform, compared with p                      bit-equal
+    uniform, float32      24 low bits of one word                         bit-equal to PyTorch
+    uniform, float64      53 low bits of two words, the first one high    bit-equal
+    bernoulli (dropout)   the float64 uniform, compared with p            bit-equal
     randint               word % range; from 2^28 on, 64 bits of two words          bit-equal
-    randperm              Fisher-Yates, word % (numbers left)                       bit-equal
+    randperm              Fisher-Yates, word % (numbers left)             bit-equal
     normal, below 16      scalar Box-Muller in float64; the spare second normal
-                          is kept for the next call                                 bit-equal
+                          is kept for the next call                       bit-equal
     normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws the
-                          last 16                                                   float32 within 1e-6, float64 1e-15
+                          last 16                                         within 1e-6 (float64: 1e-15)
 
-The last line is not bit-equal because PyTorch's and NumPy's vectorised sine, cosine and logarithm round differently;
-the number of words consumed is the same, so whatever is drawn afterwards is again equal. This is PyTorch 2.13's
-ordinary CPU path; builds that hand dropout masks to MKL's own generator draw other masks.
+The last line is not bit-equal because PyTorch's and NumPy's vectorised sine, cosine and logarithm
+round differently; the number of words consumed is the same, so whatever is drawn afterwards is
+again equal. This is PyTorch 2.13's ordinary CPU path; builds that hand dropout masks to MKL's own
+generator draw other masks.
 
-A thread other than the main one that calls `manual_seed` gets a stream of its own, so two threads that each seed and
-train draw the same numbers as they would one after the other. All other threads share the process's generator. A forked
-child goes on with the stream of the thread that forked; the fork waits for a draw that is under way.
+A thread other than the main one that calls `manual_seed` gets a stream of its own, so two threads
+that each seed and train draw the same numbers as they would one after the other. All other threads
+share the process's generator. A forked child goes on with the stream of the thread that forked; the
+fork waits for a draw that is under way.
 """
 
 from __future__ import annotations
@@ -58,15 +60,17 @@ Shape = int | Sequence[int]
 def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArray[Any]:
     """x * factor + offset with one rounding, as PyTorch's kernels are compiled.
 
-    For float32 the product is exact in float64. float64 has no wider type to lean on; the plain form is within one
-    rounding of it.
+    For float32 the product is exact in float64. float64 has no wider type to lean on; the plain
+    form is within one rounding of it.
     """
     factor, offset = x.dtype.type(factor), x.dtype.type(offset)
     return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
 
 
 class Generator:
-    """One stream of random numbers. Every draw takes a lock, so threads that share it cannot corrupt it."""
+    """One stream of random numbers. Every draw takes a lock, so threads that share it cannot
+    corrupt it.
+    """
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._lock = threading.RLock()
@@ -76,7 +80,9 @@ class Generator:
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start the stream anew. Only the low 32 bits of `seed` matter, as in PyTorch. Raises TypeError."""
+        """Start the stream anew. Only the low 32 bits of `seed` matter, as in PyTorch. Raises
+        TypeError.
+        """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise TypeError(
                 f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}"
@@ -133,7 +139,8 @@ class Generator:
         self.__init__()  # type: ignore[misc]
         self.set_state(state)
 
-    # ---- words of the twister -------------------------------------------------------------------------------------
+    # ---- words of the twister
+    # -------------------------------------------------------------------------------------
 
     def _words(self, count: int) -> NDArray[np.uint32]:
         if count < 1000:
@@ -153,12 +160,15 @@ class Generator:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
 
-    # ---- distributions, on arrays ---------------------------------------------------------------------------------
+    # ---- distributions, on arrays
+    # ---------------------------------------------------------------------------------
 
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`. Shape `shape`, floating `dtype`."""
+        """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`. Shape `shape`,
+        floating `dtype`.
+        """
         dtype = _floating(dtype)
         if not low <= high:
             raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
@@ -201,7 +211,9 @@ class Generator:
         return radius * math.cos(angle)
 
     def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
-        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`. For dropout, p is the chance to keep."""
+        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`. For dropout, p is the
+        chance to keep.
+        """
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
         high, low = divmod(
@@ -247,7 +259,9 @@ class Generator:
 
 
 def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
-    """Sixteen uniforms to sixteen normals, block by block: the first eight are radii, the last eight angles."""
+    """Sixteen uniforms to sixteen normals, block by block: the first eight are radii, the last
+    eight angles.
+    """
     u = u.reshape(-1, 2, 8)
     radius = np.sqrt(-2 * np.log(1 - u[:, 0]))
     angle = u.dtype.type(2 * math.pi) * u[:, 1]
@@ -265,14 +279,17 @@ def _floating(dtype: DTypeLike) -> np.dtype[Any]:
     return found
 
 
-# ---- the generator in use -------------------------------------------------------------------------------------------
+# ---- the generator in use
+# -------------------------------------------------------------------------------------------
 
 _of_the_process = Generator()
 _of_the_thread = threading.local()
 
 
 def _fork() -> None:
-    """Wait until no other thread draws: a child would find the stream half renewed, and locks that nobody there will release."""
+    """Wait until no other thread draws: a child would find the stream half renewed, and locks that
+    nobody there will release.
+    """
     _of_the_thread.forking = default_generator()
     _of_the_thread.forking._lock.acquire()  # NumPy's own lock is taken under this one only
 
@@ -299,9 +316,11 @@ def default_generator() -> Generator:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` does on the CPU; returns the generator.
+    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` does on the CPU;
+    returns the generator.
 
-    Called in a thread other than the main one it gives that thread a stream of its own. Raises TypeError.
+    Called in a thread other than the main one it gives that thread a stream of its own. Raises
+    TypeError.
     """
     if threading.current_thread() is threading.main_thread():
         return _of_the_process.manual_seed(seed)
@@ -333,9 +352,11 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 @own_names
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype unless given.
+    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype
+    unless given.
 
-    Raises TypeError for a shape that is not made of integers >= 0, and for a dtype that is not floating.
+    Raises TypeError for a shape that is not made of integers >= 0, and for a dtype that is not
+    floating.
     """
     dtype = get_default_dtype() if dtype is None else dtype
     return Tensor(
@@ -345,7 +366,8 @@ def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fals
 
 @own_names
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype unless given.
+    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype
+    unless given.
 
     Raises TypeError as `rand` does.
     """
@@ -357,9 +379,11 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
 
 @own_names
 def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
-    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`, as `torch.randint`. int64.
+    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`, as
+    `torch.randint`. int64.
 
-    Raises TypeError for a size that is no tuple of integers >= 0 and for bounds that are not whole, ValueError unless low < high.
+    Raises TypeError for a size that is no tuple of integers >= 0 and for bounds that are not whole,
+    ValueError unless low < high.
     """
     if size is None:  # randint(10, (2, 3))
         low, high, size = 0, low, None if high is ... else high
@@ -380,7 +404,9 @@ def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
 
 @own_names
 def randperm(n: int) -> Tensor:
-    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`. Raises TypeError unless n is whole, ValueError below 0."""
+    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`. Raises TypeError unless n
+    is whole, ValueError below 0.
+    """
     try:
         count = index(n)
     except TypeError:

@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class QuickWay(NamedTuple):
-    """What is replaced, and by what: a function of the same arguments, or an op that may be taken."""
+    """What is replaced, and by what: a function of the same arguments, or an op."""
 
     replaces: Any
     way: Any
@@ -40,7 +40,9 @@ def loaded(room: str) -> None:
 
 
 step_aside: list[Callable[[bool], Any]] = []
-"""What is called with True before a thread goes into plain mode, and with False after it has left it."""
+"""What is called with True before a thread goes into plain mode, and with False after it has left
+it.
+"""
 
 
 class Equation:

@@ -1,8 +1,10 @@
-"""All that exists for speed alone, in a room that can be deleted: everything works without it, slower.
+"""All that exists for speed alone, in a room that can be deleted: everything works without it,
+slower.
 
-It registers itself from outside. `ops` and `indexing` put quicker ways of ops in place, `equations` of the functions of
-F, `sweep` of the backward pass, `calls` of the call of an op; each names what it replaces and when it fits. What they
-compute stands in `kernels/`; `threads` and `allocator` look after the machine. In plain mode nothing of this runs.
+It registers itself from outside. `ops` and `indexing` put quicker ways of ops in place, `equations`
+of the functions of F, `sweep` of the backward pass, `calls` of the call of an op; each names what
+it replaces and when it fits. What they compute stands in `kernels/`; `threads` and `allocator` look
+after the machine. In plain mode nothing of this runs.
 """
 
 from importlib import import_module

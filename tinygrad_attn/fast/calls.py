@@ -1,8 +1,9 @@
 """An op called in one step, and its quick way taken where it fits.
 
-The same as `Op.__call__` and `Op.remember`, written for the usual operands: tensors, arrays and numbers. What is unusual, a
-list, a string or an error, is left to those: NotImplemented. A call of a Python function costs 50 to 100 ns, and an op on
-few numbers some 600 ns, so here nothing is called that need not be.
+The same as `Op.__call__` and `Op.remember`, written for the usual operands: tensors, arrays and
+numbers. What is unusual, a list, a string or an error, is left to those: NotImplemented. A call of
+a Python function costs 50 to 100 ns, and an op on few numbers some 600 ns, so here nothing is
+called that need not be.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _new_record: Any = object.__new__
 
 
 class QuickOp(Op):
-    """An op that computes what another op or an equation says, quicker, on arrays for which `fits` holds."""
+    """An op that computes what another op or an equation says, quicker, on arrays for which `fits`
+    holds.
+    """
 
     fits: Any
     fresh = False  # is what its rules return new, and held by nobody else?
@@ -75,7 +78,9 @@ class QuickOp(Op):
 
 
 def between(op: Op) -> Any:
-    """The op of two operands as a function of its own, for `a + b`: half the time of a call of the op."""
+    """The op of two operands as a function of its own, for `a + b`: half the time of a call of the
+    op.
+    """
     quick = op.quick
 
     def operator(a: Any, b: Any) -> Any:
@@ -207,7 +212,7 @@ def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
 def remember(
     op: Any, y: Any, saved: Any, inputs: tuple, arrays: tuple, settings: dict[str, Any]
 ) -> Any:
-    """As `Op.remember`: the tensor around y, of which these are the inputs and their plain values."""
+    """As `Op.remember`: the tensor around y, made of these inputs."""
     here, wanted, reachable = local.context, False, bool(handed_out)
     kept = list(arrays)
     for i, x in enumerate(inputs):
@@ -276,7 +281,9 @@ def make_shortcuts() -> None:
 
 
 def step_aside_or_back(plain: bool) -> None:
-    """Put the methods back as they are written while a thread is in plain mode, so that a debugger enters those."""
+    """Put the methods back as they are written while a thread is in plain mode, so that a debugger
+    enters those.
+    """
     global _in_plain_mode
     _in_plain_mode = max(0, _in_plain_mode + (1 if plain else -1))
     shortcuts = _as_written if _in_plain_mode else _shortcuts

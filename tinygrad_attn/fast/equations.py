@@ -1,8 +1,9 @@
 """Quick ways of the equations: each one op with a rule of its own, on the kernels in `kernels/`.
 
-The rules here work on arrays alone. Where a derivative is to be differentiated again, the engine differentiates the
-equation instead, the op's `twin`. What a rule returns is new memory that nobody else holds (`fresh`). All inputs of a
-call have one dtype, float32 or float64, and none is empty; for anything else there is the equation.
+The rules here work on arrays alone. Where a derivative is to be differentiated again, the engine
+differentiates the equation instead, the op's `twin`. What a rule returns is new memory that nobody
+else holds (`fresh`). All inputs of a call have one dtype, float32 or float64, and none is empty;
+for anything else there is the equation.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def quick_op(equation: Any, twin: Any, **flags: bool) -> Callable[[Any], QuickOp
 
 
 def fits(x: Any, *others: Any) -> bool:
-    """Are these arrays of one dtype, float32 or float64, and none of them empty?  None stands for no array."""
+    """Are these arrays of one dtype, float32 or float64, and none of them empty? None stands for no
+    array.
+    """
     if x.__class__ is not ndarray or x.dtype not in FAST or not x.size:
         return False
     for other in others:
@@ -74,7 +77,7 @@ def run(op: QuickOp, inputs: tuple, arrays: tuple, settings: dict[str, Any]) -> 
 
 
 def _matrix(x: ndarray) -> ndarray:
-    """x as a contiguous matrix of its last axis; products with a number that is broadcast are slow."""
+    """x as a contiguous matrix of its last axis; products with broadcast numbers are slow."""
     if not x.flags.c_contiguous:
         x = contiguous(x)
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
@@ -114,7 +117,9 @@ def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
 
 
 def _side_by_side(x: ndarray, axis: int) -> bool:
-    """Do long rows lie beside each other, of which the axis counts the rows? NumPy adds those up sooner than they could be turned."""
+    """Do long rows lie beside each other, of which the axis counts the rows? NumPy adds those up
+    sooner than they could be turned.
+    """
     return axis not in (-1, x.ndim - 1) and math.prod(x.shape[axis % x.ndim + 1 :]) >= LONG
 
 
@@ -175,7 +180,9 @@ def _logsumexp(g, y, x, *, axis, keepdims, saved):
 def cross_entropy(
     x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
-    """-weight_t log_softmax(x)_t for class indices t. The class weights are constants: no gradient reaches them."""
+    """-weight_t log_softmax(x)_t for class indices t. The class weights are constants: no gradient
+    reaches them.
+    """
     labels, seen = softmax_kernel.usable(target.reshape(-1), ignore_index)
     loss, sums = softmax_kernel.cross_entropy(
         _classes_last(x), labels, weight, seen=seen, smoothing=label_smoothing
@@ -294,7 +301,9 @@ def _linear(g, y, x, weight, bias=None, *, needs):
 
 
 def _heads_inside(shape: tuple[int, ...], dtype: Any) -> ndarray:
-    """An empty (..., H, T, D) that lies in memory as (..., T, H, D), so that merging the heads copies nothing."""
+    """An empty (..., H, T, D) that lies in memory as (..., T, H, D), so that merging the heads
+    copies nothing.
+    """
     if len(shape) < 3:
         return np.empty(shape, dtype)
     *lead, h, t, d = shape
@@ -320,7 +329,9 @@ def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -
     saves=True,
 )
 def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
-    """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)"""
+    """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) ->
+    (..., T, V)
+    """
     q, k, v = _broadcast_heads(q, k, v, mask)
     out = _heads_inside((*q.shape[:-1], v.shape[-1]), q.dtype)
     return attention_kernel.attention(
@@ -380,7 +391,9 @@ def _attention_weights(g, y, q, k, mask=None, *, scale, is_causal, needs):
 def packed_attention(
     packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0
 ):
-    """Self-attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
+    """Self-attention of queries, keys and values side by side as one projection made them: (B, T, 3
+    H D) -> (B, T, H D)
+    """
     b, t, width = packed.shape
     packed = np.ascontiguousarray(packed)
     q, k, v = equations.unpack_heads(packed, num_heads)

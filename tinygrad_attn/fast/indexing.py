@@ -33,7 +33,9 @@ def picks_each_once(index):
 
 
 def _single(index):
-    """(axis, indices) if one axis alone is indexed by an array of integers and all others are taken whole, or None."""
+    """(axis, indices) if one axis alone is indexed by an array of integers and all others are taken
+    whole, or None.
+    """
     found = None
     for axis, part in enumerate(index if isinstance(index, tuple) else (index,)):
         if found is None and isinstance(part, np.ndarray) and part.ndim and part.dtype.kind in "iu":
@@ -61,9 +63,11 @@ def _scattered(g: Any, *, index: Any, shape: Any) -> ndarray:
 
 
 def add_at(out, g, *, index, zeros=False):
-    """out[index] += g, and where an index is repeated the shares add up; sooner done where `out` is known to be full of zeros.
+    """out[index] += g, and where an index is repeated the shares add up; sooner done where `out` is
+    known to be full of zeros.
 
-    A loop over x[0], x[1], ... so adds to the one gradient of x, where `scatter` would make an array of x's size for each.
+    A loop over x[0], x[1], ... so adds to the one gradient of x, where `scatter` would make an
+    array of x's size for each.
     """
     if picks_each_once(index):
         if zeros:
@@ -118,13 +122,15 @@ def _add_rows_along(out, g, axis, indices, zeros):
 def _check_shape(g, places, shape):
     if g.shape != places:
         raise ValueError(
-            f"what is added must have the shape of its places, {places} in {shape}, but has {g.shape}; "
-            f"np.broadcast_to(g, {places}) repeats a smaller one"
+            f"what is added must have the shape of its places, {places} in {shape}, but has "
+            f"{g.shape}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
 
 
 def _from_front(indices, size):
-    """Indices along an axis of this size, all counted from the front.  IndexError, as NumPy's, for what it does not have."""
+    """Indices along an axis of this size, all counted from the front. IndexError, as NumPy's, for
+    what it does not have.
+    """
     indices = indices.astype(np.intp)
     low, high = (indices.min(), indices.max()) if indices.size else (0, -1)
     if low < -size or high >= size:
@@ -135,14 +141,18 @@ def _from_front(indices, size):
 
 
 def _rows_summed(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
-    """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
+    """The gradient of the table: each row sums the gradients of the places that looked it up. (...,
+    E) -> (V, E)
+    """
     out = np.zeros((rows, g.shape[-1]), g.dtype)
     add_rows(out, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]), zeros=True)
     return out
 
 
 def add_rows(out, indices, g, zeros=False):
-    """out[i] += g row by row, for `out` (V, E), indices (N,) and g (N, E); sooner done where `out` is known to be full of zeros."""
+    """out[i] += g row by row, for `out` (V, E), indices (N,) and g (N, E); sooner done where `out`
+    is known to be full of zeros.
+    """
     if not indices.size:
         return
     rows, width = out.shape
@@ -164,7 +174,8 @@ def add_rows(out, indices, g, zeros=False):
     flat = flat[order]
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     counts = np.diff(starts, append=flat.size)
-    # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows are sooner worth a call of their own.
+    # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows
+    # are sooner worth a call of their own.
     most = max(1024 // width, 8)
     seldom = counts <= most
     first = starts[seldom]
@@ -194,7 +205,9 @@ def _taken(x: Any, *, indices: Any, axis: Any) -> Any:
 
 
 def _places(indices, axis, shape):
-    """Where take_along_axis finds each element in an array of that shape laid out row by row: a third of the time of several indices."""
+    """Where take_along_axis finds each element in an array of that shape laid out row by row: a
+    third of the time of several indices.
+    """
     if axis is None:
         return indices
     axis %= len(shape)
@@ -217,7 +230,9 @@ def _put_back(g: Any, y: Any, x: ndarray, *, indices: ndarray, axis: Any) -> nda
 
 
 def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
-    """total[index] += g where that can be done in place; what is picked twice is summed up first, as `_scattered` does."""
+    """total[index] += g where that can be done in place; what is picked twice is summed up first,
+    as `_scattered` does.
+    """
     if picks_each_once(index):
         total[index] += g
         return True

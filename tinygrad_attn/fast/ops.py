@@ -1,4 +1,6 @@
-"""Quicker ways of ops, for arrays on which NumPy's own function is slow, or on which a second thread is worth its start."""
+"""Quicker ways of ops, for arrays on which NumPy's own function is slow, or on which a second
+thread is worth its start.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SMALL = 4096  # elements, up to which a copy is made sooner than a view
 def quicker(
     plain: Op, fits: Any, forward: Any = None, *rules: Any, adds: Any = None, fresh: bool = False
 ) -> QuickOp:
-    """Register a quick way of this op: for arrays that fit, another function, or other rules, or both."""
+    """Register a quick way of this op: for arrays that fit, another function, or other rules, or
+    both.
+    """
     op = QuickOp(plain, plain.forward if forward is None else forward, fits)
     op.broadcasts, op.rules = plain.broadcasts, rules
     op.adds, op.fresh = adds, fresh or adds is not None
@@ -44,7 +48,7 @@ def is_fast(x: Any) -> bool:
 
 @quick_way(sum_to)
 def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """A product with ones: up to twenty times as fast as NumPy's sum over rows, or over short rows."""
+    """A product with ones: up to twenty times as fast as NumPy's sum over rows."""
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
         return NotImplemented
     lead = g.ndim - len(shape)
@@ -78,7 +82,9 @@ quicker(
 
 
 def _repeated_number(x: Any, shape: tuple[int, ...]) -> ndarray:
-    """One number, from the end of a loss, as an array of no steps: a fifth of the time of np.broadcast_to."""
+    """One number, from the end of a loss, as an array of no steps: a fifth of the time of
+    np.broadcast_to.
+    """
     y = np.ndarray(shape, x.dtype, np.asarray(x), 0, (0,) * len(shape))
     y.flags.writeable = False
     return y
@@ -88,7 +94,9 @@ def _repeated_number(x: Any, shape: tuple[int, ...]) -> ndarray:
 
 
 def _weighed(g: Any, weights: Any) -> Any:
-    """g where the weight is not 0, times it: twenty times as fast as np.where, which it is where g is not finite."""
+    """g where the weight is not 0, times it: twenty times as fast as np.where, which it is where g
+    is not finite.
+    """
     if weights.dtype == bool:
         return choice.chosen(g, weights)
     part = g * weights

@@ -5,7 +5,8 @@ In a chain of small ops the sweep itself takes longer than the arithmetic. So he
 - the newest tensor is kept in hand, out of the heap: in a chain it is always the next one;
 - the rules of an op of one or two inputs are called on the spot;
 - a sum that was allocated here is added to in place, and so is what an op like x[0] gives a sum;
-- nothing is called that need not be, since a call of a Python function costs as much as the sum of few numbers.
+- nothing is called that need not be, since a call of a Python function costs as much as the sum of
+  few numbers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Threads: several cores for NumPy calls that use only one, and how many of them the matrix products use.
+"""Threads: several cores for NumPy calls that use only one, and how many of them the matrix
+products use.
 
-NumPy lets go of Python's global lock while it works on large arrays, so two Python threads that each add half of an array
-finish in half the time.  `split` hands out ranges of rows and `tasks` hands out numbered blocks; both run the first share
-in the calling thread, and both tell the matrix library (BLAS) to use one thread meanwhile, since the cores are already
-taken. A hand-off costs 10 to 60 microseconds, depending on the machine, so callers pass `big=False` for small work.
-Nothing here changes a result beyond rounding, and importing this module starts no thread and touches nothing in the
-process.
+NumPy lets go of Python's global lock while it works on large arrays, so two Python threads that
+each add half of an array finish in half the time. `split` hands out ranges of rows and `tasks`
+hands out numbered blocks; both run the first share in the calling thread, and both tell the matrix
+library (BLAS) to use one thread meanwhile, since the cores are already taken. A hand-off costs 10
+to 60 microseconds, depending on the machine, so callers pass `big=False` for small work. Nothing
+here changes a result beyond rounding, and importing this module starts no thread and touches
+nothing in the process.
 """
 
 import os
@@ -33,13 +35,16 @@ _chosen: int | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """Use `n` threads from now on: in the matrix products and in the blocks that the fused operations work through.
+    """Use `n` threads from now on: in the matrix products and in the blocks that the fused
+    operations work through.
 
-    Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same and one thread of the
-    program calculates at a time (of several, one may keep the matrix library at one thread for another). Without this call
-    the number is the one BLAS was started with (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores, which is the most).
-    A matrix library other than OpenBLAS is told by threadpoolctl, if that is installed and knows it, else not at all; the doctor says so.
-    Raises TypeError if `n` is no integer and ValueError if it is below 1. As `torch.set_num_threads`.
+    Speed only: results agree to rounding for every `n`, and repeat exactly while `n` stays the same
+    and one thread of the program calculates at a time (of several, one may keep the matrix library
+    at one thread for another). Without this call the number is the one BLAS was started with
+    (OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, else the number of cores, which is the most). A matrix
+    library other than OpenBLAS is told by threadpoolctl, if that is installed and knows it, else
+    not at all; the doctor says so. Raises TypeError if `n` is no integer and ValueError if it is
+    below 1. As `torch.set_num_threads`.
     """
     global _chosen
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
@@ -48,7 +53,8 @@ def set_num_threads(n: int) -> None:
         )
     if n < 1:
         raise ValueError(
-            f"set_num_threads needs at least one thread, got {n}; write set_num_threads(1) for no threading"
+            f"set_num_threads needs at least one thread, got {n}; write set_num_threads(1) for no "
+            "threading"
         )
     _chosen = int(n)
     _inside.choose(_chosen)
@@ -83,9 +89,11 @@ def _cores() -> set[int]:
 
 
 def _library(path: str | None) -> Any:
-    """A C library, or with None the process itself; None where the system or a Python without ctypes has none.
+    """A C library, or with None the process itself; None where the system or a Python without
+    ctypes has none.
 
-    Loaded as a PyDLL, since a CDLL would let go of Python's lock for these short calls, and then have to queue for it.
+    Loaded as a PyDLL, since a CDLL would let go of Python's lock for these short calls, and then
+    have to queue for it.
     """
     try:
         import ctypes
@@ -96,14 +104,17 @@ def _library(path: str | None) -> Any:
 
 
 class _Blas:
-    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that library cannot be found."""
+    """Gets and sets the number of threads of NumPy's matrix library; does nothing where that
+    library cannot be found.
+    """
 
     def __init__(self) -> None:
         self.get: Callable[[], int] = get_num_threads
         self.set: Callable[[int], Any] = lambda n: None
         self.core, self.found = "", True
         extension = np._core._multiarray_umath.__file__  # type: ignore[attr-defined]
-        # Windows looks for a name in the extension alone, not in the library beside it that it was linked with.
+        # Windows looks for a name in the extension alone, not in the library beside it that it was
+        # linked with.
         beside = sorted(Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*"))
         for library in map(_library, (extension, *map(str, beside))):
             for prefix, suffix in (
@@ -137,7 +148,9 @@ class _Blas:
 
 
 class _Inside:
-    """How many `with one_blas_thread():` are open, and how many threads the matrix library had before."""
+    """How many `with one_blas_thread():` are open, and how many threads the matrix library had
+    before.
+    """
 
     def __init__(self) -> None:
         self.count = self.before = 0
@@ -164,12 +177,15 @@ _inside = _Inside()
 
 
 class one_blas_thread:
-    """`with one_blas_thread():` keeps the matrix library at one thread; as it was when the last one inside has left.
+    """`with one_blas_thread():` keeps the matrix library at one thread; as it was when the last one
+    inside has left.
 
-    Its own threads go on spinning for 0.1 s after a product, each on a core that then does not serve our worker: beside
-    products that are shared out over our threads, a small one that is not should not wake them.
+    Its own threads go on spinning for 0.1 s after a product, each on a core that then does not
+    serve our worker: beside products that are shared out over our threads, a small one that is not
+    should not wake them.
 
-    Ctrl-C may come between any two calls, also in here.  Then what was begun is ended when this object goes away.
+    Ctrl-C may come between any two calls, also in here. Then what was begun is ended when this
+    object goes away.
     """
 
     entered = False
@@ -211,7 +227,9 @@ def _blas() -> _Blas:
 
 
 def blas_core() -> str:
-    """The processor that NumPy's matrix library works for, as OpenBLAS names it; "" where nobody tells."""
+    """The processor that NumPy's matrix library works for, as OpenBLAS names it; "" where nobody
+    tells.
+    """
     return _blas().core
 
 
@@ -226,16 +244,19 @@ def blas_found() -> bool:
 class _Turn:
     """Held by the call that has the workers, and by nothing else: when it goes away, they are free.
 
-    A lock would stay locked for ever if Ctrl-C came between getting it and whatever is to release it.
+    A lock would stay locked for ever if Ctrl-C came between getting it and whatever is to release
+    it.
     """
 
     __slots__ = ("__weakref__",)
 
 
 class _Pool:
-    """Waiting threads, and a weak reference to the turn of the call that has them, so that there is one at a time.
+    """Waiting threads, and a weak reference to the turn of the call that has them, so that there is
+    one at a time.
 
-    Should two calls take their turn in the same instant, both have the workers: each gets its own results all the same.
+    Should two calls take their turn in the same instant, both have the workers: each gets its own
+    results all the same.
     """
 
     def __init__(self) -> None:
@@ -248,7 +269,9 @@ class _Pool:
         self.cores = 0  # and how many there are altogether
 
     def grow(self, workers: int) -> None:
-        """So many workers, or as many as the system grants: at the interpreter's end none. What they leave undone the caller does."""
+        """So many workers, or as many as the system grants: at the interpreter's end none. What
+        they leave undone the caller does.
+        """
         while self.workers < workers:
             try:
                 threading.Thread(
@@ -261,8 +284,8 @@ class _Pool:
     def keep_off(self) -> None:
         """Keep the workers off the caller's core.
 
-        Linux likes to wake a thread on the core of the one that woke it, and then the two take turns there, for many milliseconds,
-        while another core idles.
+        Linux likes to wake a thread on the core of the one that woke it, and then the two take
+        turns there, for many milliseconds, while another core idles.
         """
         core = _core_teller()()
         if core != self.caller:
@@ -295,8 +318,9 @@ def _answer(run: Callable[[], Any], done: SimpleQueue) -> None:
 def _finish(pool: _Pool, done: SimpleQueue, parts: int) -> BaseException | None:
     """Wait until so many parts have ended; returns the last error, if any.
 
-    What no worker has begun by now is done here.  Their cores are busy with something else: with another library's threads, which may
-    look for work for ten milliseconds after it has ended, or with another program.
+    What no worker has begun by now is done here. Their cores are busy with something else: with
+    another library's threads, which may look for work for ten milliseconds after it has ended, or
+    with another program.
     """
     with suppress(Empty):
         while True:
@@ -308,12 +332,16 @@ def _finish(pool: _Pool, done: SimpleQueue, parts: int) -> BaseException | None:
             error = pool.signals.get_answer(done) or error
         return error
     finally:
-        del error  # of a part that was done here the traceback holds this frame: together they would be a cycle
+        # of a part that was done here the traceback holds this frame: together they would be a
+        # cycle
+        del error
 
 
 @cache
 def _core_teller() -> Callable[[], int]:
-    """The C library's sched_getcpu, found when it is first needed; -1 where nobody tells, or a thread cannot be kept off a core."""
+    """The C library's sched_getcpu, found when it is first needed; -1 where nobody tells, or a
+    thread cannot be kept off a core.
+    """
     return (
         getattr(_library(None), "sched_getcpu", lambda: -1)
         if hasattr(os, "sched_setaffinity")
@@ -332,14 +360,16 @@ _pool = _Pool()
 
 
 def _new_pool() -> None:
-    """A forked child has none of its parent's threads, and perhaps a lock that nobody will release."""
+    """A forked child has no threads of its parent's, and perhaps a lock nobody will release."""
     global _pool
     _pool = _Pool()
     _inside.restart()
 
 
 def _together(parts: list[Callable[[], Any]]) -> None:
-    """Call every part, the first one here and the others in workers; one after another if the workers are taken."""
+    """Call every part, the first one here and the others in workers; one after another if the
+    workers are taken.
+    """
     pool, mine = _pool, _Turn()
     if pool.turn() is not None:  # a nested call, or another thread's: same parts, same results
         with (
@@ -374,7 +404,8 @@ def _together(parts: list[Callable[[], Any]]) -> None:
 
 
 def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
-    """Call f(lo, hi) for the parts of range(n), one part per thread; in one piece when `big` is False.
+    """Call f(lo, hi) for the parts of range(n), one part per thread; in one piece when `big` is
+    False.
 
     An exception in any part reaches the caller after all parts have ended.
     """
@@ -387,9 +418,11 @@ def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
 
 
 def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
-    """Call f(0) ... f(n - 1), each taken by the next free thread; in order in this thread when `big` is False.
+    """Call f(0) ... f(n - 1), each taken by the next free thread; in order in this thread when
+    `big` is False.
 
-    Tasks must not write to the same place. After an exception no further task is begun, and the caller gets it.
+    Tasks must not write to the same place. After an exception no further task is begun, and the
+    caller gets it.
     """
     threads = min(get_num_threads(), n) if big else 1
     if threads < 2:
@@ -417,11 +450,13 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
 
 
 def reuse_memory() -> bool:
-    """Ask the C library to keep freed memory for the next array instead of returning it to the operating system.
+    """Ask the C library to keep freed memory for the next array instead of returning it to the
+    operating system.
 
-    An array may otherwise arrive as fresh pages that the system must clear. Up to 64 MB are kept without this call (see `allocator`);
-    it is for models that take more. It holds for the whole process and keeps memory at its peak, which is why it is no default.
-    Returns True if it was done, False where the C library is not glibc. Source: mallopt(3).
+    An array may otherwise arrive as fresh pages that the system must clear. Up to 64 MB are kept
+    without this call (see `allocator`); it is for models that take more. It holds for the whole
+    process and keeps memory at its peak, which is why it is no default. Returns True if it was
+    done, False where the C library is not glibc. Source: mallopt(3).
     """
     libc = _library(None)
     if not hasattr(
@@ -429,7 +464,7 @@ def reuse_memory() -> bool:
     ):  # glibc alone has this name, and these meanings of the numbers
         return False
     mmap_max, trim_threshold, arena_max = -4, -1, -8
-    # No array, however large, has pages of its own, nothing is given back, and all threads draw on one heap. A threshold instead of
-    # the first would leave out arrays above 32 MB.
+    # No array, however large, has pages of its own, nothing is given back, and all threads draw on
+    # one heap. A threshold instead of the first would leave out arrays above 32 MB.
     done = [libc.mallopt(mmap_max, 0), libc.mallopt(trim_threshold, -1), libc.mallopt(arena_max, 1)]
     return all(done)

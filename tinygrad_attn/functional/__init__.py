@@ -1,12 +1,13 @@
 """The functions of `torch.nn.functional` on Tensors, with `axis` for `dim`.
 
-Arguments are checked (`arguments`), then the mathematics is called.  Given plain arrays they return plain arrays.
+Arguments are checked (`arguments`), then the mathematics is called. Given plain arrays they return
+plain arrays.
 
 Shape letters: B batch, H heads, T queries, S keys, E embedding, D head, C classes.
 
-Masks, said once: in `scaled_dot_product_attention` a boolean mask is True where a query *may* look; `causal_mask` and
-`padding_mask` make masks for `nn`, where True means *blocked* (`~mask` turns one into the other).  A float mask is added
-to the scores.
+Masks, said once: in `scaled_dot_product_attention` a boolean mask is True where a query *may* look;
+`causal_mask` and `padding_mask` make masks for `nn`, where True means *blocked* (`~mask` turns one
+into the other). A float mask is added to the scores.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ __all__ = [
 
 
 def relu(x: Any, inplace: bool = False) -> Any:
-    """relu(x) = max(x, 0), with slope 0 at 0.  Any shape.  `inplace` is accepted for PyTorch's sake; the result is a new one."""
+    """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted for PyTorch's sake;
+    the result is a new one.
+    """
     return ops.relu(x if isinstance(x, (Variable, np.ndarray)) else Tensor(x))
 
 
@@ -71,7 +74,9 @@ def tanh(x: Any) -> Any:
 
 @equation
 def silu(x: Any, inplace: bool = False) -> Any:
-    """silu(x) = x sigmoid(x).  Any shape.  `inplace` is accepted, as in relu.  (Elfwing et al. 2017, arXiv:1702.03118)"""
+    """silu(x) = x sigmoid(x). Any shape. `inplace` is accepted, as in relu. (Elfwing et al. 2017,
+    arXiv:1702.03118)
+    """
     return equations.silu(real(x, "silu"))
 
 
@@ -79,8 +84,8 @@ def silu(x: Any, inplace: bool = False) -> Any:
 def gelu(x: Any, approximate: str = "none") -> Any:
     """gelu(x) = x (1 + erf(x / sqrt 2)) / 2
 
-    With approximate="tanh" it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2.  Any shape.  Raises ValueError for
-    another `approximate`.  (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+    With approximate="tanh" it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. Any shape. Raises
+    ValueError for another `approximate`. (Hendrycks and Gimpel 2016, arXiv:1606.08415)
     """
     arguments.check_choice(approximate, ("none", "tanh"), "approximate", "gelu")
     return equations.gelu(real(x, "gelu"), approximate=approximate)
@@ -91,7 +96,8 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 @equation
 def softmax(x: Any, axis: int = -1) -> Any:
-    """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.  A row that is all -inf gives NaN, as in PyTorch.
+    """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape. A row that is all -inf gives
+    NaN, as in PyTorch.
 
     Raises ValueError for an axis that does not exist, TypeError for one that is no integer.
     """
@@ -102,7 +108,8 @@ def softmax(x: Any, axis: int = -1) -> Any:
 
 @equation
 def log_softmax(x: Any, axis: int = -1) -> Any:
-    """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same shape.
+    """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same
+    shape.
 
     Raises ValueError for an axis that does not exist, TypeError for one that is no integer.
     """
@@ -136,9 +143,9 @@ def layer_norm(
 ) -> Any:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
-    The variance divides by n.  x (..., *normalized_shape), weight and bias normalized_shape; result as x.
-    Raises ValueError where they do not fit, TypeError for weights that are no arrays and an eps that is no number.  (Ba et al. 2016,
-    arXiv:1607.06450)
+    The variance divides by n. x (..., *normalized_shape), weight and bias normalized_shape; result
+    as x. Raises ValueError where they do not fit, TypeError for weights that are no arrays and an
+    eps that is no number. (Ba et al. 2016, arXiv:1607.06450)
     """
     eps, x = arguments.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
@@ -151,10 +158,10 @@ def rms_norm(
 ) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
 
-    x (..., *normalized_shape), weight normalized_shape; result as x.  Without eps it is the machine epsilon of the
-    dtype in which it is computed: x's, or float32 for float16.
-    Raises ValueError where shapes do not fit, TypeError for a weight that is no array and an eps that is no number.  (Zhang and
-    Sennrich 2019, arXiv:1910.07467)
+    x (..., *normalized_shape), weight normalized_shape; result as x. Without eps it is the machine
+    epsilon of the dtype in which it is computed: x's, or float32 for float16. Raises ValueError
+    where shapes do not fit, TypeError for a weight that is no array and an eps that is no number.
+    (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
@@ -171,9 +178,11 @@ def rms_norm(
 
 @equation
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O); or weight (I,), bias () -> (...)
+    """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O); or weight (I,), bias
+    () -> (...)
 
-    Raises ValueError where shapes do not fit, TypeError for a weight that is no array.  As torch.nn.functional.linear.
+    Raises ValueError where shapes do not fit, TypeError for a weight that is no array. As
+    torch.nn.functional.linear.
     """
     arguments.check_array(weight, "linear", "weight")
     if bias is not None:
@@ -188,10 +197,12 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 @own_names
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
-    """y = weight[indices]: a row of the table for each index.  indices (...) integers, weight (V, E) -> (..., E)
+    """y = weight[indices]: a row of the table for each index. indices (...) integers, weight (V, E)
+    -> (..., E)
 
-    The row `padding_idx` (negative counts from the end) gets no gradient.  Raises TypeError for indices that are no
-    integers and a weight that is no array, ValueError for an index or `padding_idx` outside the table.
+    The row `padding_idx` (negative counts from the end) gets no gradient. Raises TypeError for
+    indices that are no integers and a weight that is no array, ValueError for an index or
+    `padding_idx` outside the table.
     """
     indices = integers(indices, "embedding", "indices")
     arguments.check_array(weight, "embedding", "weight")
@@ -203,15 +214,18 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
         raise ValueError(
-            f"embedding: index {arguments.first_outside(indices, outside)} is outside the table, whose "
-            f"{rows} rows are numbered 0 to {rows - 1}. A larger vocabulary needs a larger table."
+            f"embedding: index {arguments.first_outside(indices, outside)} is outside the table, "
+            f"whose {rows} rows are numbered 0 to {rows - 1}. A larger vocabulary needs a larger "
+            "table."
         )
     padding_idx = arguments.padding_row(padding_idx, rows, "embedding")
     return equations.embedding(weight, indices=indices, padding_idx=padding_idx)
 
 
 def draw_keep(x: Any, p: float) -> np.ndarray:
-    """Which elements of x dropout keeps, each with probability 1 - p, drawn in the order of memory, as PyTorch does."""
+    """Which elements of x dropout keeps, each with probability 1 - p, drawn in the order of memory,
+    as PyTorch does.
+    """
     array, generator = plain(x), random.default_generator()
     if array.flags.c_contiguous:
         return generator.bernoulli(array.shape, 1 - p)
@@ -228,10 +242,12 @@ def draw_keep(x: Any, p: float) -> np.ndarray:
 
 @own_names
 def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """y = x keep / (1 - p), keep drawn anew from Bernoulli(1 - p); x itself where not training or p = 0.
+    """y = x keep / (1 - p), keep drawn anew from Bernoulli(1 - p); x itself where not training or p
+    = 0.
 
-    Any shape.  p = 1 gives zeros.  `inplace` is accepted, as in relu, and changes nothing.
-    Raises ValueError for p outside [0, 1].  After `ta.manual_seed` the masks are PyTorch's.  (Srivastava et al. 2014)
+    Any shape. p = 1 gives zeros. `inplace` is accepted, as in relu, and changes nothing. Raises
+    ValueError for p outside [0, 1]. After `ta.manual_seed` the masks are PyTorch's. (Srivastava et
+    al. 2014)
     """
     arguments.check_probability(p, "dropout")
     check_flags("dropout", training=training)
@@ -250,14 +266,16 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Any:
     """(x - y)^2, reduced by "mean", "sum" or "none".  x and y of one shape.
 
-    Raises ValueError where the shapes differ: (N, 1) against (N,) would silently compare each with each.
+    Raises ValueError where the shapes differ: (N, 1) against (N,) would silently compare each with
+    each.
     """
     arguments.check_choice(reduction, REDUCTIONS, "reduction", "mse_loss")
     x, y = real(x, "mse_loss"), real(y, "mse_loss")
     if x.shape != y.shape:
         raise ValueError(
-            f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would compare each "
-            "element with several. Write y.reshape(x.shape), x[:, 0] or np.broadcast_to(y, x.shape), whichever is meant."
+            f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would "
+            "compare each element with several. Write y.reshape(x.shape), x[:, 0] or "
+            "np.broadcast_to(y, x.shape), whichever is meant."
         )
     return equations.mse_loss(x, y, reduction=reduction)
 
@@ -273,12 +291,13 @@ def cross_entropy(
 ) -> Any:
     """-log softmax(x)_target, weighed by class and reduced; classes on axis 1.
 
-    x (N, C), (C,) or (N, C, d1, ...), weight (C,).  target: class indices, integers (N,), () or (N, d1, ...); or
-    probabilities, floats of the shape of x.  The "mean" over indices divides by the weights of the targets other than
-    `ignore_index` (NaN if there are none), over probabilities by the number of samples.  Label smoothing e replaces
-    a target by (1 - e) target + e / C.  Raises TypeError for float class labels and an `ignore_index` that is no whole
-    number, ValueError for labels out of range, a label smoothing outside [0, 1], an `ignore_index` >= 0 beside
-    probabilities, and shapes that do not fit.  As torch.nn.functional.cross_entropy.
+    x (N, C), (C,) or (N, C, d1, ...), weight (C,). target: class indices, integers (N,), () or (N,
+    d1, ...); or probabilities, floats of the shape of x. The "mean" over indices divides by the
+    weights of the targets other than `ignore_index` (NaN if there are none), over probabilities by
+    the number of samples. Label smoothing e replaces a target by (1 - e) target + e / C. Raises
+    TypeError for float class labels and an `ignore_index` that is no whole number, ValueError for
+    labels out of range, a label smoothing outside [0, 1], an `ignore_index` >= 0 beside
+    probabilities, and shapes that do not fit. As torch.nn.functional.cross_entropy.
     """
     arguments.check_choice(reduction, REDUCTIONS, "reduction", "cross_entropy")
     x = real(x, "cross_entropy")
@@ -303,14 +322,16 @@ def cross_entropy(
         weight = real(weight, "cross_entropy")
         if weight.shape != (x.shape[axis],):
             raise ValueError(
-                f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, got {describe(weight)}."
+                f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
+                f"got {describe(weight)}."
             )
     if not isinstance(target, (Variable, np.ndarray)):
         target = np.asarray(target)
         if target.dtype.kind not in "fiub":
             raise TypeError(
-                f"cross_entropy: the target holds class numbers or probabilities, got {describe(target[()])}. Turn names into "
-                "numbers first, as in [classes.index(name) for name in names]."
+                "cross_entropy: the target holds class numbers or probabilities, got "
+                f"{describe(target[()])}. Turn names into numbers first, as in "
+                "[classes.index(name) for name in names]."
             )
         target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
     if target.dtype.kind == "f":
@@ -336,7 +357,8 @@ def cross_entropy(
 def split_heads(x: Any, num_heads: int) -> Any:
     """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis.  Any leading axes.
 
-    Raises ValueError where E does not divide by the number of heads, TypeError for an x that is no array.
+    Raises ValueError where E does not divide by the number of heads, TypeError for an x that is no
+    array.
     """
     arguments.check_array(x, "split_heads", "x")
     if (
@@ -347,14 +369,17 @@ def split_heads(x: Any, num_heads: int) -> Any:
         or x.shape[-1] % num_heads
     ):
         raise ValueError(
-            f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} equal heads."
+            f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} "
+            "equal heads."
         )
     *lead, t, e = x.shape
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
 
 
 def merge_heads(x: Any) -> Any:
-    """(B, H, T, D) -> (B, T, H D): the heads side by side again, undoing split_heads.  Any leading axes; ValueError without."""
+    """(B, H, T, D) -> (B, T, H D): the heads side by side again, undoing split_heads. Any leading
+    axes; ValueError without.
+    """
     arguments.check_array(x, "merge_heads", "x")
     if x.ndim < 3:
         raise ValueError(f"merge_heads needs (..., H, T, D), got {describe(x)}.")
@@ -363,7 +388,9 @@ def merge_heads(x: Any) -> Any:
 
 
 def draw_kept_weights(shape: tuple[int, ...], p: float) -> tuple[np.ndarray | None, float]:
-    """Which attention weights (..., T, S) dropout keeps (None for all), and the factor 1 / (1 - p) on those."""
+    """Which attention weights (..., T, S) dropout keeps (None for all), and the factor 1 / (1 - p)
+    on those.
+    """
     if p == 0:
         return None, 1.0
     if p >= 1:
@@ -384,14 +411,16 @@ def scaled_dot_product_attention(
     *,
     need_weights: bool = False,
 ) -> Any:
-    """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V); scale is 1 / sqrt(D).
+    """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V);
+    scale is 1 / sqrt(D).
 
-    attn_mask, broadcastable to (..., T, S): boolean, True where a query *may* look, or float, added to the scores.
-    `is_causal` lets query t look at keys 0 .. t only, on top of a mask.  A query with no key to look at gets a zero
-    output and no gradient.  dropout_p drops weights, always (pass 0.0 when not training).  enable_gqa shares each of
-    fewer key and value heads (axis -3) among H / H_k query heads.  With need_weights the result is (output, weights
-    (..., T, S)), the weights as applied, after dropout.  Raises ValueError and TypeError for shapes and masks that do not
-    fit and a scale that is no number.  (Vaswani et al. 2017, arXiv:1706.03762)
+    attn_mask, broadcastable to (..., T, S): boolean, True where a query *may* look, or float, added
+    to the scores. `is_causal` lets query t look at keys 0 .. t only, on top of a mask. A query with
+    no key to look at gets a zero output and no gradient. dropout_p drops weights, always (pass 0.0
+    when not training). enable_gqa shares each of fewer key and value heads (axis -3) among H / H_k
+    query heads. With need_weights the result is (output, weights (..., T, S)), the weights as
+    applied, after dropout. Raises ValueError and TypeError for shapes and masks that do not fit and
+    a scale that is no number. (Vaswani et al. 2017, arXiv:1706.03762)
     """
     q, k, v = (real(x, "scaled_dot_product_attention") for x in (q, k, v))
     arguments.check_probability(dropout_p, "scaled_dot_product_attention", "dropout_p")
@@ -434,7 +463,9 @@ def weights_as_applied(
     keep: np.ndarray | None,
     keep_scale: float,
 ) -> Any:
-    """softmax(q k^T scale + mask) keep keep_scale, (..., T, S), of arguments that have been checked."""
+    """softmax(q k^T scale + mask) keep keep_scale, (..., T, S), of arguments that have been
+    checked.
+    """
     weights = equations.attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
     return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
 
@@ -450,9 +481,9 @@ def packed_attention(
 ) -> Any:
     """Attention of queries, keys and values side by side, as one projection makes them.
 
-    packed (B, T, 3 H D) -> (B, T, H D), the heads side by side again; the same numbers as `scaled_dot_product_attention`
-    of the three parts, split into heads.  The mask is one of that function's, already checked; with need_weights the
-    result is (output, weights (B, H, T, T)).
+    packed (B, T, 3 H D) -> (B, T, H D), the heads side by side again; the same numbers as
+    `scaled_dot_product_attention` of the three parts, split into heads. The mask is one of that
+    function's, already checked; with need_weights the result is (output, weights (B, H, T, T)).
     """
     batch, length, width = packed.shape
     keep, keep_scale = draw_kept_weights((batch, num_heads, length, length), dropout_p)
@@ -480,10 +511,12 @@ def _share_heads(q: Any, x: Any, name: str) -> Any:
 
 
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
-    """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)): a constant Tensor (length, d_model).
+    """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)): a constant Tensor
+    (length, d_model).
 
-    An odd d_model leaves the last cosine out.  Default dtype unless given.  Raises ValueError for sizes that are none,
-    TypeError for a dtype that is not floating.  (Vaswani et al. 2017, section 3.5)
+    An odd d_model leaves the last cosine out. Default dtype unless given. Raises ValueError for
+    sizes that are none, TypeError for a dtype that is not floating. (Vaswani et al. 2017, section
+    3.5)
     """
     if (
         not all(isinstance(n, (int, np.integer)) and n is not True for n in (length, d_model))
@@ -491,7 +524,8 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
         or d_model < 1
     ):
         raise ValueError(
-            f"sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got {length!r} and {d_model!r}."
+            "sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got "
+            f"{length!r} and {d_model!r}."
         )
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))

@@ -1,9 +1,11 @@
-"""The specification: every function of `functional` as a composite of ops, with no derivative rule of its own.
+"""The specification: every function of `functional` as a composite of ops, with no derivative rule
+of its own.
 
-These are the equations as a textbook has them, right in the corner cases (rows of -inf, rows with nothing to look at,
-ignored targets, axes of size 0), and differentiable to any order because the ops are.  The fused ops are held equal to
-them by tests, and take their higher derivatives from them.  Arguments are already checked: `functional` does that.
-Given arrays they return arrays, given a Tensor anywhere they return a Tensor.
+These are the equations as a textbook has them, right in the corner cases (rows of -inf, rows with
+nothing to look at, ignored targets, axes of size 0), and differentiable to any order because the
+ops are. The fused ops are held equal to them by tests, and take their higher derivatives from them.
+Arguments are already checked: `functional` does that. Given arrays they return arrays, given a
+Tensor anywhere they return a Tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ Axis = int | tuple[int, ...]
 
 @in_single
 def gelu(x: Any, *, approximate: str = "none") -> Any:
-    """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2, or its tanh approximation."""
+    """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2, or its tanh
+    approximation.
+    """
     if approximate == "tanh":
         return 0.5 * x * (1 + ops.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1 + ops.erf(x * math.sqrt(0.5)))
@@ -42,7 +46,9 @@ def silu(x: Any) -> Any:
 
 
 def _largest(x: Any, axis: Axis | None) -> Any:
-    """The maximum along the axis, a constant to the derivative: it keeps exp in range and cancels in the result."""
+    """The maximum along the axis, a constant to the derivative: it keeps exp in range and cancels
+    in the result.
+    """
     array = plain(x)
     return (
         ops.max(array, axis=axis, keepdims=True)
@@ -103,7 +109,9 @@ def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, *, ndim: int = 1, eps: float = 1e-5
 ) -> Any:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the last `ndim` axes."""
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the last `ndim`
+    axes.
+    """
     axes = tuple(range(-ndim, 0))
     centred = x - x.mean(axis=axes, keepdims=True)
     y = centred / _root_mean_square(centred, axes, eps)
@@ -139,7 +147,9 @@ def embedding(weight: Any, *, indices: np.ndarray, padding_idx: int | None = Non
 
 @equation
 def dropout(x: Any, *, keep: np.ndarray, p: float) -> Any:
-    """y = x keep / (1 - p), where each element of `keep` was drawn to be True with probability 1 - p."""
+    """y = x keep / (1 - p), where each element of `keep` was drawn to be True with probability 1 -
+    p.
+    """
     return x * (keep / plain(x).dtype.type(1 - p)) if p < 1 else x * 0.0
 
 
@@ -167,10 +177,11 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """-weight_t log_softmax(x)_t for class indices t; the mean divides by the weights of the targets that count.
+    """-weight_t log_softmax(x)_t for class indices t; the mean divides by the weights of the
+    targets that count.
 
-    x (N, C, ...) or (C,), target (N, ...) or ().  Label smoothing mixes in the average of the same loss over all
-    classes.
+    x (N, C, ...) or (C,), target (N, ...) or (). Label smoothing mixes in the average of the same
+    loss over all classes.
     """
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
@@ -208,7 +219,8 @@ def soft_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """-sum_c target_c weight_c log_softmax(x)_c, the targets being probabilities, of the shape of x.
+    """-sum_c target_c weight_c log_softmax(x)_c, the targets being probabilities, of the shape of
+    x.
 
     The mean is over samples.
     """
@@ -226,7 +238,7 @@ def soft_cross_entropy(
 
 
 def repeat_heads(x: Any, times: int) -> Any:
-    """Each head `times` times in a row, for grouped queries: (..., H, S, D) -> (..., H times, S, D)"""
+    """Each head `times` times in a row: (..., H, S, D) -> (..., H times, S, D)"""
     *lead, h, s, d = x.shape
     x = ops.broadcast_to(ops.reshape(x, shape=(*lead, h, 1, s, d)), shape=(*lead, h, times, s, d))
     return ops.reshape(x, shape=(*lead, h * times, s, d))
@@ -239,8 +251,8 @@ def attention_weights(
 ) -> Any:
     """softmax(q k^T scale + mask) over the keys; a row with no key to look at is all zeros.
 
-    q (..., T, D), k (..., S, D), mask broadcastable to (..., T, S): boolean, True where a query may look, or float,
-    added.  `is_causal` lets query t look at keys 0 .. t.  Returns (..., T, S).
+    q (..., T, D), k (..., S, D), mask broadcastable to (..., T, S): boolean, True where a query may
+    look, or float, added. `is_causal` lets query t look at keys 0 .. t. Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
     may_look = plain(mask)  # None: at everything
@@ -270,7 +282,8 @@ def scaled_dot_product_attention(
     keep: np.ndarray | None = None,
     keep_scale: float = 1.0,
 ) -> Any:
-    """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) -> (..., T, V)
+    """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) ->
+    (..., T, V)
 
     `keep` (..., T, S) says which weights dropout keeps, and `keep_scale` is 1 / (1 - p).
     """
@@ -297,7 +310,9 @@ def packed_attention(
     keep: np.ndarray | None = None,
     keep_scale: float = 1.0,
 ) -> Any:
-    """Attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D) -> (B, T, H D)"""
+    """Attention of queries, keys and values side by side as one projection made them: (B, T, 3 H D)
+    -> (B, T, H D)
+    """
     b, t, width = packed.shape
     heads = unpack_heads(packed, num_heads)
     out = scaled_dot_product_attention(

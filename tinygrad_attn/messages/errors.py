@@ -86,9 +86,11 @@ def listed(inputs: Sequence[Any]) -> str:
 
 
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of error.
+    """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of
+    error.
 
-    What is no complaint of NumPy's, an error of the user's own kind among them, stays the one that was raised, with a note.
+    What is no complaint of NumPy's, an error of the user's own kind among them, stays the one that
+    was raised, with a note.
     """
     if not isinstance(error, (ValueError, TypeError, IndexError)) or type(
         error
@@ -221,8 +223,8 @@ def _matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     """An operand that is neither a Tensor nor a number, as an array.
 
-    Beside a Tensor a NumPy scalar counts as a Python number, and so do the numbers in a list, so that `x / np.sqrt(8)` and
-    `x * [1, 2]` keep the dtype of x.
+    Beside a Tensor a NumPy scalar counts as a Python number, and so do the numbers in a list, so
+    that `x / np.sqrt(8)` and `x * [1, 2]` keep the dtype of x.
     """
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub" and any(hasattr(t, "_data") for t in inputs):

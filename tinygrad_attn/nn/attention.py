@@ -1,6 +1,8 @@
-"""Attention as modules: they own projections and heads; the equation itself is `F.scaled_dot_product_attention`.
+"""Attention as modules: they own projections and heads; the equation itself is
+`F.scaled_dot_product_attention`.
 
-Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of values.
+Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head
+of values.
 """
 
 from __future__ import annotations
@@ -28,21 +30,24 @@ def left_to_recorders(weights: Any) -> Any:
 
 
 def as_pytorch_lays_it(out: Any) -> Any:
-    """(B, T, E) copied to lie as (T, B, E): PyTorch's output does, and a dropout draws in the order of memory."""
+    """(B, T, E) copied to lie as (T, B, E): PyTorch's output does, and a dropout draws in the order
+    of memory.
+    """
     return out.swapaxes(0, 1).clone().swapaxes(0, 1)
 
 
 class MultiheadAttention(Module):
-    """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, with Q = query W_q^T and so on.
+    """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, with Q = query
+    W_q^T and so on.
 
-    Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.  Without `kdim` and
-    `vdim` the three projections are one matrix `in_proj_weight`; with them, `q_proj_weight`, `k_proj_weight` and
-    `v_proj_weight`.  `add_bias_kv` appends a learned key and value, `add_zero_attn` one of zeros; every query may look
-    at them.
+    Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.
+    Without `kdim` and `vdim` the three projections are one matrix `in_proj_weight`; with them,
+    `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a learned key and
+    value, `add_zero_attn` one of zeros; every query may look at them.
 
-    Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple of `num_heads`:
-    queries and keys are projected to num_heads * head_dim numbers, values to num_heads * value_head_dim, which
-    `out_proj` takes back to embed_dim.
+    Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple
+    of `num_heads`: queries and keys are projected to num_heads * head_dim numbers, values to
+    num_heads * value_head_dim, which `out_proj` takes back to embed_dim.
     """
 
     def __init__(
@@ -79,9 +84,9 @@ class MultiheadAttention(Module):
                 )
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
-                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal size. "
-                "Choose another number of heads, or give nn.MultiheadAttention a head size of its own: "
-                f"head_dim={embed_dim // num_heads + 1}."
+                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal "
+                "size. Choose another number of heads, or give nn.MultiheadAttention a head size "
+                f"of its own: head_dim={embed_dim // num_heads + 1}."
             )
         check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = (
@@ -127,7 +132,9 @@ class MultiheadAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier for the projections, zero for all biases; out_proj's weight has been drawn by then, as a Linear's."""
+        """Xavier for the projections, zero for all biases; out_proj's weight has been drawn by
+        then, as a Linear's.
+        """
         for weight in (
             self.in_proj_weight,
             self.q_proj_weight,
@@ -158,15 +165,17 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
-        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B.  Weights are those applied (after dropout),
-        averaged over heads, or (B, H, T, S) with average_attn_weights=False; the output is the same numbers whether
-        they are asked for or not.
+        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B. Weights are those
+        applied (after dropout), averaged over heads, or (B, H, T, S) with
+        average_attn_weights=False; the output is the same numbers whether they are asked for or
+        not.
 
-        `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean, True = blocked, or
-        float, added to the scores.  `is_causal` hides later keys, with or without a mask.  A query whose every key is
-        blocked has zero weights, and its heads are zero, so its output is the bias of out_proj; no gradient flows
-        through it.  With a `cache` self-attention takes the same object three times, and the memory of cross-attention
-        stays the same; see KeyValueCache.  Integer input is promoted.  Raises ValueError and TypeError for shapes and
+        `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean,
+        True = blocked, or float, added to the scores. `is_causal` hides later keys, with or without
+        a mask. A query whose every key is blocked has zero weights, and its heads are zero, so its
+        output is the bias of out_proj; no gradient flows through it. With a `cache` self-attention
+        takes the same object three times, and the memory of cross-attention stays the same; see
+        KeyValueCache. Integer input is promoted. Raises ValueError and TypeError for shapes and
         masks that do not fit.
         """
         check_flags(
@@ -195,7 +204,9 @@ class MultiheadAttention(Module):
         return out, weights if need_weights else None
 
     def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
-        """Query, key and value as (B, T, E) and so on, and whether they came in a batch; one object stays one."""
+        """Query, key and value as (B, T, E) and so on, and whether they came in a batch; one object
+        stays one.
+        """
         one_input, one_memory = key is query, value is key
         query = floating(query, self)
         key = query if one_input else floating(key, self)
@@ -284,7 +295,9 @@ class MultiheadAttention(Module):
     def _tokens(
         self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None
     ) -> tuple[Any, Any, Any]:
-        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); from the cache the k and v of a memory that it has."""
+        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); from the cache the k and v of a memory
+        that it has.
+        """
         if cache is not None and not own and self in cache:
             return self._heads(self._project(0, query)), *cache.get(self, (key, value))
         q, k, v = self._projected_heads(query, key, value, own)
@@ -317,28 +330,35 @@ class MultiheadAttention(Module):
         batched = query.ndim == 3
         batch, time = (0, 1) if self.batch_first else (1, 0)
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
-            problem = "takes three batched inputs, or three unbatched ones (T, E); x[None] adds a batch of one"
+            problem = (
+                "takes three batched inputs, or three unbatched ones (T, E); "
+                "x[None] adds a batch of one"
+            )
         elif (query.shape[-1], key.shape[-1], value.shape[-1]) != (
             self.embed_dim,
             self.kdim,
             self.vdim,
         ):
             problem = (
-                f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and a value with "
-                f"{self.vdim}; for keys and values of other widths pass kdim= and vdim= to the constructor"
+                f"was made for a query with last axis {self.embed_dim}, a key with {self.kdim} and "
+                f"a value with {self.vdim}; for keys and values of other widths pass kdim= and "
+                "vdim= to the constructor"
             )
         elif batched and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
             problem = "needs query, key and value of one batch size"
             if query.shape[time] == key.shape[time] == value.shape[time]:
-                problem += f"; they agree on the other axis: did you mean batch_first={not self.batch_first}?"
+                problem += (
+                    "; they agree on the other axis: did you mean "
+                    f"batch_first={not self.batch_first}?"
+                )
         elif key.shape[time if batched else 0] != value.shape[time if batched else 0]:
             problem = "needs one value for each key"
         else:
             return
         raise ValueError(
-            f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, value "
-            f"{describe(value)}, read as {'(B, T, E)' if self.batch_first else '(T, B, E)'} since "
-            f"batch_first={self.batch_first}."
+            f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, "
+            f"value {describe(value)}, read as {'(B, T, E)' if self.batch_first else '(T, B, E)'} "
+            f"since batch_first={self.batch_first}."
         )
 
     def extra_repr(self) -> str:
@@ -353,7 +373,8 @@ class MultiheadAttention(Module):
 
 
 class SelfAttention(Module):
-    """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x): one head, one input.
+    """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x): one
+    head, one input.
 
     `causal` hides later positions; `dropout` drops weights in training.
     (T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)
@@ -376,7 +397,9 @@ class SelfAttention(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any) -> Tensor:
-        """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out).  Raises ValueError for other shapes."""
+        """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out). Raises ValueError for other
+        shapes.
+        """
         x = floating(x, self.W_query.weight)
         if x.ndim not in (2, 3):
             raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
@@ -399,9 +422,11 @@ class SelfAttention(Module):
 
 
 class AdditiveAttention(Module):
-    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax of the scores over the keys, y = weights V.
+    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax of the scores over the keys, y
+    = weights V.
 
-    Bahdanau et al., 2015.  Queries and keys may have different widths; none of the projections has a bias.
+    Bahdanau et al., 2015. Queries and keys may have different widths; none of the projections has a
+    bias.
     """
 
     def __init__(
@@ -423,8 +448,9 @@ class AdditiveAttention(Module):
     ) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
-        `key_padding_mask` (B, S): True = blocked, or float, added to the scores.  With every key blocked weights and
-        output are zero.  Raises ValueError for shapes that do not fit, TypeError for a mask of integers.
+        `key_padding_mask` (B, S): True = blocked, or float, added to the scores. With every key
+        blocked weights and output are zero. Raises ValueError for shapes that do not fit, TypeError
+        for a mask of integers.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
         if (

@@ -1,7 +1,7 @@
 """The layers a Transformer is made of, and the activations and losses as modules.
 
-The mathematics is in functional.py; here are the parameters, their initial values in PyTorch's drawing order, and the
-shapes.
+The mathematics is in functional.py; here are the parameters, their initial values in PyTorch's
+drawing order, and the shapes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from .module import Module, Parameter
 
 
 def floating(x: Any, like: Any = None) -> Any:
-    """Integers and booleans become the dtype of `like`, of a module its first parameter's (None: the default dtype); what is floating
-    stays as it is."""
+    """Integers and booleans become the dtype of `like`, of a module its first parameter's (None:
+    the default dtype); what is floating stays as it is.
+    """
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x  # the usual case, first and quickly
     if not hasattr(x, "dtype") or isinstance(x, np.generic):
@@ -54,8 +55,8 @@ class Identity(Module):
 class Linear(Module):
     """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
 
-    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)).  Raises ValueError for sizes that are not whole numbers >= 0.  As
-    torch.nn.Linear.
+    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). Raises ValueError for sizes that are
+    not whole numbers >= 0. As torch.nn.Linear.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Linear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Any) -> Tensor:
-        """(..., in) -> (..., out).  Raises ValueError if the last axis of input is not `in_features` long."""
+        """(..., in) -> (..., out). Raises ValueError if the last axis of input is not `in_features`
+        long.
+        """
         input = floating(input, self.weight)
         if input.shape[-1:] != (self.in_features,):
             turned = input.ndim > 1 and input.shape[-2] == self.in_features
@@ -87,14 +90,16 @@ class Linear(Module):
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, bias={self.bias is not None}"
 
 
 class Embedding(Module):
-    """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.  (...) -> (..., E)
+    """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.
+    (...) -> (..., E)
 
-    Initial values: normal, with the row `padding_idx` zero; that row gets no gradient.  Raises ValueError for a
-    `padding_idx` outside the table.  As torch.nn.Embedding.
+    Initial values: normal, with the row `padding_idx` zero; that row gets no gradient. Raises
+    ValueError for a `padding_idx` outside the table. As torch.nn.Embedding.
     """
 
     def __init__(
@@ -135,7 +140,9 @@ class Embedding(Module):
             self.weight._data[self.padding_idx] = 0
 
     def forward(self, input: Any) -> Tensor:
-        """Integers (...) -> (..., E).  TypeError for other dtypes, ValueError for an index outside the table."""
+        """Integers (...) -> (..., E). TypeError for other dtypes, ValueError for an index outside
+        the table.
+        """
         return F.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
@@ -144,10 +151,11 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last axes.
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the
+    last axes.
 
-    `weight` starts at 1, `bias` at 0, both of `normalized_shape`.  Raises TypeError for an `eps` that is no number.  Ba, Kiros and
-    Hinton, 2016; as torch.nn.LayerNorm.
+    `weight` starts at 1, `bias` at 0, both of `normalized_shape`. Raises TypeError for an `eps`
+    that is no number. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
     """
 
     def __init__(
@@ -194,8 +202,8 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
 
-    `eps` None is the machine epsilon of x's dtype, of float32 for float16; TypeError for what is no number.  Zhang and Sennrich, 2019;
-    as torch.nn.RMSNorm.
+    `eps` None is the machine epsilon of x's dtype, of float32 for float16; TypeError for what is no
+    number. Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
     """
 
     def __init__(
@@ -237,10 +245,11 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """y = x * keep / (1 - p) in training, keep being 1 with probability 1 - p, drawn anew at each call; else y = x.
+    """y = x * keep / (1 - p) in training, keep being 1 with probability 1 - p, drawn anew at each
+    call; else y = x.
 
-    `inplace` is accepted for PyTorch's sake; x is never written over.  Raises ValueError for p outside [0, 1].  Srivastava et
-    al., 2014; as torch.nn.Dropout.
+    `inplace` is accepted for PyTorch's sake; x is never written over. Raises ValueError for p
+    outside [0, 1]. Srivastava et al., 2014; as torch.nn.Dropout.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -257,7 +266,9 @@ class Dropout(Module):
 
 
 class ReLU(Module):
-    """y = max(x, 0), any shape; the derivative at 0 is 0.  `inplace` is accepted, as in Dropout, and changes nothing."""
+    """y = max(x, 0), any shape; the derivative at 0 is 0. `inplace` is accepted, as in Dropout, and
+    changes nothing.
+    """
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()  # makes what a subclass has mixed in
@@ -268,7 +279,8 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and Gimpel, 2016.  Any shape.
+    """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and
+    Gimpel, 2016. Any shape.
 
     Raises ValueError for another `approximate`.  As torch.nn.GELU.
     """
@@ -287,7 +299,9 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """y = x / (1 + exp(-x)), any shape; also called swish.  `inplace` is accepted, as in Dropout, and changes nothing."""
+    """y = x / (1 + exp(-x)), any shape; also called swish. `inplace` is accepted, as in Dropout,
+    and changes nothing.
+    """
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()  # makes what a subclass has mixed in
@@ -314,7 +328,9 @@ class Tanh(Module):
 
 
 class Softmax(Module):
-    """y_i = exp(x_i) / sum_j exp(x_j) along an axis (PyTorch's name for it, dim=, is understood).  Any shape."""
+    """y_i = exp(x_i) / sum_j exp(x_j) along an axis (PyTorch's name for it, dim=, is understood).
+    Any shape.
+    """
 
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
         self.axis = axis if dim is None else dim
@@ -336,7 +352,8 @@ class LogSoftmax(Softmax):
 
 
 class MSELoss(Module):
-    """The mean (or reduction="sum", or with "none" the array) of (x - y)^2.  Two tensors of one shape -> ()
+    """The mean (or reduction="sum", or with "none" the array) of (x - y)^2. Two tensors of one
+    shape -> ()
 
     Raises as `F.mse_loss` does.  As torch.nn.MSELoss.
     """
@@ -353,7 +370,8 @@ class MSELoss(Module):
 
 
 class CrossEntropyLoss(Module):
-    """-log softmax(x)[target], the mean over all targets; see `F.cross_entropy`.  (B, C, ...), (B, ...) -> ()
+    """-log softmax(x)[target], the mean over all targets; see `F.cross_entropy`. (B, C, ...), (B,
+    ...) -> ()
 
     `weight` (C,) weighs classes.  Raises as `F.cross_entropy` does.  As torch.nn.CrossEntropyLoss.
     """
@@ -373,7 +391,9 @@ class CrossEntropyLoss(Module):
         )
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> (), or with reduction="none" as the indices."""
+        """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> (), or with
+        reduction="none" as the indices.
+        """
         return F.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
         )

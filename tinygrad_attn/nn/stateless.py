@@ -127,7 +127,9 @@ def _call(
 
 
 class _Others(Watcher):
-    """Sits among the watchers during the call, where a checkpoint inside finds it and puts them in place again."""
+    """Sits among the watchers during the call, where a checkpoint inside finds it and puts them in
+    place again.
+    """
 
     def __init__(self, rows: list[tuple[Module, str, Tensor, Any]]) -> None:
         self.rows = rows

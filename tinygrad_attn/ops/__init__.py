@@ -1,4 +1,4 @@
-"""The primitives, each with its partial derivatives under it: the package's table of derivatives."""
+"""The table of derivatives: every primitive, and under it its rules."""
 
 from ..engine import changes
 from .arranging import arranged, pad, partition, sort

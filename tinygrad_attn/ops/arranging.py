@@ -1,8 +1,8 @@
 """Ops that only copy elements to other places.
 
-Whatever NumPy function does the copying, apply it to the positions 0, 1, 2, ... instead of the values: the result
-says where each element of the outcome came from, so the function is one indexing and its adjoint is the one of
-indexing.
+Whatever NumPy function does the copying, apply it to the positions 0, 1, 2, ... instead of the
+values: the result says where each element of the outcome came from, so the function is one indexing
+and its adjoint is the one of indexing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .shapes import reshape
 
 
 def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete, ...),
-    differentiable.
+    """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete,
+    ...), differentiable.
     """
     places = function(np.arange(np.size(values(x))).reshape(np.shape(values(x))), *args, **kwargs)
     return getitem(reshape(x, shape=(-1,)), index=places)

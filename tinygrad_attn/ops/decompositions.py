@@ -1,10 +1,11 @@
 """Matrix inverse, determinant and factorisations, on the last two axes: (..., N, N).
 
-An op has one result, so a factorisation of several parts packs them: each row of `eigh` is one eigenpair (eigenvalue,
-eigenvector), each row of `svd` one triplet (left vector, singular value, right vector). Sources for the rules: M.
-Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation"
-(2008); J. Townsend, "Differentiating the singular value decomposition" (2016); G. Golub and V. Pereyra, SIAM J.
-Numer. Anal. 10 (1973), for the pseudo-inverse.
+An op has one result, so a factorisation of several parts packs them: each row of `eigh` is one
+eigenpair (eigenvalue, eigenvector), each row of `svd` one triplet (left vector, singular value,
+right vector). Sources for the rules: M. Giles, "An extended collection of matrix derivative results
+for forward and reverse mode algorithmic differentiation" (2008); J. Townsend, "Differentiating the
+singular value decomposition" (2016); G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for
+the pseudo-inverse.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def _matrices(v):
 
 
 def _cofactors(a):
-    """Of each element of a: the determinant without its row and column, with the sign of its square on a chessboard."""
+    """Of each element of a: the determinant without its row and column, with the sign of its square
+    on a chessboard.
+    """
     n = a.shape[-1]
     if not isinstance(
         a, Variable
@@ -86,7 +89,9 @@ def _cofactors(a):
 
 
 def _cancels(a):
-    """Does det(a) a^-T lose its own derivative in rounding errors, as where a has hardly an inverse?"""
+    """Does det(a) a^-T lose its own derivative in rounding errors, as where a has hardly an
+    inverse?
+    """
     n = a.shape[-1]
     if n <= 4:  # cofactors are exact, and so few that they cost little
         return n > 0
@@ -112,7 +117,8 @@ logabsdet.vjp(lambda g, y, a: _matrices(g) * inv(a).mT)
 
 @op
 def pinv(a, *, rtol=None):
-    """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) -> (..., N, M)
+    """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) ->
+    (..., N, M)
 
     Singular values up to `rtol` times the largest one count as zero; without it NumPy's 1e-15.
     """
@@ -131,15 +137,15 @@ pinv.vjp(_pinv_rule)
 
 
 def _one_triangle(s, uplo="L"):
-    """A gradient by a symmetric matrix, for a function that reads only its lower (upper) triangle."""
+    """A gradient by a symmetric matrix, of which only the lower (upper) triangle is read."""
     both = s + s.mT
     return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
 
 
 @op
 def cholesky(a):
-    """y lower triangular with y y^T = a.  As NumPy it reads the lower triangle alone, so the gradient lies there
-    too.
+    """y lower triangular with y y^T = a. As NumPy it reads the lower triangle alone, so the
+    gradient lies there too.
     """
     return np.linalg.cholesky(a)
 
@@ -156,8 +162,8 @@ cholesky.vjp(_cholesky_rule)
 
 @op
 def eigh(a, *, uplo="L"):
-    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising eigenvalue, from one
-    triangle of a.
+    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising
+    eigenvalue, from one triangle of a.
 
     The derivative of an eigenvector exists where its eigenvalue is single.
     """
@@ -169,7 +175,8 @@ def eigh(a, *, uplo="L"):
 def eigvalsh(a, *, uplo="L"):
     """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N)
 
-    They have a derivative also where several are equal, as long as what is made of them does not depend on their order.
+    They have a derivative also where several are equal, as long as what is made of them does not
+    depend on their order.
     """
     return np.linalg.eigvalsh(a, uplo)
 
@@ -199,7 +206,8 @@ eigvalsh.vjp(_eigvalsh_rule)
 
 @op
 def svd(a):
-    """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., min(M, N), M + 1 + N), the largest first.
+    """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., min(M, N), M +
+    1 + N), the largest first.
 
     The derivative of a singular vector exists where its singular value is single and not zero.
     """
@@ -242,7 +250,9 @@ singular_values.vjp(_singular_values_rule)
 
 @op
 def qr(a):
-    """Q above R, a = Q R: columns y[..., :M, :] orthonormal, y[..., M:, :] upper triangular: (..., M, N) -> (..., M + N, N), N <= M."""
+    """Q above R, a = Q R: columns y[..., :M, :] orthonormal, y[..., M:, :] upper triangular: (...,
+    M, N) -> (..., M + N, N), N <= M.
+    """
     return np.concatenate(np.linalg.qr(a), axis=-2)
 
 

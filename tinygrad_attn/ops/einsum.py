@@ -1,7 +1,8 @@
-"""Einstein's summation: a product of tensors, summed over the labels that the result does not carry.
+"""Einstein's summation: a product of tensors, summed over the labels that the result does not
+carry.
 
-The derivative of an einsum is an einsum again: to find the gradient of one operand, put the gradient of the result in
-its place and exchange their labels.
+The derivative of an einsum is an einsum again: to find the gradient of one operand, put the
+gradient of the result in its place and exchange their labels.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _LETTERS = ascii_uppercase + ascii_lowercase
 """In the order in which NumPy numbers them, 0 to 51."""
 
 _BIG = 1 << 12
-"""From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth its 30
-microseconds.
+"""From this many elements on, NumPy's search for a good order of contraction (and BLAS) is worth
+its 30 microseconds.
 """
 _BETWEEN = 1 << 26
-"""Three operands and more are contracted two at a time, where what is in between has at most so many elements (256 MB in float32), or no
-more than the largest operand or result, which is NumPy's own bound; "bi,bj,ijk->bk" would be one loop over four labels then, ten times as
-slow.
+"""Three operands and more are contracted two at a time, where what is in between has at most so
+many elements (256 MB in float32), or no more than the largest operand or result, which is NumPy's
+own bound; "bi,bj,ijk->bk" would be one loop over four labels then, ten times as slow.
 """
 
 
@@ -43,7 +44,9 @@ def _size(result, labels, operands):
 
 
 def _is_product(operands, labels, result):
-    """Whether two operands share the labels that are summed, and no others: that is one product of two matrices."""
+    """Whether two operands share the labels that are summed, and no others: that is one product of
+    two matrices.
+    """
     if len(operands) != 2 or set(labels[0]) ^ set(labels[1]) != set(result):
         return False
     a, b = (
@@ -58,9 +61,10 @@ def _is_product(operands, labels, result):
 def _product(operands, labels, result):
     """(kept labels, summed labels) @ (summed labels, kept labels).
 
-    What does not lie in memory like that is copied, as are the windows of a convolution, and a copy is fast if its last axis
-    is long and steps from one number to its neighbour: the width of a picture, not that of a window. The side on which the
-    larger operand stands decides which of its axes is the last.
+    What does not lie in memory like that is copied, as are the windows of a convolution, and a copy
+    is fast if its last axis is long and steps from one number to its neighbour: the width of a
+    picture, not that of a window. The side on which the larger operand stands decides which of its
+    axes is the last.
     """
     (small, s), (large, l) = sorted(
         zip(operands, labels, strict=True), key=lambda pair: np.size(pair[0])
@@ -77,8 +81,8 @@ def _product(operands, labels, result):
 
 @op(broadcasts=True)
 def einsum(*operands, labels, result):
-    """y[result] = sum of the product of the operands: `labels` has one string of letters for each operand, such as
-    ("ij", "jk"), "ik".
+    """y[result] = sum of the product of the operands: `labels` has one string of letters for each
+    operand, such as ("ij", "jk"), "ik".
     """
     big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
     half = (
@@ -132,10 +136,11 @@ def _partial(g, i, operands, labels, result):
 
 
 def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
-    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as operands, their labels,
-    and the result's.
+    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as
+    operands, their labels, and the result's.
 
-    `...` and a result that is left out are spelled out.  Raises ValueError for labels that do not fit the operands.
+    `...` and a result that is left out are spelled out. Raises ValueError for labels that do not
+    fit the operands.
     """
     if isinstance(arguments[0], str):
         operands = list(arguments[1:])
@@ -149,8 +154,8 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
             arrow, right = "->", _letters(arguments[-1])
     if len(names) != len(operands):
         raise ValueError(
-            f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} operands; "
-            "separate the groups with commas, one for each operand."
+            f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} "
+            "operands; separate the groups with commas, one for each operand."
         )
     spare = [a for a in _LETTERS if a not in left + right]
     hidden = []  # of each operand: how many axes its '...' stands for
@@ -168,8 +173,8 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     if arrow:
         if dots and "..." not in right:
             raise ValueError(
-                f"einsum: '...' stands for axes of the Tensors that the result {right!r} leaves out. Write '...' there too, "
-                "or a letter for each axis that is to be summed over."
+                f"einsum: '...' stands for axes of the Tensors that the result {right!r} leaves "
+                "out. Write '...' there too, or a letter for each axis that is to be summed over."
             )
         return operands, labels, right.replace("...", dots)
     letters = "".join(names).replace("...", "")
@@ -193,6 +198,7 @@ def _letter(number: Any) -> str:
         place = -1
     if not 0 <= place < len(_LETTERS):
         raise ValueError(
-            f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got {number!r}."
+            f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got "
+            f"{number!r}."
         )
     return _LETTERS[place]

@@ -79,14 +79,17 @@ def _power_by_base(g, y, a, b):
         isinstance(b, Variable) and b._tracked
     )  # its own derivative of this needs a ** (b - 1), where that does not overflow
     zero = (b == 0) & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny if tracked else True)
-    # b is 0 there: a ** 0 is 1 also where a is infinite or NaN, and a ** 1, where b is tracked, leaves 0 as the slope by b where a is 0
+    # b is 0 there: a ** 0 is 1 also where a is infinite or NaN, and a ** 1, where b is tracked,
+    # leaves 0 as the slope by b where a is 0
     return (
         g * b * a ** np.where(zero, int(tracked), b - 1) if np.any(zero) else g * b * a ** (b - 1)
     )
 
 
 def _power_by_exponent(g, y, a, b):
-    """y log a, and 0 where a is 0 and b >= 0: there y stays 0 as b moves (for b > 0; at b = 0 that is PyTorch's choice too)."""
+    """y log a, and 0 where a is 0 and b >= 0: there y stays 0 as b moves (for b > 0; at b = 0 that
+    is PyTorch's choice too).
+    """
     zero = (a == 0) & (b >= 0)
     return g * y * np.log(np.where(zero, 1, a)) if np.any(zero) else g * y * np.log(a)
 
@@ -122,12 +125,16 @@ fmod.vjp(lambda g, y, a, b: g, lambda g, y, a, b: -g * np.trunc(a / b))
 
 
 def _weighed(g, weights):
-    """g times weights, and 0 where a weight is 0: g may be infinite there, as in sqrt(relu(x)) for x < 0."""
+    """g times weights, and 0 where a weight is 0: g may be infinite there, as in sqrt(relu(x)) for
+    x < 0.
+    """
     return np.where(weights == 0, 0, g * weights)
 
 
 def _share(g, mine, other, loses):
-    """The part of g that belongs to an operand of maximum or minimum: half at a tie, else all where it does not lose, as PyTorch."""
+    """The part of g that belongs to an operand of maximum or minimum: half at a tie, else all where
+    it does not lose, as PyTorch.
+    """
     return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))  # to NaN nothing loses
 
 
@@ -162,7 +169,9 @@ def fmin(a, b):
 
 
 def _first_if(wins):
-    """All of g to the first operand where `wins(a, b)` holds or b is NaN, else to the second; a tie is the first's, as PyTorch."""
+    """All of g to the first operand where `wins(a, b)` holds or b is NaN, else to the second; a tie
+    is the first's, as PyTorch.
+    """
     first = lambda a, b: wins(a, b) | np.isnan(b)
     return (
         lambda g, y, a, b: np.where(first(a, b), g, 0),
@@ -215,7 +224,9 @@ def logaddexp(a, b):
 
 
 def share_of_sum(g, y, a, b, power=np.exp):
-    """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many digits as y has before the point."""
+    """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many
+    digits as y has before the point.
+    """
     with np.errstate(
         over="ignore"
     ):  # where e^(b - a) overflows 1 / inf = 0 is right, except in float16, where e^12 does

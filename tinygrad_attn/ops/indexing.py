@@ -1,4 +1,4 @@
-"""Ops that pick elements, and their adjoints, which put them back and add up what was picked twice."""
+"""Ops that pick elements, and their adjoints, which add them up where they came from."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def getitem(x, *, index):
 def scatter(g, *, index, shape):
     """Zeros of `shape` with g added at index: repeated indices add up.  The adjoint of getitem.
 
-    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's index_add do, as a result
-    of its own.  Raises IndexError for an index that `shape` does not have, ValueError for a g of another shape than
-    these places.
+    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's
+    index_add do, as a result of its own. Raises IndexError for an index that `shape` does not have,
+    ValueError for a g of another shape than these places.
     """
     g = np.asarray(g)
     out = np.zeros(shape, g.dtype)
     places = out[index].shape
     if g.shape != places:
         raise ValueError(
-            f"what is added must have the shape of its places, {places} in {shape}, but has {g.shape}; "
-            f"np.broadcast_to(g, {places}) repeats a smaller one"
+            f"what is added must have the shape of its places, {places} in {shape}, but has "
+            f"{g.shape}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
     np.add.at(out, index, g)
     return out
@@ -45,7 +45,9 @@ def embedding(weight, *, indices):
 
 @op
 def embedding_backward(g, *, indices, rows):
-    """The gradient of the table: each row sums the gradients of the places that looked it up.  (..., E) -> (V, E)"""
+    """The gradient of the table: each row sums the gradients of the places that looked it up. (...,
+    E) -> (V, E)
+    """
     out = np.zeros((rows, g.shape[-1]), g.dtype)
     np.add.at(out, indices, g)
     return out
@@ -64,7 +66,9 @@ def take_along_axis(x, *, indices, axis=-1):
 
 
 def places_along(indices, axis, shape):
-    """The index with which take_along_axis picks its elements: `indices` at the axis, all places at the others."""
+    """The index with which take_along_axis picks its elements: `indices` at the axis, all places at
+    the others.
+    """
     if axis is None:
         return (indices,)
     axis %= len(shape)

@@ -1,4 +1,6 @@
-"""Ops that sum up, average or pick along axes.  `axis` is None (all), an int or a tuple; negative axes count from the end."""
+"""Ops that sum up, average or pick along axes. `axis` is None (all), an int or a tuple; negative
+axes count from the end.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def count(x, axis):
 
 
 def _divisor_of(g, n):
-    """The number n to divide a gradient by; a NumPy one where float16 would make infinity of it, and the quotient 0."""
+    """The number n to divide a gradient by; a NumPy one where float16 would make infinity of it,
+    and the quotient 0.
+    """
     return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
 
 
@@ -57,7 +61,9 @@ def divisor(x):
 
 
 def _reduced_in_single(x, name, **settings):
-    """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at 2,048, since 2,048 + 1 is 2,048 there."""
+    """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at
+    2,048, since 2,048 + 1 is 2,048 there.
+    """
     if x.dtype != np.float16:
         return getattr(x, name)(**settings)
     return getattr(x, name)(**settings, dtype=np.float32).astype(np.float16)
@@ -131,7 +137,9 @@ l2_norm.vjp(lambda g, y, x, *, axis, keepdims: kept(g, x, axis) * (x / divisor(k
 
 
 def to_the_extremes(g, y, x, *, axis, keepdims):
-    """All of g to the extreme element, in equal parts where several tie; those that are NaN where y is."""
+    """All of g to the extreme element, in equal parts where several tie; those that are NaN where y
+    is.
+    """
     top = values(y)
     hit = values(x) == kept(top, x, axis)
     if (
@@ -210,7 +218,9 @@ cumsum.vjp(_cumsum_rule)
 
 @op
 def cumprod(x, *, axis=None):
-    """y_i = x_0 ... x_i along the axis, or over the flattened array; the rule is right also where some are zero."""
+    """y_i = x_0 ... x_i along the axis, or over the flattened array; the rule is right also where
+    some are zero.
+    """
     return _reduced_in_single(x, "cumprod", axis=axis)
 
 

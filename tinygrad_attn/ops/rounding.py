@@ -1,5 +1,5 @@
-"""Ops that are constant between jumps: rounding and sign.  Their derivative is zero wherever it exists, and zero at
-the jumps too.
+"""Ops that are constant between jumps: rounding and sign. Their derivative is zero wherever it
+exists, and zero at the jumps too.
 """
 
 from __future__ import annotations

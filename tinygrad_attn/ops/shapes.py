@@ -1,4 +1,6 @@
-"""Ops that move elements and change none: reshape, transpose, broadcast, join.  Where NumPy returns a view, so do these."""
+"""Ops that move elements and change none: reshape, transpose, broadcast, join. Where NumPy returns
+a view, so do these.
+"""
 
 from __future__ import annotations
 
@@ -117,13 +119,17 @@ def _unstack(g, y, *parts, axis, needs):
 
 @op(broadcasts=True)
 def tril(x, *, k=0):
-    """The lower triangle of the last two axes, zeros above the k-th diagonal; NumPy repeats a vector as rows first."""
+    """The lower triangle of the last two axes, zeros above the k-th diagonal; NumPy repeats a
+    vector as rows first.
+    """
     return np.tril(x, k)
 
 
 @op(broadcasts=True)
 def triu(x, *, k=0):
-    """The upper triangle of the last two axes, zeros below the k-th diagonal; NumPy repeats a vector as rows first."""
+    """The upper triangle of the last two axes, zeros below the k-th diagonal; NumPy repeats a
+    vector as rows first.
+    """
     return np.triu(x, k)
 
 
@@ -132,7 +138,8 @@ triu.vjp(lambda g, y, x, *, k: triu(g, k=k))
 
 
 def in_single(function: Callable) -> Callable:
-    """The function of Tensors or arrays, but of float16 computed in float32 and rounded once, as PyTorch does.
+    """The function of Tensors or arrays, but of float16 computed in float32 and rounded once, as
+    PyTorch does.
 
     In float16 itself 300^2 and e^12 are infinite, and adding 1 over and over ends at 2,048.
     """

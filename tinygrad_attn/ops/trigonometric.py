@@ -69,7 +69,9 @@ def arctan2(a, b):
 
 
 def _over_square(x, a, b):
-    """x / (a^2 + b^2); by the root where the squares are too large or too small for their dtype, long before the quotient is."""
+    """x / (a^2 + b^2); by the root where the squares are too large or too small for their dtype,
+    long before the quotient is.
+    """
     with np.errstate(over="ignore"):
         square = a * a + b * b
     size = values(square)

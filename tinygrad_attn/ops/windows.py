@@ -1,4 +1,6 @@
-"""Windows that slide over an array, of which convolutions and moving averages are made, their adjoint, and the convolution of vectors."""
+"""Windows that slide over an array, of which convolutions and moving averages are made, their
+adjoint, and the convolution of vectors.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ from ..engine import op
 
 @op
 def windows(x, *, sizes, axes):
-    """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each axis, then the places within it."""
+    """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each
+    axis, then the places within it.
+    """
     return sliding_window_view(x, sizes, axes)
 
 
 @op
 def overlapped(g, *, sizes, axes, shape):
-    """Zeros of `shape` with each number added at the place that its window took it from.  The adjoint of windows."""
+    """Zeros of `shape` with each number added at the place that its window took it from. The
+    adjoint of windows.
+    """
     out = np.zeros(shape, g.dtype)
     for within in np.ndindex(
         sizes
@@ -34,7 +40,9 @@ overlapped.vjp(lambda gg, y, g, *, sizes, axes, shape: windows(gg, sizes=sizes, 
 
 @op
 def convolve(a, v, *, mode):
-    """y_n = sum over m of a_m v_(n - m); `mode` says how much of it: "full", "same" (the middle) or "valid" (where they overlap wholly)."""
+    """y_n = sum over m of a_m v_(n - m); `mode` says how much of it: "full", "same" (the middle) or
+    "valid" (where they overlap wholly).
+    """
     return np.convolve(a, v, mode)
 
 

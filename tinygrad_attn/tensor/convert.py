@@ -1,4 +1,6 @@
-"""What Tensors are made from: the default dtype, an array from anything, and sizes and indices as plain values."""
+"""What Tensors are made from: the default dtype, an array from anything, and sizes and indices as
+plain values.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _BASIC = {int, slice, type(None), type(Ellipsis)}
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype that Python numbers and lists of them take when they become a Tensor: float32 at the start, or float64.
+    """Set the dtype that Python numbers and lists of them take when they become a Tensor: float32
+    at the start, or float64.
 
     Raises TypeError for a dtype that is not floating.
     """
@@ -41,7 +44,9 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 
 def floating_dtype(dtype: Any, what: str) -> np.dtype:
-    """A dtype of real numbers for `what`; for None, which NumPy takes for float64, the caller has a default or there is none."""
+    """A dtype of real numbers for `what`; for None, which NumPy takes for float64, the caller has a
+    default or there is none.
+    """
     try:
         found = np.dtype(object if dtype is None else dtype)
     except (TypeError, ValueError):
@@ -55,7 +60,9 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
 
 
 def _from_torch(x: Any) -> Any:
-    """The array of a tensor of PyTorch's, in float32 for bfloat16, which NumPy lacks; anything else as it is."""
+    """The array of a tensor of PyTorch's, in float32 for bfloat16, which NumPy lacks; anything else
+    as it is.
+    """
     if not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
     x = x.detach().cpu()
@@ -134,14 +141,18 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
 
 
 def _are_real(array: np.ndarray) -> bool:
-    """Real numbers or booleans, or objects that may be such: fractions, say, and integers of any length."""
+    """Real numbers or booleans, or objects that may be such: fractions, say, and integers of any
+    length.
+    """
     if array.dtype == object:
         return not any(x is None or isinstance(x, (str, bytes)) for x in array.flat)
     return array.dtype.kind in "fiub"
 
 
 def as_flag(value: Any) -> bool:
-    """requires_grad, second in Tensor(data, requires_grad, dtype), where NumPy takes a dtype and PyTorch one more size."""
+    """requires_grad, second in Tensor(data, requires_grad, dtype), where NumPy takes a dtype and
+    PyTorch one more size.
+    """
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(
             f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, dtype=...) "
@@ -152,7 +163,8 @@ def as_flag(value: Any) -> bool:
 
 
 def as_data(value: Any, dtype: np.dtype, objects: bool = False) -> np.ndarray:
-    """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python numbers and lists take the tensor's.
+    """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python
+    numbers and lists take the tensor's.
 
     With `objects`, so do fractions and their like.
     """
@@ -168,7 +180,7 @@ def as_data(value: Any, dtype: np.dtype, objects: bool = False) -> np.ndarray:
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
-    """What is assigned to .grad, in memory of its own: numbers of any kind take the tensor's dtype."""
+    """What is assigned to .grad, in memory of its own and of the tensor's dtype."""
     with np.errstate(
         all="ignore"
     ):  # the default dtype may be too narrow for numbers that this one holds
@@ -194,7 +206,9 @@ def as_value(name: str, value: Any) -> np.ndarray:
 
 
 def holds(name: str, data: Any) -> bool:
-    """Has this the attribute (Tensors have `_record`, arrays of any library `__array__`), or something in a list or tuple, however deep?"""
+    """Has this the attribute (Tensors have `_record`, arrays of any library `__array__`), or
+    something in a list or tuple, however deep?
+    """
     return (
         hasattr(data, name)
         or isinstance(data, (list, tuple))
@@ -203,7 +217,9 @@ def holds(name: str, data: Any) -> bool:
 
 
 def as_index(index: Any) -> Any:
-    """An index on arrays: Tensors, lists, a Series become arrays, which are copied so that a later change cannot reach the rule."""
+    """An index on arrays: Tensors, lists, a Series become arrays, which are copied so that a later
+    change cannot reach the rule.
+    """
     if index.__class__ in _BASIC:
         return index
     if isinstance(index, tuple):

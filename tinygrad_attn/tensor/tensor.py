@@ -1,4 +1,6 @@
-"""class Tensor: an array that remembers how it was made.  Operators and methods are NumPy's, each one line onto an op."""
+"""class Tensor: an array that remembers how it was made. Operators and methods are NumPy's, each
+one line onto an op.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,12 @@ def operators(op: Op) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], A
 class Tensor(Variable):
     """A NumPy array with reverse-mode differentiation.
 
-    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph.  Python numbers and lists of them take the default
-    dtype (float32), an ndarray keeps its own.  With `requires_grad=True` ops on it are recorded, and `backward()` on a result fills
-    `.grad`; integer and boolean tensors cannot require one.  Raises TypeError for data that is not numeric, or a flag not boolean.  Methods
-    without a text are NumPy's of that name (`relu`, `sigmoid`, `view` PyTorch's): the same shapes, and IndexError for an axis out of range.
+    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph. Python
+    numbers and lists of them take the default dtype (float32), an ndarray keeps its own. With
+    `requires_grad=True` ops on it are recorded, and `backward()` on a result fills `.grad`; integer
+    and boolean tensors cannot require one. Raises TypeError for data that is not numeric, or a flag
+    not boolean. Methods without a text are NumPy's of that name (`relu`, `sigmoid`, `view`
+    PyTorch's): the same shapes, and IndexError for an axis out of range.
     """
 
     __slots__ = ()
@@ -73,7 +77,9 @@ class Tensor(Variable):
         return t
 
     def _array(self) -> np.ndarray:
-        """The values as an ndarray that can be changed in place; a single number may be a NumPy scalar."""
+        """The values as an ndarray that can be changed in place; a single number may be a NumPy
+        scalar.
+        """
         if not isinstance(self._data, np.ndarray):
             self._data = np.asarray(self._data)
         return self._data
@@ -82,7 +88,9 @@ class Tensor(Variable):
 
     @property
     def data(self) -> np.ndarray:
-        """The array itself, not a copy.  Changing it while a graph still needs its old values is found out at backward()."""
+        """The array itself, not a copy. Changing it while a graph still needs its old values is
+        found out at backward().
+        """
         changes.hand_out(self._array())
         return self._data
 
@@ -123,7 +131,9 @@ class Tensor(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ops on this tensor are recorded; to those from before it was switched on it stays a constant."""
+        """Whether ops on this tensor are recorded; to those from before it was switched on it stays
+        a constant.
+        """
         return self._tracked
 
     @requires_grad.setter
@@ -237,11 +247,13 @@ class Tensor(Variable):
     ) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
-        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single number.  The graph is
-        released on the way unless `retain_graph`; with `create_graph` the gradients are themselves recorded (a `.grad` then
-        holds the graph that holds its tensor: forget it with zero_grad(), or use ta.grad).  Raises
-        ValueError for a tensor of several elements without a gradient, for one of another shape, and where a value that
-        is needed was changed in place; RuntimeError where the graph was already released.  As torch.Tensor.backward.
+        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single
+        number. The graph is released on the way unless `retain_graph`; with `create_graph` the
+        gradients are themselves recorded (a `.grad` then holds the graph that holds its tensor:
+        forget it with zero_grad(), or use ta.grad). Raises ValueError for a tensor of several
+        elements without a gradient, for one of another shape, and where a value that is needed was
+        changed in place; RuntimeError where the graph was already released. As
+        torch.Tensor.backward.
         """
         autograd.backward([self], [gradient], retain_graph, create_graph)
 
@@ -493,7 +505,9 @@ class Tensor(Variable):
         return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The same values in another dtype of real numbers or booleans; a copy, whatever `copy` says."""
+        """The same values in another dtype of real numbers or booleans; a copy, whatever `copy`
+        says.
+        """
         if (asked := as_dtype(dtype)).kind not in "fiub":
             raise TypeError(
                 f"a Tensor holds real numbers or booleans, not {asked}; take "

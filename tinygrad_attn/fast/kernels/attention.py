@@ -1,10 +1,12 @@
 """Exact scaled dot-product attention on arrays, softmax(q k^T scale + mask) v, and its gradients.
 
-Two kernels give the same numbers.  `whole` keeps the weights of all T x S scores for the backward pass and is faster
-while they are few; `tiled` keeps one number a row and computes the rest again, and its memory grows with T alone.  Which
-one runs is decided here, by size, and so is how many weights `tiled` keeps after all: those for which a short sequence has
-room in the memory that a longer one takes without.  Leading axes (batch, heads, ...) are free; q, k, v may be strided views,
-for instance of one packed projection (B, T, 3, H, D), and results may be written into such views through `out`, `dq`, `dk`, `dv`.
+Two kernels give the same numbers. `whole` keeps the weights of all T x S scores for the backward
+pass and is faster while they are few; `tiled` keeps one number a row and computes the rest again,
+and its memory grows with T alone. Which one runs is decided here, by size, and so is how many
+weights `tiled` keeps after all: those for which a short sequence has room in the memory that a
+longer one takes without. Leading axes (batch, heads, ...) are free; q, k, v may be strided views,
+for instance of one packed projection (B, T, 3, H, D), and results may be written into such views
+through `out`, `dq`, `dk`, `dv`.
 """
 
 import math
@@ -16,16 +18,14 @@ from numpy import ndarray
 from . import tiled, whole
 from .scores import Mask
 
-KEEP_ALWAYS = (
-    whole.BLOCK
-)  # weights of one head: up to here its tiles would be small, and Python dearer than the products
+# weights of one head: up to here its tiles would be small, and Python dearer than the products
+KEEP_ALWAYS = whole.BLOCK
 KEEP_SCORES = 1 << 19  # beyond this they do not fit the cache
-KEEP_BYTES = (
-    64 << 20
-)  # and between the two so much of all heads together: more memory would not be worth the time
-ROOM = (
-    32 << 20
-)  # bytes: what results and gradients leave of them `tiled` fills with weights; 8 heads of 4,096 x 64 leave 0
+# and between the two so much of all heads together: more memory would not be worth the time
+KEEP_BYTES = 64 << 20
+# bytes: what results and gradients leave of them `tiled` fills with weights; 8 heads of 4,096 x
+# 64 leave 0
+ROOM = 32 << 20
 
 
 class Saved(NamedTuple):
@@ -45,7 +45,9 @@ def _worth_keeping(shape: tuple[int, ...], causal: bool, itemsize: int) -> bool:
 
 
 def _whole_rows(x: ndarray) -> ndarray:
-    """x, or a copy of it where a matrix product would find its rows in pieces or on top of each other, and be slow."""
+    """x, or a copy of it where a matrix product would find its rows in pieces or on top of each
+    other, and be slow.
+    """
     *_, row, item = x.strides
     fits = item == x.itemsize and (row >= x.shape[-1] * item or x.shape[-2] < 2)
     return x if fits else np.ascontiguousarray(x)
@@ -66,10 +68,11 @@ def attention(
 ) -> tuple[ndarray, Saved]:
     """out = (softmax(q k^T scale + mask) * keep * keep_scale) v, of shape (..., T, Dv).
 
-    q (..., T, D), k (..., S, D), v (..., S, Dv): one dtype, float32 or float64, and the same leading axes. `mask`
-    broadcasts to (..., T, S): boolean (True = may look) or float (added to the scores); `causal` hides the keys s > t as
-    well. `keep` (..., T, S) is dropout's choice of weights. A row that may look at nothing gives zeros. `recorded` says that
-    a backward pass may follow.
+    q (..., T, D), k (..., S, D), v (..., S, Dv): one dtype, float32 or float64, and the same
+    leading axes. `mask` broadcasts to (..., T, S): boolean (True = may look) or float (added to the
+    scores); `causal` hides the keys s > t as well. `keep` (..., T, S) is dropout's choice of
+    weights. A row that may look at nothing gives zeros. `recorded` says that a backward pass may
+    follow.
     """
     q, k, v = map(_whole_rows, (q, k, v))
     shape = (*q.shape[:-1], k.shape[-2])
@@ -107,7 +110,8 @@ def attention_backward(
     dk: ndarray | None = None,
     dv: ndarray | None = None,
 ) -> tuple[ndarray, ndarray, ndarray, ndarray | None]:
-    """(dq, dk, dv, dmask) for the cotangent g of `out`; dmask only if `mask_shape`, the float mask's shape, is given.
+    """(dq, dk, dv, dmask) for the cotangent g of `out`; dmask only if `mask_shape`, the float
+    mask's shape, is given.
 
     Where k or v was broadcast over a leading axis the caller sums dk and dv over it.
     """
@@ -134,7 +138,9 @@ def attention_backward(
 def attention_weights(
     q: ndarray, k: ndarray, *, scale: float, mask: ndarray | None = None, causal: bool = False
 ) -> ndarray:
-    """softmax(q k^T scale + mask), (..., T, S), of what `attention` takes; zeros in a row that may look at nothing."""
+    """softmax(q k^T scale + mask), (..., T, S), of what `attention` takes; zeros in a row that may
+    look at nothing.
+    """
     q, k = map(_whole_rows, (q, k))
     shape = (*q.shape[:-1], k.shape[-2])
     if 0 in shape:

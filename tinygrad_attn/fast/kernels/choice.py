@@ -1,11 +1,14 @@
 """Choosing number by number without asking each: ReLU, and `where`.
 
-NumPy's `where` looks at one element of the condition after the other, and where that is random, as in x > 0, the processor guesses
-wrong half the time: 3.5 ns a number.  The bits of a number, read as an integer and multiplied by 1 or 0, are that number or 0 (the
-product of numbers themselves would be NaN for an infinite one), and what was chosen from two arrays can be joined bit by bit: 0.5 ns.
-ReLU, max(x, 0), is one more such choice on the way back; on the way forward x is compared with an array of zeros, since NumPy finds the
-maximum of two arrays five times as fast as that of an array and a number.  Large arrays go block by block and to several threads.
-Of few numbers all this takes longer than `where`; and a 0 of Python's, which NumPy must first look at, as long as the rest of a call.
+NumPy's `where` looks at one element of the condition after the other, and where that is random, as
+in x > 0, the processor guesses wrong half the time: 3.5 ns a number. The bits of a number, read as
+an integer and multiplied by 1 or 0, are that number or 0 (the product of numbers themselves would
+be NaN for an infinite one), and what was chosen from two arrays can be joined bit by bit: 0.5 ns.
+ReLU, max(x, 0), is one more such choice on the way back; on the way forward x is compared with an
+array of zeros, since NumPy finds the maximum of two arrays five times as fast as that of an array
+and a number. Large arrays go block by block and to several threads. Of few numbers all this takes
+longer than `where`; and a 0 of Python's, which NumPy must first look at, as long as the rest of a
+call.
 """
 
 from functools import lru_cache
@@ -26,7 +29,9 @@ ZERO = {dtype: np.zeros((), dtype) for dtype in BITS}
 
 
 def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
-    """g where `where` (boolean) holds, else 0; g is float16, float32 or float64, and both broadcast."""
+    """g where `where` (boolean) holds, else 0; g is float16, float32 or float64, and both
+    broadcast.
+    """
     if g.size <= FEW and out is None:
         return np.where(where, g, ZERO[g.dtype])
     bits = BITS[g.dtype]
@@ -36,7 +41,9 @@ def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """np.where(condition, a, b), of Tensors too; by bits where there are many and a or b is an array of floats."""
+    """np.where(condition, a, b), of Tensors too; by bits where there are many and a or b is an
+    array of floats.
+    """
     like = a if isinstance(a, ndarray) else b
     if (
         not (isinstance(like, ndarray) and isinstance(condition, ndarray))

@@ -1,11 +1,13 @@
 """The error function, which NumPy lacks: erf(x) = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x.
 
-In float64 there are two branches, each applied to its own numbers only.  Up to 1 the power series of erf, 19 terms, is
-exact to rounding.  Above, where erf is nearly 1, it is 1 - erfc, with W. J. Cody's quotient of polynomials times exp(-x^2)
-for erfc ("Rational Chebyshev approximations for the error function", Math. Comp. 23, 1969).  float32 needs no such care:
-erf is nearly a tanh, so erf(x) = tanh(x * p(x^2)) is one expression without branches.  The function p grows like a square
-root and bends near zero; a quotient of polynomials with five numbers follows it as well as a polynomial with seven, and takes
-a quarter less time in the forward pass of GELU.  They were fitted to make the largest relative error of erf least: 1.5e-7.
+In float64 there are two branches, each applied to its own numbers only. Up to 1 the power series of
+erf, 19 terms, is exact to rounding. Above, where erf is nearly 1, it is 1 - erfc, with W. J. Cody's
+quotient of polynomials times exp(-x^2) for erfc ("Rational Chebyshev approximations for the error
+function", Math. Comp. 23, 1969). float32 needs no such care: erf is nearly a tanh, so erf(x) =
+tanh(x * p(x^2)) is one expression without branches. The function p grows like a square root and
+bends near zero; a quotient of polynomials with five numbers follows it as well as a polynomial with
+seven, and takes a quarter less time in the forward pass of GELU. They were fitted to make the
+largest relative error of erf least: 1.5e-7.
 """
 
 import math
@@ -42,8 +44,8 @@ _BELOW = (
     1.0,
 )
 
-# p(z) = (z + A) (B + C / ((z + D)^2 + E)), such that tanh(x * p(x^2)) = erf(x / sqrt(2)): in the normal distribution's scale,
-# because GELU asks for it.
+# p(z) = (z + A) (B + C / ((z + D)^2 + E)), such that tanh(x * p(x^2)) = erf(x / sqrt(2)): in the
+# normal distribution's scale, because GELU asks for it.
 _A, _B, _C, _D, _E = (
     61.89722289963932,
     0.01861516985655638,
@@ -54,7 +56,9 @@ _A, _B, _C, _D, _E = (
 
 
 def erf(x: ndarray) -> ndarray:
-    """erf of an array: within 2 ulp in float64, within 2.1e-7 in float32.  float16 is computed in float32, all else in float64."""
+    """erf of an array: within 2 ulp in float64, within 2.1e-7 in float32. float16 is computed in
+    float32, all else in float64.
+    """
     if x.dtype == np.float64:
         return _double(x)
     if x.dtype.kind != "f" or x.dtype.itemsize > 4:
@@ -106,7 +110,8 @@ def _double(x: ndarray) -> ndarray:
     y[near] = z * _polynomial(_SERIES, z * z)
     far = (size > 1) & (size < 6)
     z = size[far]
-    # exp(-z^2) to full precision: z^2 = c^2 + (z - c)(z + c) with c so short that its square is exact
+    # exp(-z^2) to full precision: z^2 = c^2 + (z - c)(z + c) with c so short that its square is
+    # exact
     c = np.trunc(z * 16) / 16
     complement = (
         np.exp(-c * c)

@@ -1,8 +1,9 @@
 """e^x and log(1 + x) as NumPy has them fastest on this processor.
 
-With AVX-512 NumPy takes 2^x of many float32 at once, in half the time of e^x, and log(1 + x) likewise.  With AVX2 it takes e^x and
-log x at once, but these two one number after the other: 2^x in twice the time of e^x, log(1 + x) in seven times that of log x.
-NumPy itself says which loop it has chosen; where it has none for any of them, it is 2^x and NumPy's own log(1 + x).
+With AVX-512 NumPy takes 2^x of many float32 at once, in half the time of e^x, and log(1 + x)
+likewise. With AVX2 it takes e^x and log x at once, but these two one number after the other: 2^x in
+twice the time of e^x, log(1 + x) in seven times that of log x. NumPy itself says which loop it has
+chosen; where it has none for any of them, it is 2^x and NumPy's own log(1 + x).
 """
 
 import numpy as np

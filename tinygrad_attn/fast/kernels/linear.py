@@ -2,14 +2,16 @@
 
     dx = g W        dW = g^T x        db = 1^T g
 
-x is (rows, in), whatever its axes were: one large product is much faster than one for each item of a batch.  The sum over
-rows is a product with ones, faster than NumPy's sum.  Where the products are large, the rows (for dW: the rows of W) are
-shared out over our threads, each with a product of its own: the bias is then added on all cores as well, and the matrix
-library's own threads stay asleep.  Those go on spinning for 0.1 s after each product and keep the cores from our workers, so
-the two are not mixed: a model of few rows is left to the library's threads, of many rows to ours, and a small product beside
-the shared ones stays in one thread; and so does attention beside the library's (see `whole`).  (An MLP of 256 x 512 with two
-threads took twice the time when they were mixed.)
-With 4 to 17 rows y and dW are made in pieces (see `pieces`): y^T = W x^T, since x is the one to be turned at little cost.
+x is (rows, in), whatever its axes were: one large product is much faster than one for each item of
+a batch. The sum over rows is a product with ones, faster than NumPy's sum. Where the products are
+large, the rows (for dW: the rows of W) are shared out over our threads, each with a product of its
+own: the bias is then added on all cores as well, and the matrix library's own threads stay asleep.
+Those go on spinning for 0.1 s after each product and keep the cores from our workers, so the two
+are not mixed: a model of few rows is left to the library's threads, of many rows to ours, and a
+small product beside the shared ones stays in one thread; and so does attention beside the library's
+(see `whole`). (An MLP of 256 x 512 with two threads took twice the time when they were mixed.) With
+4 to 17 rows y and dW are made in pieces (see `pieces`): y^T = W x^T, since x is the one to be
+turned at little cost.
 """
 
 from contextlib import nullcontext
@@ -24,13 +26,14 @@ from .pieces import Product, thin
 from .scores import ones
 
 BIG = 1 << 23  # multiplications, from where a second thread of ours is worth its start
-ROWS = 384  # fewer rows than this are left to the matrix library, which starts its own threads sooner than we do
+# fewer rows than this are left to the matrix library, which starts its own threads sooner than we
+# do
+ROWS = 384
 SMALL = 1 << 21  # multiplications, below which its threads gain less than their spinning costs
 TINY = 1 << 19  # and below which they hardly take part, and keeping them out would cost more
 SHORT = 1 << 14  # elements of the left matrix, below which `product` does not look further
-STACKS = (
-    1 << 24
-)  # multiplications of two stacks of matrices, from where a second thread of ours is worth its start
+# multiplications of two stacks of matrices, from where a second thread of ours is worth its start
+STACKS = 1 << 24
 MANY = 1 << 13  # rows, from twice which they are added up in two halves
 _AS_IT_IS = nullcontext()
 
@@ -45,7 +48,9 @@ def left_to_library(rows: int, size: int) -> bool:
 
 
 def _alone(rows: int, size: int) -> Any:
-    """One thread for a product that is not shared out, unless the matrix library's threads may have it."""
+    """One thread for a product that is not shared out, unless the matrix library's threads may have
+    it.
+    """
     return (
         one_blas_thread()
         if rows * size >= TINY and not left_to_library(rows, size) and get_num_threads() > 1
@@ -54,7 +59,8 @@ def _alone(rows: int, size: int) -> Any:
 
 
 def product(a: ndarray, b: ndarray) -> ndarray:
-    """a @ b for whatever NumPy multiplies, with NumPy's errors; what is large and of one float dtype is shared out.
+    """a @ b for whatever NumPy multiplies, with NumPy's errors; what is large and of one float
+    dtype is shared out.
 
     Of (..., rows, k) @ (k, n) the rows, of two stacks of matrices the stacks.
     """
@@ -84,7 +90,9 @@ def product(a: ndarray, b: ndarray) -> ndarray:
 
 
 def _dot(a: ndarray, b: ndarray) -> ndarray:
-    """a @ b of two matrices, but 0 NaN is NaN: `dot` with a single number that is 0 gives zeros whatever the others are."""
+    """a @ b of two matrices, but 0 NaN is NaN: `dot` with a single number that is 0 gives zeros
+    whatever the others are.
+    """
     return a * b if a.size == 1 or b.size == 1 else a.dot(b)
 
 
@@ -169,7 +177,9 @@ def linear_backward(
 
 
 def _sum_of_rows(g: ndarray) -> ndarray:
-    """1^T g; of very many rows half by half, since one after another they would lose three digits of float32's seven."""
+    """1^T g; of very many rows half by half, since one after another they would lose three digits
+    of float32's seven.
+    """
     half = len(g) // 2
     return (
         ones(len(g), g.dtype).dot(g)
@@ -202,7 +212,8 @@ def _backward_shared(
         if dbias is not None:
             dbias[cut] = _sum_of_rows(g[:, cut])
 
-    # The two are the same work. Laid end to end, two threads do one each, which takes 4 to 12 % less than half of both would.
+    # The two are the same work. Laid end to end, two threads do one each, which takes 4 to 12 %
+    # less than half of both would.
     products = [by_input] * wants_x + [by_weight] * (wants_weight or wants_bias)
 
     def run(lo: int, hi: int) -> None:

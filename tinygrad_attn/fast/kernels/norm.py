@@ -1,11 +1,13 @@
-"""Layer normalisation and root-mean-square normalisation over the last axis, as row sums by matrix-vector products.
+"""Layer normalisation and root-mean-square normalisation over the last axis, as row sums by
+matrix-vector products.
 
-    h = (x - mean) / sqrt(var + eps)        y = h * weight + bias                                  (Ba et al. 2016)
-    h = x / sqrt(mean(x^2) + eps)           y = h * weight                             (Zhang & Sennrich 2019)
+    h = (x - mean) / sqrt(var + eps)        y = h * weight + bias     (Ba et al. 2016)
+    h = x / sqrt(mean(x^2) + eps)           y = h * weight            (Zhang & Sennrich 2019)
 
-Both are h = r * (x - m), with m = 0 in the second.  Backward, for d = g * weight, the gradient by x is what is left of d
-once its part along h, and in layer norm its mean, are taken out: dx = r * (d - mean(d) - h * mean(d * h)).  NumPy's mean
-and var make extra copies; x @ (1/n, ..., 1/n) is the same sum at a third of the time.
+Both are h = r * (x - m), with m = 0 in the second. Backward, for d = g * weight, the gradient by x
+is what is left of d once its part along h, and in layer norm its mean, are taken out: dx = r * (d -
+mean(d) - h * mean(d * h)). NumPy's mean and var make extra copies; x @ (1/n, ..., 1/n) is the same
+sum at a third of the time.
 """
 
 import math
@@ -25,7 +27,9 @@ LONG = (
 
 
 class Norm(NamedTuple):
-    """What backward needs; the normalised rows are computed again from x, which costs less than storing them."""
+    """What backward needs; the normalised rows are computed again from x, which costs less than
+    storing them.
+    """
 
     mean: ndarray | None  # (rows,); None in the root-mean-square form
     reciprocal: ndarray  # (rows,), 1 / sqrt(var + eps)
@@ -33,14 +37,18 @@ class Norm(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _numbers(n: int, eps: float, dtype: np.dtype) -> tuple[ndarray, ndarray]:
-    """sqrt(n) and n eps, as arrays: a number of Python's beside a few rows takes as long as another call."""
+    """sqrt(n) and n eps, as arrays: a number of Python's beside a few rows takes as long as another
+    call.
+    """
     return np.array(math.sqrt(n), dtype), np.array(n * eps, dtype)
 
 
 def norm(
     x: ndarray, weight: ndarray | None, bias: ndarray | None, *, eps: float, center: bool = True
 ) -> tuple[ndarray, Norm]:
-    """Normalise the rows of x (rows, n); weight and bias (n,) or None; layer norm if `center`, else root mean square."""
+    """Normalise the rows of x (rows, n); weight and bias (n,) or None; layer norm if `center`, else
+    root mean square.
+    """
     rows, n = x.shape
     dtype = x.dtype
     y = empty(x.shape, dtype)

@@ -1,11 +1,13 @@
 """Matrix products cut into pieces that the matrix library takes as they lie.
 
-Before it multiplies, OpenBLAS copies both matrices into an order of its own.  For processors with AVX-512 it has a second kernel,
-for up to a million multiplications, that does without; in attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 %
-faster, and with 4 to 16 numbers, or in a linear layer of so few rows, up to twice as fast.  So such a product is cut into pieces
-of at most a million, all in one call of `numpy.matmul`, which goes through stacks of matrices.  (For x y^T as it lies that kernel
-is not made: `turn` turns y beforehand.)  It reads the right matrix again and again, which is why that should begin at a cache
-line and its rows lie close together: blocks of WIDE columns, one after another.
+Before it multiplies, OpenBLAS copies both matrices into an order of its own. For processors with
+AVX-512 it has a second kernel, for up to a million multiplications, that does without; in
+attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 % faster, and with 4 to 16
+numbers, or in a linear layer of so few rows, up to twice as fast. So such a product is cut into
+pieces of at most a million, all in one call of `numpy.matmul`, which goes through stacks of
+matrices. (For x y^T as it lies that kernel is not made: `turn` turns y beforehand.) It reads the
+right matrix again and again, which is why that should begin at a cache line and its rows lie close
+together: blocks of WIDE columns, one after another.
 
 On other processors a product is one piece, and all this is `numpy.matmul`.
 """
@@ -40,7 +42,9 @@ def _cuts() -> bool:
 
 @lru_cache(maxsize=256)
 def _rows(height: int, depth: int, columns: int, few: int) -> int:
-    """How many of its rows a piece has, in a product of that depth and so many columns: cut evenly, if that can be."""
+    """How many of its rows a piece has, in a product of that depth and so many columns: cut evenly,
+    if that can be.
+    """
     narrow = min(depth, columns)  # the numbers of a head, or one more; or the rows of a thin x
     worth = narrow in THIN or 32 <= narrow < 98 and narrow % 32 < 2
     most = MOST // (depth * columns) if worth and _cuts() else 0
@@ -75,9 +79,11 @@ def turn(x: ndarray, blocks: ndarray) -> ndarray:
 
 
 class Product:
-    """out <- a b for a (..., rows, depth) and b (..., depth, columns), or the first columns of b in blocks as `turn` makes them.
+    """out <- a b for a (..., rows, depth) and b (..., depth, columns), or the first columns of b in
+    blocks as `turn` makes them.
 
-    It is cut up once, and each call multiplies what the matrices then hold: between short calls two threads wait for Python.
+    It is cut up once, and each call multiplies what the matrices then hold: between short calls two
+    threads wait for Python.
     """
 
     __slots__ = ("calls",)

@@ -1,12 +1,14 @@
 """Row by row, a cache-sized block at a time: the loop that the element-wise kernels share.
 
-A kernel of ten NumPy calls on a large array would read and write memory ten times.  Cut into blocks of rows that stay in
-the cache it does so once; and the blocks are shared out over threads.  With several threads the blocks must be larger,
-because each NumPy call then ends with a queue for Python's lock.
+A kernel of ten NumPy calls on a large array would read and write memory ten times. Cut into blocks
+of rows that stay in the cache it does so once; and the blocks are shared out over threads. With
+several threads the blocks must be larger, because each NumPy call then ends with a queue for
+Python's lock.
 
-To compute with a column, as in x * r[:, None], NumPy goes through several rows at once, in pieces of 8,192 elements, and for
-that it first writes each r as often as its row is long into a buffer.  A buffer no longer than a row leaves nothing to write,
-and the product takes half the time, or a third; below 160 numbers a row NumPy's way is faster.
+To compute with a column, as in x * r[:, None], NumPy goes through several rows at once, in pieces
+of 8,192 elements, and for that it first writes each r as often as its row is long into a buffer. A
+buffer no longer than a row leaves nothing to write, and the product takes half the time, or a
+third; below 160 numbers a row NumPy's way is faster.
 """
 
 import functools
@@ -58,7 +60,9 @@ def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
 
 
 def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> list[ndarray]:
-    """New arrays like the given ones, which are of one shape and dtype, filled by f(*blocks, *blocks of the results)."""
+    """New arrays like the given ones, which are of one shape and dtype, filled by f(*blocks,
+    *blocks of the results).
+    """
     like = arrays[0]
     new = [empty(like.shape, like.dtype) for _ in range(results)]
     flat = [contiguous(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
@@ -67,15 +71,17 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
 
 
 def row_dots(a: ndarray, b: ndarray) -> ndarray:
-    """rowsum(a * b). Few long rows by einsum: vecdot keeps Python's lock if it makes 500 numbers or fewer, and others wait."""
+    """rowsum(a * b). Few long rows by einsum: vecdot keeps Python's lock if it makes 500 numbers or
+    fewer, and others wait.
+    """
     return np.einsum("ij,ij->i", a, b) if len(a) <= 500 < a.shape[1] else np.vecdot(a, b)
 
 
 def row_max(x: ndarray) -> ndarray:
     """The largest number of each row of x (rows, n), as (rows, 1).
 
-    `max` begins anew for each row.  Short rows are turned first; others go by `argmax` and a look-up: for rows of 2 to 500 numbers in a
-    twentieth to a half of the time.
+    `max` begins anew for each row. Short rows are turned first; others go by `argmax` and a
+    look-up: for rows of 2 to 500 numbers in a twentieth to a half of the time.
     """
     rows, n = x.shape
     if n >= LONG:
@@ -86,7 +92,9 @@ def row_max(x: ndarray) -> ndarray:
 
 
 def row_sums(x: ndarray) -> ndarray:
-    """The sum of each row of x (rows, n): of up to SHORT numbers as a product with ones, since `sum` begins anew for each row."""
+    """The sum of each row of x (rows, n): of up to SHORT numbers as a product with ones, since
+    `sum` begins anew for each row.
+    """
     rows, n = x.shape
     if n > SHORT:
         return x.sum(-1)
@@ -98,15 +106,17 @@ def row_sums(x: ndarray) -> ndarray:
 
 
 def column_sums(x: ndarray) -> ndarray:
-    """The sum of each column of the matrices x (many, n, width), as (many, width): a product with ones, since `sum` adds row to row."""
+    """The sum of each column of the matrices x (many, n, width), as (many, width): a product with
+    ones, since `sum` adds row to row.
+    """
     return np.matmul(ones(x.shape[1], x.dtype), x)
 
 
 def column_max(x: ndarray) -> ndarray:
     """The largest number of each column of the matrices x (many, n, width), as (many, width).
 
-    `max` goes from row to row, and that is slow where these are short.  A few rows are compared with each other, all matrices at once;
-    very narrow matrices are turned.
+    `max` goes from row to row, and that is slow where these are short. A few rows are compared with
+    each other, all matrices at once; very narrow matrices are turned.
     """
     many, n, width = x.shape
     if n <= NARROW and width <= WIDE:
@@ -147,7 +157,9 @@ def reduced(
     rows: Callable[[ndarray], ndarray],
     columns: Callable[[ndarray], ndarray],
 ) -> ndarray:
-    """x reduced over these runs of axes: by `rows` what lies in rows (many, n), by `columns` matrices (many, n, width)."""
+    """x reduced over these runs of axes: by `rows` what lies in rows (many, n), by `columns`
+    matrices (many, n, width).
+    """
     shape = x.shape
     for first, stop in axes:  # what is behind it is not touched by those that follow
         n, width = math.prod(shape[first:stop]), math.prod(shape[stop:])

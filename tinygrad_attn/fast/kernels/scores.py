@@ -1,11 +1,13 @@
-"""What both attention kernels share: who may look at whom, and an exponential that rarely needs the row maximum.
+"""What both attention kernels share: who may look at whom, and an exponential that rarely needs the
+row maximum.
 
-A softmax subtracts the largest score of each row so that no exponential overflows.  That costs two passes over T x S
-numbers and almost never matters, because scores are small.  So the kernels are optimistic: they take exponentials as
-the scores come, look at the row sums (which they need anyway), and only if a sum has left [1e-15, 1e15] do they go
-back and subtract the maximum.  In float32 the exponential may be 2^x (see `exponentials`), with log2(e) folded into the
-scale.  A boolean mask multiplies the exponentials by 0 or 1; a float mask is added to the scores, where -inf is slow
-in 2^x, so then e^x it is.
+A softmax subtracts the largest score of each row so that no exponential overflows. That costs two
+passes over T x S numbers and almost never matters, because scores are small. So the kernels are
+optimistic: they take exponentials as the scores come, look at the row sums (which they need
+anyway), and only if a sum has left [1e-15, 1e15] do they go back and subtract the maximum. In
+float32 the exponential may be 2^x (see `exponentials`), with log2(e) folded into the scale. A
+boolean mask multiplies the exponentials by 0 or 1; a float mask is added to the scores, where -inf
+is slow in 2^x, so then e^x it is.
 """
 
 from functools import lru_cache
@@ -17,10 +19,9 @@ from numpy import ndarray
 from .exponentials import EXP, UNIT
 
 LOW, HIGH = 1e-15, 1e15
-KEPT = (
-    1 << 19
-)  # elements of what is kept for the next call: a triangle of one block of either kernel, not of all T x S
-# scores, and no vector as long as a data set, which would stay when that is gone
+# elements of what is kept for the next call: a triangle of one block of either kernel, not of all
+# T x S scores, and no vector as long as a data set, which would stay when that is gone
+KEPT = 1 << 19
 QUIET: dict[str, Any] = dict.fromkeys(
     ("over", "under", "invalid", "divide"), "ignore"
 )  # no warnings: the sums show what went wrong
@@ -28,7 +29,9 @@ _ALL = slice(None)
 
 
 class Mask:
-    """Which scores count and what is added to them, for any block of a (..., T, S) matrix that is never built."""
+    """Which scores count and what is added to them, for any block of a (..., T, S) matrix that is
+    never built.
+    """
 
     def __init__(self, mask: ndarray | None, causal: bool, shape: tuple[int, ...], dtype: np.dtype):
         self.causal, self.keep, self.bias = causal, None, None
@@ -70,7 +73,9 @@ class Mask:
                 hidden *= triangle(*hidden.shape[-2:], self.dtype)
 
     def seen(self, at: tuple, rows: slice, columns: slice) -> slice:
-        """The columns up to the last one that a boolean mask shows to these rows: a third of a batch may be padding."""
+        """The columns up to the last one that a boolean mask shows to these rows: a third of a
+        batch may be padding.
+        """
         if self.keep is None:
             return columns
         block = self.keep[(*at, rows, columns)]
@@ -80,7 +85,9 @@ class Mask:
         return slice(columns.start, columns.start + (int(shown[-1]) + 1 if shown.size else 0))
 
     def hide(self, scores: ndarray, at: tuple, rows: slice = _ALL, columns: slice = _ALL) -> None:
-        """Scores of keys that may not be looked at become -inf, in place: what `multiply` does, before the exponential."""
+        """Scores of keys that may not be looked at become -inf, in place: what `multiply` does,
+        before the exponential.
+        """
         if self.multiplies:
             seen = np.ones_like(scores)
             self.multiply(seen, at, rows, columns)
@@ -98,7 +105,9 @@ def _filled(n: int, value: float, dtype: np.dtype) -> ndarray:
 
 
 def ones(n: int, dtype: np.dtype) -> ndarray:
-    """A vector of ones: x @ ones(n) is the fastest sum over the last axis, ones(n) @ x over the first."""
+    """A vector of ones: x @ ones(n) is the fastest sum over the last axis, ones(n) @ x over the
+    first.
+    """
     return _filled(n, 1, dtype) if n <= KEPT else np.ones(n, dtype)
 
 
@@ -108,12 +117,16 @@ def averaging(n: int, dtype: np.dtype) -> ndarray:
 
 
 def in_range(total: ndarray, unmasked: ndarray) -> bool:
-    """May sums of unshifted exponentials be trusted? NaN answers no. The sum before masking bounds every single weight."""
+    """May sums of unshifted exponentials be trusted? NaN answers no. The sum before masking bounds
+    every single weight.
+    """
     return smallest(total) > LOW and largest(unmasked) < HIGH
 
 
 def smallest(x: ndarray) -> float:
-    """The least number of x, NaN if there is one: by way of its place, which takes NumPy a third of the time."""
+    """The least number of x, NaN if there is one: by way of its place, which takes NumPy a third of
+    the time.
+    """
     return x.item(x.argmin())
 
 
@@ -123,7 +136,9 @@ def largest(x: ndarray) -> float:
 
 
 def row_maximum(scores: ndarray) -> ndarray:
-    """The largest score of each row; 0 for a row of -inf, whose exponentials then are 0 and not NaN."""
+    """The largest score of each row; 0 for a row of -inf, whose exponentials then are 0 and not
+    NaN.
+    """
     top = scores.max(-1, keepdims=True)
     top[top == -np.inf] = 0
     return top
@@ -142,7 +157,9 @@ def transposed(x: ndarray) -> ndarray:
 def accumulate(
     total: ndarray, part: ndarray, at: tuple, rows: slice = _ALL, columns: slice = _ALL
 ) -> None:
-    """Add the gradient of one block of scores to the gradient of a mask that was broadcast over some axes."""
+    """Add the gradient of one block of scores to the gradient of a mask that was broadcast over
+    some axes.
+    """
     index = tuple(
         s if n > 1 else _ALL for s, n in zip((*at, rows, columns), total.shape, strict=True)
     )

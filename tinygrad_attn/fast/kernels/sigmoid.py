@@ -1,4 +1,5 @@
-"""The logistic function s(x) = 1 / (1 + e^-x) and SiLU, x s(x) (Elfwing et al. 2017), a cache-sized block at a time.
+"""The logistic function s(x) = 1 / (1 + e^-x) and SiLU, x s(x) (Elfwing et al. 2017), a cache-sized
+block at a time.
 
     ds/dx = s (1 - s)        d(x s)/dx = s (1 + x (1 - s))
 

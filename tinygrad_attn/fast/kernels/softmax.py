@@ -3,13 +3,15 @@
     softmax(x) = exp(x) / sum(exp(x))          logsumexp(x) = max + log(sum(exp(x - max)))
     log_softmax(x) = x - logsumexp(x)          cross_entropy(x, t) = logsumexp(x) - x[t]
 
-Softmax takes the exponentials as they come and subtracts the maximum only where a sum has left the range in which that does no
-harm: it is a quarter faster without, or more, and what is not subtracted is not rounded.  The logarithms need the maximum, because a loss
-near 0 is the difference of two numbers that may be large.
+Softmax takes the exponentials as they come and subtracts the maximum only where a sum has left the
+range in which that does no harm: it is a quarter faster without, or more, and what is not
+subtracted is not rounded. The logarithms need the maximum, because a loss near 0 is the difference
+of two numbers that may be large.
 
-Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps two numbers a row, and backward makes
-the gradient, softmax(x) - onehot(t), straight from the logits.  Row sums are products with a vector of ones, three times
-faster than NumPy's sum over the last axis; by `dot`, since `@` keeps Python's lock for a result of 500 numbers or fewer.
+Cross-entropy over a vocabulary of 50,000 never stores probabilities: forward keeps two numbers a
+row, and backward makes the gradient, softmax(x) - onehot(t), straight from the logits. Row sums are
+products with a vector of ones, three times faster than NumPy's sum over the last axis; by `dot`,
+since `@` keeps Python's lock for a result of 500 numbers or fewer.
 """
 
 import numpy as np
@@ -57,7 +59,8 @@ def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
 def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     """out <- exp(x - row maximum); returns (the row maxima, the row sums of out).
 
-    The two are never joined to max + log(sum): where the maximum is large, the logarithm would be rounded away.
+    The two are never joined to max + log(sum): where the maximum is large, the logarithm would be
+    rounded away.
     """
     top = row_max(x)
     np.subtract(x, top, out=out)
@@ -96,7 +99,9 @@ def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
 
 
 def usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]:
-    """(the targets, with 0 in place of those to be ignored; booleans, True for the others, or None where all count)."""
+    """(the targets, with 0 in place of those to be ignored; booleans, True for the others, or None
+    where all count).
+    """
     seen = target != ignore_index
     return (
         (target, None) if np.count_nonzero(seen) == seen.size else (np.where(seen, target, 0), seen)
@@ -104,7 +109,9 @@ def usable(target: ndarray, ignore_index: int) -> tuple[ndarray, ndarray | None]
 
 
 def _places(target: ndarray, classes: int) -> ndarray:
-    """Where each row's target lies in all rows one after the other: with one index NumPy takes a quarter of the time of two."""
+    """Where each row's target lies in all rows one after the other: with one index NumPy takes a
+    quarter of the time of two.
+    """
     return target.astype(np.intp, copy=False) + np.arange(0, len(target) * classes, classes)
 
 
@@ -121,8 +128,8 @@ def cross_entropy(
 
     sums (2, rows) is what backward needs: the maximum of each row, and its sum of exp(x - maximum).
 
-    loss = (1 - smoothing) w[t] (lse - x[t]) + smoothing / classes * sum over c of w[c] (lse - x[c]); 0 where
-    `seen` (rows,) is False. Every target must lie in range; the caller checks.
+    loss = (1 - smoothing) w[t] (lse - x[t]) + smoothing / classes * sum over c of w[c] (lse -
+    x[c]); 0 where `seen` (rows,) is False. Every target must lie in range; the caller checks.
     """
     rows, classes = x.shape
     loss, sums = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype)

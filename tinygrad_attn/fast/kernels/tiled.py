@@ -1,16 +1,19 @@
-"""Attention in memory that grows with T and not with T x S: one tile of scores at a time, and not all of them kept.
+"""Attention in memory that grows with T and not with T x S: one tile of scores at a time, and not
+all of them kept.
 
-Forward walks over tiles of rows x columns scores, adds each tile's share to the output and to the row sums, and keeps only
-the logarithm of those sums (lse, one number a row; beside it the maximum, where one was needed).  Backward computes each tile
-of weights again, exp(q k^T - lse): that costs one more product, and saves the memory and the traffic of the whole matrix.
-The first tiles of each head are kept for it after all, as many as there is room for: a fixed number, which counts in short sequences.
-Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the products, by one column more:
-[q, -lse] [k, 1]^T.  With a causal mask the tiles above the diagonal are never visited, which halves the work.
-The products are cut into pieces (see `pieces`), for which what stands on the right is copied to lie close together.
+Forward walks over tiles of rows x columns scores, adds each tile's share to the output and to the
+row sums, and keeps only the logarithm of those sums (lse, one number a row; beside it the maximum,
+where one was needed). Backward computes each tile of weights again, exp(q k^T - lse): that costs
+one more product, and saves the memory and the traffic of the whole matrix. The first tiles of each
+head are kept for it after all, as many as there is room for: a fixed number, which counts in short
+sequences. Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the
+products, by one column more: [q, -lse] [k, 1]^T. With a causal mask the tiles above the diagonal
+are never visited, which halves the work. The products are cut into pieces (see `pieces`), for which
+what stands on the right is copied to lie close together.
 
-While one thread runs Python another one waits, and falls asleep, which takes longer than the wait.  So what can be prepared
-is prepared once: the buffers, the views of them for a tile of some shape, and the products between these.
-(Rabe & Staats 2021; Dao et al. 2022.)
+While one thread runs Python another one waits, and falls asleep, which takes longer than the wait.
+So what can be prepared is prepared once: the buffers, the views of them for a tile of some shape,
+and the products between these. (Rabe & Staats 2021; Dao et al. 2022.)
 """
 
 import math
@@ -31,9 +34,11 @@ ROWS, COLUMNS = (
 
 
 class Tiled(NamedTuple):
-    """What backward needs: log(sum(exp(scores - maximum))) and maximum of each row, and which tiles of rows needed the maximum.
+    """What backward needs: log(sum(exp(scores - maximum))) and maximum of each row, and which tiles
+    of rows needed the maximum.
 
-    They are not joined into one number: beside a maximum of -1e9, from a row blocked by a finite mask, the logarithm would be lost.
+    They are not joined into one number: beside a maximum of -1e9, from a row blocked by a finite
+    mask, the logarithm would be lost.
     """
 
     lse: ndarray  # (..., T), 0 for a row that sees nothing
@@ -45,7 +50,7 @@ class Tiled(NamedTuple):
 
 
 def _shares(heads: int, tiles: int) -> int:
-    """How many tasks to cut each head into, so that no thread stands idle when there are few heads."""
+    """How many tasks to cut each head into, so that no thread is idle where heads are few."""
     threads = get_num_threads()
     return 1 if heads >= 2 * threads or heads % threads == 0 else min(threads, tiles)
 
@@ -56,7 +61,9 @@ def _column_tiles(rows: slice, columns: int, causal: bool) -> list[slice]:
 
 
 class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
-    """The buffers in which one thread goes forward, and by (rows, first column, end): the tile, and the products into and out of it."""
+    """The buffers in which one thread goes forward, and by (rows, first column, end): the tile, and
+    the products into and out of it.
+    """
 
     def __init__(self, depth: int, columns: int, depth_v: int, dtype: np.dtype):
         self.turned_keys = [
@@ -94,7 +101,9 @@ def forward(
     out: ndarray,
     room: int = 0,
 ) -> Tiled:
-    """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv); so many weights may be kept."""
+    """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv); so many
+    weights may be kept.
+    """
     *lead, length, depth = q.shape
     dtype, (width, depth_v) = q.dtype, v.shape[-2:]
     row_tiles = [slice(i, min(i + ROWS, length)) for i in range(0, length, ROWS)]
@@ -175,12 +184,16 @@ def forward(
 
 
 def _tile(buffer: ndarray, *shape: int) -> ndarray:
-    """A contiguous array of this shape at the start of a flat buffer: exponentials are slow where rows have gaps."""
+    """A contiguous array of this shape at the start of a flat buffer: exponentials are slow where
+    rows have gaps.
+    """
     return buffer[: math.prod(shape)].reshape(shape)
 
 
 def _taken(spare: list, make: Any) -> Any:
-    """One that an earlier task has done with, or a new one; another thread may take the last one at any moment."""
+    """One that an earlier task has done with, or a new one; another thread may take the last one at
+    any moment.
+    """
     try:
         return spare.pop()
     except IndexError:
@@ -199,7 +212,8 @@ class _Tile(NamedTuple):
 
 
 class _Backward(dict[tuple[int, int, int], _Tile]):
-    """The buffers in which one thread goes backward, and by (columns loaded, rows, columns): a tile, and the products between them.
+    """The buffers in which one thread goes backward, and by (columns loaded, rows, columns): a
+    tile, and the products between them.
 
     What stands in pairs, first for the weights p, then for ds, is multiplied in one call:
 
@@ -261,7 +275,9 @@ def backward(
     dv: ndarray,
     dmask: ndarray | None,
 ) -> None:
-    """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
+    """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many
+    axes as the scores.
+    """
     *lead, length, depth = q.shape
     dtype, (width, depth_v) = q.dtype, v.shape[-2:]
     number = dtype.type
@@ -297,7 +313,8 @@ def backward(
                 if size == 0:
                     continue
                 needed = shifted[i // ROWS]
-                # Scaled just as forward scaled them: rounded otherwise, large scores would not be those of which lse is the sum.
+                # Scaled just as forward scaled them: rounded otherwise, large scores would not be
+                # those of which lse is the sum.
                 np.multiply(
                     queries[rows],
                     number(scale if needed else scale * mask.unit),
@@ -362,7 +379,8 @@ def backward(
 def weights(q: ndarray, k: ndarray, mask: Mask, scale: float) -> ndarray:
     """The normalised weights, (..., T, S): the one thing here that takes T x S memory.
 
-    By sums of their own: one large product rounds scores otherwise than the tiles of which lse is the sum, and large ones by more than 1.
+    By sums of their own: one large product rounds scores otherwise than the tiles of which lse is
+    the sum, and large ones by more than 1.
     """
     at = (slice(None),) * (q.ndim - 2)
     w = np.matmul(scaled(q, scale), transposed(k))

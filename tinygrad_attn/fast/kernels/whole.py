@@ -1,14 +1,17 @@
-"""Attention that keeps its weights, for sequences short enough: softmax(q k^T scale) v, a cache-sized block at a time.
+"""Attention that keeps its weights, for sequences short enough: softmax(q k^T scale) v, a
+cache-sized block at a time.
 
-The work is cut over batch and heads into blocks whose T x S scores fit the processor's cache, so that the several passes
-over them (product, scale, exponential, row sum, division, product) do not go to memory.  Blocks are shared out over threads,
-but not in a model of so few rows that its products are left to the matrix library: its threads still spin on the other cores,
-and an encoder layer on one sequence of 256 tokens, 64 wide, took 2.3 ms beside them and takes 1.5 alone.
-Under a causal mask a block is cut once more, into strips of rows, and what lies right of a strip's last row is left out.
-What is done to a row is done to the scores, which lie contiguous, and not to the T x D numbers of a head, which are fewer
-but lie in short rows with gaps between.  Backward, for the weights p, reads (Dao et al. 2022, appendix B)
+The work is cut over batch and heads into blocks whose T x S scores fit the processor's cache, so
+that the several passes over them (product, scale, exponential, row sum, division, product) do not
+go to memory. Blocks are shared out over threads, but not in a model of so few rows that its
+products are left to the matrix library: its threads still spin on the other cores, and an encoder
+layer on one sequence of 256 tokens, 64 wide, took 2.3 ms beside them and takes 1.5 alone. Under a
+causal mask a block is cut once more, into strips of rows, and what lies right of a strip's last row
+is left out. What is done to a row is done to the scores, which lie contiguous, and not to the T x D
+numbers of a head, which are fewer but lie in short rows with gaps between. Backward, for the
+weights p, reads (Dao et al. 2022, appendix B)
 
-    dv = p^T g        dp = g v^T        ds = p * (dp - rowsum(g * out))        dq = ds k scale        dk = ds^T q scale
+    dv = p^T g   dp = g v^T   ds = p * (dp - rowsum(g * out))   dq = ds k scale   dk = ds^T q scale
 """
 
 import math
@@ -21,11 +24,13 @@ from ..threads import get_num_threads, tasks
 from .linear import left_to_library
 from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
-BLOCK = (
-    1 << 17
-)  # scores in a block, half a megabyte of float32; with several threads up to twice, at least half as many
+# scores in a block, half a megabyte of float32; with several threads up to twice, at least half
+# as many
+BLOCK = 1 << 17
 BIG = 1 << 17  # scores in all, from where a second thread is worth its start
-STRIP = 128  # rows of a strip at least: so many that it holds half a block of scores, with several threads a block
+# rows of a strip at least: so many that it holds half a block of scores, with several threads a
+# block
+STRIP = 128
 
 
 class Cut(NamedTuple):
@@ -37,7 +42,7 @@ class Cut(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What backward needs: softmax(scores), with zeros where masked and in a row that sees nothing."""
+    """What backward needs: softmax(scores), 0 where masked and in a row that sees nothing."""
 
     cut: Cut
     weights: list[list[ndarray]]  # of each block each strip, (..., rows, columns)
@@ -62,7 +67,9 @@ def blocks(lead: tuple[int, ...], most: int) -> list[tuple[slice, ...]]:
 
 
 def _beside_library(q: ndarray) -> bool:
-    """Were these heads cut from the rows of a projection (..., T, H D) so small that it is left to the matrix library's threads?"""
+    """Were these heads cut from the rows of a projection (..., T, H D) so small that it is left to
+    the matrix library's threads?
+    """
     *lead, length, depth = q.shape
     side_by_side = len(lead) > 0 and q.strides[-3] < q.strides[-2]
     return side_by_side and left_to_library(
@@ -99,7 +106,9 @@ def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
 
 
 def _turned(x: ndarray, rows: int) -> ndarray:
-    """x^T as the right side of a product with so many rows: copied if that is faster, which it is for narrow x only."""
+    """x^T as the right side of a product with so many rows: copied if that is faster, which it is
+    for narrow x only.
+    """
     return transposed(x) if rows > 8 and x.shape[-1] < 64 else x.swapaxes(-1, -2)
 
 
@@ -181,7 +190,9 @@ def backward(
     dv: ndarray,
     dmask: ndarray | None,
 ) -> None:
-    """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many axes as the scores."""
+    """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many
+    axes as the scores.
+    """
     length, factor, cut = q.shape[-2], q.dtype.type(scale), saved.cut
 
     def run(n: int) -> None:

@@ -1,4 +1,6 @@
-"""NumPy's functions on each element that are not ufuncs, its differences, and the functions that get plain arrays."""
+"""NumPy's functions on each element that are not ufuncs, its differences, and the functions that
+get plain arrays.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,9 @@ def _vander(x, N=None, increasing=False):
 
 @rule(np.interp)
 def _interp(x, xp, fp, left=None, right=None, period=None):
-    """A knot has the slope of the line to its right; beyond the last one and before the first the result is constant."""
+    """A knot has the slope of the line to its right; beyond the last one and before the first the
+    result is constant.
+    """
     x, xp, fp = _alike(None, x, xp, fp)
     if xp.ndim != 1 or xp.shape != fp.shape or not len(xp):
         raise ValueError(
@@ -349,7 +353,9 @@ def _trapezoid(y, x=None, dx=1.0, axis=-1):
 
 
 def _is_whole(dtype):
-    """Are integers asked for?  They have no slope, and the last digit of a number decides which one is below it: NumPy's own are right."""
+    """Are integers asked for? They have no slope, and the last digit of a number decides which one
+    is below it: NumPy's own are right.
+    """
     return dtype is not None and np.dtype(dtype).kind in "iub"
 
 
@@ -476,4 +482,6 @@ PLAIN_FUNCTIONS = {
     np.savez_compressed,
     np.savetxt,
 }
-"""Their results are shapes, places, booleans, new constants or files: nothing that a gradient belongs to."""
+"""Their results are shapes, places, booleans, new constants or files: nothing that a gradient
+belongs to.
+"""

@@ -19,7 +19,9 @@ from .ufuncs import vecdot
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:
-    """Sum over a's last axis and b's last but one (b's only axis if it has one); a number multiplies."""
+    """Sum over a's last axis and b's last but one (b's only axis if it has one); a number
+    multiplies.
+    """
     refuse("dot", out=out)
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return ops.multiply(a, b)
@@ -45,7 +47,9 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """Sum over pairs of axes: one matrix product, with the summed axes of a last and those of b first."""
+    """Sum over pairs of axes: one matrix product, with the summed axes of a last and those of b
+    first.
+    """
     a, b = tensor(a), tensor(b)
     try:
         left, right = axes
@@ -137,7 +141,9 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
 
 
 def _power(x: Any, p: float) -> Any:
-    """x ** p for x >= 0, with slope 0 at 0, as torch.linalg.vector_norm; there a rule would multiply infinity by 0."""
+    """x ** p for x >= 0, with slope 0 at 0, as torch.linalg.vector_norm; there a rule would
+    multiply infinity by 0.
+    """
     zero = plain(x) == 0
     if not zero.any():
         return ops.power(x, p)
@@ -155,7 +161,7 @@ def _largest(x: Any, axis: Any, keepdims: bool = False) -> Any:
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """(sum |x|^ord)^(1/ord), and its limits at 0 (how many are not 0) and infinity (the largest)."""
+    """(sum |x|^ord)^(1/ord); at 0 how many are not 0, at infinity the largest."""
     if ord is None or ord == 2:
         return ops.l2_norm(x, axis=axis, keepdims=keepdims)
     if isinstance(ord, str):
@@ -180,8 +186,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """A norm of each matrix on the last two axes: Frobenius, nuclear, spectral (2, -2), or the largest sum of a
-    column (1) or row (inf).
+    """A norm of each matrix on the last two axes: Frobenius, nuclear, spectral (2, -2), or the
+    largest sum of a column (1) or row (inf).
     """
     if ord in ("fro", None):
         return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
@@ -202,7 +208,9 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """np.linalg.norm: of vectors along one axis, of matrices on two, of everything if neither is said."""
+    """np.linalg.norm: of vectors along one axis, of matrices on two, of everything if neither is
+    said.
+    """
     x = tensor(x)
     if axis is None and ord is None:
         return vector_norm(x, keepdims=keepdims)
@@ -236,7 +244,8 @@ def slogdet(a: Any) -> Any:
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
     pairs = ops.eigh(a, uplo=UPLO)
-    # The values apart, for they have slopes where the vectors have none; but LAPACK's way to them may refuse an inf that the pairs take.
+    # The values apart, for they have slopes where the vectors have none; but LAPACK's way to them
+    # may refuse an inf that the pairs take.
     found = ops.eigvalsh(a, uplo=UPLO) if np.isfinite(plain(a)).all() else pairs[..., 0]
     return EighResult(found, pairs[..., 1:].mT)
 
@@ -244,7 +253,9 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
 def svd(
     a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
 ) -> Any:
-    """Singular values, with their vectors unless compute_uv=False.  That a is `hermitian` changes only NumPy's way to them."""
+    """Singular values, with their vectors unless compute_uv=False. That a is `hermitian` changes
+    only NumPy's way to them.
+    """
     if not compute_uv:
         return ops.singular_values(a)
     m, n = a.shape[-2:]
@@ -259,7 +270,9 @@ def svd(
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """a = Q R, Q with orthonormal columns and R upper triangular: (..., M, N) -> (..., M, K) and (..., K, N), K = min(M, N)."""
+    """a = Q R, Q with orthonormal columns and R upper triangular: (..., M, N) -> (..., M, K) and
+    (..., K, N), K = min(M, N).
+    """
     if a.ndim < 2:
         raise ValueError(f"np.linalg.qr takes matrices, got {describe(a)}.")
     m, n = a.shape[-2:]
@@ -277,7 +290,9 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
-    """The x of least |a x - b|, the sums of squares that are left, the rank (an int), and a's singular values."""
+    """The x of least |a x - b|, the sums of squares that are left, the rank (an int), and a's
+    singular values.
+    """
     a, b = tensor(a), tensor(b)
     if a.ndim != 2 or b.ndim not in (1, 2) or len(a) != len(b):
         raise ValueError(
@@ -307,7 +322,9 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
 
 
 def cond(x: Any, p: Any = None) -> Any:
-    """The largest singular value divided by the smallest, or norm(x) norm(x^-1) with another norm `p`."""
+    """The largest singular value divided by the smallest, or norm(x) norm(x^-1) with another norm
+    `p`.
+    """
     if 0 in x.shape[-2:]:
         raise ValueError(f"np.linalg.cond of {describe(x)}: an empty matrix has none.")
     if p in (None, 2, -2):
@@ -320,7 +337,9 @@ def cond(x: Any, p: Any = None) -> Any:
 
 
 def _times_itself(a: Any, n: int) -> Any:
-    """a^n, n > 0.  a^13 = (a^6)^2 a: as many products as n has binary digits, and once more for each 1 among them."""
+    """a^n, n > 0. a^13 = (a^6)^2 a: as many products as n has binary digits, and once more for each
+    1 among them.
+    """
     if n == 1:
         return a
     half = _times_itself(a, n // 2)
@@ -344,7 +363,9 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
-    """The product of all, bracketed so that the fewest numbers are multiplied; the first and the last may be vectors."""
+    """The product of all, bracketed so that the fewest numbers are multiplied; the first and the
+    last may be vectors.
+    """
     refuse("linalg.multi_dot", out=out)
     arrays = list(arrays)
     shapes = [np.shape(x) for x in arrays]
@@ -364,7 +385,9 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
 
     @functools.cache
     def cheapest(i: int, j: int) -> tuple[int, int]:
-        """How many multiplications the product of arrays i to j - 1 takes, and before which of them its last one is."""
+        """How many multiplications the product of arrays i to j - 1 takes, and before which of them
+        its last one is.
+        """
         if j - i == 1:
             return 0, i
         return min(
@@ -385,7 +408,9 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
 
 
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
-    """The pseudo-inverse, with NumPy's tolerance.  That a is `hermitian` changes only NumPy's way to it."""
+    """The pseudo-inverse, with NumPy's tolerance. That a is `hermitian` changes only NumPy's way to
+    it.
+    """
     refuse("linalg.pinv", rcond=rcond, rtol=rtol)
     return ops.pinv(a)
 

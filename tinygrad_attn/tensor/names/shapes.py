@@ -406,7 +406,7 @@ def _is_count(k: Any) -> bool:
 
 
 def _spread(x: Any, before: list[int], after: list[int], shape: list[int]) -> Any:
-    """x with new axes of size 1 (`before`), repeated along them (`after`), and joined to `shape`."""
+    """x with axes of size 1 (`before`), repeated along them (`after`), joined to `shape`."""
     parted = ops.reshape(x, shape=tuple(before))
     return ops.reshape(ops.broadcast_to(parted, shape=tuple(after)), shape=tuple(shape))
 

@@ -1,4 +1,6 @@
-"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce` and `outer`."""
+"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce`
+and `outer`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .shapes import _moveaxis
 
 
 def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
-    """The sum of the products along one axis of both, (..., N), (..., N) -> (...), or along that axis of each."""
+    """The sum of the products along one axis of both, (..., N), (..., N) -> (...), or along that
+    axis of each.
+    """
     a, b = (x if axis == -1 else _moveaxis(x, axis, -1) for x in map(tensor, (a, b)))
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-1]:
         raise ValueError(
@@ -44,7 +48,9 @@ def _fraction(x: Any) -> Any:
 
 
 def _heaviside(x: Any, h: Any) -> Any:
-    """0, h or 1, as x is below, at or above 0; booleans are 0 and 1 already, and beside an integer 0 would no longer be narrow."""
+    """0, h or 1, as x is below, at or above 0; booleans are 0 and 1 already, and beside an integer
+    0 would no longer be narrow.
+    """
     at = np.asarray(plain(x))
     return ops.where(at == 0, h, x if at.dtype == bool else ops.sign(ops.maximum(x, 0)))
 
@@ -61,7 +67,9 @@ def _float_power(a: Any, b: Any) -> Any:
 
 @op(broadcasts=True)
 def logaddexp2(a, b):
-    """y = log2(2^a + 2^b); logaddexp of a ln 2 and b ln 2 would round large a and b before their difference is taken."""
+    """y = log2(2^a + 2^b); logaddexp of a ln 2 and b ln 2 would round large a and b before their
+    difference is taken.
+    """
     return np.logaddexp2(a, b)
 
 
@@ -137,7 +145,9 @@ if hasattr(np, "matvec"):  # NumPy 2.2
     UFUNCS |= {np.matvec: _matvec, np.vecmat: _vecmat}
 
 CALLS: dict[Any, Callable] = {ufunc: rule for ufunc, rule in UFUNCS.items() if isinstance(rule, Op)}
-"""The ufuncs that are one op of ours, as what `a + b` or a call of the op runs: Tensor calls these straight away, for speed."""
+"""The ufuncs that are one op of ours, as what `a + b` or a call of the op runs: Tensor calls these
+straight away, for speed.
+"""
 
 PLAIN_UFUNCS = {
     np.greater,
