@@ -16,7 +16,7 @@ from tinygrad_attn import Tensor, nn, op
 from tinygrad_attn.check import gradgradcheck
 from tinygrad_attn.transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
-checkpointing = sys.modules["tinygrad_attn.transforms.checkpoint"]
+checkpointing = sys.modules["tinygrad_attn.transforms.checkpointing"]
 
 rng = np.random.default_rng(0)
 X, Y, V, W = (rng.standard_normal(s) for s in ((3,), (2, 3), (3,), (3, 4)))

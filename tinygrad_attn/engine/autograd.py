@@ -11,6 +11,7 @@ from ..messages.errors import describe, missing_from, numbers_of, refuse_mask
 from ..messages.signatures import check_flags, own_names
 from .context import everywhere, local, rehearsing
 from .graph import Variable, constant
+from .op import clone
 from .recording import enable_grad, no_grad  # noqa: F401  where PyTorch has them
 from .sweep import sweep
 
@@ -104,7 +105,7 @@ def grad(
             )
         g = found.get(x)
         if g is not None and any(x is other for other in inputs[:i]):  # listed twice
-            g = g.clone() if isinstance(g, Variable) else g.copy()
+            g = clone(g) if isinstance(g, Variable) else g.copy()
         results.append(g if g is None or isinstance(g, Variable) else constant(g))
     for watcher in everywhere:
         watcher.finished(inputs)

@@ -74,7 +74,7 @@ class Equation:
 
     def __reduce__(self) -> str:
         """Copied and pickled by name, as a function is."""
-        return self.__qualname__
+        return self.__name__
 
 
 def equation(function: Function) -> Function:

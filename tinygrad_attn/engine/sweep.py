@@ -70,7 +70,7 @@ def sweep(
             add(root, seed)
     while newest:
         y = heappop(newest)[1]
-        if y._record.retained or y in goal:
+        if y._record.retained or y in goal:  # type: ignore[union-attr]
             complete[y] = gradients[y]
         for watcher in watchers:
             watcher.pulling(y, gradients[y])
@@ -121,8 +121,9 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
     if lead < 0 or not axes:
         return g
+    total: Any
     if isinstance(g, Variable):
-        total = g.sum(axis=axes, keepdims=True)
+        total = g.sum(axis=axes, keepdims=True)  # type: ignore[attr-defined]
     else:  # in float64, since float32 loses digits where many rows are added one after the other
         total = np.sum(g, axis=axes, keepdims=True, dtype=np.float64).astype(g.dtype)
     return total.reshape(total.shape[lead:])

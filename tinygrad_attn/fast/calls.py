@@ -289,4 +289,4 @@ def step_aside_or_back(plain: bool) -> None:
     shortcuts = _as_written if _in_plain_mode else _shortcuts
     for name, method in shortcuts.items():
         setattr(Tensor, name, method)
-    Op.__call__ = _written if _in_plain_mode else _direct  # type: ignore[method-assign]
+    Op.__call__ = _written if _in_plain_mode else _direct  # type: ignore

@@ -248,8 +248,9 @@ def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
         return True
     flat = total.flags.c_contiguous and len(parts) == total.ndim
     if flat and all(isinstance(p, ndarray) and p.dtype.kind in "iu" for p in parts):
-        places = [_from_front(p, n) for p, n in zip(parts, total.shape)]
-        return _add_at_places(total, g, np.ravel_multi_index(places, total.shape))
+        front = tuple(_from_front(p, n) for p, n in zip(parts, total.shape))
+        flat_places: Any = np.ravel_multi_index(front, total.shape)
+        return _add_at_places(total, g, flat_places)
     return False
 
 

@@ -185,7 +185,7 @@ class MultiheadAttention(Module):
             is_causal=is_causal,
         )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
-        masked = attn_mask, key_padding_mask, is_causal
+        masked: Any = (attn_mask, key_padding_mask, is_causal)
         wanted = need_weights or scopes.recording()
         if self._packs and query is key is value and cache is None:
             out, weights = self._attend_packed(query, masked, batched, wanted)
@@ -219,11 +219,11 @@ class MultiheadAttention(Module):
             return first, key, value, query.ndim == 3
         return query, key, value, True
 
-    def _attend_packed(self, x: Any, masked: tuple, batched: bool, wanted: bool) -> tuple[Any, Any]:
+    def _attend_packed(self, x: Any, masked: Any, batched: bool, wanted: bool) -> tuple[Any, Any]:
         """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""
         packed = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
         sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
-        mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)
+        mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
         dropout_p = self.dropout if self.training else 0.0
         if not wanted:
             return F.packed_attention(packed, self.num_heads, mask, dropout_p, is_causal), None
@@ -236,7 +236,7 @@ class MultiheadAttention(Module):
         query: Any,
         key: Any,
         value: Any,
-        masked: tuple,
+        masked: Any,
         batched: bool,
         wanted: bool,
         cache: KeyValueCache | None,
@@ -252,7 +252,7 @@ class MultiheadAttention(Module):
         past = cache.past(self) if own and cache is not None else 0
         extra = (self.bias_k is not None) + self.add_zero_attn
         sizes = masks.Sizes(q.shape[0], self.num_heads, q.shape[2], past + k.shape[2])
-        mask, is_causal = masks.merge(*masked, sizes, batched, past, extra, q.dtype)
+        mask, is_causal = masks.merge(*masked, sizes, batched, past, extra, q.dtype)  # type: ignore
         if own and cache is not None:  # not before, for a refused mask must leave no token behind
             k, v = cache.extend(self, k, v)
         k, v = self._append(k, v)

@@ -48,7 +48,7 @@ def clip_grad_norm_(
     factor = max_norm / (total + 1e-6)
     if not factor >= 1:
         for p in {id(p): p for p in given if p.grad is not None}.values():
-            g = p.grad._array()
+            g: Any = p.grad._array()  # type: ignore[union-attr]
             g *= g.dtype.type(factor)
             changes.changed(g)
     return total

@@ -131,11 +131,13 @@ class ParallelAttention(Module):
                 "ParallelAttention takes attention without dropout, add_bias_kv and add_zero_attn."
             )
         _share(attention.num_heads, ranks, "heads")
-        self.heads, self.batch_first = attention.num_heads // ranks.size, attention.batch_first
-        self.query, self.key, self.value = (
-            ColumnParallelLinear(linear, comm) for linear in _projections(attention)
-        )
-        self.out_proj = RowParallelLinear(attention.out_proj, comm)
+        self.heads: int = attention.num_heads // ranks.size
+        self.batch_first: bool = attention.batch_first
+        q, k, v = (ColumnParallelLinear(linear, comm) for linear in _projections(attention))
+        self.query: Module = q
+        self.key: Module = k
+        self.value: Module = v
+        self.out_proj: Module = RowParallelLinear(attention.out_proj, comm)
 
     def forward(
         self,
@@ -147,7 +149,7 @@ class ParallelAttention(Module):
         is_causal: bool = False,
     ) -> Tensor:
         """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E); without batch_first (T, B, E) and so on."""
-        given = query, key, value
+        given: Any = query, key, value
         if not self.batch_first:
             given = tuple(x.swapaxes(0, 1) for x in given)
         q, k, v = (

@@ -96,7 +96,7 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = value._array() if isinstance(value, Variable) else as_data(value, self._data.dtype)
+        array = value._array() if isinstance(value, Tensor) else as_data(value, self._data.dtype)
         if array.dtype.kind not in ("f" if self._tracked else "fiub"):
             raise TypeError(
                 f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold "

@@ -1,6 +1,6 @@
 """Transforms: derivatives of a function, and checkpoints."""
 
-from .checkpoint import checkpoint
+from .checkpointing import checkpoint
 from .derivatives import hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
 __all__ = ["checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]

@@ -166,7 +166,7 @@ def _() -> Patches:
         if mask is None:
             return out
         seen = as_array(mask)
-        blocked = ~seen.any(axis=-1) if seen.dtype == bool else np.isneginf(seen).all(axis=-1)
+        blocked: Any = ~seen.any(axis=-1) if seen.dtype == bool else np.isneginf(seen).all(axis=-1)
         return ops.where(blocked[..., None], np.nan, out)
 
     return _other_attention(attention)

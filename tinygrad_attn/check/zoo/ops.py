@@ -65,7 +65,7 @@ def _() -> Patches:
     return rule(
         ops.matmul,
         0,
-        lambda g, y, a, b: np.outer(g, b) if a.ndim > 1 and b.ndim == 1 else right(g, y, a, b),
+        lambda g, y, a, b: np.outer(g, b) if a.ndim > 1 and b.ndim == 1 else right(g, y, a, b),  # type: ignore[misc]
     )
 
 
@@ -97,7 +97,7 @@ def _() -> Patches:
         *rule(
             ops.mean,
             0,
-            lambda g, y, x, *, axis, keepdims: ops.sum.rules[0](
+            lambda g, y, x, *, axis, keepdims: ops.sum.rules[0](  # type: ignore[misc]
                 g / count(x, axis), y, x, axis=axis, keepdims=keepdims
             ),
         ),

@@ -89,7 +89,7 @@ _squeeze, _moveaxis, _diagonal = _shaped(np.squeeze), _permuted(np.moveaxis), _c
 _atleast_2d, _atleast_3d = _shaped(np.atleast_2d), _shaped(np.atleast_3d)
 _swap_last = lambda x, /: ops.swapaxes(x, a=-1, b=-2)
 
-FUNCTIONS |= {
+FUNCTIONS |= {  # type: ignore[misc]
     np.reshape: _reshape,
     np.squeeze: _squeeze,
     np.expand_dims: _shaped(np.expand_dims),
@@ -276,8 +276,10 @@ def _split(numpys: Callable, along: int | None = None) -> None:
     FUNCTIONS[numpys] = split
 
 
-_split(np.split), _split(np.array_split)
-_split(np.vsplit, 0), _split(np.hsplit, 1), _split(np.dsplit, 2)
+for _whole in (np.split, np.array_split):
+    _split(_whole)
+for _numpys, _axis in ((np.vsplit, 0), (np.hsplit, 1), (np.dsplit, 2)):
+    _split(_numpys, _axis)
 if hasattr(np, "unstack"):  # NumPy 2.1
     FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(_moveaxis(x, axis, 0))
 
@@ -402,7 +404,7 @@ def _diagflat(v, k=0):
 
 def _is_count(k: Any) -> bool:
     """Is k a whole number above 0?"""
-    return isinstance(k, (int, np.integer)) and k > 0
+    return isinstance(k, (int, np.integer)) and bool(k > 0)
 
 
 def _spread(x: Any, before: list[int], after: list[int], shape: list[int]) -> Any:
