@@ -348,3 +348,26 @@ def test_one_element_that_is_off_by_a_little_is_found_at_any_size(n, off):
         report = check(lambda x: np.exp(sine(x * x)) * x, x, seed=seed)  # noqa: B023
         assert "own rule is right" not in str(report), report
         assert report or report.op == "sine", report
+
+
+WRONG = {
+    "no pattern": lambda g, y, x: 2 * g * x + np.sin(3 * x) * g.sum(),
+    "inverted": lambda g, y, x: g / (2 * x),
+    "noise": lambda g, y, x: 2 * g * x * np.linspace(0.5, 3, x.size).reshape(x.shape) ** 2,
+    "size of g": lambda g, y, x: np.abs(2 * g * x),
+    "direction of g": lambda g, y, x: 2 * x * g / np.sqrt((g * g).sum()),
+    "constant": lambda g, y, x: np.full(x.shape, np.mean(2 * g * x)) + 0.1 * x * g,
+}
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (2,), (1, 3), (3, 1), (2, 3, 4), (97,), (20, 30)], ids=str
+)
+@pytest.mark.parametrize("name", WRONG)
+def test_whatever_the_shape_the_op_is_named_and_no_explanation_fails(name, shape):
+    """Of a single number nothing is known but that it is wrong, and that must be said too."""
+    square = made("square", lambda x: x * x, WRONG[name])
+    x = np.asarray(np.random.default_rng(3).uniform(0.5, 2, shape))
+    for f in (square, lambda x: np.tanh(square(1.5 * x)), lambda x: (square(x) * 2).sum()):
+        report = check(f, x)
+        assert not report and report.op == "square" and report.diagnosis.kind, report

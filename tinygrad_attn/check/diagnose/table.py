@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..report import Diagnosis
 from . import experiments as try_out
 from . import measurement, places, program, values
@@ -569,6 +571,7 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
 TABLE = [Explanation(*row) for row in ROWS]
 
 
+@np.errstate(all="ignore")  # roots of what has none, and quotients that overflow, explain nothing
 def explanation(subject: Any, stage: str = "pattern") -> tuple[Diagnosis, dict[str, Any]] | None:
     """The first explanation of a stage that fits, and what its test found."""
     for row in TABLE:

@@ -169,7 +169,6 @@ MEANING = {
 }
 
 
-@np.errstate(all="ignore")  # sqrt or exp of values that these are not for
 def _quantities(p: Pattern) -> list[tuple[str, str, np.ndarray]]:
     """(formula, what its letter means, values) of everything a rule may be multiplied by."""
     found: list[tuple[str, str, np.ndarray]] = []
@@ -278,7 +277,6 @@ def _besides(ratio: np.ndarray) -> str:
     return "" if abs(value - 1) < 1e-3 else f" (and is {value:.6g} times too large besides)"
 
 
-@np.errstate(all="ignore")
 def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
     found = {
         "std(x)": p.x.std(axis, keepdims=True),
@@ -333,10 +331,9 @@ def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
     if p.g is None or p.y is None or not p.g.shape == p.y.shape == error.shape:
         return ""
     n = error.shape[axis]
-    with np.errstate(all="ignore"):
-        total, std = (f(axis=axis, keepdims=True) for f in ((p.g * p.y).sum, p.x.std))
-        share = p.y * total / std / n / (n - 1)
-        c = float(np.sum(error * share) / np.sum(share * share))
+    total, std = (f(axis=axis, keepdims=True) for f in ((p.g * p.y).sum, p.x.std))
+    share = p.y * total / std / n / (n - 1)
+    c = float(np.sum(error * share) / np.sum(share * share))
     # The standard deviation may itself be that of n - 1, or hold an eps, so it fits only roughly.
     if not (
         0.75 < abs(c) < 1.25 and np.allclose(error, c * share, atol=1e-2 * np.abs(error).max())
@@ -348,7 +345,6 @@ def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
     )
 
 
-@np.errstate(all="ignore")
 def inverted(p: Pattern) -> Found:
     """The rule divides by the op's derivative."""
     if p.g is None or p.n.size < 2 or p.g.shape not in ((), p.n.shape) or not p.n.all():
@@ -371,7 +367,6 @@ def leftover(p: Pattern) -> Found:
     return None
 
 
-@np.errstate(all="ignore")  # roots of what has none
 def divisor(p: Pattern) -> Found:
     """Of a slope g / d, or g / sqrt(d), a term of d is wrong: g / (1 - x^2) for arctan's."""
     for what, power in (("", 1), ("the square of ", 2)):
@@ -409,7 +404,6 @@ def _amount(c: float, what: str) -> str:
 # ---- well-known functions and the slips their derivatives invite
 
 
-@np.errstate(all="ignore")
 def known_slip(p: Pattern) -> Found:
     """The slope is that of a well-known function, and the gradient a well-known mistake of it."""
     g, x, y = p.g, p.x, p.y
