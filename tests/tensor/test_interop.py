@@ -13,7 +13,7 @@ from support import require
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, ops
 from tinygrad_attn.check import gradgradcheck
-from tinygrad_attn.check.byhand import newest_first
+from tinygrad_attn.engine.history import history
 from tinygrad_attn.tensor.names import FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
 
 IDS = [f"{i}-{function.__name__}" for i, (_, function, _, _) in enumerate(CASES)]
@@ -1008,12 +1008,12 @@ def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
         Tensor(np.ones(shape), requires_grad=True) for shape in ((4, 9), (9, 9), (9, 7), (7,))
     )
     y = np.linalg.multi_dot([a, b, c, x])
-    assert y._record.inputs[0] is a and [t.shape for t in newest_first([y])] == [
+    assert y._record.inputs[0] is a and [t.shape for t in history([y])[::-1]] == [
         (4,),
         (9,),
         (9,),
     ]  # always a matrix and a vector
-    assert [t.shape for t in newest_first([np.linalg.multi_dot([x, np.ones((7, 4)), a])])] == [
+    assert [t.shape for t in history([np.linalg.multi_dot([x, np.ones((7, 4)), a])[::-1]])] == [
         (9,),
         (4,),
     ]
@@ -1023,6 +1023,6 @@ def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
 def test_a_power_of_a_matrix_takes_as_many_products_as_the_exponent_has_digits(power, products):
     a = Tensor(np.eye(2), requires_grad=True)
     assert (
-        sum(t._record.op is ops.matmul for t in newest_first([np.linalg.matrix_power(a, power)]))
+        sum(t._record.op is ops.matmul for t in history([np.linalg.matrix_power(a, power)]))
         == products
     )

@@ -99,7 +99,6 @@ class MultiheadAttention(Module):
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
-        self.layout_for_dropout = True  # False where a layer around this one sees to it
         wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
         self._widths = (wide, wide, value_wide)
         one_matrix = self.kdim == self.vdim == embed_dim
@@ -192,7 +191,7 @@ class MultiheadAttention(Module):
         else:
             out, weights = self._attend(query, key, value, masked, batched, wanted, cache)
         out = self.out_proj(out)  # (B, T, H V) -> (B, T, E)
-        if self.training and self.layout_for_dropout and batched:
+        if self.training and batched and not scopes.called_by("lays_out_attention"):
             out = as_pytorch_lays_it(out)
         if wanted:
             weights = left_to_recorders(weights)  # (B, H, T, S)

@@ -25,6 +25,12 @@ class Scope:
         self.module, self.outer = module, outer
 
 
+def called_by(mark: str) -> bool:
+    """Was the running module called by one whose class has this mark?"""
+    scope = local.context.scope
+    return scope is not None and scope.outer is not None and hasattr(type(scope.outer.module), mark)
+
+
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """What the module of this call is called, seen from `root`: `layers.0.self_attn`.
 

@@ -78,6 +78,7 @@ class _Layer(Module):
 
     norm_first: bool
     self_attn: MultiheadAttention
+    lays_out_attention = True  # for the dropout that follows; see `_attention`
 
     def _residual(
         self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]
@@ -146,7 +147,6 @@ class TransformerEncoderLayer(_Layer):
         self.self_attn = MultiheadAttention(
             d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
         )
-        self.self_attn.layout_for_dropout = False  # `_attention` sees to it
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
@@ -214,11 +214,9 @@ class TransformerDecoderLayer(_Layer):
         self.self_attn = MultiheadAttention(
             d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
         )
-        self.self_attn.layout_for_dropout = False  # `_attention` sees to it
         self.multihead_attn = MultiheadAttention(
             d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
         )
-        self.multihead_attn.layout_for_dropout = False  # `_attention` sees to it
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
