@@ -491,6 +491,13 @@ def quick_logsumexp(x: Any, axis: Any, keepdims: bool = False) -> Any:
     return run(logsumexp, (x,), (a,), {"axis": axis, "keepdims": keepdims})
 
 
+def _is_number(eps: Any) -> bool:
+    """A real number of Python's or NumPy's; booleans and tensors are left to what complains."""
+    if isinstance(eps, ndarray):
+        return eps.ndim == 0 and eps.dtype.kind in "fiu"
+    return isinstance(eps, (int, np.integer, np.floating)) and not isinstance(eps, bool)
+
+
 @quick_way(F.layer_norm)
 def quick_layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
@@ -498,8 +505,12 @@ def quick_layer_norm(
     """Where the shape is that of the last axes and of the parameters."""
     arrays = a, w, b = plain_values((x, weight, bias))
     shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
-    if not fits(a, w, b) or shape.__class__ is not tuple or not shape or eps.__class__ is not float:
+    if not fits(a, w, b) or shape.__class__ is not tuple or not shape:
         return NotImplemented
+    if eps.__class__ is not float:
+        if not _is_number(eps):
+            return NotImplemented
+        eps = float(eps)
     if a.shape[-len(shape) :] != shape or any([p is not None and p.shape != shape for p in (w, b)]):
         return NotImplemented
     return run(layer_norm, (x, weight, bias), arrays, {"ndim": len(shape), "eps": eps})
@@ -512,13 +523,11 @@ def quick_rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any =
     shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
     if not fits(a, w) or shape.__class__ is not tuple or not shape:
         return NotImplemented
-    eps = float(np.finfo(a.dtype).eps) if eps is None else eps
-    if (
-        a.shape[-len(shape) :] != shape
-        or w is not None
-        and w.shape != shape
-        or eps.__class__ is not float
-    ):
+    if eps.__class__ is not float:
+        if not (eps is None or _is_number(eps)):
+            return NotImplemented
+        eps = float(np.finfo(a.dtype).eps) if eps is None else float(eps)
+    if a.shape[-len(shape) :] != shape or w is not None and w.shape != shape:
         return NotImplemented
     return run(rms_norm, (x, weight), arrays, {"ndim": len(shape), "eps": eps})
 

@@ -48,7 +48,7 @@ def is_released(t: Any) -> bool:
 
 def settings_of(t: Any) -> dict[str, Any]:
     """The settings of the op that made t, without those that have their default value."""
-    defaults = getattr(getattr(op_of(t), "parameters", None), "defaults", {})
+    defaults = op_of(t).plain.parameters.defaults if not is_released(t) else {}
     return {
         name: value
         for name, value in t._record.settings.items()
