@@ -169,7 +169,8 @@ def test_the_list_of_names_has_every_public_name():
             }
             listed |= shown
             whole |= set() if chosen or hasattr(found, "__all__") else shown
-    for module in (ta, ta.functional, ta.nn, ta.nn.init, ta.optim, ta.check, ta.viz):
+    parallel = import_module("tinygrad_attn.parallel")
+    for module in (ta, ta.functional, ta.nn, ta.nn.init, ta.optim, ta.check, ta.viz, parallel):
         things = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
         assert not [
             name
