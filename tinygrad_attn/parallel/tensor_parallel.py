@@ -131,11 +131,13 @@ class ParallelAttention(Module):
                 "ParallelAttention takes attention without dropout, add_bias_kv and add_zero_attn."
             )
         _share(attention.num_heads, ranks, "heads")
-        self.heads, self.batch_first = attention.num_heads // ranks.size, attention.batch_first
-        self.query, self.key, self.value = (
-            ColumnParallelLinear(linear, comm) for linear in _projections(attention)
-        )
-        self.out_proj = RowParallelLinear(attention.out_proj, comm)
+        self.heads: int = attention.num_heads // ranks.size
+        self.batch_first: bool = attention.batch_first
+        query, key, value = _projections(attention)
+        self.query: ColumnParallelLinear = ColumnParallelLinear(query, comm)
+        self.key: ColumnParallelLinear = ColumnParallelLinear(key, comm)
+        self.value: ColumnParallelLinear = ColumnParallelLinear(value, comm)
+        self.out_proj: RowParallelLinear = RowParallelLinear(attention.out_proj, comm)
 
     def forward(
         self,
