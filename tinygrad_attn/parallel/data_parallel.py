@@ -245,7 +245,7 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
     for number, t in enumerate(stand_ins):
         if id(t) in first:
             time = first[id(t)] - (number + 1) / (len(stand_ins) + 1)
-            t._record.time = time  # type: ignore[union-attr, assignment]
+            t._record.time = time  # type: ignore[union-attr]
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:
