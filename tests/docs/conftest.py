@@ -24,6 +24,7 @@ def marker():
             "_marks_dual",
             "_marks_engine",
             "_marks_layers",
+            "_marks_parallel",
             "_marks_project",
             "_probe",
             "_zoo",

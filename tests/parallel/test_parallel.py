@@ -163,7 +163,8 @@ def test_a_killed_rank_ends_the_others_and_leaves_a_whole_checkpoint(tmp_path):
     begun = time.perf_counter()
     code, _, _ = finished(process)
     assert code != 0 and time.perf_counter() - begun < 15
-    assert all(np.isfinite(a).all() for a in ta.load(checkpoint).values() if a.dtype.kind == "f")
+    for name, array in ta.load(checkpoint).items():  # a generator's NaN says that it keeps none
+        assert name.endswith("spare_normal") or np.isfinite(array).all(), name
 
 
 def test_the_example_runs_on_two_ranks(tmp_path):

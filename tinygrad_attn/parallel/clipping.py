@@ -47,8 +47,8 @@ def clip_grad_norm_(
         raise ValueError(f"the norm of the gradients over all ranks is {total}")
     factor = max_norm / (total + 1e-6)
     if not factor >= 1:
-        for p in {id(p): p for p in given if p.grad is not None}.values():
-            g: Any = p.grad._array()  # type: ignore[union-attr]
+        for gradient in {id(p): p.grad for p in given if p.grad is not None}.values():
+            g = gradient._array()
             g *= g.dtype.type(factor)
             changes.changed(g)
     return total

@@ -229,34 +229,23 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
     Times are whole numbers; between two of them is room for fractions, a different one for each.
     """
     oldest = {id(t): t for t in stand_ins}
-    begun = min(_time(t) for t in stand_ins)
+    begun = min(t._record.time for t in stand_ins)  # type: ignore[union-attr]
     first: dict[int, float] = {}
     found: list[Variable] = list(results)
     seen = {id(t) for t in results}
     for t in found:  # the list grows
-        if t._record is None or id(t) in oldest or _time(t) < begun:
+        if t._record is None or id(t) in oldest or t._record.time < begun:
             continue
-        for x in _inputs(t):
+        for x in t._record.inputs:
             if isinstance(x, Variable) and id(x) in oldest:
-                first[id(x)] = min(first.get(id(x), np.inf), _time(t))
+                first[id(x)] = min(first.get(id(x), np.inf), t._record.time)
             if isinstance(x, Variable) and id(x) not in seen:
                 seen.add(id(x))
                 found.append(x)
     for number, t in enumerate(stand_ins):
         if id(t) in first:
-            t._record = _at(t._record, first[id(t)] - (number + 1) / (len(stand_ins) + 1))
-
-
-def _time(t: Any) -> float:
-    return t._record[0]
-
-
-def _inputs(t: Any) -> Any:
-    return t._record[6:]
-
-
-def _at(record: Any, time: float) -> Any:
-    return (time, *record[1:])
+            time = first[id(t)] - (number + 1) / (len(stand_ins) + 1)
+            t._record.time = time  # type: ignore[union-attr]
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:

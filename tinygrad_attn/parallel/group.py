@@ -48,7 +48,6 @@ class Group:
         self.rank: int = 0 if comm is None else comm.rank
         self.size: int = 1 if comm is None else comm.size
         if self.size > 1:
-            self.names = [f"rank {r}" for r in range(self.size)]
             # Communicators of our own: what the user sends on comm never meets what is sent here,
             # and gradients never meet the small messages.
             self.small, self.bulk = (self._copy_of(comm) for _ in range(2))

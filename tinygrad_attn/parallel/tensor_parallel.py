@@ -133,11 +133,11 @@ class ParallelAttention(Module):
         _share(attention.num_heads, ranks, "heads")
         self.heads: int = attention.num_heads // ranks.size
         self.batch_first: bool = attention.batch_first
-        q, k, v = (ColumnParallelLinear(linear, comm) for linear in _projections(attention))
-        self.query: Module = q
-        self.key: Module = k
-        self.value: Module = v
-        self.out_proj: Module = RowParallelLinear(attention.out_proj, comm)
+        query, key, value = _projections(attention)
+        self.query: ColumnParallelLinear = ColumnParallelLinear(query, comm)
+        self.key: ColumnParallelLinear = ColumnParallelLinear(key, comm)
+        self.value: ColumnParallelLinear = ColumnParallelLinear(value, comm)
+        self.out_proj: RowParallelLinear = RowParallelLinear(attention.out_proj, comm)
 
     def forward(
         self,
@@ -149,7 +149,7 @@ class ParallelAttention(Module):
         is_causal: bool = False,
     ) -> Tensor:
         """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E); without batch_first (T, B, E) and so on."""
-        given: Any = query, key, value
+        given = query, key, value
         if not self.batch_first:
             given = tuple(x.swapaxes(0, 1) for x in given)
         q, k, v = (
