@@ -1,4 +1,6 @@
-"""Prints what importing tinygrad_attn costs beside NumPy alone: the best of five fresh interpreters each, in turns."""
+"""Prints what importing tinygrad_attn costs beside NumPy alone: the best of five fresh interpreters
+each, in turns.
+"""
 
 import subprocess
 import sys
@@ -13,5 +15,6 @@ def seconds(name: str) -> float:
 rounds = [(seconds("numpy"), seconds("tinygrad_attn")) for _ in range(5)]
 numpy, ours = (min(times) for times in zip(*rounds))
 print(
-    f"import numpy {numpy:.3f} s, import tinygrad_attn {ours:.3f} s: {ours - numpy:.3f} s more (goal: under 0.15 s)"
+    f"import numpy {numpy:.3f} s, import tinygrad_attn {ours:.3f} s: {ours - numpy:.3f} s more "
+    "(goal: under 0.15 s)"
 )

@@ -1,4 +1,6 @@
-"""Sphinx settings: `make docs`. Pages are MyST Markdown; their code blocks are run by tests/docs/test_pages.py, not here."""
+"""Sphinx settings: `make docs`. Pages are MyST Markdown; their code blocks are run by
+tests/docs/test_pages.py, not here.
+"""
 
 import re
 import sys
@@ -44,7 +46,9 @@ def escaped(text):
 
 
 def plain_text(app, what, name, obj, options, lines):
-    """Docstrings are written to be read in an editor: plain text, with indented blocks as code and names in `backticks`."""
+    """Docstrings are written to be read in an editor: plain text, with indented blocks as code and
+    names in `backticks`.
+    """
     found, inside = [], False
     for line in lines:
         indented = line.startswith("    ")
@@ -66,7 +70,9 @@ def plain_text(app, what, name, obj, options, lines):
 
 
 def formula(as_block):
-    """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room, or the theme shows a scroll bar."""
+    """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room,
+    or the theme shows a scroll bar.
+    """
 
     def visit(self, node):
         spaced = re.sub(

@@ -1,7 +1,7 @@
 """Hold what a program computes against the numbers that a document printed.
 
-A row of a document is a line of text such as "-1.0328 -0.9185 0.6710 1.2804". Each number of ours is rounded to as many
-digits as the document shows and must then be the same number.
+A row of a document is a line of text such as "-1.0328 -0.9185 0.6710 1.2804". Each number of ours
+is rounded to as many digits as the document shows and must then be the same number.
 """
 
 import os
@@ -21,7 +21,9 @@ def rounded(number, like):
 
 
 class Document:
-    """The lines of one document: `prints` compares numbers with it, `check` says what else ought to be true."""
+    """The lines of one document: `prints` compares numbers with it, `check` says what else ought to
+    be true.
+    """
 
     def __init__(self, title):
         self.equal = self.different = self.false = 0
@@ -31,12 +33,15 @@ class Document:
         print(f"\n{text}")
 
     def prints(self, what, found, printed):
-        """Compare an array or Tensor with the rows of text `printed`, number by number; a line is marked for each row."""
+        """Compare an array or Tensor with the rows of text `printed`, number by number; a line is
+        marked for each row.
+        """
         found = np.ravel(found.numpy() if hasattr(found, "numpy") else found)
         rows = [row.split() for row in printed.strip().splitlines()]
         if len(found) != sum(map(len, rows)):
             raise ValueError(
-                f"{what}: there are {len(found)} numbers here and {sum(map(len, rows))} in the document."
+                f"{what}: there are {len(found)} numbers here and {sum(map(len, rows))} in the "
+                "document."
             )
         for i, row in enumerate(rows):
             ours, found = [rounded(x, like) for x, like in zip(found, row)], found[len(row) :]
@@ -53,7 +58,9 @@ class Document:
         print(f"{'true      ' if truth else 'false     '} {statement}")
 
     def end(self):
-        """The result; leaves the program with exit code 1 if a line differs or a statement is false."""
+        """The result; leaves the program with exit code 1 if a line differs or a statement is
+        false.
+        """
         wrong = [
             f"{n} {word}" for n, word in ((self.different, "different"), (self.false, "false")) if n
         ]

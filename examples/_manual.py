@@ -1,6 +1,8 @@
-"""Python's own manual as a sequence of numbers, and how well the next character is guessed by counting alone.
+"""Python's own manual as a sequence of numbers, and how well the next character is guessed by
+counting alone.
 
-The text is the help that comes with every Python (`pydoc_data.topics`, what help("for") shows), so nothing is downloaded.
+The text is the help that comes with every Python (`pydoc_data.topics`, what help("for") shows), so
+nothing is downloaded.
 """
 
 from pydoc_data.topics import topics
@@ -9,7 +11,9 @@ import numpy as np
 
 
 class Manual:
-    """The text as numbers, one a character: `head`, nine tenths to learn from, and `tail`, the rest, to be judged by."""
+    """The text as numbers, one a character: `head`, nine tenths to learn from, and `tail`, the
+    rest, to be judged by.
+    """
 
     def __init__(self, tail_multiple=1):
         """The length of the tail is made a multiple of `tail_multiple`."""
@@ -23,10 +27,13 @@ class Manual:
         self.head, self.tail = self.all[: self.start], self.all[self.start :]
 
     def encode(self, text):
-        """ "if" -> the numbers of "i" and "f"; ValueError where a character does not occur in the manual."""
+        """ "if" -> the numbers of "i" and "f"; ValueError where a character does not occur in the
+        manual.
+        """
         if unknown := sorted(set(text) - set(self.number)):
             raise ValueError(
-                f"the manual has no {', '.join(map(repr, unknown))}, so a model of it cannot know them"
+                f"the manual has no {', '.join(map(repr, unknown))}, so a model of it cannot know "
+                "them"
             )
         return np.array([self.number[c] for c in text])
 
@@ -40,10 +47,12 @@ class Manual:
 
 
 def n_gram_losses(manual, longest=5, trust=4.0):
-    """Nats per character of the tail, each character guessed from the 0, 1, 2, ... `longest` - 1 before it.
+    """Nats per character of the tail, each character guessed from the 0, 1, 2, ... `longest` - 1
+    before it.
 
-    p_n(c | h) = (count(h c) + trust p_{n-1}(c | h')) / (count(h) + trust), where h' is h without its first character, and all
-    is counted in the head: what a shorter history says weighs as much as `trust` observations. p_0 = 1 / V.
+    p_n(c | h) = (count(h c) + trust p_{n-1}(c | h')) / (count(h) + trust), where h' is h without
+    its first character, and all is counted in the head: what a shorter history says weighs as much
+    as `trust` observations. p_0 = 1 / V.
     """
     V, text, start = manual.vocabulary, manual.all, manual.start
     history = np.zeros(

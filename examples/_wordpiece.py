@@ -1,11 +1,12 @@
 """The tokeniser of BERT: a sentence becomes numbers of word pieces, in two steps.
 
-1. Tidy up: lower case, no accents, no control characters; blanks separate words, every punctuation mark and every Chinese
-   character is a word of its own.
-2. Cut each word, from left to right, into the longest pieces that the vocabulary has. A piece that continues a word begins
-   with ##: "unaffable" is una ##ffa ##ble. A word that cannot be cut is [UNK].
+1. Tidy up: lower case, no accents, no control characters; blanks separate words, every punctuation
+mark and every Chinese character is a word of its own. 2. Cut each word, from left to right, into
+the longest pieces that the vocabulary has. A piece that continues a word begins with ##:
+"unaffable" is una ##ffa ##ble. A word that cannot be cut is [UNK].
 
-Devlin et al., 2019; the pieces are those of Wu et al., 2016. It gives the numbers that the `tokenizers` library gives.
+Devlin et al., 2019; the pieces are those of Wu et al., 2016. It gives the numbers that the
+`tokenizers` library gives.
 """
 
 import re
@@ -31,7 +32,9 @@ def is_chinese(c):
 
 
 def is_punctuation(c):
-    """Unicode's punctuation, and the symbols on a keyboard, such as $ and +, which Unicode does not count among it."""
+    """Unicode's punctuation, and the symbols on a keyboard, such as $ and +, which Unicode does not
+    count among it.
+    """
     return (
         "!" <= c <= "/"
         or ":" <= c <= "@"
@@ -54,10 +57,14 @@ def words(text):
 
 
 class WordPiece:
-    """Calling it with a sentence gives the numbers of its pieces, [CLS] before and [SEP] after them."""
+    """Calling it with a sentence gives the numbers of its pieces, [CLS] before and [SEP] after
+    them.
+    """
 
     def __init__(self, vocabulary, max_length=256):
-        """`vocabulary`: the pieces, in the order of their numbers. Longer sentences are cut off at `max_length` numbers."""
+        """`vocabulary`: the pieces, in the order of their numbers. Longer sentences are cut off at
+        `max_length` numbers.
+        """
         self.number = {piece: i for i, piece in enumerate(vocabulary)}
         self.max_length = max_length
 

@@ -1,12 +1,16 @@
-"""A language model: a causal Transformer reads Python's own manual character by character and learns to go on writing.
+"""A language model: a causal Transformer reads Python's own manual character by character and
+learns to go on writing.
 
-    python examples/language_model.py                               # learns for about three minutes, then writes
-    python examples/language_model.py --resume                      # goes on after Ctrl-C; when all is learned, only writes
+    # learns for about three minutes, then writes
+    python examples/language_model.py
+    # goes on after Ctrl-C; when all is learned, only writes
+    python examples/language_model.py --resume
     python examples/language_model.py --resume --prompt "The class " --temperature 0.5 --seed 7
     python examples/language_model.py --steps 5000                  # learns longer, writes better
 
-The last tenth of the manual is kept out of the training. How many nats does the next character cost there, and how many when
-one counts which character follows the last one, two, three in the rest of the manual?
+The last tenth of the manual is kept out of the training. How many nats does the next character cost
+there, and how many when one counts which character follows the last one, two, three in the rest of
+the manual?
 
 Letters: B sequences, T characters, E embedding, V characters of the vocabulary.
 """
@@ -36,7 +40,8 @@ CONTEXT = 128
 """How many characters the model sees at once."""
 HALF = CONTEXT // 2
 EARLY = 64
-"""How many half contexts of what is kept out judge the model while it learns: a few, to save time."""
+"""How many half contexts of what is kept out judge the model while it learns: a few, to save time.
+"""
 
 SETTINGS = {"steps": 1200, "batch": 16, "lr": 3e-3, "d_model": 128, "heads": 4, "layers": 3}
 if QUICK:
@@ -75,7 +80,9 @@ class LanguageModel(nn.Module):
 
 
 def tail_loss(model, manual, windows=None):
-    """Nats per character of the whole tail, or of its first `windows` half contexts; each is guessed from at least half a context."""
+    """Nats per character of the whole tail, or of its first `windows` half contexts; each is
+    guessed from at least half a context.
+    """
     starts = np.arange(manual.start - HALF - 1, len(manual.all) - CONTEXT, HALF)[:windows]
     total = 0.0
     with ta.no_grad():
@@ -90,7 +97,9 @@ def tail_loss(model, manual, windows=None):
 
 
 def train(model, manual, settings, checkpoint, resume):
-    """Learn from random pieces of the head; True when done, False when Ctrl-C came first. The last step is kept in both cases."""
+    """Learn from random pieces of the head; True when done, False when Ctrl-C came first. The last
+    step is kept in both cases.
+    """
     steps = settings["steps"]
     optimizer = optim.AdamW(
         model.parameters(), lr=settings["lr"], betas=(0.9, 0.99), weight_decay=0.1
@@ -137,7 +146,9 @@ def train(model, manual, settings, checkpoint, resume):
 
 @contextmanager
 def ctrl_c_noticed():
-    """Inside, the first Ctrl-C only fills the list that is given, so that a step is never cut in two; the second one interrupts."""
+    """Inside, the first Ctrl-C only fills the list that is given, so that a step is never cut in
+    two; the second one interrupts.
+    """
     stopped = []
 
     def notice(*_):
@@ -176,7 +187,8 @@ class Progress:
             self.bar.update()
         elif self.noted:
             print(
-                f"  step {step:5d} of {self.steps}, loss {loss:.3f}, kept out {self.noted}, {time.perf_counter() - self.begun:.0f} s",
+                f"  step {step:5d} of {self.steps}, loss {loss:.3f}, kept out {self.noted}, "
+                f"{time.perf_counter() - self.begun:.0f} s",
                 flush=True,
             )
             self.noted = None
@@ -193,9 +205,11 @@ class Progress:
 
 
 def write(model, start, count, choose, cached=True):
-    """Go on from `start` by `count` characters; each is what `choose` makes of the scores. -> their numbers, scores (count, V)
+    """Go on from `start` by `count` characters; each is what `choose` makes of the scores. -> their
+    numbers, scores (count, V)
 
-    With a cache the model reads only what is new. When its context is full, it starts again from the last half of it.
+    With a cache the model reads only what is new. When its context is full, it starts again from
+    the last half of it.
     """
     window = unread = list(start)[-CONTEXT:]
     cache = nn.KeyValueCache() if cached else None
@@ -218,7 +232,9 @@ def greedy(scores):
 
 
 def sampler(temperature, top_k, seed):
-    """Draw from softmax(scores / temperature) of the `top_k` likeliest: the lower the temperature, the more careful."""
+    """Draw from softmax(scores / temperature) of the `top_k` likeliest: the lower the temperature,
+    the more careful.
+    """
     rng = np.random.default_rng(seed)
 
     def choose(scores):
@@ -230,7 +246,9 @@ def sampler(temperature, top_k, seed):
 
 
 def compare_with_and_without_cache(model, manual, start, count):
-    """The same characters, written twice: are the scores the same, and how fast is it? -> whether they are"""
+    """The same characters, written twice: are the scores the same, and how fast is it? -> whether
+    they are
+    """
     begun = time.perf_counter()
     numbers, scores = write(model, start, count, greedy)
     middle = time.perf_counter()
@@ -239,9 +257,9 @@ def compare_with_and_without_cache(model, manual, start, count):
     end = time.perf_counter()
     same = np.allclose(scores, plain_scores, rtol=1e-4, atol=1e-4)
     print(
-        f"{'true      ' if same else 'false     '} the key/value cache changes no score (largest difference "
-        f"{np.abs(scores - plain_scores).max():.0e})\n"
-        f"           characters per second: {count / (middle - begun):.0f} with it, {count / (end - middle):.0f} without"
+        f"{'true      ' if same else 'false     '} the key/value cache changes no score (largest "
+        f"difference {np.abs(scores - plain_scores).max():.0e})\n           characters per second: "
+        f"{count / (middle - begun):.0f} with it, {count / (end - middle):.0f} without"
     )
     return same
 
@@ -279,7 +297,8 @@ def read_options():
         or not chosen.prompt
     ):
         options.error(
-            "--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt has a character or more"
+            "--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt "
+            "has a character or more"
         )
     if chosen.seed < 0:
         options.error("--seed is not negative")
@@ -301,12 +320,14 @@ def settings_of(chosen):
     settings = json.loads(load_metadata(chosen.checkpoint).get("extra", "null"))
     if not isinstance(settings, dict) or settings.keys() != SETTINGS.keys():
         raise ValueError(
-            f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or name another file"
+            f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or "
+            "name another file"
         )
     if chosen.steps not in (None, settings["steps"]):
         sys.exit(
-            f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its learning rate was planned for them; "
-            "leave out --steps, or leave out --resume to begin afresh."
+            f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its "
+            "learning rate was planned for them; leave out --steps, or leave out --resume to "
+            "begin afresh."
         )
     return settings
 
@@ -319,7 +340,8 @@ def main():
         )  # a pipe on Windows has not every character of the manual
     if importlib.util.find_spec("safetensors") is None:
         print(
-            "skipped: safetensors, in which checkpoints are kept, is not installed: pip install safetensors"
+            "skipped: safetensors, in which checkpoints are kept, is not installed: pip install "
+            "safetensors"
         )
         return
     manual = Manual(tail_multiple=HALF)
@@ -340,17 +362,19 @@ def main():
         manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"]
     )
     print(
-        f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the last {len(manual.tail):,} kept out."
+        f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the "
+        f"last {len(manual.tail):,} kept out."
     )
     print(f"The model: {sum(p.size for p in model.parameters()):,} numbers.")
     print(
-        f"On the way it is judged by the first {EARLY * HALF:,} of the characters kept out, at the end by all of them."
+        f"On the way it is judged by the first {EARLY * HALF:,} of the characters kept out, at the "
+        "end by all of them."
     )
     fresh, even = tail_loss(model, manual, windows=EARLY), math.log(manual.vocabulary)
     sound = abs(fresh - even) < 0.1
     print(
-        f"{'true      ' if sound else 'false     '} before it learns, a character costs about ln({manual.vocabulary}) = {even:.2f} nats: "
-        f"{fresh:.2f}",
+        f"{'true      ' if sound else 'false     '} before it learns, a character costs about "
+        f"ln({manual.vocabulary}) = {even:.2f} nats: {fresh:.2f}",
         flush=True,
     )
 
@@ -366,7 +390,8 @@ def main():
         ("single characters", "pairs", "triples", "four in a row", "five in a row"), counted
     ):
         print(
-            f"  {loss:.2f}  counting {runs}{'' if ours < loss else ' (still better than the model)'}"
+            f"  {loss:.2f}  counting "
+            f"{runs}{'' if ours < loss else ' (still better than the model)'}"
         )
     print(f"  {ours:.2f}  the model\n")
     same = compare_with_and_without_cache(model, manual, prompt, chosen.length)

@@ -1,8 +1,10 @@
-"""Multi-head attention in plain NumPy, as one writes it after a first lecture, and then: the same code learns.
+"""Multi-head attention in plain NumPy, as one writes it after a first lecture, and then: the same
+code learns.
 
-The document computes attention for 3 sequences of 11 tokens of width 35 with 5 heads of size 7, prints one row of the output
-and one of the weights, and asks: *why must the embedding size be a multiple of the number of heads?*  Here its numbers
-come out again; Tensors are put where the arrays were, and the code, unchanged, is trained; and its question is answered.
+The document computes attention for 3 sequences of 11 tokens of width 35 with 5 heads of size 7,
+prints one row of the output and one of the weights, and asks: *why must the embedding size be a
+multiple of the number of heads?* Here its numbers come out again; Tensors are put where the arrays
+were, and the code, unchanged, is trained; and its question is answered.
 
 Letters: B sequences, T tokens, E embedding, H heads, D size of a query or key, V size of a value.
 """
@@ -26,7 +28,9 @@ def softmax(scores):
 
 
 def attention(x, Wq, Wk, Wv, Wo):
-    """x (B, T, E); Wq, Wk (H, E, D); Wv (H, E, V); Wo (H V, E) -> output (B, T, E), weights (B, H, T, T)"""
+    """x (B, T, E); Wq, Wk (H, E, D); Wv (H, E, V); Wo (H V, E) -> output (B, T, E), weights (B, H,
+    T, T)
+    """
     x = x[:, None]  # (B, 1, T, E): every head reads the same tokens
     q, k, v = x @ Wq, x @ Wk, x @ Wv  # (B, H, T, D) twice, (B, H, T, V)
     weights = softmax(q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1]))
@@ -70,9 +74,10 @@ page.prints(
     1.97962592e-25 1.00000000e+00 2.35854129e-25""",
 )
 
-# ---- What those numbers hide. The weights are drawn with standard deviation 1, so a query is a sum of 35 such products and
-# a score has standard deviation about 35: the largest is 181. In float32 e^89 is already infinite, and infinity / infinity
-# is NaN. Subtracting each row's own maximum first changes nothing on paper and makes every exponent at most 0.
+# ---- What those numbers hide. The weights are drawn with standard deviation 1, so a query is a sum
+# of 35 such products and a score has standard deviation about 35: the largest is 181. In float32
+# e^89 is already infinite, and infinity / infinity is NaN. Subtracting each row's own maximum first
+# changes nothing on paper and makes every exponent at most 0.
 
 
 def safe_softmax(scores):
@@ -90,13 +95,16 @@ page.check(
     np.allclose(safe_softmax(scores), weights, atol=1e-4),
 )
 
-# ---- Now the code learns. A teacher with weights of its own gives the targets; the student is `attention` again, not a
-# letter changed, called with Tensors. NumPy's functions hand over to ours when they meet one, and the graph is recorded.
-# The weights begin smaller by sqrt(35), so that a query is as large as the numbers it is made of; why, is the next section.
+# ---- Now the code learns. A teacher with weights of its own gives the targets; the student is
+# `attention` again, not a letter changed, called with Tensors. NumPy's functions hand over to ours
+# when they meet one, and the graph is recorded. The weights begin smaller by sqrt(35), so that a
+# query is as large as the numbers it is made of; why, is the next section.
 
 
 def train(start, target, fixed=()):
-    """Fit `target` from the weights `start`, of which the last ones may be fixed; return the loss of each step."""
+    """Fit `target` from the weights `start`, of which the last ones may be fixed; return the loss
+    of each step.
+    """
     trained = [Tensor(W, requires_grad=True) for W in start]
     optimizer = optim.Adam(trained, lr=0.01)
     losses = []
@@ -121,8 +129,9 @@ teacher = [rng.normal(0, 1 / math.sqrt(E), W.shape) for W in scaled]
 losses = train(scaled, attention(x, *teacher)[0])
 page.check("the loss falls below a tenth", losses[-1] < losses[0] / 10)
 
-# ---- The second price of large scores. Softmax becomes a hard choice, and a choice has no slope: the derivative of a weight w
-# by its own score is w (1 - w), which is 0 where w is 1. So send a random gradient back through it, row by row.
+# ---- The second price of large scores. Softmax becomes a hard choice, and a choice has no slope:
+# the derivative of a weight w by its own score is w (1 - w), which is 0 where w is 1. So send a
+# random gradient back through it, row by row.
 
 page.say("How much of a gradient gets through softmax")
 through = {}
@@ -134,15 +143,16 @@ for name, factor in (("the document's scores", 1), ("scores from scaled weights"
         np.linalg.norm(s.grad.numpy(), axis=-1) / np.linalg.norm(g, axis=-1)
     )
     print(
-        f"           {name}: strongest weight of a row {np.mean(w.max(axis=-1).numpy()):.2f} on average, "
-        f"gradient let through {through[factor]:.1e} (median)"
+        f"           {name}: strongest weight of a row {np.mean(w.max(axis=-1).numpy()):.2f} on "
+        f"average, gradient let through {through[factor]:.1e} (median)"
     )
 page.check(
     "the document's one-hot rows let less than a thousandth of it through",
     through[1] < through[1 / E] / 1000,
 )
 
-# So let only queries and keys learn, values and output staying as they are, from a good start and from the document's.
+# So let only queries and keys learn, values and output staying as they are, from a good start and
+# from the document's.
 keep = scaled[2:]
 target, _ = attention(x, *teacher[:2], *keep)
 good, stuck = train(scaled[:2], target, keep), train((Wq, Wk), target, keep)
@@ -151,9 +161,9 @@ page.check(
     good[-1] < good[0] / 10 and stuck[-1] > stuck[0] / 2,
 )
 
-# ---- The question. Nothing in `attention` needs E = H D. Queries and keys only have to fit each other (D), the values may
-# have a size of their own (V), and Wo takes H V numbers back to E. E / H is a habit that keeps the cost of H heads at that of
-# one, no law.
+# ---- The question. Nothing in `attention` needs E = H D. Queries and keys only have to fit each
+# other (D), the values may have a size of their own (V), and Wo takes H V numbers back to E. E / H
+# is a habit that keeps the cost of H heads at that of one, no law.
 
 page.say("Any head size will do: E = 35, H = 5, D = 6, V = 4")
 D, V = 6, 4

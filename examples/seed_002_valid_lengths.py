@@ -1,9 +1,11 @@
-"""Sentences of different lengths in one batch: masked softmax, heads folded into the batch, two ways to score.
+"""Sentences of different lengths in one batch: masked softmax, heads folded into the batch, two
+ways to score.
 
-Short sequences are padded to the length of the longest, and attention must not look at the padding.  The document says how
-much of each sequence is real (its *valid length*), folds the heads into the batch so that one product does all of them,
-and names additive scoring beside dot products.  Its only test runs on inputs of all ones and prints a shape.  Such a test
-passes with no mask at all; below are tests that do not, and what happens to a sequence of length 0.
+Short sequences are padded to the length of the longest, and attention must not look at the padding.
+The document says how much of each sequence is real (its *valid length*), folds the heads into the
+batch so that one product does all of them, and names additive scoring beside dot products. Its only
+test runs on inputs of all ones and prints a shape. Such a test passes with no mask at all; below
+are tests that do not, and what happens to a sequence of length 0.
 
 Letters: B batch, T queries, S keys, E embedding, H heads, D size of a head.
 """
@@ -35,7 +37,8 @@ def attention(q, k, v, lengths=None):
     return F.scaled_dot_product_attention(q, k, v, visible, need_weights=True)
 
 
-# ---- Heads are a batch. Head h of sequence b becomes row b H + h, so a product of batches serves all heads at once.
+# ---- Heads are a batch. Head h of sequence b becomes row b H + h, so a product of batches serves
+# all heads at once.
 
 
 def fold(x, heads):
@@ -63,7 +66,9 @@ project = [nn.Linear(E, E, bias=False) for _ in range(4)]  # of queries, keys, v
 
 
 def multi_head(queries, keys, lengths):
-    """queries (B, T, E), keys (B, S, E), which are the values too -> output (B, T, E), weights (B H, T, S)"""
+    """queries (B, T, E), keys (B, S, E), which are the values too -> output (B, T, E), weights (B
+    H, T, S)
+    """
     q, k, v = (fold(W(x), H) for W, x in zip(project, (queries, keys, keys)))
     heads, weights = attention(
         q, k, v, np.repeat(lengths, H, axis=0)
@@ -78,8 +83,9 @@ page.prints(
     "2 4 100",
 )
 
-# ---- Additive scoring, w . tanh(W_q q + W_k k), lets queries and keys differ in width. All keys are alike here, so a query
-# cannot prefer any, and the output is the mean of the valid values: rows 0, 1 of arange(40), and rows 0 to 5.
+# ---- Additive scoring, w . tanh(W_q q + W_k k), lets queries and keys differ in width. All keys
+# are alike here, so a query cannot prefer any, and the output is the mean of the valid values: rows
+# 0, 1 of arange(40), and rows 0 to 5.
 
 page.say("Additive scoring")
 additive = nn.AdditiveAttention(query_dim=20, key_dim=2, hidden_dim=8, dropout=0.1).eval()
@@ -90,8 +96,9 @@ output, weights = additive(
 page.prints("length 2", output[0, 0], "2 3 4 5")
 page.prints("length 6", output[1, 0], "10 11 12 13")
 
-# ---- Can a test see a broken mask? Take one that hides nothing. With ones everywhere all values are alike, and whatever the
-# weights, their mean is the same. Random numbers tell the difference at once.
+# ---- Can a test see a broken mask? Take one that hides nothing. With ones everywhere all values
+# are alike, and whatever the weights, their mean is the same. Random numbers tell the difference at
+# once.
 
 page.say("Testing the mask")
 
@@ -107,7 +114,8 @@ def difference(queries, keys):
 queries, keys = ta.randn(2, 4, E), ta.randn(2, 6, E)
 ones, random = difference(ones_4, ones_6), difference(queries, keys)
 print(
-    f"           largest difference that removing the mask makes: {ones:.1e} with ones, {random:.1e} with random inputs"
+    f"           largest difference that removing the mask makes: {ones:.1e} with ones, "
+    f"{random:.1e} with random inputs"
 )
 page.check(
     "all-ones inputs cannot see that the mask is gone, random inputs can",
@@ -143,8 +151,9 @@ page.check(
     ),
 )
 
-# ---- Length 0. A mask of -1000000 makes an empty sequence look at all of its padding equally, and one of -infinity makes
-# NaN, for 0 / 0. Nothing to look at means nothing seen: zero weights, zero output, zero gradient.
+# ---- Length 0. A mask of -1000000 makes an empty sequence look at all of its padding equally, and
+# one of -infinity makes NaN, for 0 / 0. Nothing to look at means nothing seen: zero weights, zero
+# output, zero gradient.
 
 page.say("A sequence of length 0")
 empty = np.array([3, 0])
@@ -159,7 +168,8 @@ page.check(
     "the other sequence is what it was", np.allclose(output[0].numpy(), ours[0].numpy(), atol=1e-6)
 )
 
-# ---- A length for each query. Query t of [1, 2, 3, 4] sees the first t + 1 keys: the causal mask of a decoder.
+# ---- A length for each query. Query t of [1, 2, 3, 4] sees the first t + 1 keys: the causal mask
+# of a decoder.
 
 page.say("Lengths of two dimensions")
 q = ta.randn(2, 4, 8)

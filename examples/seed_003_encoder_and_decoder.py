@@ -1,11 +1,14 @@
-"""A Transformer's encoder layer by hand from its weights, and the decoder layer that the document left empty.
+"""A Transformer's encoder layer by hand from its weights, and the decoder layer that the document
+left empty.
 
-The document makes torch's encoder layer (width 4, 2 heads, feed-forward 8), repeats its calculation from its weights and gets
-the same rows; then it makes a decoder layer, prints what it gives, and ends at the heading "the decoder by hand".  Here the
-layers are ours and no torch is needed: after `ta.manual_seed(42)` every number is drawn as torch draws it, in torch's order.
-The encoder comes out again, and the decoder is finished.
+The document makes torch's encoder layer (width 4, 2 heads, feed-forward 8), repeats its calculation
+from its weights and gets the same rows; then it makes a decoder layer, prints what it gives, and
+ends at the heading "the decoder by hand". Here the layers are ours and no torch is needed: after
+`ta.manual_seed(42)` every number is drawn as torch draws it, in torch's order. The encoder comes
+out again, and the decoder is finished.
 
-Letters: T positions of the target, S of the source (the memory), B batch, E width, H heads, D size of a head.  Sequence first.
+Letters: T positions of the target, S of the source (the memory), B batch, E width, H heads, D size
+of a head. Sequence first.
 """
 
 import math
@@ -66,7 +69,8 @@ def heads(x):
 def attention(part, x, memory):
     """x (T, B, E) looks at memory (S, B, E), from the weights of a MultiheadAttention -> (T, B, E)
 
-    in_proj_weight (3 E, E) holds three matrices, one below the other: for queries, for keys, for values.
+    in_proj_weight (3 E, E) holds three matrices, one below the other: for queries, for keys, for
+    values.
     """
     (Wq, Wk, Wv), (bq, bk, bv) = (np.split(p, 3) for p in (part.in_proj_weight, part.in_proj_bias))
     q, k, v = heads(x @ Wq.T + bq), heads(memory @ Wk.T + bk), heads(memory @ Wv.T + bv)
@@ -89,7 +93,8 @@ def feed_forward(layer, x):
     return hidden @ layer.linear2.weight.T + layer.linear2.bias
 
 
-# ---- The encoder layer: twice the same step, "add what was found to what was there, then normalise".
+# ---- The encoder layer: twice the same step, "add what was found to what was there, then
+# normalise".
 
 page.say("Encoder: by hand")
 page.prints("norm1.weight", layer.norm1.weight, "1 1 1 1")
@@ -108,8 +113,9 @@ page.prints(
 by_hand = norm(layer.norm2, first + feed_forward(layer, first))
 page.prints("by hand", by_hand, ENCODED)
 
-# ---- The document's decoder. Its cells were run more than once, and each run that made layers moved the random numbers on.
-# This is the order that gives what it printed: two runs, since lost, made an encoder and a decoder layer each.
+# ---- The document's decoder. Its cells were run more than once, and each run that made layers
+# moved the random numbers on. This is the order that gives what it printed: two runs, since lost,
+# made an encoder and a decoder layer each.
 
 page.say("Decoder: the layer")
 ta.manual_seed(42)
@@ -137,8 +143,9 @@ page.prints(
 )
 
 
-# ---- What was missing. A decoder layer takes three steps of that same kind: the target looks at itself, then at the memory,
-# with queries from the 5 target positions and keys and values from the 3 of the source; then the feed-forward network.
+# ---- What was missing. A decoder layer takes three steps of that same kind: the target looks at
+# itself, then at the memory, with queries from the 5 target positions and keys and values from the
+# 3 of the source; then the feed-forward network.
 
 
 def decoder_layer(layer, x, memory):
@@ -156,8 +163,8 @@ page.check(
     np.allclose(by_hand.numpy(), output.numpy(), atol=1e-6),
 )
 
-# ---- And one step further: both can be trained, so both must have the same gradients, for all 18 parameters of the decoder
-# and, through the memory, the 12 of the encoder.
+# ---- And one step further: both can be trained, so both must have the same gradients, for all 18
+# parameters of the decoder and, through the memory, the 12 of the encoder.
 
 page.say("The gradients, by hand and of the layers")
 cotangent = ta.randn(5, 1, E)

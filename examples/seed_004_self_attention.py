@@ -1,9 +1,11 @@
-"""Self-attention with weights to train, on six words of three numbers; and then really trained, masked and thinned out.
+"""Self-attention with weights to train, on six words of three numbers; and then really trained,
+masked and thinned out.
 
-The document goes through one attention head step by step (query, scores, weights, context), puts it into a class, and says
-that a Linear layer would be better for training; it trains nothing.  Here its numbers come out from
-`ta.manual_seed` alone, the two classes turn out to be one, the head learns which word comes next, and two things follow that
-every language model needs: a mask that hides the future, and dropout on the weights.
+The document goes through one attention head step by step (query, scores, weights, context), puts it
+into a class, and says that a Linear layer would be better for training; it trains nothing. Here its
+numbers come out from `ta.manual_seed` alone, the two classes turn out to be one, the head learns
+which word comes next, and two things follow that every language model needs: a mask that hides the
+future, and dropout on the weights.
 
 Letters: T words, d_in numbers a word, d_out numbers of a query, key, value or context.
 """
@@ -31,7 +33,8 @@ inputs = Tensor(
 )  # (T, d_in) = (6, 3)
 d_in, d_out = 3, 2
 
-# ---- One word, step by step: the second one asks (query), all six answer (keys), and what they say is mixed (values).
+# ---- One word, step by step: the second one asks (query), all six answer (keys), and what they say
+# is mixed (values).
 
 page.say("Step by step, for 'journey'")
 ta.manual_seed(123)
@@ -83,7 +86,8 @@ contexts = layer(inputs)
 page.prints("class with Linear layers, first word", contexts[0], "-0.0739 0.0713")
 page.prints("class with Linear layers, last word", contexts[5], "-0.0754 0.0693")
 
-# The two differ only in their initial weights, and Linear keeps its weight as (out, in): to copy one, transpose it.
+# The two differ only in their initial weights, and Linear keeps its weight as (out, in): to copy
+# one, transpose it.
 plain.load_state_dict(
     {name.removesuffix(".weight"): weight.T for name, weight in layer.state_dict().items()}
 )
@@ -92,8 +96,9 @@ page.check(
     np.allclose(plain(inputs).numpy(), contexts.numpy(), atol=1e-6),
 )
 
-# ---- Training: each word is to name the one after it, and "step" goes back to "Your". A Linear layer reads the answer, a score
-# for each of the six words, from the context. Guessing costs ln 6 = 1.79.
+# ---- Training: each word is to name the one after it, and "step" goes back to "Your". A Linear
+# layer reads the answer, a score for each of the six words, from the context. Guessing costs ln 6 =
+# 1.79.
 
 
 def train(attention, words, follower, steps):
@@ -124,8 +129,8 @@ page.check(
 if not QUICK:
     page.check("every word names the next", np.array_equal(said, [1, 2, 3, 4, 5, 0]))
 
-# ---- The causal mask. Who predicts the next word must not have read it. A score of -infinity becomes a weight of 0, and the
-# rest of the row still sums to 1.
+# ---- The causal mask. Who predicts the next word must not have read it. A score of -infinity
+# becomes a weight of 0, and the rest of the row still sums to 1.
 
 page.say("The causal mask")
 ta.manual_seed(789)
@@ -149,8 +154,9 @@ page.check(
     and not np.allclose(causal(other_end)[4:].numpy(), causal(inputs)[4:].numpy(), atol=1e-3),
 )
 
-# ---- Dropout on the weights. In training each weight is dropped with probability p, so that no word comes to rely on one other
-# alone; those that stay are multiplied by 1 / (1 - p), so that on average nothing changes.
+# ---- Dropout on the weights. In training each weight is dropped with probability p, so that no
+# word comes to rely on one other alone; those that stay are multiplied by 1 / (1 - p), so that on
+# average nothing changes.
 
 page.say("Dropout of one half on the weights")
 ta.manual_seed(123)

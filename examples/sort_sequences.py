@@ -1,11 +1,13 @@
-"""An encoder-decoder that learns to sort: it reads eight digits, and writes them one after another in ascending order.
+"""An encoder-decoder that learns to sort: it reads eight digits, and writes them one after another
+in ascending order.
 
     python examples/sort_sequences.py                               # under a minute
     python examples/sort_sequences.py --task reverse --length 10 --seed 1
-    python examples/sort_sequences.py --out sort.png                # where it looks while it writes, as a picture
+    # where it looks while it writes, as a picture
+    python examples/sort_sequences.py --out sort.png
 
-Nobody tells it what sorting is: it sees unsorted and sorted sequences, and is judged by sequences that it has never seen.
-Only a sequence that is right in every place counts as right.
+Nobody tells it what sorting is: it sees unsorted and sorted sequences, and is judged by sequences
+that it has never seen. Only a sequence that is right in every place counts as right.
 
 Letters: B sequences, S digits read, T digits written, E embedding, V symbols.
 """
@@ -56,7 +58,8 @@ class Data:
     def batch(self, size):
         """(B, S) to read and (B, T) to write, none of them from the test set.
 
-        Half of them are made of three digits or fewer: otherwise a digit so rarely comes five times that it is never learned.
+        Half of them are made of three digits or fewer: otherwise a digit so rarely comes five times
+        that it is never learned.
         """
         sequences = self.rng.integers(0, DIGITS, (size, self.length))
         three = self.rng.integers(0, DIGITS, (size // 2, 3))
@@ -70,7 +73,9 @@ class Data:
 
 
 class Seq2Seq(nn.Module):
-    """Scores of the next symbol, given all that is read and what is written so far. (B, S), (B, T) -> (B, T, V)"""
+    """Scores of the next symbol, given all that is read and what is written so far. (B, S), (B, T)
+    -> (B, T, V)
+    """
 
     def __init__(self, length, d_model=64, heads=4, layers=2):
         self.embed = nn.Embedding(DIGITS + 1, d_model)
@@ -92,7 +97,9 @@ class Seq2Seq(nn.Module):
         return self.transformer.encoder(self.positions(self.embed(digits)))
 
     def write(self, symbols, memory, cache=None):
-        """With a cache, `symbols` are those that it has not seen yet. (B, T), (B, S, E) -> (B, T, V)"""
+        """With a cache, `symbols` are those that it has not seen yet. (B, T), (B, S, E) -> (B, T,
+        V)
+        """
         x = self.positions(self.embed(symbols), offset=0 if cache is None else cache.length)
         return self.scores(self.transformer.decoder(x, memory, tgt_is_causal=True, cache=cache))
 
@@ -101,7 +108,9 @@ class Seq2Seq(nn.Module):
 
 
 def shifted(answers):
-    """What the decoder has written before each digit of the answer: START, then all but the last. (B, T) -> (B, T)"""
+    """What the decoder has written before each digit of the answer: START, then all but the last.
+    (B, T) -> (B, T)
+    """
     return np.insert(answers[:, :-1], 0, START, axis=1)
 
 
@@ -140,8 +149,8 @@ def train(data, steps, seed, batch=64, lr=3e-3):
         schedule.step()
         if step % (steps // 4) == 0:
             print(
-                f"  step {step:4d} of {steps}, loss {loss.item():.4f}, {right(model, data):6.2f} % of the unseen sequences right, "
-                f"{time.perf_counter() - begun:.0f} s",
+                f"  step {step:4d} of {steps}, loss {loss.item():.4f}, {right(model, data):6.2f} % "
+                f"of the unseen sequences right, {time.perf_counter() - begun:.0f} s",
                 flush=True,
             )
     return model
@@ -151,7 +160,9 @@ def train(data, steps, seed, batch=64, lr=3e-3):
 
 
 def draw(model, digits, path):
-    """Where each head of the last decoder layer looks in `digits` (S,) while it writes the answer; saved to `path`."""
+    """Where each head of the last decoder layer looks in `digits` (S,) while it writes the answer;
+    saved to `path`.
+    """
     answer = solve(model, digits[None])
     with ta.no_grad(), ta.record_attention(model) as seen:
         model(digits[None], shifted(answer))
@@ -194,7 +205,8 @@ def main():
         ".pdf",
     ):  # now, and not after the training
         options.error(
-            f"--out is the name of a picture, which ends in .png, .svg or .pdf, not {str(chosen.out)!r}"
+            "--out is the name of a picture, which ends in .png, .svg or .pdf, not "
+            f"{str(chosen.out)!r}"
         )
     if chosen.out and chosen.out.is_dir():
         options.error(f"--out is the name of a picture, and {str(chosen.out)!r} is a folder")
@@ -204,7 +216,8 @@ def main():
         )  # a pipe on Windows has not every letter of a picture's name
     if chosen.out and importlib.util.find_spec("matplotlib") is None:
         print(
-            "skipped: matplotlib, which draws the picture, is not installed: pip install matplotlib, or leave out --out"
+            "skipped: matplotlib, which draws the picture, is not installed: pip install "
+            "matplotlib, or leave out --out"
         )
         return
     if chosen.out:
@@ -217,7 +230,8 @@ def main():
     ta.set_num_threads(1)  # matrices this small gain nothing from a second thread
     data = Data(chosen.task, chosen.length, chosen.seed)
     print(
-        f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are kept out of the training."
+        f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are kept "
+        "out of the training."
     )
     model = train(data, chosen.steps, chosen.seed)
 
@@ -230,8 +244,8 @@ def main():
 
     reached, goal = right(model, data), 90.0 if QUICK else 100.0
     print(
-        f"\n{'true      ' if reached >= goal else 'false     '} {reached:.2f} % of the unseen sequences are right in every place "
-        f"(the goal is {goal:.0f} %)"
+        f"\n{'true      ' if reached >= goal else 'false     '} {reached:.2f} % of the unseen "
+        f"sequences are right in every place (the goal is {goal:.0f} %)"
     )
     if reached < goal:
         sys.exit(1)

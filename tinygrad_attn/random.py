@@ -11,7 +11,7 @@ is a matter of consuming its 32-bit words exactly as PyTorch does:
     normal, below 16      scalar Box-Muller in float64; the spare second normal
                           is kept for the next call                       bit-equal
     normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws the
-                          last 16                                         within 1e-6 (float64: 1e-15)
+                          last 16                                         1e-6 (float64: 1e-15)
 
 The last line is not bit-equal because PyTorch's and NumPy's vectorised sine, cosine and logarithm
 round differently; the number of words consumed is the same, so whatever is drawn afterwards is

@@ -4,8 +4,9 @@
     notebooks.py 06 softmax      those whose names contain one of the words
     notebooks.py --run           and run them, so that their outputs are inside; some minutes
 
-The chapters are the source, and what is written here is made anew. Python blocks become code cells, and the call that marks the
-exercise becomes one; all else is text. Exit codes: 0 all is well, 1 a cell failed, 2 wrong use, 130 stopped by Ctrl-C.
+The chapters are the source, and what is written here is made anew. Python blocks become code cells,
+and the call that marks the exercise becomes one; all else is text. Exit codes: 0 all is well, 1 a
+cell failed, 2 wrong use, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ try:
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 except ImportError as error:
     sys.exit(
-        f"{error}: make notebooks installs what is needed, and so does pip install 'tinygrad_attn[docs]'."
+        f"{error}: make notebooks installs what is needed, and so does pip install "
+        "'tinygrad_attn[docs]'."
     )
 
 from tinygrad_attn.viz.render import write
@@ -50,12 +52,15 @@ def chapters() -> list[Path]:
 
 
 def notebook(chapter: Path, out: Path = OUT) -> Any:
-    """A chapter as a notebook that will stand in the folder `out`.  Raises ValueError for what only Sphinx understands."""
+    """A chapter as a notebook that will stand in the folder `out`. Raises ValueError for what only
+    Sphinx understands.
+    """
     text = chapter.read_text("utf-8")
     if found := DIRECTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(
-            f"{chapter.name}, line {line}: a notebook does not know {found[0].strip()!r}; write it in plain Markdown."
+            f"{chapter.name}, line {line}: a notebook does not know {found[0].strip()!r}; write it "
+            "in plain Markdown."
         )
     cells, here = [], 0
 
@@ -89,7 +94,9 @@ def notebook(chapter: Path, out: Path = OUT) -> Any:
 
 
 def links(text: str, chapter: Path, out: Path) -> str:
-    """The text with links that lead somewhere from `out`: a chapter to its notebook, a picture to its copy, a page to its source."""
+    """The text with links that lead somewhere from `out`: a chapter to its notebook, a picture to
+    its copy, a page to its source.
+    """
 
     def moved(link: re.Match[str]) -> str:
         if link["code"]:
@@ -146,7 +153,8 @@ def run(made: Any, folder: Path) -> str:
             except (CellExecutionError, DeadKernelError, TimeoutError) as error:
                 first = "\n".join(cell.source.splitlines()[:3])
                 return (
-                    f"cell {number + 1}, which begins\n{first}\n{getattr(error, 'ename', type(error).__name__)}: "
+                    f"cell {number + 1}, which "
+                    f"begins\n{first}\n{getattr(error, 'ename', type(error).__name__)}: "
                     f"{getattr(error, 'evalue', error)}"
                 )
     return ""
@@ -195,7 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     if not chosen:
         parser.error(
-            f"no chapter has such a name; there are {', '.join(chapter.stem for chapter in chapters())}."
+            "no chapter has such a name; there are "
+            f"{', '.join(chapter.stem for chapter in chapters())}."
         )
     out, failed = arguments.out.resolve(), []
     try:

@@ -1,4 +1,6 @@
-"""Makes the course's pictures by running what the chapters describe: `python docs/course/pictures.py`, a few seconds."""
+"""Makes the course's pictures by running what the chapters describe: `python
+docs/course/pictures.py`, a few seconds.
+"""
 
 import runpy
 from pathlib import Path
@@ -67,7 +69,9 @@ def diamond() -> None:
 
 
 def complex_step() -> None:
-    """Chapter 3b: the error against the step, for e^x sin(x) at 1, of central differences, the complex step and a dual number."""
+    """Chapter 3b: the error against the step, for e^x sin(x) at 1, of central differences, the
+    complex step and a dual number.
+    """
     Dual = runpy.run_path(
         str(Path(__file__).resolve().parent / "exercises" / "solutions" / "dual.py")
     )["Dual"]
@@ -116,7 +120,9 @@ def softmax_jacobian() -> None:
 
 
 def spiral() -> None:
-    """The project after chapter 7: what the network of its page says of every point, after more and more steps."""
+    """The project after chapter 7: what the network of its page says of every point, after more and
+    more steps.
+    """
     page: dict[str, Any] = {"np": np}
     text = (Path(__file__).resolve().parent / "07b-your-own-engine.md").read_text("utf-8")
     for block in text.split("```python\n")[
@@ -210,7 +216,9 @@ def positions() -> None:
 
 
 def learning() -> None:
-    """Chapter 13: the loss of each batch, and what comes of it on unseen images, for the chapter's own model and loop."""
+    """Chapter 13: the loss of each batch, and what comes of it on unseen images, for the chapter's
+    own model and loop.
+    """
     chapter: dict[str, Any] = {}
     text = (Path(__file__).resolve().parent / "13-training-digits.md").read_text("utf-8")
     exec(
@@ -243,7 +251,9 @@ def learning() -> None:
 
 
 def rotary() -> None:
-    """Chapter 18: the pairs of a query, turned; and the score against the distance, with positions added and with rotated pairs."""
+    """Chapter 18: the pairs of a query, turned; and the score against the distance, with positions
+    added and with rotated pairs.
+    """
     turn = runpy.run_path(
         str(Path(__file__).resolve().parent / "exercises" / "solutions" / "rotary.py")
     )["turn"]
@@ -308,7 +318,9 @@ def rotary() -> None:
 
 
 def memory() -> None:
-    """Chapter 19: the blocks of a causal head, and the memory of attention against the length, as the chapter's own code measures it."""
+    """Chapter 19: the blocks of a causal head, and the memory of attention against the length, as
+    the chapter's own code measures it.
+    """
     chapter: dict[str, Any] = {}
     text = (Path(__file__).resolve().parent / "19-linear-memory.md").read_text("utf-8")
     for block in text.split("```python\n")[1:]:

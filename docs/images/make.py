@@ -1,4 +1,6 @@
-"""Makes the pictures of README and documentation by running the package: `python docs/images/make.py`, about ten seconds."""
+"""Makes the pictures of README and documentation by running the package: `python
+docs/images/make.py`, about ten seconds.
+"""
 
 import tempfile
 from pathlib import Path

@@ -79,7 +79,7 @@ def test_the_list_of_names_has_every_public_name():
             if not isinstance(thing, ModuleType) and thing not in listed
         ]
         whole -= {thing for thing in things.values() if isinstance(thing, type)}
-    assert not whole, "a helper of ours is no name for users"
+    assert not whole, f"{whole}: a helper of ours is no name for users"
 
 
 def test_a_docstring_that_ends_in_code_has_a_line_of_text_after_it():

@@ -12,7 +12,6 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, no_grad, ops, optim
-from tinygrad_attn.engine import Op
 from tinygrad_attn.engine import changes as guard
 
 

@@ -3,7 +3,6 @@
 import copy
 import functools
 import gc
-import inspect
 import operator
 import pickle
 import sys

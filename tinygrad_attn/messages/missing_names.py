@@ -135,7 +135,8 @@ def _needed_arguments(function: Any, t: str) -> list[str]:
     if inspect.isfunction(function._implementation):
         parameters = inspect.signature(function).parameters.values()
     else:
-        parameters = {}.values()  # Functions that are written in C have no signature in older NumPys.
+        # Functions that are written in C have no signature in older NumPys.
+        parameters = {}.values()
     needed = [
         p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD
     ] or [t]

@@ -1,4 +1,6 @@
-"""Marks a file in a process of its own: one that loops, exits, crashes or changes NumPy ends nothing else, and spoils nothing."""
+"""Marks a file in a process of its own: one that loops, exits, crashes or changes NumPy ends
+nothing else, and spoils nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ HERE = Path(__file__).resolve().parent
 EXERCISES = HERE.parent / "exercises"
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
-# Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's own. A session of its own keeps the
-# terminal's Ctrl-C away while Python starts, too; the line below does where there are no sessions.
+# Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's
+# own. A session of its own keeps the terminal's Ctrl-C away while Python starts, too; the line
+# below does where there are no sessions.
 CODE = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[5:]; "
     "import _apart; _apart.child(*sys.argv[1:5])"
@@ -33,7 +36,9 @@ CODE = (
 
 
 def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
-    """The marks of a file. No check may take longer than `time_limit` seconds; `quiet` hides what the file prints, and its windows."""
+    """The marks of a file. No check may take longer than `time_limit` seconds; `quiet` hides what
+    the file prints, and its windows.
+    """
     marks, limit = Marks(path), time_limit or float("inf")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         told = Path(folder, "told")
@@ -87,7 +92,8 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             running,
             f"ends Python, {how}",
             f"Python itself ended in this check ({how}): os._exit, a crash, or a function of "
-            "NumPy's and one of yours that call each other without end. No check after it was made.",
+            "NumPy's and one of yours that call each other without end. No check after it was "
+            "made.",
         )
     elif running:
         marks.failed(
@@ -111,7 +117,9 @@ def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
 
 
 def child(name: str, file: str, told: str, parent: str) -> None:
-    """What the process does: mark the file, and write what is known so far into the file `told` whenever a check begins."""
+    """What the process does: mark the file, and write what is known so far into the file `told`
+    whenever a check begins.
+    """
     from mark import find
 
     def tell(marks: Marks) -> None:
@@ -147,7 +155,9 @@ def child(name: str, file: str, told: str, parent: str) -> None:
 
 
 def _leave_memory() -> None:
-    """Half of the memory is enough for any answer: a list that grows for ever ends in a MemoryError, and not the machine with it."""
+    """Half of the memory is enough for any answer: a list that grows for ever ends in a
+    MemoryError, and not the machine with it.
+    """
     if resource is not None:
         half, (_, most) = (
             os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
@@ -157,7 +167,9 @@ def _leave_memory() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Nobody would stop an endless loop if the parent was killed, so end when another process has taken its place."""
+    """Nobody would stop an endless loop if the parent was killed, so end when another process has
+    taken its place.
+    """
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

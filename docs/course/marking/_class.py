@@ -66,8 +66,8 @@ def mark_class(
         print(f"{row.file:{max(len(one.file) for one in rows)}}  {row}")
     if stopped:
         raise KeyboardInterrupt(
-            f"Stopped: {len(rows)} of {len(paths)} files {'is' if len(rows) == 1 else 'are'} marked, see the table"
-            f"{f'; {table} is not written' if table else ''}."
+            f"Stopped: {len(rows)} of {len(paths)} files {'is' if len(rows) == 1 else 'are'} "
+            f"marked, see the table{f'; {table} is not written' if table else ''}."
         )
     passed = sum(row.ok for row in rows)
     print(f"\n{passed} of {len(rows)} files pass all checks.")

@@ -1,4 +1,6 @@
-"""What a marker is made of: checks that never raise, a line for each, and a text that helps with the first that fails."""
+"""What a marker is made of: checks that never raise, a line for each, and a text that helps with
+the first that fails.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Wrong(Exception):
 
 
 class Exercise(NamedTuple):
-    """One exercise: the chapter it belongs to, and the function that marks it.  A project after a chapter has a letter as its `part`."""
+    """One exercise: the chapter it belongs to, and the function that marks it. A project after a
+    chapter has a letter as its `part`.
+    """
 
     number: int
     part: str
@@ -88,8 +92,10 @@ class Marks:
     # ---- the learner's functions
 
     def function(self, name: str, may_change: bool = False) -> Callable[..., Any]:
-        """A function of the learner's; it raises NotWritten where it is missing or returns None, and Wrong if it changes an array it is
-        given: a later check would be blamed for it.  With `may_change` a check of its own looks for that."""
+        """A function of the learner's; it raises NotWritten where it is missing or returns None,
+        and Wrong if it changes an array it is given: a later check would be blamed for it. With
+        `may_change` a check of its own looks for that.
+        """
         own = getattr(self.module, name, None)
         if not callable(own):
 
@@ -117,14 +123,17 @@ class Marks:
                     array[...] = before
             if changed:
                 raise Wrong(
-                    f"{name} changes an array it is given, which others use as well. Make a new one: x = x - 1, not x -= 1."
+                    f"{name} changes an array it is given, which others use as well. Make a new "
+                    "one: x = x - 1, not x -= 1."
                 )
             return written(value, name)
 
         return checked
 
     def op(self, forward: str, *rules: str) -> Any:
-        """An op of the learner's function and rules, with broadcasting operands; arguments that do not fit are told by the first check."""
+        """An op of the learner's function and rules, with broadcasting operands; arguments that do
+        not fit are told by the first check.
+        """
         try:
             return ta.op(self.function(forward, may_change=True), broadcasts=True).vjp(
                 *(self.function(rule, may_change=True) for rule in rules)
@@ -155,7 +164,9 @@ class Marks:
         atol: float = 1e-6,
         rtol: float = 1e-5,
     ) -> None:
-        """|mine() - expected| is small.  `mistakes` tells by text which numbers a usual mistake would give."""
+        """|mine() - expected| is small. `mistakes` tells by text which numbers a usual mistake
+        would give.
+        """
         self.begin(name)
         try:
             found = mine()
@@ -187,7 +198,9 @@ class Marks:
         mistakes: Mapping[str, Callable] | None = None,
         **settings: Any,
     ) -> None:
-        """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong rules for its first operand."""
+        """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong
+        rules for its first operand.
+        """
         self.begin(name)
         try:
             self._rules_return(f, inputs, settings)
@@ -270,7 +283,9 @@ class Marks:
 
     @staticmethod
     def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
-        """Call each rule once on plain arrays: an error in one is then the learner's own, with its line."""
+        """Call each rule once on plain arrays: an error in one is then the learner's own, with its
+        line.
+        """
         if isinstance(f, ta.engine.Op):
             y = f.forward(*(x.copy() for x in inputs), **settings)
             for rule in f.rules:

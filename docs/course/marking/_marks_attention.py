@@ -1,4 +1,6 @@
-"""Markers of chapters 18 and 19: rotary positions with grouped queries, and attention in linear memory."""
+"""Markers of chapters 18 and 19: rotary positions with grouped queries, and attention in linear
+memory.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def _(marks: Marks) -> None:
     x, t = random(1, 2, 5, 6), np.arange(5)
 
     def turned(x: Any, t: Any, speed: Any = None, halves: bool = False, apart: bool = False) -> Any:
-        """Pairs are complex numbers, and rotating them is multiplying.  `speed`: the angles at position 1."""
+        """Pairs are complex numbers, and rotating them is multiplying. `speed`: the angles at
+        position 1.
+        """
         x, pairs = np.asarray(x), x.shape[-1] // 2
         speed = 10000.0 ** (-np.arange(pairs) / pairs) if speed is None else speed
         a, b = (x[..., :pairs], x[..., pairs:]) if halves else (x[..., 0::2], x[..., 1::2])
@@ -54,7 +58,8 @@ def _(marks: Marks) -> None:
             ),
             "The angles do not depend on the position: multiply by t.": turned(x, np.ones(5)),
             "Nothing is rotated.": x,
-            "Counted from 1. The scores would be the same, for they depend on distances; but rotate is given the positions: take them as\n"
+            "Counted from 1. The scores would be the same, for they depend on distances; but "
+            "rotate is given the positions: take them as\n"
             "they are.": turned(x, t + 1),
             "The exponent is -2i / D for the i-th pair.": turned(
                 x, t, 10000.0 ** (-np.arange(3) / 6)
@@ -115,8 +120,8 @@ def _(marks: Marks) -> None:
         ):
             if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
                 raise Wrong(
-                    f"{name} makes {dtype} of float32. The cosines and sines are {dtype}, and a product takes the wider type: give "
-                    "them x.dtype first (astype)."
+                    f"{name} makes {dtype} of float32. The cosines and sines are {dtype}, and a "
+                    "product takes the wider type: give them x.dtype first (astype)."
                 )
         return True
 
@@ -131,7 +136,9 @@ def _(marks: Marks) -> None:
         late: int | None = None,
         share: Any = np.repeat,
     ) -> Any:
-        """`at`: the positions of the queries; `late`: the last key that the first query may look at."""
+        """`at`: the positions of the queries; `late`: the last key that the first query may look
+        at.
+        """
         past = k.shape[2] - q.shape[2]
         at = past + np.arange(q.shape[2]) if at is None else at
         q, k = turned(q, at), turned(k, np.arange(k.shape[2])) if turn_k else k
@@ -326,7 +333,8 @@ def _several(
         if not isinstance(found, (tuple, list)) or len(found) != len(names):
             many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
             raise Wrong(
-                f"{name} returns a {type(found).__name__}{many}; the task asks for {len(names)} arrays, {shapes}."
+                f"{name} returns a {type(found).__name__}{many}; the task asks for {len(names)} "
+                f"arrays, {shapes}."
             )
         return dict(zip(names, found))
 
@@ -334,7 +342,9 @@ def _several(
 
 
 def _peak(f: Callable[[], Any]) -> int:
-    """How many bytes f takes at its peak beside what is there before; NumPy tells tracemalloc of its arrays."""
+    """How many bytes f takes at its peak beside what is there before; NumPy tells tracemalloc of
+    its arrays.
+    """
     already = tracemalloc.is_tracing()
     if not already:
         tracemalloc.start()
@@ -420,7 +430,8 @@ def _(marks: Marks) -> None:
             "NaN where a query sees none of the keys: -inf - -inf. Subtract 0 where the maximum is -inf.": {
                 name: np.where(unseen, np.nan, value) for name, value in right.items()
             },
-            "A query that sees none of the keys has the maximum -inf. Any number would count as a score when two parts are merged, and hide\n"
+            "A query that sees none of the keys has the maximum -inf. Any number would count as a "
+            "score when two parts are merged, and hide\n"
             "smaller ones.": {"maximum": np.where(unseen, 0, right["maximum"])},
         },
         COLUMN,
@@ -537,7 +548,8 @@ def _(marks: Marks) -> None:
                     "lse": np.exp(right["lse"] - largest)
                 },
             },
-            "A query that sees nothing of a block has a maximum of -inf there, and -inf - -inf is NaN."
+            "A query that sees nothing of a block has a maximum of -inf there, and -inf - -inf is "
+            "NaN."
             if causal
             else "The scores of a block are q @ k[start:start + block].T / sqrt(D), (T, block) or fewer. y is (T, E), lse (T,).",
         )
@@ -598,8 +610,8 @@ def _(marks: Marks) -> None:
             lambda: rule(*whole, causal=True) if causal else rule(*whole),
             right,
             changed,
-            "dq is (T, D), dk (S, D), dv (S, E). delta has a number for each query, (g * y).sum(axis=-1, keepdims=True), whichever keys the "
-            "block\nholds.",
+            "dq is (T, D), dk (S, D), dv (S, E). delta has a number for each query, (g * "
+            "y).sum(axis=-1, keepdims=True), whichever keys the block\nholds.",
         )
 
     backward("attention_vjp", q, k, v)
@@ -616,8 +628,9 @@ def _(marks: Marks) -> None:
             for name, value in (found | rule(few[2], y, lse, *few, block, **settings)).items():
                 if (dtype := np.asarray(value).dtype) != np.float32:
                     raise Wrong(
-                        f"{name} is {dtype} where q, k and v are float32. np.zeros and np.full make float64 unless told q.dtype, and "
-                        "np.sqrt(3) is a float64 that widens what it meets; math.sqrt(3) is not."
+                        f"{name} is {dtype} where q, k and v are float32. np.zeros and np.full "
+                        "make float64 unless told q.dtype, and np.sqrt(3) is a float64 that "
+                        "widens what it meets; math.sqrt(3) is not."
                     )
         return True
 
@@ -650,10 +663,12 @@ def _(marks: Marks) -> None:
                     else "Something in it grows with T x S."
                 )
                 raise Wrong(
-                    f"{name} takes {_mb(took)} at its peak, for T = {T:,}, S = {S:,}, block = {size}{', causal' if causal else ''}.\n"
-                    f"T x {size} scores take {_mb(one)}, and a handful of such blocks is enough; all T x S take {_mb(each)}.\n{how}\n\n"
-                    "Make the scores of a block inside the loop, use them, and let them go: no scores and no mask of all keys, no rows\n"
-                    "as long as there are keys, and no list of what the blocks gave."
+                    f"{name} takes {_mb(took)} at its peak, for T = {T:,}, S = {S:,}, block = "
+                    f"{size}{', causal' if causal else ''}.\nT x {size} scores take {_mb(one)}, "
+                    "and a handful of such blocks is enough; all T x S take "
+                    f"{_mb(each)}.\n{how}\n\nMake the scores of a block inside the loop, use them, "
+                    "and let them go: no scores and no mask of all keys, no rows\nas long as "
+                    "there are keys, and no list of what the blocks gave."
                 )
         return True
 

@@ -133,7 +133,8 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, da: {"The tangents are added up like the values.": a.sum()},
     ),
 ]
-"""How each operation is written, the operation, its tangent, and tangents that usual mistakes give."""
+"""How each operation is written, the operation, its tangent, and tangents that usual mistakes give.
+"""
 FOUR: list[tuple[str, str, Callable, Callable]] = [
     ("+", "__radd__", lambda x, y: x + y, lambda x, y, dx, dy: dx + dy),
     ("*", "__rmul__", lambda x, y: x * y, lambda x, y, dx, dy: dx * y + x * dy),
@@ -155,7 +156,8 @@ class Duals:
         own = self.Dual(np.array(value), np.array(tangent))
         if not hasattr(own, "value") or not hasattr(own, "tangent"):
             raise Wrong(
-                "Dual(value, tangent) has no .value or no .tangent; the names must be exactly these."
+                "Dual(value, tangent) has no .value or no .tangent; the names must be exactly "
+                "these."
             )
         return own
 
@@ -176,14 +178,15 @@ class Duals:
                 ) from error
             if "does not support ufuncs" in str(error):
                 raise Wrong(
-                    "np.exp(a) calls a.exp() only where the class does not set __array_ufunc__. Write `__array_priority__ = 1` "
-                    "instead."
+                    "np.exp(a) calls a.exp() only where the class does not set __array_ufunc__. "
+                    "Write `__array_priority__ = 1` instead."
                 ) from error
             raise
         except RecursionError as error:
             raise Wrong(
-                f"{text} asks for itself again, and so on without end: np.sin(self) calls self.sin(), and other - self may call "
-                "__rsub__ or __sub__. Compute with .value and .tangent."
+                f"{text} asks for itself again, and so on without end: np.sin(self) calls "
+                "self.sin(), and other - self may call __rsub__ or __sub__. Compute with .value "
+                "and .tangent."
             ) from error
         return self.parts(y, text)
 
@@ -191,16 +194,19 @@ class Duals:
         """Value and tangent of a Dual, if they are of one shape."""
         if not isinstance(y, self.Dual or ()):
             raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Dual, or nothing can go on from it."
+                f"{text} is a {type(y).__name__}; it should be a Dual, or nothing can go on from "
+                "it."
             )
         if isinstance(y.value, self.Dual) or isinstance(y.tangent, self.Dual):
             raise Wrong(
-                f"{text} has a Dual inside a Dual. Compute with the .value and the .tangent of an operand."
+                f"{text} has a Dual inside a Dual. Compute with the .value and the .tangent of an "
+                "operand."
             )
         if np.shape(y.value) != np.shape(y.tangent):
             raise Wrong(
-                f"{text} has a value of shape {np.shape(y.value)} and a tangent of shape {np.shape(y.tangent)}. Each number of the "
-                "value has its own tangent: an array that is constant has an array of zeros, of its shape."
+                f"{text} has a value of shape {np.shape(y.value)} and a tangent of shape "
+                f"{np.shape(y.tangent)}. Each number of the value has its own tangent: an array "
+                "that is constant has an array of zeros, of its shape."
             )
         return np.asarray(y.value), np.asarray(y.tangent)
 
@@ -222,7 +228,8 @@ class Duals:
                 raise Wrong(
                     f"{text} raises {error}. "
                     + (
-                        f"What stands on the left knows nothing of Duals, so Python asks for {method}."
+                        "What stands on the left knows nothing of Duals, so Python asks for "
+                        f"{method}."
                         if left
                         else PLAIN
                     )
@@ -233,8 +240,9 @@ class Duals:
                 raise Wrong(f"{text}: {error}. {PLAIN}") from error
             if isinstance(y, np.ndarray):
                 raise Wrong(
-                    f"{text} is an array of {y.dtype}s. NumPy took the Dual for a mere object and went through the array's elements "
-                    f"itself. With `__array_priority__ = 1` in the class it leaves the operation to {method}."
+                    f"{text} is an array of {y.dtype}s. NumPy took the Dual for a mere object and "
+                    "went through the array's elements itself. With `__array_priority__ = 1` in "
+                    f"the class it leaves the operation to {method}."
                 )
             found += self.run(text, lambda y=y: y)
         return found
@@ -294,7 +302,8 @@ def operations(marks: Marks, mine: Duals) -> None:
                 )
             ):
                 raise Wrong(
-                    f"{text} changes an operand, which may be used again. Make new arrays: x = x + y, not x += y."
+                    f"{text} changes an operand, which may be used again. Make new arrays: x = x + "
+                    "y, not x += y."
                 )
         return True
 

@@ -53,7 +53,8 @@ def _(marks: Marks) -> None:
     marks.that(
         "x is left as it was",
         lambda: slope(lambda x: np.sum(x), kept, 0.25) is not None and np.array_equal(kept, matrix),
-        "x has other values after the call. Put each element back exactly (not by subtracting eps again), or move a copy.",
+        "x has other values after the call. Put each element back exactly (not by subtracting eps "
+        "again), or move a copy.",
     )
 
 
@@ -76,7 +77,8 @@ def _(marks: Marks) -> None:
             ) from error
         if not isinstance(y, Scalar):
             raise Wrong(
-                f"one of its operations returns a {type(y).__name__}; each returns a Scalar, so that the walk can go on from it."
+                f"one of its operations returns a {type(y).__name__}; each returns a Scalar, so "
+                "that the walk can go on from it."
             )
         y.backward()
         return y.data, [x.grad for x in xs]
@@ -146,15 +148,17 @@ class Node:
         self.looks += 1
         if self.looks > 1000:
             raise RuntimeError(
-                f"the parents of one node were asked for {self.looks} times: either every path is walked, and there are 2^n "
-                "of them, or all nodes are looked through again for each. Remember which nodes you have seen, and count "
-                "the users of each."
+                f"the parents of one node were asked for {self.looks} times: either every path is "
+                "walked, and there are 2^n of them, or all nodes are looked through again for "
+                "each. Remember which nodes you have seen, and count the users of each."
             )
         return self._parents
 
 
 def diamond(mirrored: bool = False) -> list[Node]:
-    """One way round, whoever takes the first parent first finds the right order by luck; the other way round, whoever takes the last."""
+    """One way round, whoever takes the first parent first finds the right order by luck; the other
+    way round, whoever takes the last.
+    """
     x = Node("x")
     a = Node("a", x, slopes=(2.0,))
     b = Node("b", a, slopes=(5.0,))
@@ -197,7 +201,8 @@ def _(marks: Marks) -> None:
             for parent in node._parents:
                 if place[id(parent)] < place[id(node)]:
                     raise Wrong(
-                        f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not whole yet when its turn comes"
+                        f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not "
+                        "whole yet when its turn comes"
                     )
         return True
 
@@ -265,7 +270,8 @@ def _(marks: Marks) -> None:
         marks.op("running_sum", "running_sum_vjp"),
         random(2, 5),
         mistakes={
-            "The rule runs in the same direction as the function. x[i] is part of y[i], y[i + 1] and all later ones, so its gradient is the\n"
+            "The rule runs in the same direction as the function. x[i] is part of y[i], y[i + 1] "
+            "and all later ones, so its gradient is the\n"
             "sum of g from i on: the transposed matrix, a running sum from the end.": lambda g, y, x: (
                 np.cumsum(g, axis=-1)
             ),
@@ -328,8 +334,9 @@ def _(marks: Marks) -> None:
     far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
     quiet = lambda f, *args, **settings: np.errstate(all="ignore")(f)(*args, **settings)
     stable = (
-        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True); it cancels in softmax, and is added back\n"
-        "in log-sum-exp. The largest of the whole array will not do: rows far below it underflow to 0 / 0."
+        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True); it "
+        "cancels in softmax, and is added back\nin log-sum-exp. The largest of the whole array "
+        "will not do: rows far below it underflow to 0 / 0."
     )
     marks.compare(
         "softmax",
@@ -382,8 +389,8 @@ def _(marks: Marks) -> None:
         lambda: quiet(cross_entropy, apart, target=np.array([0, 0])),
         500.0,
         hint=(
-            "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm: take logsumexp(row) - row[target], never the logarithm of a softmax "
-            "in two steps."
+            "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm: take logsumexp(row) - "
+            "row[target], never the logarithm of a softmax in two steps."
         ),
     )
     marks.gradient(

@@ -42,7 +42,8 @@ def _(marks: Marks) -> None:
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
             if not isinstance(found, (tuple, list)) or len(found) != 3:
                 raise Wrong(
-                    f"adam_step returns a {type(found).__name__}; the task asks for three arrays, p, m and v."
+                    f"adam_step returns a {type(found).__name__}; the task asks for three arrays, "
+                    "p, m and v."
                 )
             p, m, v = found
         return {"p": p, "m": m, "v": v}
@@ -102,7 +103,8 @@ def _(marks: Marks) -> None:
     marks.that(
         "the old arrays are left alone",
         lambda: len(step(*given, 1)) == 3 and all(map(np.array_equal, given, old)),
-        "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... and m[:] = ... change the old one.",
+        "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... "
+        "and m[:] = ... change the old one.",
     )
     marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
 
@@ -122,7 +124,8 @@ def _(marks: Marks) -> None:
             found = attention(q, k, v, **settings)
             if not isinstance(found, dict):
                 raise Wrong(
-                    f"attention returns a {type(found).__name__}; the task asks for a dict of scores, weights and output"
+                    f"attention returns a {type(found).__name__}; the task asks for a dict of "
+                    "scores, weights and output"
                 )
             if name not in found:
                 only = (
@@ -381,12 +384,13 @@ def _(marks: Marks) -> None:
         losses = train(model, optimizer, batches)
         if not np.iterable(losses):
             raise Wrong(
-                f"train returns a {type(losses).__name__}; the task asks for a list, the loss of each batch."
+                f"train returns a {type(losses).__name__}; the task asks for a list, the loss of "
+                "each batch."
             )
         if strange := [value for value in losses if not isinstance(value, Real)]:
             raise Wrong(
-                f"the losses should be plain numbers, loss.item(), but one is a {type(strange[0]).__name__}; a list of "
-                "tensors keeps every graph alive"
+                "the losses should be plain numbers, loss.item(), but one is a "
+                f"{type(strange[0]).__name__}; a list of tensors keeps every graph alive"
             )
         return losses, model.weight
 
@@ -433,12 +437,15 @@ def _(marks: Marks) -> None:
     marks.that(
         "the answers are left alone",
         lambda: shifted(given, 10) is not None and np.array_equal(given, answers),
-        "answers has other values after the call. Make a new array: they are still the targets of the loss.",
+        "answers has other values after the call. Make a new array: they are still the targets of "
+        "the loss.",
     )
     source = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
 
     def score(source: np.ndarray, written: np.ndarray) -> Tensor:
-        """A decoder that writes the running sum of its source modulo 10; START (10) counts as 0. (B, S), (B, T) -> (B, T, 10)"""
+        """A decoder that writes the running sum of its source modulo 10; START (10) counts as 0.
+        (B, S), (B, T) -> (B, T, 10)
+        """
         written = np.asarray(written)
         if (
             written.ndim != 2
@@ -446,8 +453,8 @@ def _(marks: Marks) -> None:
             or np.any(written[:, 0] != 10)
         ):
             raise ValueError(
-                f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START, here 10; got the shape "
-                f"{written.shape} and {written.tolist()}"
+                f"written should be (B, T) with 1 <= T <= {source.shape[1]}, and begin with START, "
+                f"here 10; got the shape {written.shape} and {written.tolist()}"
             )
         return Tensor(np.eye(10)[(written + source[:, : written.shape[1]]) % 10])
 

@@ -27,7 +27,8 @@ def _(marks: Marks) -> None:
     marks.that(
         "ring_sum: no array that is given changes",
         lambda: unchanged(ring_sum),
-        "np.array_split gives views of the array: adding to a chunk adds to the array. Copy the chunks first.",
+        "np.array_split gives views of the array: adding to a chunk adds to the array. Copy the "
+        "chunks first.",
     )
     marks.that(
         "ring_sum: 2 N (N - 1) messages, to the right, none longer than a chunk",
@@ -85,7 +86,8 @@ def frugal(ring_sum: Any) -> bool:
         )
     if longest > length // ranks:
         raise Wrong(
-            f"a message has {longest} numbers; of an array of {length} on {ranks} ranks a chunk has {length // ranks}."
+            f"a message has {longest} numbers; of an array of {length} on {ranks} ranks a chunk "
+            f"has {length // ranks}."
         )
     if len(post.sent) != 2 * ranks * (ranks - 1):
         raise Wrong(

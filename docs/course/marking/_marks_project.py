@@ -15,8 +15,9 @@ import tinygrad_attn as ta
 
 CHAIN = 20_000
 PATHS = (
-    "This walk takes more than 200,000 steps where there are 61 tensors: it follows every path, and of these there are 2^60. Remember "
-    "which tensors you have seen, by their id, and pass the gradient of each on once."
+    "This walk takes more than 200,000 steps where there are 61 tensors: it follows every path, "
+    "and of these there are 2^60. Remember which tensors you have seen, by their id, and pass the "
+    "gradient of each on once."
 )
 SUM = "sum took the axis away, and so g lacks it: put it back, with length 1 (np.expand_dims), before g is copied along it."
 
@@ -58,7 +59,8 @@ def remembering(marks: Marks, mine: Engine) -> None:
             parents = tuple(y.parents)
             if len(parents) != 2 or any(p is not t for p, t in zip(parents, operands)):
                 raise Wrong(
-                    f"the parents of {text} should be the two Tensors a and b themselves, in this order."
+                    f"the parents of {text} should be the two Tensors a and b themselves, in this "
+                    "order."
                 )
             if len(y.rules) != 2:
                 raise Wrong(
@@ -92,7 +94,9 @@ def walking(marks: Marks, mine: Engine) -> None:
         return [mine.gradient(t, "a result on the way", (y, *tensors)) for t in tensors]
 
     def diamond(mirrored: bool) -> tuple[Any, ...]:
-        """dy/dx = (1 * 5 + 3) * 2; one way round, whoever takes the first parent first is right by luck, the other way, the last."""
+        """dy/dx = (1 * 5 + 3) * 2; one way round, whoever takes the first parent first is right by
+        luck, the other way, the last.
+        """
         x = mine.node()
         a = mine.node(x, slopes=(2.0,))
         b = mine.node(a, slopes=(5.0,))
@@ -114,8 +118,8 @@ def walking(marks: Marks, mine: Engine) -> None:
             return last_of(*doublings(60))
 
     early = (
-        "A tensor passes its gradient on before all its users have contributed. Its turn comes after everything that uses it: newest\n"
-        "first, or chapter 2's users_first."
+        "A tensor passes its gradient on before all its users have contributed. Its turn comes "
+        "after everything that uses it: newest\nfirst, or chapter 2's users_first."
     )
     marks.compare(
         "2 one parent",
@@ -137,7 +141,8 @@ def walking(marks: Marks, mine: Engine) -> None:
             mistakes={
                 **either(early, [10.0], [6.0]),
                 **either(
-                    "A tensor passes its whole .grad on each time that something comes in; once is enough, when all has come in.",
+                    "A tensor passes its whole .grad on each time that something comes in; once "
+                    "is enough, when all has come in.",
                     [26.0],
                     [22.0],
                 ),
@@ -212,7 +217,8 @@ def adding_up(marks: Marks, mine: Engine) -> None:
         [16.0],
         mistakes={
             kept + "here it is overwritten.": [10.0],
-            "The second walk passes on what the first had left in .grad of the shared result: 6 + (3 + 5) * 2. Collect the gradients of one\n"
+            "The second walk passes on what the first had left in .grad of the shared result: 6 + "
+            "(3 + 5) * 2. Collect the gradients of one\n"
             "walk apart, in a dict by id, and add each to .grad when it is complete.": [22.0],
             "The second walk does not come beyond the shared result. Each loss needs a whole walk of its own.": [
                 6.0
@@ -225,7 +231,8 @@ def adding_up(marks: Marks, mine: Engine) -> None:
             lambda mirrored=mirrored: again(mirrored),
             [2 * g, g],
             mistakes={
-                "b has got what came in for a: both began as one array, the g that a + b passes on, and then one was changed in place. Add\n"
+                "b has got what came in for a: both began as one array, the g that a + b passes "
+                "on, and then one was changed in place. Add\n"
                 "with x = x + g, not x += g.": [2 * g, 2 * g]
             },
         )
@@ -233,8 +240,9 @@ def adding_up(marks: Marks, mine: Engine) -> None:
         "2 each .grad is its own array",
         apart,
         (
-            "y = a + b passes the same g on to both, and now .grad of a and of b, or the g that was given, are one array: what changes one\n"
-            "in place changes the other. Store a copy, and add with x = x + g, not x += g."
+            "y = a + b passes the same g on to both, and now .grad of a and of b, or the g that "
+            "was given, are one array: what changes one\nin place changes the other. Store a "
+            "copy, and add with x = x + g, not x += g."
         ),
     )
 
@@ -293,7 +301,9 @@ def numbers(marks: Marks, mine: Engine) -> None:
     )
 
     def reflected(left: Any) -> list[Any]:
-        """left + a and so on, and the gradients of each by a; the mirrored form must be written, or this one is not due yet."""
+        """left + a and so on, and the gradients of each by a; the mirrored form must be written, or
+        this one is not due yet.
+        """
         found = []
         for sign, f in (
             ("+", lambda x, y: x + y),
@@ -349,8 +359,9 @@ def numbers(marks: Marks, mine: Engine) -> None:
         ):
             if array.dtype != np.float32:
                 raise Wrong(
-                    f"{called} is {array.dtype}. np.asarray(2) and np.float64(2) are no longer mere numbers to NumPy, and make "
-                    "float64 of float32: give a number that is an operand the dtype of the tensor, and begin with np.ones_like."
+                    f"{called} is {array.dtype}. np.asarray(2) and np.float64(2) are no longer "
+                    "mere numbers to NumPy, and make float64 of float32: give a number that is an "
+                    "operand the dtype of the tensor, and begin with np.ones_like."
                 )
         return True
 
@@ -445,8 +456,9 @@ def reductions(marks: Marks, mine: Engine) -> None:
         )
         if y.data.dtype != np.float32:
             raise Wrong(
-                f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy integer, and makes float64 of float32; "
-                "a Python number does not: int(...), or data.size."
+                f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy "
+                "integer, and makes float64 of float32; a Python number does not: int(...), or "
+                "data.size."
             )
         return True
 
@@ -539,7 +551,8 @@ def training(marks: Marks, mine: Engine) -> None:
         losses = train(x, onehot, own, 20, 0.5)
         if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
             raise Wrong(
-                "train should return a list of plain numbers: loss.data.item(). A list of Tensors keeps every graph alive."
+                "train should return a list of plain numbers: loss.data.item(). A list of Tensors "
+                "keeps every graph alive."
             )
         return losses, own
 
@@ -580,8 +593,9 @@ def training(marks: Marks, mine: Engine) -> None:
         ),
         (right - picked).mean(),
         hint=(
-            "e^1000 is infinite. Subtract the largest score of each row first, scores.data.max(axis=1, keepdims=True): a plain array, since a\n"
-            "constant changes neither the loss nor its gradient."
+            "e^1000 is infinite. Subtract the largest score of each row first, "
+            "scores.data.max(axis=1, keepdims=True): a plain array, since a\nconstant changes "
+            "neither the loss nor its gradient."
         ),
     )
     marks.compare(

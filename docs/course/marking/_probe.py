@@ -14,13 +14,15 @@ import tinygrad_attn as ta
 
 COPIES = "Where broadcasting has copied an operand, the gradients of the copies are added up: chapter 4's unbroadcast, once, in backward."
 OBJECT = (
-    "NumPy took the Tensor for a mere object and went through the array's elements itself. Write `__array_ufunc__ = None` into the "
-    "class: then NumPy leaves the operation to {method}."
+    "NumPy took the Tensor for a mere object and went through the array's elements itself. Write "
+    "`__array_ufunc__ = None` into the class: then NumPy leaves the operation to {method}."
 )
 
 
 class Engine:
-    """The learner's class, and what the checks ask of it: what is not there raises NotWritten, what is of the wrong kind Wrong."""
+    """The learner's class, and what the checks ask of it: what is not there raises NotWritten, what
+    is of the wrong kind Wrong.
+    """
 
     def __init__(self, marks: Marks):
         named = getattr(marks.module, "Tensor", None)
@@ -48,18 +50,22 @@ class Engine:
             raise
         if not isinstance(y, self.Tensor or ()):
             raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot go on from it."
+                f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot go on "
+                "from it."
             )
         return y
 
     @staticmethod
     def gradient(tensor: Any, called: str, whole: tuple = (), why: str = COPIES) -> np.ndarray:
-        """Its .grad, if it is an array of its shape.  `whole`: all tensors of the walk; if none has a gradient, there was no walk."""
+        """Its .grad, if it is an array of its shape. `whole`: all tensors of the walk; if none has
+        a gradient, there was no walk.
+        """
         if all(t.grad is None for t in (tensor, *whole)):
             raise NotWritten("backward() leaves every .grad None")
         if tensor.grad is None:
             raise Wrong(
-                f".grad of {called} is still None after backward(), though the result was computed from it."
+                f".grad of {called} is still None after backward(), though the result was computed "
+                "from it."
             )
         if not isinstance(tensor.grad, (np.ndarray, np.generic, float)):
             raise Wrong(
@@ -67,7 +73,8 @@ class Engine:
             )
         if np.shape(tensor.grad) != np.shape(tensor.data):
             raise Wrong(
-                f".grad of {called} has the shape {np.shape(tensor.grad)}, its data {np.shape(tensor.data)}. {why}"
+                f".grad of {called} has the shape {np.shape(tensor.grad)}, its data "
+                f"{np.shape(tensor.data)}. {why}"
             )
         return np.asarray(tensor.grad)
 
@@ -95,8 +102,9 @@ class Engine:
         wrong_values: dict[str, Any] | None = None,
         wrong_rules: dict[str, Callable] | None = None,
     ) -> None:
-        """A line for the value, against the package's (which is NumPy's), and one for the gradients, against central differences.
-        `hint` is about shapes that do not fit."""
+        """A line for the value, against the package's (which is NumPy's), and one for the
+        gradients, against central differences. `hint` is about shapes that do not fit.
+        """
         step, _, formula = text.partition(" ")
         name = name or text
         if value:
@@ -132,7 +140,9 @@ class Engine:
     def on_the_left(
         self, f: Callable, left: Any, array: np.ndarray, text: str, method: str
     ) -> list[Any]:
-        """The value of f(left, Tensor(array)), where left is an array or a number, and the gradient of its sum by the tensor."""
+        """The value of f(left, Tensor(array)), where left is an array or a number, and the gradient
+        of its sum by the tensor.
+        """
         t = self.tensor(array)
         try:
             y = f(left, t)
@@ -142,7 +152,8 @@ class Engine:
             ):
                 raise
             raise Wrong(
-                f"{text} raises {error}. What stands on the left knows nothing of Tensors, so Python asks for {method}."
+                f"{text} raises {error}. What stands on the left knows nothing of Tensors, so "
+                f"Python asks for {method}."
             ) from error
         if isinstance(y, np.ndarray):
             raise Wrong(f"{text} is an array of {y.dtype}s. {OBJECT.format(method=method)}")
@@ -153,7 +164,9 @@ class Engine:
 
 @contextmanager
 def at_most(steps: int, text: str) -> Iterator[None]:
-    """Wrong, with this text, once the code inside has run through so many lines: a walk along 2^60 paths would never end."""
+    """Wrong, with this text, once the code inside has run through so many lines: a walk along 2^60
+    paths would never end.
+    """
     left, before = steps, sys.gettrace()
 
     def count(*_: Any) -> Any:

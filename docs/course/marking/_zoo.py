@@ -1,4 +1,5 @@
-"""The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.
+"""The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to
+blame.
 
 exercise zoo               the list
 exercise zoo 3             the symptom of bug 3
@@ -24,7 +25,9 @@ SWEEP = "sweep"
 
 
 class Case(NamedTuple):
-    """A bug, a function that shows it, the function's text, the shapes of its inputs, and the op to blame."""
+    """A bug, a function that shows it, the function's text, the shapes of its inputs, and the op to
+    blame.
+    """
 
     bug: str
     f: Callable[..., Any]
@@ -157,16 +160,19 @@ CASES = (
 
 
 def main(number: str | None, answer: str | None) -> int:
-    """List the bugs, show one, or mark an answer; 0 unless an answer is wrong.  Raises ValueError for a number that does not exist."""
+    """List the bugs, show one, or mark an answer; 0 unless an answer is wrong. Raises ValueError
+    for a number that does not exist.
+    """
     if number is None:
         print(
-            "The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to blame.\n"
+            "The bug zoo as exercises: a small function, a wrong gradient, and the question which "
+            "op is to blame.\n"
         )
         for i, case in enumerate(CASES, 1):
             print(f"{i:4}  {case.text}")
         print(
-            "\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in a published engine. Look at one with\n"
-            "    python -m tinygrad_attn exercise zoo NUMBER"
+            "\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in "
+            "a published engine. Look at one with\n    python -m tinygrad_attn exercise zoo NUMBER"
         )
         return 0
     if not number.isdecimal() or not 1 <= int(number) <= len(CASES):
@@ -230,8 +236,10 @@ def symptom(case: Case, number: int) -> str:
         lines.append("gradcheck stops before it compares: see the hint.")
     lines += [
         "",
-        f"Which op is to blame: {', '.join(ops(case))}? Or are all rules right, and the sweep through them is wrong ({SWEEP})?",
-        f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it looks like",
+        f"Which op is to blame: {', '.join(ops(case))}? Or are all rules right, and the sweep "
+        f"through them is wrong ({SWEEP})?",
+        f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it "
+        "looks like",
         f"    python -m tinygrad_attn exercise zoo {number} ANSWER",
     ]
     return "\n".join(lines)

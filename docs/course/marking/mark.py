@@ -1,7 +1,7 @@
 """Marks the exercises of the course: `python -m tinygrad_attn exercise NAME [FILE]`.
 
-`python docs/course/marking/mark.py NAME [FILE]` does the same. The other modules here begin with `_`, so that a learner's
-file of any name can be imported beside them.
+`python docs/course/marking/mark.py NAME [FILE]` does the same. The other modules here begin with
+`_`, so that a learner's file of any name can be imported beside them.
 
     exercise                   lists the exercises
     exercise softmax           marks docs/course/exercises/softmax.py
@@ -10,8 +10,9 @@ file of any name can be imported beside them.
                                marks each file, and makes a table
     exercise zoo               real bugs of published engines, to be found with gradcheck
 
-A line for each check: its name, the largest absolute and relative error, where it is, a verdict; then help with the first that
-fails. The exit code is 0 if all pass, 1 if not. A file runs in a process of its own, and is stopped where a check does not end.
+A line for each check: its name, the largest absolute and relative error, where it is, a verdict;
+then help with the first that fails. The exit code is 0 if all pass, 1 if not. A file runs in a
+process of its own, and is stopped where a check does not end.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def main(
     time_limit: float = TIME_LIMIT,
     csv: str | None = None,
 ) -> int:
-    """List the exercises, mark one, or show a bug of the zoo; returns the exit code.  Raises ValueError for what does not exist."""
+    """List the exercises, mark one, or show a bug of the zoo; returns the exit code. Raises
+    ValueError for what does not exist.
+    """
     given = [word for word in words if word is not None]
     if not time_limit >= 0:
         raise ValueError(f"--time-limit is a number of seconds, 0 for none, got {time_limit:g}.")
@@ -60,7 +63,8 @@ def main(
     if name == "zoo":
         if len(given) > 2:
             raise ValueError(
-                f"the zoo takes the number of a bug and an answer, got {', '.join(map(repr, given))}."
+                "the zoo takes the number of a bug and an answer, got "
+                f"{', '.join(map(repr, given))}."
             )
         return _zoo.main(*[*given, None, None][:2])
     chosen = find(name)
@@ -84,14 +88,17 @@ def main(
 
 
 def files(words: Sequence[str], stub: Path) -> list[Path]:
-    """The files that are named, each once; a pattern such as handed-in/*.py is expanded here, where the shell has not done it."""
+    """The files that are named, each once; a pattern such as handed-in/*.py is expanded here, where
+    the shell has not done it.
+    """
     found: list[str] = []
     for word in words:
         if Path(word).is_file():
             found.append(word)
         elif Path(word).is_dir():
             raise ValueError(
-                f"{word!r} is a folder; name the files in it, as {Path(word, '*.py')} or {Path(word, '*', stub.name)}."
+                f"{word!r} is a folder; name the files in it, as {Path(word, '*.py')} or "
+                f"{Path(word, '*', stub.name)}."
             )
         elif set("*?[") & set(word):
             matches = sorted(match for match in glob(word, recursive=True) if Path(match).is_file())
@@ -100,7 +107,8 @@ def files(words: Sequence[str], stub: Path) -> list[Path]:
             found += matches
         else:
             raise ValueError(
-                f"there is no file {word!r}. Begin with a copy of the stub: copy {_shown(stub)} to {word}."
+                f"there is no file {word!r}. Begin with a copy of the stub: copy {_shown(stub)} to "
+                f"{word}."
             )
     return [Path(one) for one in dict.fromkeys(found)]
 
@@ -109,7 +117,8 @@ def refuse_table(path: str) -> None:
     """Say before the marking, which may take long, that the table cannot be written there."""
     if Path(path).suffix == ".py":
         raise ValueError(
-            f"--csv would write over {path!r}: {path!r} is a Python file; name one that ends in .csv."
+            f"--csv would write over {path!r}: {path!r} is a Python file; name one that ends in "
+            ".csv."
         )
     if Path(path).is_dir():
         raise ValueError(
