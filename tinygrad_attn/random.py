@@ -3,15 +3,15 @@
 `np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister, so equality
 is a matter of consuming its 32-bit words exactly as PyTorch does:
 
-    uniform, float32      24 low bits of one word                         bit-equal to PyTorch
-    uniform, float64      53 low bits of two words, the first one high    bit-equal
-    bernoulli (dropout)   the float64 uniform, compared with p            bit-equal
-    randint               word % range; from 2^28 on, 64 bits of two words          bit-equal
-    randperm              Fisher-Yates, word % (numbers left)             bit-equal
-    normal, below 16      scalar Box-Muller in float64; the spare second normal
-                          is kept for the next call                       bit-equal
-    normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws the
-                          last 16                                         1e-6 (float64: 1e-15)
+    uniform, float32      24 low bits of one word                            bit-equal to PyTorch
+    uniform, float64      53 low bits of two words, the first one high       bit-equal
+    bernoulli (dropout)   the float64 uniform, compared with p               bit-equal
+    randint               word % range; from 2^28 on, 64 bits of two words   bit-equal
+    randperm              Fisher-Yates, word % (numbers left)                bit-equal
+    normal, below 16      scalar Box-Muller in float64; the spare second
+                          normal is kept for the next call                   bit-equal
+    normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws   float32 within 1e-6,
+                          the last 16                                        float64 1e-15
 
 The last line is not bit-equal because PyTorch's and NumPy's vectorised sine, cosine and logarithm
 round differently; the number of words consumed is the same, so whatever is drawn afterwards is
@@ -68,9 +68,7 @@ def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArra
 
 
 class Generator:
-    """One stream of random numbers. Every draw takes a lock, so threads that share it cannot
-    corrupt it.
-    """
+    """One stream of random numbers. Every draw takes a lock, so that threads may share it."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._lock = threading.RLock()
@@ -80,8 +78,9 @@ class Generator:
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start the stream anew. Only the low 32 bits of `seed` matter, as in PyTorch. Raises
-        TypeError.
+        """Start the stream anew; as in PyTorch only the low 32 bits of `seed` matter.
+
+        Raises TypeError for a seed that is not an integer.
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise TypeError(
@@ -140,14 +139,12 @@ class Generator:
         self.set_state(state)
 
     # ---- words of the twister
-    # -------------------------------------------------------------------------------------
 
     def _words(self, count: int) -> NDArray[np.uint32]:
         if count < 1000:
-            return self._bits.random_raw(count).astype(np.uint32)  # the same words, begun sooner
-        return self._drawing.integers(
-            2**32, size=count, dtype=np.uint32
-        )  # of all 32 bits, so each takes one word
+            return self._bits.random_raw(count).astype(np.uint32)  # The same words, begun sooner.
+        # Numbers of all 32 bits take one word each.
+        return self._drawing.integers(2**32, size=count, dtype=np.uint32)
 
     def _double_words(self, count: int) -> NDArray[np.uint64]:
         words = self._words(2 * count)
@@ -161,14 +158,11 @@ class Generator:
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
 
     # ---- distributions, on arrays
-    # ---------------------------------------------------------------------------------
 
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`. Shape `shape`,
-        floating `dtype`.
-        """
+        """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`."""
         dtype = _floating(dtype)
         if not low <= high:
             raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
@@ -177,7 +171,7 @@ class Generator:
         if (low, high) != (0.0, 1.0):
             u = _fused_multiply_add(u, u.dtype.type(high) - u.dtype.type(low), low)
         u = u.astype(dtype, copy=False)
-        u[u == dtype.type(high)] = low  # rounding may reach the open end
+        u[u == dtype.type(high)] = low  # Rounding may reach the open end.
         return u.reshape(shape)
 
     def normal(
@@ -211,22 +205,20 @@ class Generator:
         return radius * math.cos(angle)
 
     def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
-        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`. For dropout, p is the
-        chance to keep.
+        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`.
+
+        For dropout p is the chance to keep.
         """
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
-        high, low = divmod(
-            math.ceil(p * 2.0**53), 2**32
-        )  # k / 2^53 < p, without leaving the integers
+        # Each draw is a number k of 53 bits, 21 of one word and 32 of the next. k / 2^53 < p: True.
+        high, low = divmod(math.ceil(p * 2.0**53), 2**32)
         with self._lock:
             words = self._words(2 * _size(shape))
-        first = words[0::2] & np.uint32(
-            2**21 - 1
-        )  # the 53 bits of k: 21 of one word and all 32 of the next
+        first = words[0::2] & np.uint32(2**21 - 1)
         keep = first < np.uint32(high)
         tie = first == np.uint32(high)
-        if tie.any():  # seldom is the second one needed
+        if tie.any():  # Seldom does the second word decide.
             keep[tie] = words[1::2][tie] < low
         return keep.reshape(shape)
 
@@ -241,7 +233,7 @@ class Generator:
             words = (
                 self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
             )
-        if spread < 2**64:  # else every word is one of the numbers
+        if spread < 2**64:  # Else every word is one of the numbers.
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
@@ -259,9 +251,7 @@ class Generator:
 
 
 def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
-    """Sixteen uniforms to sixteen normals, block by block: the first eight are radii, the last
-    eight angles.
-    """
+    """Sixteen uniforms to sixteen normals, block by block: eight radii, then eight angles."""
     u = u.reshape(-1, 2, 8)
     radius = np.sqrt(-2 * np.log(1 - u[:, 0]))
     angle = u.dtype.type(2 * math.pi) * u[:, 1]
@@ -280,18 +270,18 @@ def _floating(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 # ---- the generator in use
-# -------------------------------------------------------------------------------------------
 
 _of_the_process = Generator()
 _of_the_thread = threading.local()
 
 
 def _fork() -> None:
-    """Wait until no other thread draws: a child would find the stream half renewed, and locks that
-    nobody there will release.
+    """Wait until no other thread draws.
+
+    A child would find the stream half renewed, and locks that nobody there will release.
     """
     _of_the_thread.forking = default_generator()
-    _of_the_thread.forking._lock.acquire()  # NumPy's own lock is taken under this one only
+    _of_the_thread.forking._lock.acquire()  # NumPy's own lock is taken under this one only.
 
 
 def _forked() -> None:
@@ -316,11 +306,10 @@ def default_generator() -> Generator:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` does on the CPU;
-    returns the generator.
+    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` on the CPU.
 
-    Called in a thread other than the main one it gives that thread a stream of its own. Raises
-    TypeError.
+    Called in a thread other than the main one it gives that thread a stream of its own. Returns the
+    generator. Raises TypeError for a seed that is not an integer.
     """
     if threading.current_thread() is threading.main_thread():
         return _of_the_process.manual_seed(seed)
@@ -352,11 +341,10 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 @own_names
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`. Default dtype
-    unless given.
+    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`.
 
-    Raises TypeError for a shape that is not made of integers >= 0, and for a dtype that is not
-    floating.
+    The default dtype unless one is given. Raises TypeError for a shape that is not made of integers
+    >= 0, and for a dtype that is not floating.
     """
     dtype = get_default_dtype() if dtype is None else dtype
     return Tensor(
@@ -366,10 +354,9 @@ def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fals
 
 @own_names
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`. Default dtype
-    unless given.
+    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`.
 
-    Raises TypeError as `rand` does.
+    The default dtype unless one is given. Raises TypeError as `rand` does.
     """
     dtype = get_default_dtype() if dtype is None else dtype
     return Tensor(
@@ -379,11 +366,10 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
 
 @own_names
 def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
-    """Integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`, as
-    `torch.randint`. int64.
+    """Integers low <= i < high, int64: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`.
 
-    Raises TypeError for a size that is no tuple of integers >= 0 and for bounds that are not whole,
-    ValueError unless low < high.
+    As `torch.randint`. Raises TypeError for a size that is no tuple of integers >= 0 and for bounds
+    that are not whole, ValueError unless low < high.
     """
     if size is None:  # randint(10, (2, 3))
         low, high, size = 0, low, None if high is ... else high
@@ -404,8 +390,9 @@ def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
 
 @own_names
 def randperm(n: int) -> Tensor:
-    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`. Raises TypeError unless n
-    is whole, ValueError below 0.
+    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`.
+
+    Raises TypeError unless n is whole, ValueError below 0.
     """
     try:
         count = index(n)

@@ -1,8 +1,10 @@
 """NumPy's functions on Tensors: the same values as on arrays, derivatives to second order, and clear refusals."""
 
+import gc
 import inspect
 import math
 import re
+import weakref
 from collections import deque, namedtuple
 
 import numpy as np
@@ -1017,6 +1019,20 @@ def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
         (9,),
         (4,),
     ]
+
+
+def test_no_cycle_of_references_keeps_the_operands_of_many_products_or_blocks():
+    gc.collect()
+    gc.disable()
+    try:
+        for join in (np.linalg.multi_dot, np.block, np.hstack, np.stack):
+            parts = [Tensor(np.ones((2, 2)), requires_grad=True) for _ in range(3)]
+            kept = weakref.ref(parts[0])
+            join(parts).sum().backward()
+            del parts
+            assert kept() is None, join
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("power, products", [(1, 0), (2, 1), (13, 5), (-64, 6), (1000, 14)])

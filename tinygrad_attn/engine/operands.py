@@ -50,6 +50,8 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
         return x.item() if beside else x
     if isinstance(x, (list, tuple)):
         return _sequence(op, x, inputs)
+    if isinstance(x, (int, float)):  # A class of its own, such as that of t.size.
+        return int(x) if isinstance(x, int) else float(x)
     if isinstance(x, str) or callable(x) and not isinstance(x, type):
         return x
     if isinstance(x, complex):

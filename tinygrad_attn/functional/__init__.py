@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import ops, random
 from ..engine import Variable, equation
-from ..messages.errors import describe, missing_from, refuse_mask
+from ..messages.errors import describe, missing_from, no_setting, refuse_mask
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -147,6 +147,8 @@ def layer_norm(
     as x. Raises ValueError where they do not fit, TypeError for weights that are no arrays and an
     eps that is no number. (Ba et al. 2016, arXiv:1607.06450)
     """
+    if isinstance(eps, Variable):
+        raise no_setting("layer_norm", "eps", eps)
     eps, x = arguments.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     return equations.layer_norm(x, weight, bias, ndim=ndim, eps=eps)
@@ -163,6 +165,8 @@ def rms_norm(
     where shapes do not fit, TypeError for a weight that is no array and an eps that is no number.
     (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
+    if isinstance(eps, Variable):
+        raise no_setting("rms_norm", "eps", eps)
     x = real(x, "rms_norm")
     ndim = arguments.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = arguments.check_number(

@@ -20,7 +20,6 @@ __all__ = [
     "ELSEWHERE",
     "INNER",
     "MissingName",
-    "as_operand",
     "describe",
     "explain",
     "is_module",
@@ -59,8 +58,7 @@ def only_renamed(t: Any) -> TypeError:
     """
     return TypeError(
         f"p += x, p -= x and the like would leave {describe(t)} as it is, for they make a new "
-        "Tensor. Write p.data -= x.data "
-        "to change it, or y = p - x for a result."
+        "Tensor. Write p.data -= x.data to change it, or y = p - x for a result."
     )
 
 
@@ -86,11 +84,10 @@ def listed(inputs: Sequence[Any]) -> str:
 
 
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """NumPy's complaint in terms of the op and its operands, with a way out; the same kind of
-    error.
+    """NumPy's complaint as an error of the same kind that names the op and its operands.
 
-    What is no complaint of NumPy's, an error of the user's own kind among them, stays the one that
-    was raised, with a note.
+    An error that is no complaint of NumPy's, such as one of the user's own, stays what it is and
+    gets a note.
     """
     if not isinstance(error, (ValueError, TypeError, IndexError)) or type(
         error
@@ -120,8 +117,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
             if op == "scatter"
             else (
                 f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole "
-                "number in "
-                "[-n, n), a slice, or an array of integers or booleans."
+                "number in [-n, n), a slice, or an array of integers or booleans."
             )
         )
     elif op == "take_along_axis" and "number of dimensions" in text:
@@ -132,14 +128,12 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif op == "einsum":
         hint = (
             "Every letter stands for one size in all operands, and each letter of the result "
-            "occurs in an operand; the operands have "
-            f"the shapes {', '.join(map(str, shapes))}."
+            f"occurs in an operand; the operands have the shapes {', '.join(map(str, shapes))}."
         )
     elif op in ("concatenate", "stack") and "out of bounds" not in text:
         hint = (
             f"The shapes are {', '.join(map(str, shapes))}: stack needs equal ones, concatenate "
-            "may differ along its axis alone. Pad, "
-            "slice or reshape them first."
+            "may differ along its axis alone. Pad, slice or reshape them first."
         )
     elif op == "transpose":
         hint = (
@@ -196,9 +190,8 @@ def _broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
             differing = " and ".join(map(str, sorted(sizes)))
             return (
                 f"Shapes are aligned at the right; at axis -{back} the sizes {differing} differ "
-                "and neither is 1. "
-                "Give the smaller operand an axis of size 1 there (x[:, None] or x.reshape), or "
-                "transpose it."
+                "and neither is 1. Give the smaller operand an axis of size 1 there (x[:, None] "
+                "or x.reshape), or transpose it."
             )
     return ""
 
@@ -218,54 +211,3 @@ def _matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
             hint += " Did you mean a.mT @ b?"
         return hint
     return "The axes before the last two must broadcast: aligned at the right, equal or 1."
-
-
-def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
-    """An operand that is neither a Tensor nor a number, as an array.
-
-    Beside a Tensor a NumPy scalar counts as a Python number, and so do the numbers in a list, so
-    that `x / np.sqrt(8)` and `x * [1, 2]` keep the dtype of x.
-    """
-    if isinstance(x, np.ndarray):
-        if x.dtype.kind not in "fiub" and any(hasattr(t, "_data") for t in inputs):
-            raise TypeError(
-                f"{op} cannot take {describe(x)} beside a Tensor, which holds real numbers or "
-                "booleans."
-            )
-        if isinstance(x, np.ma.MaskedArray):
-            raise mask_lost(op)
-        return np.asarray(x)  # of a np.matrix `*` would be the matrix product
-    if isinstance(x, np.generic):
-        if x.dtype.kind in "mM":  # item() of one in nanoseconds is a plain number
-            raise TypeError(
-                f"{op} cannot take {describe(x)}, a time. Write x / np.timedelta64(1, 's') for a "
-                "span in seconds."
-            )
-        return x.item() if any(hasattr(t, "_data") for t in inputs) else x
-    if isinstance(x, (list, tuple)):
-        if any(hasattr(item, "_record") for item in x):
-            raise TypeError(
-                f"{op} got a {type(x).__name__} of Tensors; join them first with np.stack or "
-                "np.concatenate." + several_results(x)
-            )
-        refuse_mask(op, x)
-        array = np.asarray(x)
-        like = next((t._data.dtype for t in inputs if hasattr(t, "_data")), array.dtype)
-        return array.astype(like) if array.dtype.kind in "iuf" and like.kind == "f" else array
-    if isinstance(x, (int, float)):  # A class of its own, such as that of t.size.
-        return int(x) if isinstance(x, int) else float(x)
-    if isinstance(x, str) or callable(x) and not isinstance(x, type):
-        return x
-    if isinstance(x, complex):
-        raise TypeError(
-            f"{op} cannot take {x}: a Tensor holds real numbers or booleans. Compute with x.real "
-            "and x.imag apart."
-        )
-    raise TypeError(
-        f"{op} cannot take {describe(x)}. Operands are Tensors, NumPy arrays and numbers"
-        + (
-            "." + found
-            if (found := numbers_of(x))
-            else "; convert it first, for example with Tensor(np.asarray(x))."
-        )
-    )

@@ -27,8 +27,8 @@ def several_results(x: Any) -> str:
     if not isinstance(x, tuple):
         return ""
     return (
-        " If one call returned them, as nn.MultiheadAttention does, take them apart: "
-        "y, weights = ..."
+        " If one call returned them, as nn.MultiheadAttention does, take them apart: y, weights = "
+        "..."
     )
 
 

@@ -63,8 +63,8 @@ def not_for_torch(name: str, kind: str) -> TypeError:
     if not hint and hasattr(np, name):
         hint = f"np.{name}"
     return TypeError(
-        f"PyTorch's {name} takes PyTorch's tensors and knows no {kind} of this package."
-        f"{told(hint) if hint else ''} To leave the graph on purpose give it "
+        f"PyTorch's {name} takes PyTorch's tensors and knows no {kind} of this "
+        f"package.{told(hint) if hint else ''} To leave the graph on purpose give it "
         "torch.from_numpy(t.numpy())."
     )
 
@@ -132,11 +132,10 @@ def numpys(name: str, known: bool) -> str:
 
 def _needed_arguments(function: Any, t: str) -> list[str]:
     """The arguments without a default, with t for the array and `other` for a second one."""
+    parameters: list[inspect.Parameter] = []
+    # Functions that are written in C have no signature in older NumPys.
     if inspect.isfunction(function._implementation):
-        parameters = inspect.signature(function).parameters.values()
-    else:
-        # Functions that are written in C have no signature in older NumPys.
-        parameters = {}.values()
+        parameters += inspect.signature(function).parameters.values()
     needed = [
         p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD
     ] or [t]

@@ -1,6 +1,4 @@
-"""What Tensors are made from: the default dtype, an array from anything, and sizes and indices as
-plain values.
-"""
+"""What Tensors are made from: the default dtype, an array from anything, sizes and indices."""
 
 from __future__ import annotations
 
@@ -18,10 +16,9 @@ _BASIC = {int, slice, type(None), type(Ellipsis)}
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype that Python numbers and lists of them take when they become a Tensor: float32
-    at the start, or float64.
+    """Set the dtype that Python numbers and lists of them take when they become a Tensor.
 
-    Raises TypeError for a dtype that is not floating.
+    It is float32 unless set, and may be float64. Raises TypeError for a dtype that is not floating.
     """
     global _default_dtype
     _default_dtype = floating_dtype(dtype, "the default")
@@ -44,8 +41,9 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 
 def floating_dtype(dtype: Any, what: str) -> np.dtype:
-    """A dtype of real numbers for `what`; for None, which NumPy takes for float64, the caller has a
-    default or there is none.
+    """A dtype of real numbers for `what`; TypeError for any other, and for None.
+
+    NumPy takes None for float64; who calls this has a default of its own, or wants none.
     """
     try:
         found = np.dtype(object if dtype is None else dtype)
@@ -60,8 +58,9 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
 
 
 def _from_torch(x: Any) -> Any:
-    """The array of a tensor of PyTorch's, in float32 for bfloat16, which NumPy lacks; anything else
-    as it is.
+    """The array of a tensor of PyTorch's; anything else as it is.
+
+    bfloat16, which NumPy lacks, becomes float32.
     """
     if not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
@@ -71,120 +70,102 @@ def _from_torch(x: Any) -> Any:
 
 def as_array(data: Any, dtype: Any) -> np.ndarray:
     """A fresh array from whatever the constructor was given."""
-    found = None  # what NumPy makes of it when no dtype is asked for
+    found = None  # What NumPy makes of the data when no dtype is asked for.
     if isinstance(data, Variable):
         data = data._data
     elif isinstance(data, (list, tuple)):
-        if holds("_record", data):
-            raise TypeError(
-                f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. "
-                "Join them with np.stack or "
-                f"np.concatenate, or take .item() of each for plain numbers.{several_results(data)}"
-            )
-        try:
-            found = np.array(data)
-        except ValueError as error:
-            raise ValueError(
-                "the rows of this list differ in length, so it is no array. Pad them to one length "
-                "(and hide the "
-                f"padding with F.padding_mask), or keep several Tensors. NumPy says: {error}"
-            ) from None
+        found = _from_list(data)
         if dtype is None:
-            dtype = (
-                _default_dtype
-                if found.dtype.kind in "fiu" and not holds("__array__", data)
-                else found.dtype
-            )
-    elif (
-        isinstance(data, (float, int))
-        and not isinstance(data, (bool, np.generic))
-        and dtype is None
-    ):
-        dtype = _default_dtype
+            numbers = found.dtype.kind in "fiu" and not holds("__array__", data)
+            dtype = _default_dtype if numbers else found.dtype
+    elif isinstance(data, (float, int)) and not isinstance(data, (bool, np.generic)):
+        dtype = _default_dtype if dtype is None else dtype
     data = _from_torch(data)
     refuse_mask("Tensor", data)
-    as_dtype(dtype)  # only asked: of a class such as np.dtypes.Float32DType it makes object
+    as_dtype(dtype)  # Only its errors are wanted: a class such as np.dtypes.Float32DType stays.
     try:
         found = np.asarray(data) if found is None else found
-        source = found if hasattr(data, "__array__") else data  # which may be costly to ask twice
-        array = (
-            np.array(source, dtype=dtype) if _are_real(found) else found
-        )  # a cast would drop an imaginary part, and read text
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, OverflowError):
-            raise TypeError(
-                f"a Tensor of {np.dtype(dtype)} cannot hold numbers as large as these: {error}."
-            ) from None
-        if (
-            hasattr(data, "__array__")
-            and not isinstance(data, type)
-            or found is not None
-            and found.dtype != object
-        ):
-            raise  # it knows best why it is no array, and NumPy that NaN is no integer
+        source = found if hasattr(data, "__array__") else data  # To ask twice may be costly.
+        # A cast would drop an imaginary part, and read numbers from text.
+        array = np.array(source, dtype=dtype) if _are_real(found) else found
+    except OverflowError as error:
+        raise TypeError(
+            f"a Tensor of {np.dtype(dtype)} cannot hold numbers as large as these: {error}."
+        ) from None
+    except (TypeError, ValueError):
+        is_array = hasattr(data, "__array__") and not isinstance(data, type)
+        if is_array or found is not None and found.dtype != object:
+            raise  # The data know best why they are no array, and NumPy that NaN is no integer.
         array = np.array(None)
-    if found is not None and found.dtype.kind in "fiub" and array.dtype.kind not in "fiub":
+    if array.dtype.kind in "fiub" and data is not None:
+        return array
+    raise _no_numbers(data, dtype, found)
+
+
+def _from_list(data: Any) -> np.ndarray:
+    if holds("_record", data):
         raise TypeError(
-            f"a Tensor holds real numbers or booleans; got dtype={dtype!r}. Write np.float32, "
-            "np.float64, np.int64 or bool."
+            f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. "
+            "Join them with np.stack or np.concatenate, or take .item() of each for plain "
+            f"numbers.{several_results(data)}"
         )
-    if data is None or array.dtype.kind not in "fiub":
-        raise TypeError(
-            f"a Tensor holds real numbers or booleans; got {describe(data)}"
-            + (
-                ". Did a function forget to return its result?"
-                if data is None
-                else "." + numbers_of(data)
-            )
-        )
-    return array
+    try:
+        return np.array(data)
+    except ValueError as error:
+        raise ValueError(
+            "the rows of this list differ in length, so it is no array. Pad them to one length "
+            "(and hide the padding with F.padding_mask), or keep several Tensors. NumPy says: "
+            f"{error}"
+        ) from None
+
+
+def _no_numbers(data: Any, dtype: Any, found: Any) -> TypeError:
+    text = "a Tensor holds real numbers or booleans; got "
+    if data is None:
+        return TypeError(f"{text}None. Did a function forget to return its result?")
+    if found is not None and found.dtype.kind in "fiub":
+        return TypeError(f"{text}dtype={dtype!r}. Write np.float32, np.float64, np.int64 or bool.")
+    return TypeError(f"{text}{describe(data)}.{numbers_of(data)}")
 
 
 def _are_real(array: np.ndarray) -> bool:
-    """Real numbers or booleans, or objects that may be such: fractions, say, and integers of any
-    length.
-    """
+    """Real numbers or booleans, or objects that may be such, as fractions and long integers."""
     if array.dtype == object:
         return not any(x is None or isinstance(x, (str, bytes)) for x in array.flat)
     return array.dtype.kind in "fiub"
 
 
 def as_flag(value: Any) -> bool:
-    """requires_grad, second in Tensor(data, requires_grad, dtype), where NumPy takes a dtype and
-    PyTorch one more size.
-    """
+    """The requires_grad of Tensor(data, requires_grad), where others take a dtype or a size."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(
             f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, dtype=...) "
-            "for a dtype, and "
-            "Tensor(np.zeros((2, 3))) for a tensor of a shape."
+            "for a dtype, and Tensor(np.zeros((2, 3))) for a tensor of a shape."
         )
     return bool(value)
 
 
 def as_data(value: Any, dtype: np.dtype, objects: bool = False) -> np.ndarray:
-    """What is put into a tensor of this dtype, sharing memory: an array keeps its own, Python
-    numbers and lists take the tensor's.
+    """What is put into a tensor of this dtype, without a copy where possible.
 
-    With `objects`, so do fractions and their like.
+    An array keeps its own dtype, Python numbers and lists take the tensor's, and with `objects` so
+    do fractions and their like.
     """
     if value.__class__ is float or value.__class__ is int:
-        return np.asarray(value, dtype)  # or an OverflowError
+        return np.asarray(value, dtype)  # An OverflowError if it does not fit.
     refuse_mask("a Tensor", value)
     array = np.asarray(value)
     if array.dtype.kind in "fiub":
         return array if hasattr(value, "__array__") else np.asarray(value, dtype)
-    return (
-        np.asarray(value, dtype) if objects and _are_real(array) else array
-    )  # the caller refuses what is no number
+    # The caller refuses what is no number.
+    return np.asarray(value, dtype) if objects and _are_real(array) else array
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
-    """What is assigned to .grad, in memory of its own and of the tensor's dtype."""
-    with np.errstate(
-        all="ignore"
-    ):  # the default dtype may be too narrow for numbers that this one holds
-        array = as_array(value, None)  # which says what is no number
+    """What is assigned to .grad, in memory of its own and in the tensor's dtype."""
+    # The default dtype may be too narrow for numbers that this one holds.
+    with np.errstate(all="ignore"):
+        array = as_array(value, None)
     return np.array(array if hasattr(value, "__array__") else value, dtype)
 
 
@@ -199,15 +180,16 @@ def as_value(name: str, value: Any) -> np.ndarray:
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
         raise TypeError(
-            f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, "
-            f"got {describe(value)}."
+            f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, got "
+            f"{describe(value)}."
         )
     return array
 
 
 def holds(name: str, data: Any) -> bool:
-    """Has this the attribute (Tensors have `_record`, arrays of any library `__array__`), or
-    something in a list or tuple, however deep?
+    """Has this, or something inside of it if it is a list or tuple, an attribute of that name?
+
+    Tensors have `_record`, and arrays of any library `__array__`.
     """
     return (
         hasattr(data, name)
@@ -217,8 +199,9 @@ def holds(name: str, data: Any) -> bool:
 
 
 def as_index(index: Any) -> Any:
-    """An index on arrays: Tensors, lists, a Series become arrays, which are copied so that a later
-    change cannot reach the rule.
+    """An index of plain values: Tensors, lists and the like become arrays.
+
+    Arrays are copied, so that a later change cannot reach the rule that uses them.
     """
     if index.__class__ in _BASIC:
         return index
@@ -238,10 +221,9 @@ def as_index(index: Any) -> Any:
         return index.copy()
     if isinstance(index, (int, np.generic)):
         return index
-    array = np.asarray(index).copy()  # some lend their memory where np.array asks for a copy
-    return (
-        array if array.dtype.kind in "iub" else index
-    )  # NumPy knows what else is an index, and says what is none
+    # Some lend their memory even where np.array asks for a copy. NumPy knows what else is an index.
+    array = np.asarray(index).copy()
+    return array if array.dtype.kind in "iub" else index
 
 
 def put(t: Any, index: Any, array: np.ndarray) -> None:

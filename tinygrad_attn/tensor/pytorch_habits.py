@@ -24,8 +24,8 @@ def warn_of_no_transpose(t: Any, axes: tuple[Any, ...]) -> None:
     if t.ndim == 2 and len(axes) == 2 and axes in _UNCHANGED:
         warn(
             f"transpose{axes} of {describe(t)} changes nothing: as in NumPy it names the axes in "
-            "their new order, which is the old one. Write t.mT or t.swapaxes(0, 1) to exchange the "
-            "two, as PyTorch's transpose does; if nothing is to change, leave the call out."
+            "their new order, which is the old one. Write t.mT or t.swapaxes(0, 1) to exchange "
+            "the two, as PyTorch's transpose does; if nothing is to change, leave the call out."
         )
 
 

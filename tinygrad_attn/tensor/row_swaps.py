@@ -38,8 +38,8 @@ def check_swap(t: Any, index: Any, value: Any) -> None:
     if newer_is_hit or any(ref() is value for ref in _overwritten):
         raise ValueError(
             "x[i], x[j] = x[j], x[i], as random.shuffle(x) has it, would put one row in both "
-            "places, since x[i] and x[j] show the memory that is written to. Write "
-            "x[[i, j]] = x[[j, i]] to swap, x = x[ta.random.randperm(len(x))] to shuffle, or "
-            "take the rows with x[i].copy()."
+            "places, since x[i] and x[j] show the memory that is written to. Write x[[i, j]] = "
+            "x[[j, i]] to swap, x = x[ta.random.randperm(len(x))] to shuffle, or take the rows "
+            "with x[i].copy()."
         )
     _overwritten.extend(map(weakref.ref, hit))

@@ -1,5 +1,6 @@
-"""class Tensor: an array that remembers how it was made. Operators and methods are NumPy's, each
-one line onto an op.
+"""class Tensor: an array that remembers how it was made.
+
+Operators and methods are NumPy's, each one line onto an op.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .row_swaps import check_swap, took
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
 Axis = int | tuple[int, ...] | None
-_np: Any = np  # whose own hints promise an array where it returns a Tensor
+_np: Any = np  # NumPy's type hints promise an array where it returns a Tensor.
 
 
 def operators(op: Op) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
@@ -51,8 +52,8 @@ class Tensor(Variable):
     numbers and lists of them take the default dtype (float32), an ndarray keeps its own. With
     `requires_grad=True` ops on it are recorded, and `backward()` on a result fills `.grad`; integer
     and boolean tensors cannot require one. Raises TypeError for data that is not numeric, or a flag
-    not boolean. Methods without a text are NumPy's of that name (`relu`, `sigmoid`, `view`
-    PyTorch's): the same shapes, and IndexError for an axis out of range.
+    that is not boolean. Methods without a text are NumPy's of that name (`relu`, `sigmoid` and
+    `view` PyTorch's), with the same shapes, and IndexError for an axis out of range.
     """
 
     __slots__ = ()
@@ -77,9 +78,7 @@ class Tensor(Variable):
         return t
 
     def _array(self) -> np.ndarray:
-        """The values as an ndarray that can be changed in place; a single number may be a NumPy
-        scalar.
-        """
+        """The values as an ndarray that can be changed in place, also those of a single number."""
         if not isinstance(self._data, np.ndarray):
             self._data = np.asarray(self._data)
         return self._data
@@ -88,8 +87,9 @@ class Tensor(Variable):
 
     @property
     def data(self) -> np.ndarray:
-        """The array itself, not a copy. Changing it while a graph still needs its old values is
-        found out at backward().
+        """The array itself, not a copy.
+
+        To change it while a graph still needs its old values is an error at backward().
         """
         changes.hand_out(self._array())
         return self._data
@@ -112,8 +112,7 @@ class Tensor(Variable):
         if self._grad is None and self._record is not None and not self._record.retained:
             warnings.warn(
                 "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
-                "before backward(), or use "
-                "ta.grad().",
+                "before backward(), or use ta.grad().",
                 UserWarning,
                 stacklevel=2,
             )
@@ -131,9 +130,7 @@ class Tensor(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ops on this tensor are recorded; to those from before it was switched on it stays
-        a constant.
-        """
+        """Whether ops on this tensor are recorded; for ops from before that it is a constant."""
         return self._tracked
 
     @requires_grad.setter
@@ -141,9 +138,8 @@ class Tensor(Variable):
         if as_flag(value) and self._data.dtype.kind != "f":
             raise TypeError(
                 "only floating-point tensors can require a gradient, but this is "
-                f"{describe(self)}. "
-                "Write Tensor(data, requires_grad=True, dtype=np.float64), or .astype(np.float32) "
-                "first."
+                f"{describe(self)}. Write Tensor(data, requires_grad=True, dtype=np.float64), or "
+                ".astype(np.float32) first."
             )
         if not value and self._record is not None:
             raise ValueError(
@@ -215,8 +211,7 @@ class Tensor(Variable):
         if self._data.size != 1:
             raise ValueError(
                 f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t "
-                "> 0).any(); to choose "
-                "element by element write np.where(t > 0, a, b)."
+                "> 0).any(); to choose element by element write np.where(t > 0, a, b)."
             )
         return bool(self._data)
 
@@ -309,41 +304,35 @@ class Tensor(Variable):
         return object.__getstate__(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self.__getstate__()  # refuses a result
+        self.__getstate__()  # It refuses a result.
         new = type(self)._of(self._data.copy(), self._tracked)
         new.name = self.name
         memo[id(self)] = new
         return new
 
     @property
-    def _mask(
-        self,
-    ) -> Any:  # numpy.ma asks for it, and would otherwise take _data and lose the gradient
+    def _mask(self) -> Any:
+        # numpy.ma asks for it, and would otherwise take _data and lose the gradient.
         lost = TypeError(
             f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) "
             "for the array a."
         )
-        raise (
-            lost
-            if self._tracked and (local.context.recording or rehearsing())
-            else AttributeError("_mask")
-        )
+        if self._tracked and (local.context.recording or rehearsing()):
+            raise lost
+        raise AttributeError("_mask")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        whole = (
-            dtype is not None and np.dtype(dtype).kind in "iub"
-        )  # np.int64(t): no gradient belongs to integers
+        # No gradient belongs to integers: np.int64(t) gives plain ones.
+        whole = dtype is not None and np.dtype(dtype).kind in "iub"
         if self._tracked and local.context.recording and not whole:
             raise TypeError(
                 f"{describe(self)} requires a gradient, which a plain array would lose. Write "
-                "t.numpy() to leave the graph "
-                "on purpose, or join tensors with np.stack / np.concatenate to stay in it."
+                "t.numpy() to leave the graph on purpose, or join tensors with np.stack / "
+                "np.concatenate to stay in it."
             )
         changes.hand_out(self._array())
-        if (
-            whole and self._data.dtype.kind == "f"
-        ):  # NumPy casts it itself, unless fractions must not be lost: np.take(a, t)
-            dtype = None
+        if whole and self._data.dtype.kind == "f":
+            dtype = None  # NumPy casts it, or says that fractions must not be lost: np.take(a, t).
         return np.array(self._data, dtype=dtype, copy=copy)
 
     @classmethod
@@ -398,13 +387,11 @@ class Tensor(Variable):
     def __abs__(self) -> Tensor:
         return ops.absolute(self)
 
-    def _assigned(
-        self, other: Any
-    ) -> Any:  # in a checkpoint's first run, which is not recorded either, `recording` is 0
+    def _assigned(self, other: Any) -> Any:
         unrecorded = not (local.context.recording or rehearsing())
         if self._tracked and self._record is None and unrecorded:
             raise only_renamed(self)
-        return NotImplemented  # then Python adds, and gives the sum the name
+        return NotImplemented  # Then Python adds, and gives the sum the name.
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
 
@@ -433,16 +420,15 @@ class Tensor(Variable):
         ):
             raise TypeError(
                 "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
-                "np.where(mask, value, t) or "
-                "join parts with np.concatenate; or change it under ta.no_grad() if no gradient is "
-                "meant."
+                "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
+                "ta.no_grad() if no gradient is meant."
             )
         array = (
             value._data
             if isinstance(value, Variable)
             else as_data(value, self._data.dtype, objects=True)
         )
-        if array.dtype.kind not in "fiub":  # of complex numbers NumPy would keep the real part
+        if array.dtype.kind not in "fiub":  # Of complex numbers NumPy would keep the real part.
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
         index = as_index(index)
         if isinstance(value, Variable):
@@ -505,9 +491,7 @@ class Tensor(Variable):
         return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The same values in another dtype of real numbers or booleans; a copy, whatever `copy`
-        says.
-        """
+        """A copy in another dtype of real numbers or booleans, whatever `copy` says."""
         if (asked := as_dtype(dtype)).kind not in "fiub":
             raise TypeError(
                 f"a Tensor holds real numbers or booleans, not {asked}; take "

@@ -25,9 +25,8 @@ class Program:
         self, report: Report, problem: Problem, trace: Trace, outputs: list[Any], how: How
     ) -> None:
         worst = report.worst
-        assert worst is not None
-        self.entry: Entry = worst
-        self.which = report.entries.index(worst)
+        self.entry: Entry = worst  # type: ignore
+        self.which = report.entries.index(worst)  # type: ignore
         self.report, self.problem, self.trace = report, problem, trace
         self.outputs, self.how, self.x = outputs, how, problem.inputs[self.which]
 

@@ -74,8 +74,7 @@ class Pattern:
     @cached_property
     def per_result(self) -> np.ndarray:
         """What each element of the result contributes to the slope: (result, input), flattened."""
-        assert self.jacobians is not None and self.g is not None
-        return self.jacobians[1] * self.g.reshape(-1, 1)
+        return self.jacobians[1] * self.g.reshape(-1, 1)  # type: ignore
 
     @property
     def everywhere(self) -> str:

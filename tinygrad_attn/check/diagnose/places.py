@@ -345,10 +345,9 @@ def lost_contributions(p: Pattern) -> Found:
 
 def _along_the_result(p: Pattern) -> Iterator[tuple[int, int, str, np.ndarray, bool]]:
     """(axis, its size, which element, its contribution, of more than two) where several meet."""
-    assert p.g is not None
-    each = p.per_result.reshape(p.g.shape + p.a.shape)
-    for axis in _long_axes(p.g):
-        size, others = p.g.shape[axis], tuple(k for k in range(p.g.ndim) if k != axis)
+    each = p.per_result.reshape(p.g.shape + p.a.shape)  # type: ignore
+    for axis in _long_axes(p.g):  # type: ignore
+        size, others = p.g.shape[axis], tuple(k for k in range(p.g.ndim) if k != axis)  # type: ignore
         parts = each.sum(axis=others)
         least = FIT * np.abs(parts).max(initial=0)
         used = [k for k in range(size) if np.abs(parts[k]).max() > least]

@@ -37,84 +37,73 @@ from .ufuncs import CALLS, PLAIN_UFUNCS, REDUCTIONS, UFUNCS, outer, reduce
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
     """What Tensor.__array_ufunc__ answers where it is not simply `UFUNCS[ufunc](*inputs)`."""
     name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-    out = kwargs.get("out")
-    if out is not None:
-        if isinstance(out[0], np.ndarray) and any(x is out[0] for x in inputs):
-            raise TypeError(
-                f"np.{name} would write a Tensor's values into an array, which keeps no gradient: "
-                "write a = a + t "
-                "instead of a += t, or a += t.data where none is wanted. For a[rows] += t, each "
-                "row once and with "
-                "a row of t for it, write a = a + ta.ops.scatter(t, index=rows, shape=a.shape)."
-            )
-        refuse(name, out=out[0])
+    if kwargs.get("out") is not None:
+        _refuse_out(name, kwargs["out"][0], inputs)
     if method == "__call__" and ufunc in PLAIN_UFUNCS:
-        return ufunc(
-            *map(plain, inputs), **{k: plain(v) for k, v in kwargs.items()}
-        )  # where= may be a Tensor
+        return ufunc(*map(plain, inputs), **{k: plain(v) for k, v in kwargs.items()})
     if (ufunc not in UFUNCS or method in ("at", "reduceat")) and not any(map(floating, inputs)):
-        return getattr(ufunc, method)(
-            *map(handed, inputs), **{k: handed(v) for k, v in kwargs.items()}
-        )  # no gradient to lose
+        # There is no gradient to lose.
+        handed_on = {k: handed(v) for k, v in kwargs.items()}
+        return getattr(ufunc, method)(*map(handed, inputs), **handed_on)
     if ufunc in UFUNCS:
         if method == "__call__":
-            dtype, along = (
-                kwargs.pop("dtype", None),
-                {"axis": kwargs.pop("axis")} if ufunc is np.vecdot and "axis" in kwargs else {},
-            )
-            refuse(name, **{k: v for k, v in kwargs.items() if (k, v) != ("casting", "same_kind")})
-            if not any(
-                map(floating, inputs)
-            ):  # no gradient, and NumPy knows best what it makes of integers
-                return wrapped(ufunc(*map(plain, inputs), dtype=dtype, **along))
-            refuse_whole(name, dtype, *inputs)
-            return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs), **along)
+            return _called(name, ufunc, inputs, kwargs)
         if method == "reduce" and ufunc in REDUCTIONS:
             return reduce(ufunc, *inputs, **kwargs)
         if method == "accumulate" and ufunc in RUNNING:
-            return (
-                accumulate(ufunc, *inputs, **kwargs)
-                if floating(inputs)
-                else wrapped(ufunc.accumulate(*plain(inputs), **kwargs))
-            )
+            if floating(inputs):
+                return accumulate(ufunc, *inputs, **kwargs)
+            return wrapped(ufunc.accumulate(*plain(inputs), **kwargs))
         if method == "outer":
             return outer(ufunc, *inputs, **kwargs)
         if method == "at":
-            sums = ufunc is np.add
-            instead = (
-                "a + ta.ops.scatter(t, index=index, shape=a.shape)"
-                if sums
-                else "t[index] on the right-hand side"
-            )
+            instead = "t[index] on the right-hand side"
+            if ufunc is np.add:
+                instead = "a + ta.ops.scatter(t, index=index, shape=a.shape)"
             raise TypeError(
                 f"np.{name} changes an array in place, which cannot be differentiated. Write "
-                f"{instead}, or give it t.numpy() "
-                "if no gradient is meant."
+                f"{instead}, or give it t.numpy() if no gradient is meant."
             )
-    if any(name == f.__name__ for f in FUNCTIONS):  # the ufunc behind an array's own method
+    if any(name == f.__name__ for f in FUNCTIONS):  # The ufunc behind an array's own method.
         raise TypeError(f"a.{name}(...) of an array a takes no Tensors: write np.{name}(a, ...).")
-    raise no_rule(
-        name, "np." if getattr(np, ufunc.__name__, None) is ufunc else ""
-    )  # SciPy's are ufuncs too, and one's own
+    # SciPy's functions are ufuncs too, and so may be a user's own.
+    raise no_rule(name, "np." if getattr(np, ufunc.__name__, None) is ufunc else "")
+
+
+def _called(name: str, ufunc: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
+    """A ufunc that has a rule, called with settings such as dtype."""
+    dtype, along = settings.pop("dtype", None), {}
+    if ufunc is np.vecdot and "axis" in settings:
+        along["axis"] = settings.pop("axis")
+    refuse(name, **settings)
+    if not any(map(floating, inputs)):  # NumPy knows best what it makes of integers.
+        return wrapped(ufunc(*map(plain, inputs), dtype=dtype, **along))
+    refuse_whole(name, dtype, *inputs)
+    return UFUNCS[ufunc](*(cast(x, dtype) for x in inputs), **along)
+
+
+def _refuse_out(name: str, out: Any, inputs: tuple) -> None:
+    if isinstance(out, np.ndarray) and any(x is out for x in inputs):
+        raise TypeError(
+            f"np.{name} would write a Tensor's values into an array, which keeps no gradient: "
+            "write a = a + t instead of a += t, or a += t.data where none is wanted. For "
+            "a[rows] += t, each row once and with a row of t for it, write "
+            "a = a + ta.ops.scatter(t, index=rows, shape=a.shape)."
+        )
+    refuse(name, out=out)
 
 
 def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What Tensor.__array_function__ answers."""
-    rule = FUNCTIONS.get(function)
-    if rule is not None and (
-        function is np.where or "out" in kwargs or any(map(floating, (*args, *kwargs.values())))
-    ):
-        return rule(
-            *args, **kwargs
-        )  # also to refuse out=; and of np.where(mask) the places stay plain arrays
+    rule, any_floating = FUNCTIONS.get(function), any(map(floating, (*args, *kwargs.values())))
+    # The rule also refuses out=, and of np.where(mask) with one argument it gives plain places.
+    if rule is not None and (function is np.where or "out" in kwargs or any_floating):
+        return rule(*args, **kwargs)
     if rule is not None or function in PLAIN_FUNCTIONS:
         y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
-        return (
-            y if rule is None else wrapped(y)
-        )  # integers and booleans: NumPy knows best, and there is no gradient
-    if not any(
-        map(floating, (*args, *kwargs.values()))
-    ):  # labels to be counted, say: there is no gradient to lose
+        # Of integers and booleans NumPy knows best what it makes; there is no gradient.
+        return y if rule is None else wrapped(y)
+    if not any_floating:  # Labels that are counted, say: there is no gradient to lose.
         return function(*handed(args), **{k: handed(v) for k, v in kwargs.items()})
     raise no_rule(full_name(function))
 
@@ -132,19 +121,16 @@ These are sums by groups and SciPy's name for the sigmoid; `ELSEWHERE` may know 
 
 def no_rule(name: str, home: str = "np.") -> TypeError:
     """The error for a function that is not in the tables."""
-    short = name.rpartition(".")[
-        2
-    ]  # no slip, since NumPy has it; so only kin are named, eigh for eig
-    kin = [
-        k for f in (*UFUNCS, *FUNCTIONS) if (k := f.__name__).startswith(short) or short.endswith(k)
-    ]
-    known = INSTEAD.get(name) or ELSEWHERE.get(name)
-    instead = f" Write {known}." if known else nearest(short, kin)
+    # NumPy has the name, so it is no slip: only its kin are named, as eigh for eig.
+    short = name.rpartition(".")[2]
+    known = [f.__name__ for f in (*UFUNCS, *FUNCTIONS)]
+    kin = [k for k in known if k.startswith(short) or short.endswith(k)]
+    written = INSTEAD.get(name) or ELSEWHERE.get(name)
+    instead = f" Write {written}." if written else nearest(short, kin)
     return TypeError(
         f"{home}{name} has no derivative rule for Tensors.{instead} Leave the graph on purpose "
         "with t.numpy(), compose it from functions that have one, or write it as an op: @ta.op on "
-        "the function, its "
-        "partial derivatives with .vjp under it."
+        "the function, its partial derivatives with .vjp under it."
     )
 
 

@@ -1,11 +1,12 @@
-"""NumPy's functions on each element that are not ufuncs, its differences, and the functions that
-get plain arrays.
-"""
+"""NumPy's functions of elements and of neighbours, and the functions that get plain arrays."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
@@ -14,20 +15,21 @@ from ... import ops
 from ...messages.errors import describe
 from ...ops.shapes import in_single
 from .common import (
+    FUNCTIONS,
     UNSET,
     axes_of,
     cast,
     floating,
+    is_whole,
     plain,
     refuse,
     refuse_among_whole,
-    refuse_whole,
     rule,
     tensor,
     together,
     wrapped,
 )
-from .shapes import _concatenate, _moveaxis, _slice, _stack
+from .shapes import _concatenate, _moveaxis, _ravel, _slice, _stack
 
 # ---- elementwise functions that are not ufuncs
 
@@ -43,32 +45,26 @@ def _where(condition, x=UNSET, y=UNSET):
 
 
 @rule(np.clip)
-def _clip(a, a_min=UNSET, a_max=UNSET, out=None, *, min=UNSET, max=UNSET, dtype=None):
-    refuse("clip", out=out)
-    refuse_whole("clip", dtype, a)
-    low, high = (old if new is UNSET else new for old, new in ((a_min, min), (a_max, max)))
-    return ops.clip(cast(a, dtype), None if low is UNSET else low, None if high is UNSET else high)
+def _clip(a, a_min=None, a_max=None, min=UNSET, max=UNSET):
+    bounds = (old if new is UNSET else new for old, new in ((a_min, min), (a_max, max)))
+    return ops.clip(a, *(None if bound is UNSET else bound for bound in bounds))
 
 
 @rule(np.round, np.around)
-def _round(a, decimals=0, out=None):
-    refuse("round", out=out)
+def _round(a, decimals=0):
     return ops.round(a, decimals=decimals)
 
 
 @rule(np.select)
 def _select(condlist, choicelist, default=0):
-    *choices, rest = together([*choicelist, default])
-    return functools.reduce(
-        lambda rest, pair: ops.where(plain(pair[0]), pair[1], rest),
-        reversed(list(zip(condlist, choices, strict=True))),
-        rest,
-    )
+    *choices, y = together([*choicelist, default])
+    for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
+        y = ops.where(plain(condition), choice, y)
+    return y
 
 
 @rule(np.nan_to_num)
-def _nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
-    refuse("nan_to_num", copy=None if copy else False)
+def _nan_to_num(x, nan=0.0, posinf=None, neginf=None):
     limits = np.finfo(plain(x).dtype)
     x = ops.where(np.isnan(plain(x)), nan, x)
     x = ops.where(np.isposinf(plain(x)), float(limits.max) if posinf is None else posinf, x)
@@ -98,21 +94,18 @@ def _astype(x, dtype, copy=True):
 
 
 @rule(np.full_like)
-def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
+def _full_like(a, fill_value, dtype=None, order="K", shape=None):
     like = np.full_like(plain(a), plain(fill_value), dtype, shape=shape)
+    if plain(fill_value) is fill_value:
+        return like
     refuse_among_whole("full_like", like, fill_value)
-    return (
-        like
-        if plain(fill_value) is fill_value
-        else cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
-    )
+    return cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
 
 
-if hasattr(np, "fix"):  # deprecated since NumPy 2.5
+if hasattr(np, "fix"):  # Deprecated since NumPy 2.5.
 
     @rule(np.fix)
-    def _fix(x, out=None):
-        refuse("fix", out=out)
+    def _fix(x):
         return ops.trunc(x)
 
 
@@ -127,15 +120,13 @@ def _angle(z, deg=False):
 
 
 @rule(np.unwrap)
-def _unwrap(p, discont=None, axis=-1, *, period=2 * math.pi):
+def _unwrap(p, discont=None, axis=-1, period=2 * math.pi):
     p = tensor(p)
-    turns = np.unwrap(plain(p), plain(discont), axis, period=plain(period)) - plain(
-        p
-    )  # whole ones, whose slope is 0
-    turns = np.rint(turns / plain(period)) * period if floating(period) else turns
-    return p + (
-        turns.astype(p.dtype, copy=False) if p.dtype.kind == "f" and not floating(period) else turns
-    )
+    unwrapped = np.unwrap(plain(p), plain(discont), axis, period=plain(period))
+    turns = unwrapped - plain(p)  # Whole periods, whose slope by p is 0.
+    if floating(period):
+        return p + np.rint(turns / plain(period)) * period
+    return p + (turns.astype(p.dtype, copy=False) if p.dtype.kind == "f" else turns)
 
 
 @rule(np.piecewise)
@@ -155,22 +146,19 @@ def _piecewise(x, condlist, funclist, *args, **kw):
     if len(funclist) != len(conditions):
         raise ValueError(
             f"np.piecewise takes a function or a value for each of the {len(conditions)} "
-            "conditions, and one more for where "
-            f"none of them holds; got {len(funclist)}."
+            f"conditions, and one more for where none of them holds; got {len(funclist)}."
         )
     y = np.zeros(x.shape, x.dtype)
-    for where, part in zip(
-        conditions, funclist, strict=True
-    ):  # of several that hold the last one counts
+    # Where several conditions hold the last one counts.
+    for where, part in zip(conditions, funclist, strict=True):
         at = np.nonzero(where)
-        if callable(part) and len(at[0]):
-            part = ops.scatter(
-                ops.broadcast_to(tensor(part(x[where], *args, **kw)), shape=at[0].shape),
-                index=at,
-                shape=x.shape,
-            )
-        if len(at[0]):
-            y = ops.where(where, part, y)
+        if not len(at[0]):
+            continue
+        if callable(part):
+            values = tensor(part(x[where], *args, **kw))
+            values = ops.broadcast_to(values, shape=at[0].shape)
+            part = ops.scatter(values, index=at, shape=x.shape)
+        y = ops.where(where, part, y)
     refuse_among_whole("piecewise", x, y)
     return cast(y, x.dtype).reshape(given.shape)
 
@@ -194,25 +182,20 @@ def _vander(x, N=None, increasing=False):
             f"{describe(x)}."
         )
     n = len(x) if N is None else N
-    factors = [
-        np.ones((len(x), min(n, 1)), x.dtype),
-        ops.broadcast_to(x.reshape(-1, 1), shape=(len(x), max(n - 1, 0))),
-    ]
-    powers = ops.cumprod(_concatenate(factors, 1), axis=1)
+    first = np.ones((len(x), min(n, 1)), x.dtype)
+    rest = ops.broadcast_to(x.reshape(-1, 1), shape=(len(x), max(n - 1, 0)))
+    powers = ops.cumprod(_concatenate([first, rest], 1), axis=1)
     return powers if increasing else ops.flip(powers, axis=1)
 
 
 @rule(np.interp)
 def _interp(x, xp, fp, left=None, right=None, period=None):
-    """A knot has the slope of the line to its right; beyond the last one and before the first the
-    result is constant.
-    """
+    """A knot has the slope of the line to its right; beyond all knots the result is constant."""
     x, xp, fp = _alike(None, x, xp, fp)
     if xp.ndim != 1 or xp.shape != fp.shape or not len(xp):
         raise ValueError(
             "np.interp takes two vectors of one length, at least 1, the places and the values "
-            f"there; got {describe(xp)} and "
-            f"{describe(fp)}."
+            f"there; got {describe(xp)} and {describe(fp)}."
         )
     if period is not None:
         if period == 0:
@@ -221,23 +204,19 @@ def _interp(x, xp, fp, left=None, right=None, period=None):
         x, xp = x % period, xp % period
         order = np.argsort(plain(xp))
         xp, fp = xp[order], fp[order]
-        xp, fp = (
-            _concatenate([xp[-1:] - period, xp, xp[:1] + period]),
-            _concatenate([fp[-1:], fp, fp[:1]]),
-        )
+        xp = _concatenate([xp[-1:] - period, xp, xp[:1] + period])
+        fp = _concatenate([fp[-1:], fp, fp[:1]])
     at, knots = np.asarray(plain(x)), plain(xp)
     i = np.searchsorted(knots, at, "right").clip(1, max(len(knots) - 1, 1)) - 1
     j = np.minimum(i + 1, len(knots) - 1)
     before, after = at < knots[0], at >= knots[-1]
-    inside = ops.where(
-        before | after, knots[i], x
-    )  # at infinity 0 * inf would make the gradients NaN
+    # Beyond the knots 0 * infinity would make the gradients NaN.
+    inside = ops.where(before | after, knots[i], x)
     width = xp[j] - xp[i]
     slope = (fp[j] - fp[i]) / ops.where(plain(width) == 0, 1, width)
     y = fp[i] + slope * (inside - xp[i])
-    if (
-        unknown := np.isnan(plain(y))
-    ).any():  # as inf - inf; a knot has its own value, and elsewhere the right one may say more
+    unknown = np.isnan(plain(y))
+    if unknown.any():  # As infinity - infinity: ask the knot itself, and the one to the right.
         alone = (at == knots[i]) | (plain(fp)[i] == plain(fp)[j])
         y = ops.where(unknown, ops.where(alone, fp[i], fp[j] + slope * (inside - xp[j])), y)
     y = ops.where(after, fp[-1] if right is None else ops.where(at == knots[-1], fp[-1], right), y)
@@ -249,11 +228,8 @@ def _interp(x, xp, fp, left=None, right=None, period=None):
 
 @rule(np.ediff1d)
 def _ediff1d(ary, to_end=None, to_begin=None):
-    flat = ops.reshape(tensor(ary), shape=(-1,))
-    begin, end = (
-        [] if x is None else [ops.reshape(together([x, flat])[0], shape=(-1,))]
-        for x in (to_begin, to_end)
-    )
+    flat = _ravel(tensor(ary))
+    begin, end = ([] if x is None else [_ravel(together([x, flat])[0])] for x in (to_begin, to_end))
     refuse_among_whole("ediff1d", flat, *begin, *end)
     return _concatenate([cast(x, flat.dtype) for x in (*begin, _diff(flat), *end)])
 
@@ -267,19 +243,12 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
             f"and n={n}."
         )
     if n == 0:
-        return a  # without the ends, as NumPy
+        return a  # Without the ends, as NumPy.
     axis = normalize_axis_index(axis, a.ndim)
-    slice_shape = (
-        *a.shape[:axis],
-        1,
-        *a.shape[axis + 1 :],
-    )  # of a single number, put before or after
-    parts = [
-        x if np.ndim(x) else ops.broadcast_to(tensor(x), shape=slice_shape)
-        for x in (prepend, a, append)
-        if x is not UNSET
-    ]
+    one = (*a.shape[:axis], 1, *a.shape[axis + 1 :])  # The shape of a number put before or after.
+    parts = [x for x in (prepend, a, append) if x is not UNSET]
     if len(parts) > 1:
+        parts = [x if np.ndim(x) else ops.broadcast_to(tensor(x), shape=one) for x in parts]
         a = _concatenate(parts, axis)
     for _ in range(n):
         a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
@@ -290,56 +259,46 @@ def _diff(a, n=1, axis=-1, prepend=UNSET, append=UNSET):
 def _gradient(f, *spacing, axis=None, edge_order=1):
     f = tensor(f)
     f = f if f.dtype.kind == "f" else f * 1.0
-    axes = axes_of(f, axis)
-    steps = (
-        list(spacing) * len(axes)
-        if len(spacing) == 1 and np.ndim(spacing[0]) == 0
-        else list(spacing) or [1.0] * len(axes)
-    )
+    axes, steps = axes_of(f, axis), list(spacing) or [1.0]
+    if len(steps) == 1 and np.ndim(steps[0]) == 0:
+        steps *= len(axes)
     if len(steps) != len(axes):
         raise TypeError(
             f"np.gradient got {len(steps)} spacings for {len(axes)} axes; pass one number for all, "
-            "or for each axis a number "
-            "or the places along it."
+            "or for each axis a number or the places along it."
         )
     if edge_order not in (1, 2):
         raise ValueError(f"np.gradient knows edge_order 1 and 2, got {edge_order!r}.")
     if any(f.shape[i] <= edge_order for i in axes):
         raise ValueError(
             "np.gradient takes differences, so it needs at least "
-            f"{('two', 'three')[edge_order - 1]} elements along each "
-            f"axis; got {describe(f)}."
+            f"{('two', 'three')[edge_order - 1]} elements along each axis; got {describe(f)}."
         )
-    found = []
-    for h, i in zip(steps, axes, strict=True):
-        if np.ndim(h) > 1 or np.ndim(h) and len(h) != f.shape[i]:
-            raise ValueError(
-                f"np.gradient: the places along axis {i} are a vector of {f.shape[i]}, got "
-                f"{describe(h)}."
-            )
-        gaps = cast(
-            np.diff(tensor(h)) if np.ndim(h) else h * np.ones(f.shape[i] - 1, f.dtype), f.dtype
-        )
-        gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - i))
-        slopes = _diff(f, axis=i) / gaps
-        before, after, left, right = (
-            _slice(slopes, i, None, -1),
-            _slice(slopes, i, 1, None),
-            gaps[:-1],
-            gaps[1:],
-        )
-        if (
-            np.ndim(h) == 0 or not floating(h) and (gaps == gaps[:1]).all()
-        ):  # then the number in the middle does not count
-            middle = (_slice(f, i, 2, None) - _slice(f, i, None, -2)) / (left + right)
-        else:
-            middle = (right * before + left * after) / (left + right)
-        first, last = _slice(slopes, i, None, 1), _slice(slopes, i, -1, None)
-        if edge_order == 2:  # on the parabola through the three outermost
-            first = first + _slice(before - after, i, None, 1) * (left / (left + right))[:1]
-            last = last + _slice(after - before, i, -1, None) * (right / (left + right))[-1:]
-        found.append(_concatenate([first, middle, last], i))
+    found = [_slopes(f, i, h, edge_order) for i, h in zip(axes, steps, strict=True)]
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def _slopes(f: Any, axis: int, h: Any, edge_order: int) -> Any:
+    """np.gradient along one axis; h is the distance of the elements, or a vector of places."""
+    n = f.shape[axis]
+    if np.ndim(h) > 1 or np.ndim(h) and len(h) != n:
+        raise ValueError(
+            f"np.gradient: the places along axis {axis} are a vector of {n}, got {describe(h)}."
+        )
+    gaps = cast(np.diff(tensor(h)) if np.ndim(h) else h * np.ones(n - 1, f.dtype), f.dtype)
+    gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - axis))
+    slopes, left, right = _diff(f, axis=axis) / gaps, gaps[:-1], gaps[1:]
+    before, after = _slice(slopes, axis, None, -1), _slice(slopes, axis, 1, None)
+    if np.ndim(h) == 0 or not floating(h) and (gaps == gaps[:1]).all():
+        # Of even places the element in the middle does not count.
+        middle = (_slice(f, axis, 2, None) - _slice(f, axis, None, -2)) / (left + right)
+    else:
+        middle = (right * before + left * after) / (left + right)
+    first, last = _slice(slopes, axis, None, 1), _slice(slopes, axis, -1, None)
+    if edge_order == 2:  # On the parabola through the three outermost.
+        first = first + _slice(before - after, axis, None, 1) * (left / (left + right))[:1]
+        last = last + _slice(after - before, axis, -1, None) * (right / (left + right))[-1:]
+    return _concatenate([first, middle, last], axis)
 
 
 @rule(np.trapezoid)
@@ -352,11 +311,7 @@ def _trapezoid(y, x=None, dx=1.0, axis=-1):
     return ops.sum((_slice(y, axis, 1, None) + _slice(y, axis, None, -1)) * step / 2, axis=axis)
 
 
-def _is_whole(dtype):
-    """Are integers asked for? They have no slope, and the last digit of a number decides which one
-    is below it: NumPy's own are right.
-    """
-    return dtype is not None and np.dtype(dtype).kind in "iub"
+# ---- numbers between two
 
 
 def _alike(wanted, *numbers):
@@ -367,49 +322,58 @@ def _alike(wanted, *numbers):
     return [cast(x, dtype) for x in numbers]
 
 
-@rule(np.linspace)
-def _linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0):
+def _between(numpys: Callable) -> Callable:
+    """Enters the rule of a function of two ends, for a floating dtype.
+
+    Integers have no slope, and the last digit of a number decides which one is below it, so for an
+    integer dtype the result is NumPy's own.
+    """
+    names = tuple(inspect.signature(numpys).parameters)
+
+    def enter(f: Callable) -> Callable:
+        def between(*args, **kwargs):
+            given = {**dict(zip(names, args)), **kwargs}
+            dtype = given.pop("dtype", None)
+            if is_whole(dtype):
+                return wrapped(numpys(dtype=dtype, **{k: plain(v) for k, v in given.items()}))
+            ends = _alike(dtype, given.pop("start"), given.pop("stop"))
+            return cast(f(*ends, **given), dtype)
+
+        FUNCTIONS[numpys] = between
+        return between
+
+    return enter
+
+
+@_between(np.linspace)
+def _linspace(start, stop, num=50, endpoint=True, retstep=False, axis=0, device=None):
     refuse("linspace", retstep=retstep or None)
-    if _is_whole(dtype):
-        return wrapped(
-            np.linspace(plain(start), plain(stop), num, endpoint, dtype=dtype, axis=axis)
-        )
-    start, stop = _alike(dtype, start, stop)
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop)))
     share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
-    return cast(_moveaxis(start * (1 - share) + stop * share, 0, axis), dtype)
+    return _moveaxis(start * (1 - share) + stop * share, 0, axis)
 
 
-@rule(np.logspace)
-def _logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
-    if _is_whole(dtype):
-        return wrapped(
-            np.logspace(plain(start), plain(stop), num, endpoint, plain(base), dtype, axis)
-        )
-    start, stop, base = _alike(dtype, start, stop, base)
+@_between(np.logspace)
+def _logspace(start, stop, num=50, endpoint=True, base=10.0, axis=0):
+    start, stop, base = _alike(None, start, stop, base)
     if np.ndim(base):
         raise TypeError(
             f"np.logspace of Tensors takes one number as the base, got {describe(base)}; write "
             "base ** np.linspace(...)."
         )
-    line = _linspace(start, stop, num, endpoint, axis=axis)
-    return cast(base**line, dtype)
+    return base ** _linspace(start, stop, num, endpoint, axis=axis)
 
 
-@rule(np.geomspace)
-def _geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
-    if _is_whole(dtype):
-        return wrapped(np.geomspace(plain(start), plain(stop), num, endpoint, dtype, axis))
-    start, stop = _alike(dtype, start, stop)
+@_between(np.geomspace)
+def _geomspace(start, stop, num=50, endpoint=True, axis=0):
     if not (plain(start) * plain(stop) > 0).all():
         raise ValueError(
-            "np.geomspace of Tensors goes from one number to another of the same sign, and neither "
-            "is 0; got "
-            f"{describe(start)} and {describe(stop)}."
+            "np.geomspace of Tensors goes from one number to another of the same sign, and "
+            f"neither is 0; got {describe(start)} and {describe(stop)}."
         )
     sizes = _linspace(*(ops.log(ops.absolute(x)) for x in (start, stop)), num, endpoint, axis=axis)
     signs = _moveaxis(np.sign(plain(start) + 0 * plain(stop))[None], 0, axis)
-    return cast(signs * ops.exp(sizes), dtype)
+    return signs * ops.exp(sizes)
 
 
 @rule(np.apply_along_axis)
@@ -421,67 +385,21 @@ def _apply_along_axis(func1d, axis, arr, *args, **kwargs):
             f"np.apply_along_axis has no vector to call the function with: {describe(arr)}, axis "
             f"{axis}."
         )
-    found = _stack(
-        [tensor(func1d(row, *args, **kwargs)) for row in rows.reshape(math.prod(lead), n)]
-    )
-    found = found.reshape(
-        (*lead, *found.shape[1:])
-    )  # the axes of one result stand where the axis was
+    rows = rows.reshape(math.prod(lead), n)
+    found = _stack([tensor(func1d(row, *args, **kwargs)) for row in rows])
+    found = found.reshape((*lead, *found.shape[1:]))
+    # The axes of one result stand where the axis was.
     axis = normalize_axis_index(axis, len(lead) + 1)
-    return _moveaxis(
-        found,
-        tuple(range(len(lead), found.ndim)),
-        tuple(range(axis, axis + found.ndim - len(lead))),
-    )
+    inner = range(found.ndim - len(lead))
+    return _moveaxis(found, [len(lead) + i for i in inner], [axis + i for i in inner])
 
 
-PLAIN_FUNCTIONS = {
-    np.shape,
-    np.ndim,
-    np.size,
-    np.argmax,
-    np.argmin,
-    np.nanargmax,
-    np.nanargmin,
-    np.argsort,
-    np.argpartition,
-    np.argwhere,
-    np.nonzero,
-    np.flatnonzero,
-    np.count_nonzero,
-    np.searchsorted,
-    np.digitize,
-    np.lexsort,
-    np.isin,
-    np.zeros_like,
-    np.ones_like,
-    np.empty_like,
-    np.array_equal,
-    np.array_equiv,
-    np.allclose,
-    np.isclose,
-    np.any,
-    np.all,
-    np.iscomplex,
-    np.iscomplexobj,
-    np.isreal,
-    np.isrealobj,
-    np.isneginf,
-    np.isposinf,
-    np.array2string,
-    np.array_repr,
-    np.array_str,
-    np.result_type,
-    np.can_cast,
-    np.min_scalar_type,
-    np.common_type,
-    np.shares_memory,
-    np.may_share_memory,
-    np.save,
-    np.savez,
-    np.savez_compressed,
-    np.savetxt,
-}
-"""Their results are shapes, places, booleans, new constants or files: nothing that a gradient
-belongs to.
+PLAIN_NAMES = """
+    shape ndim size argmax argmin nanargmax nanargmin argsort argpartition argwhere nonzero
+    flatnonzero count_nonzero searchsorted digitize lexsort isin zeros_like ones_like empty_like
+    array_equal array_equiv allclose isclose any all iscomplex iscomplexobj isreal isrealobj
+    isneginf isposinf array2string array_repr array_str result_type can_cast min_scalar_type
+    common_type shares_memory may_share_memory save savez savez_compressed savetxt
 """
+PLAIN_FUNCTIONS = {getattr(np, name) for name in PLAIN_NAMES.split()}
+"""Their results are shapes, places, booleans, new constants or files, which have no gradient."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import namedtuple
 from typing import Any
@@ -19,9 +18,7 @@ from .ufuncs import vecdot
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:
-    """Sum over a's last axis and b's last but one (b's only axis if it has one); a number
-    multiplies.
-    """
+    """Sum over a's last axis and b's last but one, or b's only one; a number multiplies."""
     refuse("dot", out=out)
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return ops.multiply(a, b)
@@ -47,9 +44,7 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """Sum over pairs of axes: one matrix product, with the summed axes of a last and those of b
-    first.
-    """
+    """Sum over pairs of axes: a matrix product, the summed axes last in a and first in b."""
     a, b = tensor(a), tensor(b)
     try:
         left, right = axes
@@ -59,20 +54,16 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(
             f"np.tensordot of Tensors sums over axes {left} of shape {a.shape} and {right} of "
-            f"shape {b.shape}; "
-            "their sizes must be the same."
+            f"shape {b.shape}; their sizes must be the same."
         )
     keep_a, keep_b = (
         tuple(i for i in range(x.ndim) if i not in s) for x, s in ((a, left), (b, right))
     )
-    size = math.prod(a.shape[i] for i in left)
-    rows = ops.transpose(a, axes=keep_a + left).reshape(math.prod(a.shape[i] for i in keep_a), size)
-    columns = ops.transpose(b, axes=right + keep_b).reshape(
-        size, math.prod(b.shape[i] for i in keep_b)
-    )
-    return ops.matmul(rows, columns).reshape(
-        *(a.shape[i] for i in keep_a), *(b.shape[i] for i in keep_b)
-    )
+    sizes_a, sizes_b = [a.shape[i] for i in keep_a], [b.shape[i] for i in keep_b]
+    summed = math.prod(a.shape[i] for i in left)
+    rows = ops.transpose(a, axes=keep_a + left).reshape(math.prod(sizes_a), summed)
+    columns = ops.transpose(b, axes=right + keep_b).reshape(summed, math.prod(sizes_b))
+    return ops.matmul(rows, columns).reshape(*sizes_a, *sizes_b)
 
 
 def einsum(*arguments: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> Any:
@@ -86,11 +77,10 @@ def kron(a: Any, b: Any) -> Any:
     """Every element of a times the whole of b, as blocks."""
     a, b = tensor(a), tensor(b)
     n = max(a.ndim, b.ndim)
-    (p, q) = ((1,) * (n - x.ndim) + x.shape for x in (a, b))
-    blocks = a.reshape(*(s for size in p for s in (size, 1))) * b.reshape(
-        *(s for size in q for s in (1, size))
-    )
-    return blocks.reshape(*(i * j for i, j in zip(p, q, strict=True)))
+    p, q = ((1,) * (n - x.ndim) + x.shape for x in (a, b))
+    blocks = a.reshape([i for size in p for i in (size, 1)])
+    blocks = blocks * b.reshape([i for size in q for i in (1, size)])
+    return blocks.reshape([i * j for i, j in zip(p, q, strict=True)])
 
 
 def cross(
@@ -104,9 +94,7 @@ def cross(
         raise ValueError(
             f"np.cross of Tensors takes vectors of three numbers, got {len(a)} and {len(b)}."
         )
-    return _stack(
-        [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]], axisc
-    )
+    return _stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axisc)
 
 
 def _two_vectors(function: str, a: Any, v: Any, mode: str) -> Any:
@@ -132,7 +120,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """y_k = sum over n of a_(n + k) v_n"""
     a, v = _two_vectors("correlate", a, v, mode)
-    if len(v) > len(a):  # as NumPy, since that decides what is the middle of an even length
+    if len(v) > len(a):  # As NumPy: the longer one decides where the middle of an even length is.
         return ops.flip(ops.convolve(v, ops.flip(a), mode=mode))
     return ops.convolve(a, ops.flip(v), mode=mode)
 
@@ -141,8 +129,9 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
 
 
 def _power(x: Any, p: float) -> Any:
-    """x ** p for x >= 0, with slope 0 at 0, as torch.linalg.vector_norm; there a rule would
-    multiply infinity by 0.
+    """x ** p for x >= 0, with slope 0 at 0, as torch.linalg.vector_norm.
+
+    The rule of the power would multiply infinity by 0 there.
     """
     zero = plain(x) == 0
     if not zero.any():
@@ -161,7 +150,7 @@ def _largest(x: Any, axis: Any, keepdims: bool = False) -> Any:
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """(sum |x|^ord)^(1/ord); at 0 how many are not 0, at infinity the largest."""
+    """(sum |x|^ord)^(1/ord); for ord 0 how many are not 0, for infinity the largest |x|."""
     if ord is None or ord == 2:
         return ops.l2_norm(x, axis=axis, keepdims=keepdims)
     if isinstance(ord, str):
@@ -174,31 +163,27 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         return _largest(size, axis, keepdims)
     if ord == -math.inf:
         return ops.min(size, axis=axis, keepdims=keepdims)
-    if ord == 0:
-        return ops.sum(
-            ops.where(True, (plain(size) != 0).astype(size.dtype), size),
-            axis=axis,
-            keepdims=keepdims,
-        )
-    if ord == 1:
+    if ord in (0, 1):
+        if ord == 0:  # A constant, but recorded: its slope is 0.
+            size = ops.where(True, (plain(size) != 0).astype(size.dtype), size)
         return ops.sum(size, axis=axis, keepdims=keepdims)
     return _root_of_powers(size, axis=axis, keepdims=keepdims, ord=ord)
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """A norm of each matrix on the last two axes: Frobenius, nuclear, spectral (2, -2), or the
-    largest sum of a column (1) or row (inf).
+    """A norm of each matrix on the last two axes.
+
+    Frobenius, nuclear, spectral (2, -2), or the largest sum of a column (1) or row (inf).
     """
     if ord in ("fro", None):
         return ops.l2_norm(x, axis=(-2, -1), keepdims=keepdims)
     if ord == "nuc":
         found = ops.sum(ops.singular_values(x), axis=-1)
     elif ord in (2, -2, 1, -1, math.inf, -math.inf):
-        sizes = (
-            ops.singular_values(x)
-            if abs(ord) == 2
-            else ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
-        )
+        if abs(ord) == 2:
+            sizes = ops.singular_values(x)
+        else:
+            sizes = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
         found = _largest(sizes, -1) if ord > 0 else ops.min(sizes, axis=-1)
     else:
         raise ValueError(
@@ -208,9 +193,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """np.linalg.norm: of vectors along one axis, of matrices on two, of everything if neither is
-    said.
-    """
+    """Of vectors along one axis, of matrices on two, or of all elements without axis and ord."""
     x = tensor(x)
     if axis is None and ord is None:
         return vector_norm(x, keepdims=keepdims)
@@ -223,11 +206,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
             f"matrices in {describe(x)}."
         )
     found = matrix_norm(_moveaxis(x, axes, (-2, -1)), ord=ord)
-    return (
-        found.reshape(*(1 if i in axes else n for i, n in enumerate(x.shape)))
-        if keepdims
-        else found
-    )
+    if not keepdims:
+        return found
+    return found.reshape([1 if i in axes else n for i, n in enumerate(x.shape)])
 
 
 # What NumPy returns, with its names.
@@ -244,8 +225,8 @@ def slogdet(a: Any) -> Any:
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
     pairs = ops.eigh(a, uplo=UPLO)
-    # The values apart, for they have slopes where the vectors have none; but LAPACK's way to them
-    # may refuse an inf that the pairs take.
+    # The values alone have slopes where the vectors have none. LAPACK's way to them may refuse an
+    # infinity, which the pairs take.
     found = ops.eigvalsh(a, uplo=UPLO) if np.isfinite(plain(a)).all() else pairs[..., 0]
     return EighResult(found, pairs[..., 1:].mT)
 
@@ -253,25 +234,23 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
 def svd(
     a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
 ) -> Any:
-    """Singular values, with their vectors unless compute_uv=False. That a is `hermitian` changes
-    only NumPy's way to them.
-    """
+    """Singular values, with their vectors unless compute_uv=False; `hermitian` changes nothing."""
     if not compute_uv:
         return ops.singular_values(a)
     m, n = a.shape[-2:]
     if full_matrices and m != n:
         raise TypeError(
             "np.linalg.svd of a Tensor that is not square needs full_matrices=False: the extra "
-            "vectors are arbitrary, "
-            "so they have no derivative."
+            "vectors are arbitrary, so they have no derivative."
         )
     triplets = ops.svd(a)
     return SVDResult(triplets[..., :m].mT, ops.singular_values(a), triplets[..., m + 1 :])
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """a = Q R, Q with orthonormal columns and R upper triangular: (..., M, N) -> (..., M, K) and
-    (..., K, N), K = min(M, N).
+    """a = Q R, Q with orthonormal columns and R upper triangular.
+
+    (..., M, N) -> (..., M, K) and (..., K, N), K = min(M, N)
     """
     if a.ndim < 2:
         raise ValueError(f"np.linalg.qr takes matrices, got {describe(a)}.")
@@ -279,10 +258,10 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "r") and not (mode == "complete" and m <= n):
         raise TypeError(
             "np.linalg.qr of a Tensor knows the modes 'reduced' and 'r': the further columns of Q "
-            "in 'complete' are arbitrary "
-            f"and have no derivative. Got {describe(a)} and mode={mode!r}."
+            f"in 'complete' are arbitrary and have no derivative. Got {describe(a)} and "
+            f"mode={mode!r}."
         )
-    both = ops.qr(a[..., :m])  # which already give all of Q
+    both = ops.qr(a[..., :m])  # The first m columns already give all of Q.
     q, r = both[..., :m, :], both[..., m:, :]
     if n > m:
         r = _concatenate([r, ops.matmul(q.mT, a[..., m:])], -1)
@@ -290,9 +269,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
-    """The x of least |a x - b|, the sums of squares that are left, the rank (an int), and a's
-    singular values.
-    """
+    """The x of least |a x - b|, the sums of squares left, the rank, and a's singular values."""
     a, b = tensor(a), tensor(b)
     if a.ndim != 2 or b.ndim not in (1, 2) or len(a) != len(b):
         raise ValueError(
@@ -301,45 +278,34 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, int, Any]:
         )
     (rows, columns), eps, kinds = a.shape, np.finfo(np.float64).eps, a.dtype.kind + b.dtype.kind
     dtype = np.result_type(a.dtype, b.dtype, *["f8"] * (kinds != "ff"))
-    a, b = (
-        cast(a, np.float64),
-        cast(b, np.float64),
-    )  # in which NumPy computes, also what is in float32
-    least = (
-        eps * max(rows, columns) if rcond is None else max(plain(rcond), 0) or eps
-    )  # relative to the largest; -1 means eps
+    a, b = (cast(x, np.float64) for x in (a, b))  # NumPy computes float32 in float64, too.
+    # What counts as zero beside the largest singular value; for rcond=-1 that is eps.
+    least = eps * max(rows, columns) if rcond is None else max(plain(rcond), 0) or eps
     sizes = ops.singular_values(a)
     rank = int(np.count_nonzero(plain(sizes) > least * plain(sizes).max(initial=0)))
     x = ops.matmul(ops.pinv(a, rtol=float(least)), b)
     left = ops.matmul(a, x) - b if rank == columns < rows else np.empty((1, 0), b.dtype)
     left = ops.sum(left * left, axis=0)
-    return (
-        cast(x, dtype),
-        cast(left if left.ndim else left.reshape(1), dtype),
-        rank,
-        cast(sizes, dtype),
-    )
+    x, left, sizes = (cast(y, dtype) for y in (x, left if left.ndim else left.reshape(1), sizes))
+    return x, left, rank, sizes
 
 
 def cond(x: Any, p: Any = None) -> Any:
-    """The largest singular value divided by the smallest, or norm(x) norm(x^-1) with another norm
-    `p`.
-    """
+    """The largest singular value divided by the smallest, or norm(x) norm(x^-1) with a norm p."""
     if 0 in x.shape[-2:]:
         raise ValueError(f"np.linalg.cond of {describe(x)}: an empty matrix has none.")
     if p in (None, 2, -2):
         sizes = ops.singular_values(x)
         found = sizes[..., -1] / sizes[..., 0] if p == -2 else sizes[..., 0] / sizes[..., -1]
-        return ops.where(
-            np.isnan(plain(found)) & ~np.isnan(plain(x)).any((-2, -1)), math.inf, found
-        )  # 0 / 0 of zeros
+        zeros = np.isnan(plain(found)) & ~np.isnan(plain(x)).any(
+            (-2, -1)
+        )  # 0 / 0 of a zero matrix.
+        return ops.where(zeros, math.inf, found)
     return matrix_norm(x, ord=p) * matrix_norm(ops.inv(x), ord=p)
 
 
 def _times_itself(a: Any, n: int) -> Any:
-    """a^n, n > 0. a^13 = (a^6)^2 a: as many products as n has binary digits, and once more for each
-    1 among them.
-    """
+    """a^n for n > 0, by squaring: a^13 = (a^6)^2 a."""
     if n == 1:
         return a
     half = _times_itself(a, n // 2)
@@ -355,17 +321,13 @@ def matrix_power(a: Any, n: int) -> Any:
         raise TypeError(
             f"np.linalg.matrix_power takes a whole number as the power, got {describe(n)}."
         )
-    if n == 0:
-        return ops.where(
-            True, np.eye(a.shape[-1], dtype=a.dtype), a
-        )  # of a's shape, and its slope by a is 0
+    if n == 0:  # Of a's shape, and with slope 0.
+        return ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)
     return _times_itself(ops.inv(a) if n < 0 else a, abs(n))
 
 
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
-    """The product of all, bracketed so that the fewest numbers are multiplied; the first and the
-    last may be vectors.
-    """
+    """The product of all, bracketed for the fewest multiplications; vectors at the ends."""
     refuse("linalg.multi_dot", out=out)
     arrays = list(arrays)
     shapes = [np.shape(x) for x in arrays]
@@ -375,31 +337,34 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     ):
         raise ValueError(
             "np.linalg.multi_dot takes two or more matrices, of which the first and the last may "
-            "be vectors; got "
-            f"{', '.join(map(describe, arrays)) or 'nothing'}."
+            f"be vectors; got {', '.join(map(describe, arrays)) or 'nothing'}."
         )
-    sizes = [
-        *(shape[0] if i or len(shape) == 2 else 1 for i, shape in enumerate(shapes)),
-        (*shapes[-1], 1)[1],
-    ]
+    rows = [shape[0] if i or len(shape) == 2 else 1 for i, shape in enumerate(shapes)]
+    return _bracketed(arrays, _cuts((*rows, (*shapes[-1], 1)[1])), 0, len(arrays))
 
-    @functools.cache
-    def cheapest(i: int, j: int) -> tuple[int, int]:
-        """How many multiplications the product of arrays i to j - 1 takes, and before which of them
-        its last one is.
-        """
-        if j - i == 1:
-            return 0, i
-        return min(
-            (cheapest(i, k)[0] + cheapest(k, j)[0] + sizes[i] * sizes[k] * sizes[j], k)
-            for k in range(i + 1, j)
-        )
 
-    def product(i: int, j: int) -> Any:
-        k = cheapest(i, j)[1]
-        return arrays[i] if j - i == 1 else dot(product(i, k), product(k, j))
+def _cuts(sizes: tuple[int, ...]) -> dict[tuple[int, int], int]:
+    """For each i < j where the product of the matrices i to j - 1 is cut for its last product.
 
-    return product(0, len(arrays))
+    Matrix i has sizes[i] rows and sizes[i + 1] columns.
+    """
+    n = len(sizes) - 1
+    cost, cuts = {(i, i + 1): 0 for i in range(n)}, {}
+    for length in range(2, n + 1):
+        for i in range(n + 1 - length):
+            j = i + length
+            cost[i, j], cuts[i, j] = min(
+                (cost[i, k] + cost[k, j] + sizes[i] * sizes[k] * sizes[j], k)
+                for k in range(i + 1, j)
+            )
+    return cuts
+
+
+def _bracketed(arrays: list[Any], cuts: dict[tuple[int, int], int], i: int, j: int) -> Any:
+    if j - i == 1:
+        return arrays[i]
+    k = cuts[i, j]
+    return dot(_bracketed(arrays, cuts, i, k), _bracketed(arrays, cuts, k, j))
 
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
@@ -408,43 +373,22 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
 
 
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
-    """The pseudo-inverse, with NumPy's tolerance. That a is `hermitian` changes only NumPy's way to
-    it.
-    """
+    """The pseudo-inverse, with NumPy's tolerance; `hermitian` changes nothing."""
     refuse("linalg.pinv", rcond=rcond, rtol=rtol)
     return ops.pinv(a)
 
 
+_PRODUCTS = (dot, inner, vdot, outer, tensordot, einsum, kron, cross, convolve, correlate)
+_OF_MATRICES = (
+    *(norm, vector_norm, matrix_norm, slogdet, cond, multi_dot, matrix_power),
+    *(cholesky, pinv, eigh, svd, qr, lstsq, ops.inv, ops.det, ops.matmul),
+)
 FUNCTIONS |= {
-    np.dot: dot,
-    np.inner: inner,
-    np.vdot: vdot,
-    np.outer: outer,
-    np.tensordot: tensordot,
-    np.einsum: einsum,
-    np.kron: kron,
-    np.cross: cross,
-    np.convolve: convolve,
-    np.correlate: correlate,
-    np.linalg.norm: norm,
-    np.linalg.vector_norm: vector_norm,
-    np.linalg.matrix_norm: matrix_norm,
-    np.linalg.inv: ops.inv,
-    np.linalg.pinv: pinv,
-    np.linalg.det: ops.det,
-    np.linalg.slogdet: slogdet,
+    **{getattr(np, f.__name__): f for f in _PRODUCTS},
+    **{getattr(np.linalg, f.__name__): f for f in _OF_MATRICES},
     np.linalg.solve: lambda a, b: ops.solve(tensor(a), tensor(b)),
-    np.linalg.cholesky: cholesky,
-    np.linalg.eigh: eigh,
     np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
-    np.linalg.svd: svd,
     np.linalg.svdvals: lambda x, /: ops.singular_values(x),
-    np.linalg.matrix_power: matrix_power,
-    np.linalg.multi_dot: multi_dot,
-    np.linalg.qr: qr,
-    np.linalg.lstsq: lstsq,
-    np.linalg.cond: cond,
-    np.linalg.matmul: ops.matmul,
     np.linalg.tensordot: lambda x1, x2, /, *, axes=2: tensordot(x1, x2, axes),
     np.linalg.outer: lambda x1, x2, /: outer(x1, x2),
     np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis),

@@ -89,7 +89,7 @@ _squeeze, _moveaxis, _diagonal = _shaped(np.squeeze), _permuted(np.moveaxis), _c
 _atleast_2d, _atleast_3d = _shaped(np.atleast_2d), _shaped(np.atleast_3d)
 _swap_last = lambda x, /: ops.swapaxes(x, a=-1, b=-2)
 
-FUNCTIONS |= {  # type: ignore[misc]
+FUNCTIONS |= {
     np.reshape: _reshape,
     np.squeeze: _squeeze,
     np.expand_dims: _shaped(np.expand_dims),
@@ -111,8 +111,9 @@ FUNCTIONS |= {  # type: ignore[misc]
     np.triu: lambda m, k=0: ops.triu(m, k=k),
     np.diagonal: _diagonal,
     np.linalg.diagonal: lambda x, /, *, offset=0: _diagonal(x, offset, -2, -1),
-    **{f: _copies(f) for f in (np.rot90, np.resize, np.delete, np.fft.fftshift, np.fft.ifftshift)},
 }
+for _function in (np.rot90, np.resize, np.delete, np.fft.fftshift, np.fft.ifftshift):
+    FUNCTIONS[_function] = _copies(_function)
 
 
 @rule(np.broadcast_to)
@@ -225,17 +226,18 @@ def _numbered(parts: list[Any]) -> tuple[Any, list[np.ndarray]]:
     return _concatenate(parts, None), places
 
 
+def _leaves(nest: Any) -> list[Any]:
+    return [x for part in nest for x in _leaves(part)] if isinstance(nest, list) else [nest]
+
+
+def _nested_as(nest: Any, leaves: Any) -> Any:
+    return [_nested_as(x, leaves) for x in nest] if isinstance(nest, list) else next(leaves)
+
+
 @rule(np.block)
 def _block(arrays):
-    def leaves(nest):
-        return [x for part in nest for x in leaves(part)] if isinstance(nest, list) else [nest]
-
-    def put(nest):
-        return list(map(put, nest)) if isinstance(nest, list) else next(places)
-
-    elements, numbered = _numbered(together(leaves(arrays)))
-    places = iter(numbered)
-    return elements[np.block(put(arrays))]
+    elements, places = _numbered(together(_leaves(arrays)))
+    return elements[np.block(_nested_as(arrays, iter(places)))]
 
 
 @rule(np.insert)
@@ -276,10 +278,14 @@ def _split(numpys: Callable, along: int | None = None) -> None:
     FUNCTIONS[numpys] = split
 
 
-for _whole in (np.split, np.array_split):
-    _split(_whole)
-for _numpys, _axis in ((np.vsplit, 0), (np.hsplit, 1), (np.dsplit, 2)):
-    _split(_numpys, _axis)
+for _numpys, _along in (
+    (np.split, None),
+    (np.array_split, None),
+    (np.vsplit, 0),
+    (np.hsplit, 1),
+    (np.dsplit, 2),
+):
+    _split(_numpys, _along)
 if hasattr(np, "unstack"):  # NumPy 2.1
     FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(_moveaxis(x, axis, 0))
 
@@ -408,7 +414,7 @@ def _is_count(k: Any) -> bool:
 
 
 def _spread(x: Any, before: list[int], after: list[int], shape: list[int]) -> Any:
-    """x with axes of size 1 (`before`), repeated along them (`after`), joined to `shape`."""
+    """x with new axes of size 1, repeated along these, with axes joined: its shape in each step."""
     parted = ops.reshape(x, shape=tuple(before))
     return ops.reshape(ops.broadcast_to(parted, shape=tuple(after)), shape=tuple(shape))
 

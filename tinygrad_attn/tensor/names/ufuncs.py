@@ -1,6 +1,4 @@
-"""NumPy's elementwise functions (ufuncs): which of our ops each one is, and their methods `reduce`
-and `outer`.
-"""
+"""NumPy's elementwise functions (ufuncs): the op that each one is, and `reduce` and `outer`."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from .shapes import _moveaxis
 
 
 def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
-    """The sum of the products along one axis of both, (..., N), (..., N) -> (...), or along that
-    axis of each.
-    """
+    """The sum of the products along one axis of both: (..., N), (..., N) -> (...)"""
     a, b = (x if axis == -1 else _moveaxis(x, axis, -1) for x in map(tensor, (a, b)))
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-1]:
         raise ValueError(
@@ -48,8 +44,9 @@ def _fraction(x: Any) -> Any:
 
 
 def _heaviside(x: Any, h: Any) -> Any:
-    """0, h or 1, as x is below, at or above 0; booleans are 0 and 1 already, and beside an integer
-    0 would no longer be narrow.
+    """0, h or 1, as x is below, at or above 0.
+
+    Booleans are 0 and 1 already; to compare them with the integer 0 would widen their dtype.
     """
     at = np.asarray(plain(x))
     return ops.where(at == 0, h, x if at.dtype == bool else ops.sign(ops.maximum(x, 0)))
@@ -67,8 +64,9 @@ def _float_power(a: Any, b: Any) -> Any:
 
 @op(broadcasts=True)
 def logaddexp2(a, b):
-    """y = log2(2^a + 2^b); logaddexp of a ln 2 and b ln 2 would round large a and b before their
-    difference is taken.
+    """y = log2(2^a + 2^b)
+
+    The logaddexp of a ln 2 and b ln 2 would round large a and b before their difference is taken.
     """
     return np.logaddexp2(a, b)
 
@@ -79,100 +77,43 @@ logaddexp2.vjp(
 )
 
 
+SAME_NAME = """
+    add subtract multiply divide floor_divide remainder fmod power negative absolute reciprocal
+    square sqrt cbrt hypot exp exp2 expm1 log log2 log10 log1p logaddexp
+    sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh
+    maximum minimum fmax fmin floor ceil trunc sign copysign matmul
+"""
+"""The ufuncs that are one op of ours, of NumPy's name."""
+
 UFUNCS: dict[Any, Callable] = {
-    np.add: ops.add,
-    np.subtract: ops.subtract,
-    np.multiply: ops.multiply,
-    np.divide: ops.divide,
-    np.negative: ops.negative,
+    **{getattr(np, name): getattr(ops, name) for name in SAME_NAME.split()},
     np.positive: lambda x: x,
     np.conjugate: lambda x: x,
-    np.absolute: ops.absolute,
-    np.reciprocal: ops.reciprocal,
     np.fabs: lambda x: ops.absolute(x),
-    np.rint: lambda x: ops.round(x),  # no op itself, as NumPy makes floats of integers
-    np.power: ops.power,
+    np.rint: lambda x: ops.round(x),  # It is no op itself, since NumPy makes floats of integers.
     np.float_power: _float_power,
-    np.square: ops.square,
-    np.sqrt: ops.sqrt,
-    np.cbrt: ops.cbrt,
-    np.exp: ops.exp,
-    np.exp2: ops.exp2,
-    np.expm1: ops.expm1,
-    np.log: ops.log,
-    np.log2: ops.log2,
-    np.log10: ops.log10,
-    np.log1p: ops.log1p,
-    np.logaddexp: ops.logaddexp,
     np.logaddexp2: logaddexp2,
-    np.sin: ops.sin,
-    np.cos: ops.cos,
-    np.tan: ops.tan,
-    np.arcsin: ops.arcsin,
-    np.arccos: ops.arccos,
-    np.arctan: ops.arctan,
-    np.arctan2: ops.arctan2,
-    np.hypot: ops.hypot,
-    np.sinh: ops.sinh,
-    np.cosh: ops.cosh,
-    np.tanh: ops.tanh,
-    np.arcsinh: ops.arcsinh,
-    np.arccosh: ops.arccosh,
-    np.arctanh: ops.arctanh,
     np.degrees: lambda x: x * (180 / math.pi),
     np.rad2deg: lambda x: x * (180 / math.pi),
     np.radians: lambda x: x * (math.pi / 180),
     np.deg2rad: lambda x: x * (math.pi / 180),
-    np.maximum: ops.maximum,
-    np.minimum: ops.minimum,
-    np.fmax: ops.fmax,
-    np.fmin: ops.fmin,
-    np.floor_divide: ops.floor_divide,
-    np.remainder: ops.remainder,
-    np.fmod: ops.fmod,
     np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
     np.modf: lambda x: (_fraction(x), ops.trunc(x)),
-    np.floor: ops.floor,
-    np.ceil: ops.ceil,
-    np.trunc: ops.trunc,
-    np.sign: ops.sign,
-    np.copysign: ops.copysign,
     np.heaviside: _heaviside,
-    np.matmul: ops.matmul,
     np.vecdot: vecdot,
 }
 if hasattr(np, "matvec"):  # NumPy 2.2
     UFUNCS |= {np.matvec: _matvec, np.vecmat: _vecmat}
 
 CALLS: dict[Any, Callable] = {ufunc: rule for ufunc, rule in UFUNCS.items() if isinstance(rule, Op)}
-"""The ufuncs that are one op of ours, as what `a + b` or a call of the op runs: Tensor calls these
-straight away, for speed.
-"""
+"""The ufuncs that are one op of ours, which Tensor calls straight away."""
 
-PLAIN_UFUNCS = {
-    np.greater,
-    np.greater_equal,
-    np.less,
-    np.less_equal,
-    np.equal,
-    np.not_equal,
-    np.isnan,
-    np.isinf,
-    np.isfinite,
-    np.signbit,
-    np.logical_and,
-    np.logical_or,
-    np.logical_not,
-    np.logical_xor,
-    np.bitwise_and,
-    np.bitwise_or,
-    np.bitwise_xor,
-    np.invert,
-    np.left_shift,
-    np.right_shift,
-    np.gcd,
-    np.lcm,
-}
+PLAIN_NAMES = """
+    greater greater_equal less less_equal equal not_equal isnan isinf isfinite signbit
+    logical_and logical_or logical_not logical_xor
+    bitwise_and bitwise_or bitwise_xor invert left_shift right_shift gcd lcm
+"""
+PLAIN_UFUNCS = {getattr(np, name) for name in PLAIN_NAMES.split()}
 """Their results are booleans or integers, which have no derivative: plain arrays."""
 
 REDUCTIONS: dict[Any, Any] = {

@@ -1,5 +1,8 @@
-"""Reductions of a part of the elements, `where=`, and from a number on, `initial=`: NumPy's numbers,
-and slopes that finite differences have; every reduction of NumPy's that has them is asked."""
+"""Reductions of a part of the elements, `where=`, and those that begin with a number, `initial=`.
+
+They give NumPy's numbers and slopes that finite differences have. Every reduction of NumPy's is
+asked.
+"""
 
 import functools
 import inspect

@@ -100,7 +100,7 @@ def test_a_maximum_is_not_taken_apart_as_if_it_came_with_the_indices(write, reco
 def test_what_else_is_done_with_a_maximum_is_silent():
     t = Tensor(A[:2], requires_grad=True)
     assert [v.item() for v in t.max(1)] == [2, 5] and len(list(t.max(1))) == 2
-    (first, *rest), (a, b, c) = t.max(1), t.max(0)
+    (first, *_), (_, _, c) = t.max(1), t.max(0)
     assert first.item() == 2 and c.item() == 5
     pair = t.max(1)
     top = t.max()
@@ -169,6 +169,13 @@ def test_the_size_is_a_number_that_says_how_the_shape_is_asked_for():
     assert type(t.size + 1) is int and (t / t.size).dtype == (t.size * t).dtype == np.float32
     assert np.full(t.size, t.size).dtype == np.int64 and t.reshape(t.size).shape == (6,)
     assert (t.sum() / t.size).item() == 1 and ta.rand(t.size).shape == (6,)
+    row = Tensor(np.arange(4, dtype=np.float32), requires_grad=True)
+    assert F.layer_norm(row, row.size).dtype == F.rms_norm(row, row.size).dtype == np.float32
+    assert nn.LayerNorm(row.size)(row).dtype == nn.Linear(row.size, 2)(row).dtype == np.float32
+    assert np.divide(row, row.size).dtype == (row.size - row).dtype == np.float32
+    assert row[row.size - 1].item() == 3 and Tensor(row.size).dtype == np.float32
+    with ta.plain():
+        assert (row * row.size).dtype == F.layer_norm(row, row.size).dtype == np.float32
 
 
 def test_a_function_of_pytorchs_says_what_it_is_called_here():
