@@ -106,6 +106,7 @@ def layer_norm(
     """y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
     centred = x - x.mean(axis=axes, keepdims=True)
+    centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
     y = centred / _root_mean_square(centred, axes, eps)
     if weight is not None:
         y = y * weight

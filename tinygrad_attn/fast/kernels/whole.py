@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
 from .linear import left_to_library
-from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
+from .scores import QUIET, SUMMED, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 BLOCK = (
     1 << 17
@@ -105,6 +105,8 @@ def _turned(x: ndarray, rows: int) -> ndarray:
 
 def _sums(weights: ndarray, one: ndarray) -> ndarray:
     """The sum of each row: one product, where `weights @ one` makes one for each head."""
+    if len(one) >= SUMMED:
+        return weights.sum(-1)
     return weights.reshape(-1, len(one)).dot(one).reshape(weights.shape[:-1])
 
 
