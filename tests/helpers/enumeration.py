@@ -89,6 +89,6 @@ def uncalled(one: Op, seen: set[CodeType]) -> list[str]:
     """The rules of an op that are not among the functions called, by the line where they stand."""
     return [
         f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
-        for code in map(code_of, [*rules_of(one), *(rules_of(one.quick) if one.quick else ())])
+        for code in map(code_of, rules_of(one))
         if code is not None and code not in seen
     ]

@@ -1,7 +1,8 @@
 """Every op of the package stands in a table, and the tables' samples ask every one of its rules.
 
-The ops of `ops` are drawn from helpers/optable.py. Those of other rooms (NumPy's names, fused ops, `clone`) are
-reached through what a user calls: the functions of `F`, NumPy's functions on tensors, and the classes of `nn`.
+The ops of `ops` are drawn from helpers/optable.py. Those of other rooms (NumPy's names, `clone`, `checkpoint`) are
+reached through what a user calls: the functions of `F`, NumPy's functions on tensors, and the classes of `nn`. All of
+it in plain mode; the quick ways of `fast/` have a table and tests of their own, in tests/fast/test_quick_ways.py.
 """
 
 from contextlib import nullcontext
@@ -19,7 +20,11 @@ import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, op, ops, plain
 
 ADVICE = "put an entry with the key {name!r} into TABLE in tests/helpers/optable.py"
-OTHERS = sorted(name for name, one in ops_in().items() if one not in ops_in(ops).values())
+OTHERS = sorted(
+    name
+    for name, one in ops_in().items()
+    if one not in ops_in(ops).values() and ".fast." not in name
+)
 
 
 def named():
@@ -106,16 +111,15 @@ def pulled(y):
 @pytest.fixture(scope="module")
 def reached():
     """The code that runs when each case of NumPy's functions, each function of `F` and each class of `nn` is used."""
-    with calls() as seen:
+    with ta.plain(), np.errstate(all="ignore"), calls() as seen:
         for _, function, args, kwargs in CASES:
             pulled(function(*differentiable(args), **differentiable(kwargs)))
         for example in MODULES.values():
-            for times in (1, 1000):  # some quick ways are for large arrays only
-                inputs = [np.repeat(x, times, axis=0) for x in example.inputs]
-                floats = [x.astype(np.float32) if x.dtype.kind == "f" else x for x in inputs]
-                pulled(example.make(nn)(*differentiable(floats)))
+            inputs = example.inputs
+            floats = [x.astype(np.float32) if x.dtype.kind == "f" else x for x in inputs]
+            pulled(example.make(nn)(*differentiable(floats)))
     x = Tensor(np.ones(3), requires_grad=True)
-    with calls() as more:
+    with ta.plain(), calls() as more:
         ta.checkpoint(np.exp, x).sum().backward()
         pulled(x.astype(np.float64) * 1.0)
     return seen | more | several([key for key in TABLE if key.startswith("F.")])

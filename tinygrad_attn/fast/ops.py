@@ -270,6 +270,7 @@ def _runs(x: Any, *, axis: Any, keepdims: bool, ddof: float = 0) -> bool:
 
 def _variance(x: ndarray, *, axis: Any, ddof: float, keepdims: bool) -> Any:
     d = x - mean(x, axis, True)
+    d -= mean(d, axis, True)  # what rounding left of the mean
     return total(np.multiply(d, d, out=d), axis, keepdims) / (_count(x, axis) - ddof)
 
 

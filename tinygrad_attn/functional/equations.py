@@ -114,6 +114,7 @@ def layer_norm(
     """
     axes = tuple(range(-ndim, 0))
     centred = x - x.mean(axis=axes, keepdims=True)
+    centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
     y = centred / _root_mean_square(centred, axes, eps)
     if weight is not None:
         y = y * weight

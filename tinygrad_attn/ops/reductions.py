@@ -94,6 +94,8 @@ mean.vjp(
 @op
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
+    if x.dtype != np.float16:
+        x = _centred(x, axis)  # NumPy's variance of that takes out what rounding left of the mean
     return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
 
 

@@ -120,7 +120,7 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """x (rows, in), weight (out, in), bias (out,) or None -> (rows, out)."""
     rows, size = len(x), weight.size
     if rows * size < TINY:  # small layers, which feel every question asked
-        y = x.dot(weight.T) if x.size > 1 < size else x * weight.T
+        y = x.dot(weight.T) if x.size != 1 != size else x * weight.T
     elif _shared(rows, size):
         return _linear_shared(x, weight, bias)
     elif thin(rows, size):

@@ -19,6 +19,9 @@ from numpy import ndarray
 from .exponentials import EXP, UNIT
 
 LOW, HIGH = 1e-15, 1e15
+SUMMED = (
+    512  # numbers in a row, from where a product with ones rounds equal ones to one side too often
+)
 # elements of what is kept for the next call: a triangle of one block of either kernel, not of all
 # T x S scores, and no vector as long as a data set, which would stay when that is gone
 KEPT = 1 << 19

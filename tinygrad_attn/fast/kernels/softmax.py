@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from .memory import empty
 from .rows import by_rows, row_dots, row_max
-from .scores import HIGH, largest, ones, smallest
+from .scores import HIGH, SUMMED, largest, ones, smallest
 
 LOW = 1e-3  # of a row's sum: below, or above HIGH, its largest number is subtracted first
 
@@ -30,11 +30,12 @@ def softmax(x: ndarray) -> ndarray:
     y = empty(x.shape, x.dtype)
     if not x.size:
         return y
-    one = ones(x.shape[1], x.dtype)
+    n = x.shape[1]
+    one = ones(n, x.dtype)
 
     def run(s: slice) -> None:
         block = np.exp(x[s], out=y[s])
-        total = block.dot(one)
+        total = block.dot(one) if n < SUMMED else block.sum(1)
         if not (smallest(total) > LOW and largest(total) < HIGH):
             total = _exponentials(x[s], block)[1]
         block /= total[:, None]  # and not times 1 / total, so that a row of one number gives 1

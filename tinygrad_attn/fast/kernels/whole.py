@@ -22,7 +22,7 @@ from numpy import ndarray
 
 from ..threads import get_num_threads, tasks
 from .linear import left_to_library
-from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
+from .scores import QUIET, SUMMED, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
 
 # scores in a block, half a megabyte of float32; with several threads up to twice, at least half
 # as many
@@ -114,6 +114,8 @@ def _turned(x: ndarray, rows: int) -> ndarray:
 
 def _sums(weights: ndarray, one: ndarray) -> ndarray:
     """The sum of each row: one product, where `weights @ one` makes one for each head."""
+    if len(one) >= SUMMED:
+        return weights.sum(-1)
     return weights.reshape(-1, len(one)).dot(one).reshape(weights.shape[:-1])
 
 
