@@ -98,6 +98,8 @@ def between(op: Op) -> Any:
         made = op if quick is None or not quick.fits(u, v) else quick
         try:
             y = made.forward(u, v)
+        except RecursionError:  # to try again at each depth would never end
+            raise
         except Exception:  # it fails again in Op.__call__, which explains it
             return op(a, b)
         t = _new_tensor(Variable._kind)
@@ -131,6 +133,8 @@ def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
                 made = op.quick
             try:
                 y = made.forward(a)
+            except RecursionError:  # to try again at each depth would never end
+                raise
             except Exception:  # it fails again in Op.__call__, which explains it
                 return NotImplemented
             if y.__class__ is not ndarray and not isinstance(y, generic):
@@ -179,6 +183,8 @@ def call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
         op = quick
     try:
         y = op.forward(*arrays, **settings)
+    except RecursionError:  # to try again at each depth would never end
+        raise
     except Exception:  # it fails again in Op.__call__, which explains it
         return NotImplemented
     saved = None

@@ -193,7 +193,8 @@ def _() -> Patches:
             ops.maximum,
             "rules",
             (lambda g, y, a, b: g * (a >= b), lambda g, y, a, b: g * (a <= b)),
-        )
+        ),
+        (ops.maximum, "quick", None),
     ]
 
 
