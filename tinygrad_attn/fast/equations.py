@@ -20,6 +20,7 @@ from .. import ops
 from ..engine import Variable, local, tracked
 from ..engine.quick import quick_way
 from ..functional import equations
+from .allocator import keep_freed
 from .calls import QuickOp, remember
 from .kernels import attention as attention_kernel
 from .kernels import dropout as dropout_kernel
@@ -546,6 +547,7 @@ def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
         b.__class__ is not ndarray or b.dtype != a.dtype or b.shape != w.shape[:1]
     ):
         return NotImplemented
+    keep_freed()
     y = linear.forward(a, w, b)
     if x is a and weight is w and bias is b:
         return y

@@ -100,7 +100,7 @@ def _undo_all(
                 watcher.pulling(y, g)
         rules, quick = op.rules, op.__class__ is QuickOp
         shares: Any
-        if settings or through is not None or len(rules) != len(inputs) or len(rules) > 2:
+        if settings or through is not None or not 0 < len(rules) == len(inputs) < 3:
             if quick and op.adds is not None and inputs[0] in own and not watchers:
                 total = hand_gradient if inputs[0] is hand else gradients[inputs[0]]
                 shares = (

@@ -59,7 +59,7 @@ def relu(x: Any, inplace: bool = False) -> Any:
     """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted for PyTorch's sake;
     the result is a new one.
     """
-    return ops.relu(x if isinstance(x, (Variable, np.ndarray)) else Tensor(x))
+    return ops.relu(arguments.operand(x, "relu"))
 
 
 def sigmoid(x: Any) -> Any:
@@ -191,9 +191,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     arguments.check_array(weight, "linear", "weight")
     if bias is not None:
         arguments.check_array(bias, "linear", "bias")
-    if not isinstance(x, (Tensor, np.ndarray)):
-        x = Tensor(x, dtype=weight.dtype)
-    elif x.dtype.kind in "iub":
+    x = arguments.operand(x, "linear", weight.dtype)
+    if x.dtype.kind in "iub":
         x = x.astype(weight.dtype)
     arguments.check_linear(x, weight, bias)
     return equations.linear(x, weight, bias)
@@ -330,7 +329,7 @@ def cross_entropy(
                 f"got {describe(weight)}."
             )
     if not isinstance(target, (Variable, np.ndarray)):
-        target = np.asarray(target)
+        target = arguments.values(target, "cross_entropy")
         if target.dtype.kind not in "fiub":
             raise TypeError(
                 "cross_entropy: the target holds class numbers or probabilities, got "
@@ -440,7 +439,7 @@ def scaled_dot_product_attention(
     refuse_blocked(mask, "scaled_dot_product_attention", "attn_mask")
     if mask is not None and not isinstance(mask, (Variable, np.ndarray)):
         refuse_mask("attention", mask)
-        mask = np.asarray(mask)
+        mask = arguments.values(mask, "scaled_dot_product_attention")
     scores = arguments.check_attention(q, k, v, mask)
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
         mask = mask.astype(q.dtype)
