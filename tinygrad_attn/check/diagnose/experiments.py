@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ...engine import Variable, watching
-from ...engine.autograd import enable_grad, grad
-from ..measuring import Problem, step_size
+from ...engine.autograd import enable_grad
+from ..measuring import step_size
 from ..records import array_of, as_given, wants_gradient
+from ..second_sweep import second_opinion
 from ..trace import Trace
 from .pattern import Found, Pattern, same
 from .places import axis_mixed, axis_not_mixed, causal_mask_forgotten, lost_contributions
-from .suspects import Suspect, call_rule
+from .suspects import Suspect, alone, call_rule, copies
 
 
 def _operands(s: Suspect) -> list[Any]:
@@ -84,36 +85,25 @@ class ForwardText:
     """The op's own function, run on Tensors: its ops, its result, the input in question."""
 
     def __init__(self, s: Suspect) -> None:
-        copies = {
-            id(x): Variable._kind._of(x._data.copy(), True)
-            for x in s.step.inputs
-            if isinstance(x, Variable)
-        }
-        inputs = [copies.get(id(x), x) for x in s.step.inputs]
+        inputs = copies(s.step.inputs)
         self.x, self.g = inputs[s.position], s.problem.cotangents[0]
         with enable_grad(), watching(Trace()) as self.trace, np.errstate(all="ignore"):
             out = s.step.op.forward(*inputs, **s.step.settings)
             self.out = out[0] if s.step.op.saves else out
             if not isinstance(self.out, Variable) or self.out._data.shape != self.g.shape:
                 raise TypeError("the function leaves the graph")
-            grad([self.out], [self.x], [np.array(self.g)], retain_graph=True)
+            self.grads, uses = second_opinion([self.out], [self.g])
+        self.uses = uses[id(self.x)]
 
     def gradients_on_the_way(self) -> Iterator[tuple[str, Any, np.ndarray]]:
         """(op, its result, the gradient that reaches it) for each op on the way."""
-        steps = [s for s in self.trace.steps if s.recorded and s.result is not self.out]
-        found = grad(
-            [self.out],
-            [s.result for s in steps],
-            [np.array(self.g)],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        return ((s.name, s.result, g._data) for s, g in zip(steps, found) if g is not None)
+        for s in self.trace.steps:
+            if id(s.result) in self.grads and s.result is not self.out:
+                yield s.name, s.result, self.grads[id(s.result)]
 
     def pulled_back(self, result: Any, g: np.ndarray) -> np.ndarray | None:
         """The gradient of the input, if this were the gradient of a value on the way."""
-        found = grad([result], [self.x], [g], retain_graph=True, allow_unused=True)[0]
-        return None if found is None else found._data
+        return second_opinion([result], [g]).grads.get(id(self.x))
 
 
 def forward_text(p: Pattern) -> ForwardText | None:
@@ -129,10 +119,8 @@ def _uses(p: Pattern) -> list[tuple[str, np.ndarray]]:
     """(op, share) of every use of the input in the forward text, if together they are the slope."""
     if (text := forward_text(p)) is None:
         return []
-    uses = [(s.op.__name__, s.share) for s in text.trace.shares if s.holder is text.x]
-    if not 2 <= len(uses) <= 10:
-        return []
-    return uses if same(p.n, np.sum([share for _, share in uses], axis=0)) else []
+    right = same(p.n, np.sum([share for _, share in text.uses], axis=0))
+    return text.uses if 2 <= len(text.uses) <= 10 and right else []
 
 
 def one_use_missed(p: Pattern) -> Found:
@@ -346,17 +334,10 @@ def taken_for_another(p: Pattern) -> Found:
 
 def _right_for(s: Suspect, **change: Any) -> bool:
     """Would the op's rule be right for other operands or settings?"""
-    step, kind = s.step._replace(**change), Variable._kind
-    copies = {
-        id(x): kind._of(x._data.copy(), x._tracked) for x in step.inputs if isinstance(x, Variable)
-    }
-    operands = [copies.get(id(x), x) for x in step.inputs]
-    inputs = [x for x in copies.values() if x._tracked]
-    call = lambda: step.op(*operands, **step.settings)
     try:
-        problem = Problem(call, inputs, ["x"] * len(inputs), np.random.default_rng(2))
-        found = problem.gradients()[s.which]
-        slope = problem.numeric(s.which, step_size(inputs[s.which]._data))
+        it: Any = alone(s.step._replace(**change), np.random.default_rng(2))
+        found = it.gradients()[s.which]
+        slope = it.numeric(s.which, step_size(it.inputs[s.which]._data))
     except Exception:
         return False
     return found is not None and same(found, slope)
