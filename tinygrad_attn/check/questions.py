@@ -108,11 +108,12 @@ def memory(it: Asked) -> Diagnosis | None:
 
 def not_linear(it: Asked) -> Diagnosis | None:
     """None of g gives none, a thousandfold a thousandfold; by powers of two, without rounding."""
-    answers = it.answers(it.g)
+    in_rows = np.array(it.g, order="C")  # as a product lies, so that only the numbers differ
+    answers = it.answers(in_rows)
     for k in (0.0, -(2.0**10), -(2.0**-10)):
         try:
             with np.errstate(all="ignore"):
-                g = k * it.g
+                g = k * in_rows
             scaled = it.answers(g)
         except Exception as failure:
             said = f"fails where the incoming gradient g is {k:g} times as large: {_told(failure)}"

@@ -92,8 +92,7 @@ class ForwardText:
             self.out = out[0] if s.step.op.saves else out
             if not isinstance(self.out, Variable) or self.out._data.shape != self.g.shape:
                 raise TypeError("the function leaves the graph")
-            self.grads, uses = second_opinion([self.out], [self.g])
-        self.uses = uses[id(self.x)]
+            self.grads, self.uses = second_opinion([self.out], [self.g])
 
     def gradients_on_the_way(self) -> Iterator[tuple[str, Any, np.ndarray]]:
         """(op, its result, the gradient that reaches it) for each op on the way."""
@@ -119,8 +118,9 @@ def _uses(p: Pattern) -> list[tuple[str, np.ndarray]]:
     """(op, share) of every use of the input in the forward text, if together they are the slope."""
     if (text := forward_text(p)) is None:
         return []
-    right = same(p.n, np.sum([share for _, share in text.uses], axis=0))
-    return text.uses if 2 <= len(text.uses) <= 10 and right else []
+    uses = text.uses.get(id(text.x), [])
+    together = 2 <= len(uses) <= 10 and same(p.n, np.sum([share for _, share in uses], axis=0))
+    return uses if together else []
 
 
 def one_use_missed(p: Pattern) -> Found:
@@ -229,11 +229,26 @@ def answer_transposed(p: Pattern) -> Found:
 def _with_a_transpose(p: Pattern) -> Iterator[tuple[str, np.ndarray | None]]:
     """(which of the matrices that the rule is given is transposed, what it answers then)"""
     s, operands = p.suspect, _operands(p.suspect)
+    g = _turned(s.problem.cotangents[0])
     for i, operand in enumerate(operands if s.step.op.joint is None else ()):
         for turned in _turns(operand):
             yield f"operand {i}", call_rule(s, y=p.y, operands=_with(operands, i, turned))
-    if (turned := _turned(s.problem.cotangents[0])) is not None:
-        yield "the incoming gradient", call_rule(s, g=turned)
+    if g is not None:
+        yield "the incoming gradient", call_rule(s, g=g)
+
+
+def factors_in_the_wrong_order(p: Pattern) -> Found:
+    """(g.T a.T).T = a g, where the rule says g a."""
+    s, operands = p.suspect, _operands(p.suspect)
+    g = _turned(s.problem.cotangents[0])
+    if g is None or s.step.op.joint is not None:
+        return None
+    for i, operand in enumerate(operands):
+        if i != s.position and (turned := _turned(operand)) is not None:
+            answer = call_rule(s, y=p.y, g=g, operands=_with(operands, i, turned))
+            if answer is not None and p.right(_turned(answer)):
+                return {"i": i}
+    return None
 
 
 def operand_transposed(p: Pattern) -> Found:
@@ -299,15 +314,16 @@ def x_for_y(p: Pattern) -> Found:
     return {} if p.right(call_rule(s, y=p.y, operands=operands)) else None
 
 
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "np.exp": np.exp,
-    "np.log": np.log,
-    "np.sqrt": np.sqrt,
-    "np.square": np.square,
-    "np.reciprocal": np.reciprocal,
-    "np.negative": np.negative,
-    "1 - v": lambda v: 1 - v,
-}
+FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
+    (np.exp, "np.exp is applied to {}"),
+    (np.log, "np.log is applied to {}"),
+    (np.sqrt, "np.sqrt is applied to {}"),
+    (np.square, "np.square is applied to {}"),
+    (np.reciprocal, "np.reciprocal is applied to {}"),
+    (np.negative, "{} has the other sign (a condition such as x > 0, the wrong way round?)"),
+    (lambda v: 1 - v, "{0} is replaced by 1 - {0}"),
+    (np.logical_not, "{} is inverted"),
+]
 
 
 def taken_for_another(p: Pattern) -> Found:
@@ -315,18 +331,27 @@ def taken_for_another(p: Pattern) -> Found:
     if p.y is None:
         return None
     s, operands = p.suspect, _operands(p.suspect)
-    for name, f in FUNCTIONS.items():
-        with np.errstate(all="ignore"):
-            trials = [("the result y", call_rule(s, y=f(p.y)))] + [
-                (f"operand {i}", call_rule(s, y=p.y, operands=_with(operands, i, f(x))))
-                for i, x in enumerate(operands)
-                if _float(x)
-            ]
-        for what, answer in trials:
+    for f, words in FUNCTIONS:
+        for what, change in _exchanges(p.y, operands, s.step.settings, f):
+            answer = call_rule(s, **{"y": p.y} | change)
             if answer is not None and answer.any() and p.right(answer):
-                complement = f"{what} is replaced by 1 - {what.removeprefix('the result ')}"
-                return {"how": complement if name == "1 - v" else f"{name} is applied to {what}"}
+                return {"how": words.format(what)}
     return None
+
+
+def _exchanges(
+    y: np.ndarray, operands: list[Any], settings: dict[str, Any], f: Callable[[Any], Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(what the rule is given f of, and how to call it then)"""
+    takes = lambda v: isinstance(v, np.ndarray) and v.dtype.kind == "fb"[f is np.logical_not]
+    if takes(y):
+        yield "the result y", {"y": f(y)}
+    for i, x in enumerate(operands):
+        if takes(x):
+            yield f"operand {i}", {"operands": _with(operands, i, f(x))}
+    for name, value in settings.items():
+        if takes(value):
+            yield f"the setting {name!r}", {"settings": settings | {name: f(value)}}
 
 
 # ---- right for other operands or settings
