@@ -37,6 +37,10 @@ def _(marks: Marks) -> None:
             else np.stack([z.real, z.imag], axis=-1).reshape(x.shape)
         )
 
+    right = lambda x, *, positions: turned(x, positions).astype(x.dtype)
+    back = lambda g, y, x, *, positions: turned(g, -positions).astype(g.dtype)
+    marks.reference(rotate=right, rotate_vjp=back, turn=ta.op(right).vjp(back))
+
     def combined(first: Callable, second: Callable) -> Any:
         """What other combinations of a, b, cosines and sines give."""
         angles = t[:, None] * 10000.0 ** (-np.arange(3) / 3)
@@ -362,7 +366,12 @@ def _mb(size: float) -> str:
     return f"{size / 1e6:.2g} MB"
 
 
-@exercise(19, "online", "attention in blocks of keys, in memory that grows with T, with its rule")
+@exercise(
+    19,
+    "online",
+    "attention in blocks of keys, in memory that grows with T, with its rule",
+    ready_made=("scaled_dot_product_attention", "grad"),
+)
 def _(marks: Marks) -> None:
     part = _several(marks.function("part"), "part", TRIPLE, "maximum, total and result")
     merge = _several(marks.function("merge"), "merge", TRIPLE, "maximum, total and result")
