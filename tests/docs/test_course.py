@@ -583,7 +583,6 @@ MISTAKES = [
         "return scores, weights, weights @ v",
         "returns a tuple; the task asks for a dict",
     ),
-    ("softmax", "def softmax(x):", "def softmax(x, axis=-1):", "make settings keyword-only"),
     (
         "attention",
         "np.where(allowed, scores, -np.inf)",
