@@ -308,35 +308,12 @@ def cross_entropy(
         raise ValueError(
             "cross_entropy needs a score for each class, (C,) or (N, C, ...), got a single number."
         )
-    label_smoothing, ignore_index = (
-        arguments.single(label_smoothing),
-        arguments.single(ignore_index),
-    )
-    if (
-        isinstance(label_smoothing, bool)
-        or not isinstance(label_smoothing, (int, float, np.number))
-        or not 0 <= label_smoothing <= 1
-    ):
-        raise ValueError(
-            f"cross_entropy: label_smoothing lies in [0, 1], got {describe(label_smoothing)}."
-        )
+    label_smoothing = arguments.check_smoothing(label_smoothing)
+    ignore_index = arguments.single(ignore_index)
     axis = min(1, x.ndim - 1)
     if weight is not None:
-        weight = real(weight, "cross_entropy")
-        if weight.shape != (x.shape[axis],):
-            raise ValueError(
-                f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
-                f"got {describe(weight)}."
-            )
-    if not isinstance(target, (Variable, np.ndarray)):
-        target = arguments.values(target, "cross_entropy")
-        if target.dtype.kind not in "fiub":
-            raise TypeError(
-                "cross_entropy: the target holds class numbers or probabilities, got "
-                f"{describe(target[()])}. Turn names into numbers first, as in "
-                "[classes.index(name) for name in names]."
-            )
-        target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
+        weight = arguments.class_weights(weight, x.shape[axis])
+    target = arguments.classes_or_probabilities(target, x.dtype)
     if target.dtype.kind == "f":
         arguments.check_probabilities(x, target, axis, ignore_index)
         return equations.soft_cross_entropy(

@@ -28,7 +28,7 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
     """
     if isinstance(x, (Variable, np.ndarray)):
         return x
-    if hasattr(x, "dtype") and not isinstance(x, np.generic):
+    if hasattr(x, "dtype") and not isinstance(x, (np.generic, type)):
         raise TypeError(
             f"{function} takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) "
             "first. No gradient flows back through that into the other library."
@@ -211,6 +211,41 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
             "linear: the bias must have one number for each row of the weight, "
             f"{tuple(weight.shape[:-1])}; got {describe(bias)}."
         )
+
+
+def check_smoothing(label_smoothing: Any) -> Any:
+    """A number from 0 to 1."""
+    e = single(label_smoothing)
+    if isinstance(e, bool) or not isinstance(e, (int, float, np.number)) or not 0 <= e <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(e)}.")
+    return e
+
+
+def class_weights(weight: Any, classes: int) -> Any:
+    """One number for each class."""
+    weight = real(weight, "cross_entropy")
+    if weight.shape != (classes,):
+        raise ValueError(
+            f"cross_entropy: weight has one number for each of the {classes} classes, "
+            f"got {describe(weight)}."
+        )
+    return weight
+
+
+def classes_or_probabilities(target: Any, dtype: Any) -> Any:
+    """A Tensor or an array as it is; numbers and lists as an array, of this dtype where they are
+    probabilities.
+    """
+    if isinstance(target, (Variable, np.ndarray)):
+        return target
+    target = values(target, "cross_entropy")
+    if target.dtype.kind not in "fiub":
+        raise TypeError(
+            "cross_entropy: the target holds class numbers or probabilities, got "
+            f"{describe(target[()])}. Turn names into numbers first, as in "
+            "[classes.index(name) for name in names]."
+        )
+    return target.astype(dtype if target.dtype.kind == "f" and target.size else np.int64)
 
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None) -> None:
