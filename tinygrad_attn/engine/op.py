@@ -47,8 +47,6 @@ class Op:
         self.plain: Op = self  # a quick way's is the op that it stands for
         self.quick: Any = None  # its quick way, if fast/ has one
 
-    quick_call: Any = None  # how fast/ calls an op
-
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"
 
@@ -78,10 +76,6 @@ class Op:
         """forward(*inputs, **settings); where an input is a tensor, a tensor that remembers how it
         was made.
         """
-        if self.quick_call is not None and not local.context.plain:
-            y = self.quick_call(inputs, settings)
-            if y is not NotImplemented:
-                return y
         inputs, settings = self.parameters.bind(inputs, settings)
         arrays = as_operands(self, inputs)
         try:

@@ -19,9 +19,11 @@ from .kernels import linear as products
 from .kernels import sigmoid as logistic
 from .kernels.choice import BITS
 from .kernels.rows import FAST, column_max, column_sums, reduced, row_max, row_sums, runs
+from .sweep import OfOne, OfTwo
 
 MANY = 512  # elements, from where several NumPy calls that are fast beat a single slow one
 LARGE = 1 << 18  # elements, from where a second thread is worth its start
+FLOATS = {np.float16, np.float32, np.float64}
 SMALL = 4096  # elements, up to which a copy is made sooner than a view
 
 
@@ -32,7 +34,7 @@ def quicker(
     both.
     """
     op = QuickOp(plain, plain.forward if forward is None else forward, fits)
-    op.broadcasts, op.rules = plain.broadcasts, rules
+    op.broadcasts, op.rules = plain.broadcasts, type(plain.rules)(rules) if rules else ()
     op.adds, op.fresh = adds, fresh or adds is not None
     quick_way(plain)(op)
     return op
@@ -41,6 +43,14 @@ def quicker(
 def is_fast(x: Any) -> bool:
     """Is this an array of float32 or float64?"""
     return x.__class__ is ndarray and x.dtype in FAST
+
+
+for module in ops.elementwise, ops.trigonometric:
+    for op in vars(module).values():
+        if isinstance(op, Op) and op.rules and None not in op.rules:
+            kinds: dict[int, Any] = {1: OfOne, 2: OfTwo}
+            settings = len(op.parameters.signature.parameters) - len(op.rules)
+            op.rules = op.rules if settings else kinds.get(len(op.rules), tuple)(op.rules)
 
 
 # ---- un-broadcasting
@@ -160,21 +170,25 @@ quicker(
 )
 
 
+def _is_float(x: Any) -> bool:
+    return x.__class__ in FLOATS or x.__class__ is ndarray and x.dtype in BITS
+
+
 def _relu(x: Any) -> Any:
-    if x.ndim:
+    if x.__class__ is ndarray and x.ndim:
         return choice.relu(x)
     if x <= 0:  # single numbers: NumPy's maximum costs ten times the comparison
         return x.dtype.type(0)
-    return x[()] if x.__class__ is ndarray else x  # [()] copies the number out of its memory
+    return x if x.__class__ in FLOATS else x[()]  # [()] copies the number out of its memory
 
 
 def _relu_rule(g: Any, y: Any, x: Any) -> Any:
-    if y.ndim == 0:
+    if y.__class__ in FLOATS:
         return g if y != 0 else g.dtype.type(0)
     return choice.relu_backward(g, y) if g.__class__ is ndarray else choice.chosen(g, y != 0)
 
 
-quicker(ops.relu, lambda x: getattr(x, "dtype", None) in BITS, _relu, _relu_rule)
+quicker(ops.relu, _is_float, _relu, _relu_rule)
 
 
 # ---- functions of large arrays

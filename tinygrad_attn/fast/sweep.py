@@ -4,6 +4,7 @@ In a chain of small ops the sweep itself takes longer than the arithmetic. So he
 
 - the newest tensor is kept in hand, out of the heap: in a chain it is always the next one;
 - the rules of an op of one or two inputs are called on the spot;
+- what the rules of an element-wise op return is not asked for its shape, see `OfOne`;
 - a sum that was allocated here is added to in place, and so is what an op like x[0] gives a sum;
 - nothing is called that need not be, since a call of a Python function costs as much as the sum of
   few numbers.
@@ -21,9 +22,21 @@ from ..engine import sweep as plain_sweep
 from ..engine.quick import quick_way
 from ..engine.sweep import fit, leading_to
 from .allocator import keep_freed
-from .calls import QuickOp
+from .calls import NOTHING, NUMBERS, QuickOp
 
-NOTHING: dict[str, Any] = {}
+
+class OfOne(tuple):
+    """The rules of an op that takes the elements of one input by themselves, and has no settings:
+    the share has the shape and dtype of the input.
+    """
+
+    __slots__ = ()
+
+
+class OfTwo(tuple):
+    """The same for two inputs, if these are of one shape and dtype, or one of them is a number."""
+
+    __slots__ = ()
 
 
 @quick_way(plain_sweep)
@@ -77,7 +90,6 @@ def _undo_all(
     hand: Any = None  # a tensor in neither of the two, newer than all in the heap or equal,
     hand_gradient: Any = None  # and its gradient
     watchers = local.context.watchers
-    every = (*everywhere, *watchers)
     handed_out, latest = changes.handed_out, changes.latest
     while newest or hand is not None:
         if hand is not None and not (newest and -newest[0][0] > hand._record.time):
@@ -92,58 +104,53 @@ def _undo_all(
         if own:
             own.discard(y)  # a rule may pass its gradient on by reference
         record: Any = y._record
-        op, inputs, settings = record.op, record.inputs, record.settings
+        op, inputs = record.op, record.inputs
         if record.retained or goal and y in goal:
             complete[y] = g
         if watchers or handed_out or latest > record.time:
-            for watcher in every:
+            for watcher in (*everywhere, *watchers):
                 watcher.pulling(y, g)
-        rules, quick = op.rules, op.__class__ is QuickOp
-        shares: Any
-        if settings or through is not None or not rules or len(inputs) > 2:
-            if quick and op.adds is not None and inputs[0] in own and not watchers:
-                total = hand_gradient if inputs[0] is hand else gradients[inputs[0]]
-                shares = (
-                    () if op.adds(total, g, **settings) else _shares(y, g, record, through, goal)
-                )
-            else:
-                shares = _shares(y, g, record, through, goal)
-        elif len(inputs) == 2:  # the usual cases, spelled out: they decide how fast small ops are
+        rules, shares = op.rules, ()
+        if rules.__class__ is OfTwo and through is None:
             a, b = inputs
-            u, v = (
-                a._data if isinstance(a, Variable) else a,
-                b._data if isinstance(b, Variable) else b,
+            u = a._data if isinstance(a, Variable) else a
+            v = b._data if isinstance(b, Variable) else b
+            alike = u.__class__ is ndarray and (
+                v.__class__ in NUMBERS
+                or (v.__class__ is ndarray and u.shape == v.shape and u.dtype is v.dtype)
             )
             first, second = rules
             shares = (
-                None if a is u or first is None else first(g, y._data, u, v),
-                None if b is v or second is None else second(g, y._data, u, v),
+                None if a is u else first(g, y._data, u, v),
+                None if b is v else second(g, y._data, u, v),
             )
             a = b = u = v = None
+        elif rules.__class__ is OfOne and through is None:
+            alike = True
+            shares = (rules[0](g, y._data, inputs[0]._data),)
         else:
-            shares = (rules[0](g, y._data, inputs[0]._data),) if rules[0] is not None else ()
-        fresh = quick and op.fresh
+            alike = False
+            adds = op.__class__ is QuickOp and op.adds is not None and not watchers
+            if not (adds and inputs[0] in own and op.adds(gradients[inputs[0]], g, **record.settings)):
+                shares = _shares(y, g, record, through, goal)
         i = -1
         for share in shares:
             i += 1
             if share is None:
-                usual = through is None and not settings and len(inputs) <= 2 and rules
-                if usual and rules[i] is not None and isinstance(inputs[i], Variable):
-                    fit(None, inputs[i], op, i)  # says that a rule returns nothing
                 continue
             x = inputs[i]
             data = x._data
             kind = share.__class__
-            if (
-                kind is not data.__class__
-                or kind is ndarray
+            if kind is not data.__class__ or (
+                kind is ndarray
+                and not alike
                 and (share.shape != data.shape or share.dtype is not data.dtype)
             ):
                 share = fit(share, x, op, i)
             total = hand_gradient if x is hand else gradients.get(x)
             if total is None:  # the first share is kept by reference
                 total = share
-                if fresh and share.__class__ is ndarray:
+                if op.__class__ is QuickOp and op.fresh and share.__class__ is ndarray:
                     own.add(x)
                 made = x._record
                 if made is None or through is not None and x not in through:
@@ -170,25 +177,37 @@ def _undo_all(
             for watcher in watchers:
                 watcher.pulled(y, record, g, i, x, share, total)
         if released is not None:
-            record.op, record.inputs, record.settings, record.saved = released, (), NOTHING, None
+            record.op = released
+            record.inputs = ()
+            record.settings = NOTHING
+            record.saved = None
         y = g = record = inputs = shares = share = total = data = None
     return gradients, complete
 
 
 def _shares(
     y: Variable, g: Any, record: Any, through: set[Variable] | None, goal: set[Variable]
-) -> list[Any]:
+) -> Any:
     """The gradient by each input, None where there is none, by whatever rules the op has."""
+    op, inputs, settings = record.op, record.inputs, record.settings
     values, needs = [], []
-    for x in record.inputs:
-        if isinstance(x, Variable):
-            values.append(x._data)
-            needs.append(through is None or x in through or x in goal)
-        else:
-            values.append(x)
-            needs.append(False)
-    found = record.op.pull(g, y._data, record, values, needs)
-    shares: list[Any] = [None] * len(values)
+    for x in inputs:
+        tracked = isinstance(x, Variable)
+        values.append(x._data if tracked else x)
+        needs.append(tracked and (through is None or x in through or x in goal))
+    if op.__class__ is QuickOp and op.joint is not None:
+        shares = op.shares(g, y._data, record, values, needs)
+        if False not in needs:
+            return shares
+        return [share if need else None for share, need in zip(shares, needs, strict=False)]
+    shares = [None] * len(values)
+    if op.rules and len(op.rules) == len(values):
+        found = {}
+        for i, rule in enumerate(op.rules):
+            if needs[i] and rule is not None:
+                found[i] = rule(g, y._data, *values, **settings)
+    else:
+        found = op.pull(g, y._data, record, values, needs)
     for i, share in found.items():
-        shares[i] = share if share is not None else fit(None, record.inputs[i], record.op, i)
+        shares[i] = share if share is not None else fit(None, inputs[i], op, i)
     return shares
