@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 import tinygrad_attn as ta
+from tinygrad_attn import Tensor, nn
 from tinygrad_attn import functional as F
-from tinygrad_attn import nn
 
 PACKAGE = os.path.dirname(ta.__file__) + os.sep
 
 
-def hops(call: Callable[[], Any]) -> Counter[tuple[str, str]]:
-    """How often each function of the package is called, by (file, name)."""
+def hops(prepare: Callable[[], Any], call: Callable[[], Any]) -> Counter[tuple[str, str]]:
+    """How often `call` calls each function of the package, by (file, name)."""
     found: Counter[tuple[str, str]] = Counter()
 
     def look(frame: Any, event: str, _: Any) -> None:
@@ -30,6 +30,7 @@ def hops(call: Callable[[], Any]) -> Counter[tuple[str, str]]:
             found[file[len(PACKAGE) :], frame.f_code.co_qualname] += 1
 
     call()  # what is only done the first time is not counted
+    prepare()
     sys.setprofile(look)
     try:
         call()
@@ -38,21 +39,23 @@ def hops(call: Callable[[], Any]) -> Counter[tuple[str, str]]:
     return found
 
 
-def encoder_layer() -> Callable[[], Any]:
-    """Forwards and backwards through an encoder layer: 8 sequences of 16 tokens, width 32, 4 heads."""
+def encoder_layer() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Forwards and backwards through a layer: 8 sequences of 16 tokens, width 32, 4 heads."""
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    x = ta.Tensor(np.random.default_rng(0).standard_normal((8, 16, 32)).astype(np.float32))
-    return lambda: layer(x).sum().backward()
+    x = Tensor(np.random.default_rng(0).standard_normal((8, 16, 32)).astype(np.float32))
+    return layer.zero_grad, lambda: layer(x).sum().backward()
 
 
-def linear() -> Callable[[], Any]:
-    x, w, b = (ta.ones(*shape, requires_grad=True) for shape in ((8, 4), (3, 4), (3,)))
-    return lambda: F.linear(x, w, b)
+def linear() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """F.linear of tensors that require gradients."""
+    x, w, b = (Tensor(np.ones(s), requires_grad=True) for s in ((8, 4), (3, 4), 3))
+    return lambda: None, lambda: F.linear(x, w, b)
 
 
-def softmax() -> Callable[[], Any]:
-    x = ta.ones(8, 4, requires_grad=True)
-    return lambda: F.softmax(x)
+def softmax() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """F.softmax of a tensor that requires a gradient."""
+    x = Tensor(np.ones((8, 4)), requires_grad=True)
+    return lambda: None, lambda: F.softmax(x)
 
 
 MEASURED = {"encoder layer": encoder_layer, "F.linear": linear, "F.softmax": softmax}
@@ -60,7 +63,7 @@ MEASURED = {"encoder layer": encoder_layer, "F.linear": linear, "F.softmax": sof
 
 def main() -> None:
     for name, make in MEASURED.items():
-        found = hops(make())
+        found = hops(*make())
         modules = Counter[str]()
         for (file, _), times in found.items():
             modules[file] += times

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tinygrad_attn.fast import signals as waiting
-from tinygrad_attn.fast import threads
+from tinygrad_attn.fast import threads, tuning
 
 
 @pytest.fixture(autouse=True)
@@ -304,7 +304,7 @@ def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_o
     asleep, monkeypatch
 ):
     monkeypatch.setattr(
-        waiting, "LOOKS", 1 << 12 if asleep else 1 << 34
+        tuning, "LOOKS", 1 << 12 if asleep else 1 << 34
     )  # ended by the other thread, or several seconds
     signals, calls, results = waiting.Signals(), SimpleQueue(), SimpleQueue()
 
@@ -467,16 +467,16 @@ print(t.reuse_memory(), fresh, (use(), use())[1])"""
     platform.libc_ver()[0] != "glibc", reason="only glibc learns how large arrays are"
 )
 @pytest.mark.parametrize(
-    "first", ["nn.Linear(1, 1)", "nn.Parameter([1.0])", "x.backward()", "ta.grad(x * x, x)"]
+    "first", ["functional.linear(*np.ones((2, 500, 500)))", "x.backward()", "ta.grad(x * x, x)"]
 )
-def test_from_the_first_parameter_or_backward_pass_on_freed_memory_is_kept_but_not_from_import_on(
+def test_from_the_first_large_layer_or_backward_pass_on_freed_memory_is_kept_but_not_from_import_on(
     first,
 ):
     code = f"""
 import ctypes
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)              # PR_SET_THP_DISABLE: with large pages there would be few to count anyway
 import resource, numpy as np, tinygrad_attn as ta
-from tinygrad_attn import functional, nn, optim, ops, viz, check, demo
+from tinygrad_attn import functional, nn, optim, ops, viz, check
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 x = ta.Tensor(1.0, requires_grad=True)
 def use():
@@ -494,9 +494,9 @@ print(imported, (use(), use())[1])"""
 def test_where_memory_is_scarce_one_can_still_differentiate():
     code = """
 import resource, tinygrad_attn as ta
-from tinygrad_attn import allocator
+from tinygrad_attn.fast import tuning
 pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (allocator.LARGE >> 1), -1))
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (tuning.FREED >> 1), -1))
 x = ta.Tensor(2.0, requires_grad=True)
 (x * x).backward()
 print(x.grad.item())"""

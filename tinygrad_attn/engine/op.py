@@ -28,6 +28,8 @@ class Op:
     derivative.
     """
 
+    __slots__ = ("parameters", "forward", "broadcasts", "saves", "twin", "rules", "joint", "plain",
+                 "quick", "__dict__", "__weakref__")  # fmt: skip  # the name lies in __dict__
     __name__: str
 
     def __init__(
@@ -46,6 +48,8 @@ class Op:
         self.joint: Callable[..., Any] | None = None  # or one for all of them
         self.plain: Op = self  # a quick way's is the op that it stands for
         self.quick: Any = None  # its quick way, if fast/ has one
+
+    quick_call: Any = None  # how fast/ calls an op
 
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"
@@ -76,6 +80,10 @@ class Op:
         """forward(*inputs, **settings); where an input is a tensor, a tensor that remembers how it
         was made.
         """
+        if self.quick_call is not None and not local.context.plain:
+            y = self.quick_call(inputs, settings)
+            if y is not NotImplemented:
+                return y
         inputs, settings = self.parameters.bind(inputs, settings)
         arrays = as_operands(self, inputs)
         try:
