@@ -83,7 +83,7 @@ FORWARD = [
     ),
     (
         lambda: scaled_dot_product_attention(t([-np.inf, -np.inf]), t([0, 1]), t([1, 2])),
-        "attention",
+        "scaled_dot_product_attention",
         "(0, 0)",
         "on infinities, which an",
     ),
@@ -276,10 +276,8 @@ def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
         pressed
     ):  # NumPy's errstate may be left open, but in there
         assert local.context.watchers == (), f"at call {last}"
-        local.context.before, local.context.recording = (
-            [],
-            True,
-        )  # a `with no_grad():` may be left open as well: Python's limit
+        # A `with no_grad():` may be left open as well: Python's limit.
+        local.context.blocks, local.context.recording = [], True
         calls, last = 0, last + 1
     assert last > 5
 

@@ -287,7 +287,7 @@ def test_a_rule_that_minds_how_its_operands_lie_in_memory_is_found():
         report = check(lambda x, wrong=wrong: 2 * wrong(x + 1), INSIDE)
         assert report.diagnosis.kind == "memory layout" and report.op == "<lambda>", report
     assert (
-        "the backward pass fails, ValueError: ndarray is not C-contiguous"
+        "the rule of op '<lambda>' fails, ValueError: ndarray is not C-contiguous"
         in check(fails, INSIDE).diagnosis
     )
 

@@ -33,16 +33,6 @@ MEMORY = [
         "reused memory",
         "the result of op 'hands_out' changes",
     ),
-    (
-        named("passes_on", lambda a: a * 1.0, lambda g, y, a: g, fresh=True),
-        "not fresh",
-        "fresh=True",
-    ),
-    (
-        named("a_view", lambda a: a.T * 1.0, lambda g, y, a: g.T, fresh=True),
-        "not fresh",
-        "incoming gradient g",
-    ),
 ]
 
 
@@ -72,14 +62,23 @@ def halves(g, y, a, b):
     return joined[:, :4], joined[:, 4:]
 
 
-def test_one_new_array_for_two_inputs_is_not_fresh_and_two_halves_of_one_are():
-    for rule, forward, right in (
-        (both_of_one, lambda a, b: a + b, False),
-        (halves, lambda a, b: a * b, True),
-    ):
-        made = op(forward, fresh=True)
-        made.vjp_all(rule)
-        assert bool(check(made, INSIDE, INSIDE + 1)) == right
+@pytest.mark.parametrize(
+    "f",
+    [
+        named("passes_on", lambda a: a * 1.0, lambda g, y, a: g),
+        named("a_view", lambda a: a.T * 1.0, lambda g, y, a: g.T),
+    ],
+    ids=lambda made: made.__name__,
+)
+def test_a_rule_may_pass_on_the_gradient_that_it_was_given(f):
+    assert check(lambda x: np.exp(f(x)) * f(x * 2) + (f(x) + f(x)), INSIDE)
+
+
+@pytest.mark.parametrize("rule", [both_of_one, halves])
+def test_a_rule_may_give_two_inputs_one_array_or_two_halves_of_one(rule):
+    made = op((lambda a, b: a + b) if rule is both_of_one else (lambda a, b: a * b))
+    made.vjp_all(rule)
+    assert check(lambda x, y: made(x, y) * x + made(x, x), INSIDE, INSIDE + 1)
 
 
 # ---- second order

@@ -7,6 +7,7 @@ from enumeration import asserted, unmet
 from support import ROOT
 
 from tinygrad_attn import cli
+from tinygrad_attn.cli.options import make_parser
 
 COMMANDS = {
     "demo": (["demo", "--epochs", "-1"], 2, "epochs"),
@@ -23,7 +24,7 @@ ADVICE = "add a line with the key {name!r} to COMMANDS in tests/cli/test_every_c
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """The commands that the program knows, by name."""
-    for action in cli.make_parser()._actions:
+    for action in make_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     raise AssertionError("the parser has no commands")

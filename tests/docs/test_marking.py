@@ -54,7 +54,7 @@ def function(body):
         ),
         (function("time.sleep(1000)"), "softmax: no end in 1 s"),
         ("while True:\n    print('again and again')\n", "the file runs: no end in 1 s"),
-        (f"{RIGHT}\ndef logsumexp(x):\n    while True: pass\n", "3 of 4 checks pass."),
+        (f"{RIGHT}\ndef logsumexp(x):\n    while True: pass\n", "7 of 9 checks pass."),
         (function("os._exit(3)"), "softmax: ends Python, exit code 3"),
         (function("sys.exit(0)"), "softmax: raises SystemExit in line"),
         (function("raise KeyboardInterrupt"), "softmax: raises KeyboardInterrupt in line"),
@@ -112,6 +112,109 @@ def test_the_help_says_the_limit(capfd):
     assert "--time-limit SECONDS" in out and "default 60" in out and "--csv FILE" in out
 
 
+# ---- what is judged is what was asked
+
+
+def changed_in(*pairs):
+    text = RIGHT
+    for right, wrong in pairs:
+        assert right in text
+        text = text.replace(right, wrong)
+    return text
+
+
+WRONG_SOFTMAX = changed_in(("return e / e.sum(axis=-1, keepdims=True)", "return e / e.sum()"))
+
+
+def failing(out):
+    """The checks that fail, in their order."""
+    table = out.split("verdict\n")[1].split("\n\n")[0].splitlines()
+    return [row.split("  ")[0] for row in table if not row.endswith("ok")]
+
+
+def test_a_right_rule_is_not_marked_down_for_a_function_that_is_wrong(capfd, tmp_path):
+    """That of logsumexp calls softmax, which is wrong here: its own two checks say so, no other."""
+    path = written(tmp_path, mine=WRONG_SOFTMAX) / "mine.py"
+    assert failing(said(capfd, "softmax", path, code=1)) == ["softmax", "softmax of large numbers"]
+
+
+def test_a_function_that_changes_its_input_is_told_so_once(capfd, tmp_path):
+    changes = function(
+        "x -= x.max(axis=-1, keepdims=True); e = np.exp(x); return e / e.sum(axis=-1, keepdims=True)"
+    )
+    path = written(tmp_path, mine=changes) / "mine.py"
+    out = said(capfd, "softmax", path, code=1)
+    assert failing(out) == ["softmax"] and "softmax changes an array it is given" in out
+
+
+def test_every_failing_check_is_explained_with_all(capfd, tmp_path):
+    path = written(tmp_path, mine=WRONG_SOFTMAX.replace("- 1", "+ 1")) / "mine.py"
+    out = said(capfd, "softmax", path, code=1)
+    first, *more = failing(out)
+    assert f"\n    {first}: " in out and f"{len(more)} more: --all explains each." in out
+    assert not any(f"\n    {name}: " in out for name in more)
+    out = said(capfd, "softmax", path, "--all", code=1)
+    assert all(f"\n    {name}: " in out for name in [first, *more]) and "more: --all" not in out
+
+
+def test_prints_in_the_file_do_not_hide_the_report(capfd, tmp_path):
+    noisy = changed_in(("def softmax_vjp(g, y, x):", "def softmax_vjp(g, y, x):\n    print(g, x)"))
+    path = written(tmp_path, mine=noisy) / "mine.py"
+    out = said(capfd, "softmax", path, code=0)
+    assert len(out) < 5000 and "the file prints more than 2000 characters" in out
+
+
+@pytest.mark.parametrize("end", ["while True: pass", "os._exit(3)"])
+def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path, end):
+    text = f"{RIGHT}\nimport os\ndef cross_entropy_vjp(g, y, x, *, target):\n    {end}\n"
+    text += f"def softmax_vjp(g, y, x):\n    {end}\n"
+    path = written(tmp_path, mine=text) / "mine.py"
+    out = said(capfd, "softmax", path, "--time-limit", 1, code=1)
+    assert failing(out) == ["rule of softmax", "rule of cross_entropy"], out
+
+
+def test_where_nearly_every_check_is_endless_the_marker_gives_up(capfd, tmp_path):
+    names = ("softmax", "logsumexp", "cross_entropy")
+    text = RIGHT + "".join(f"\ndef {n}(x, target=0):\n    while True: pass\n" for n in names)
+    path = written(tmp_path, mine=text) / "mine.py"
+    out = said(capfd, "softmax", path, "--time-limit", 0.5, "--all", code=1)
+    assert len(failing(out)) == 4 and "No check after it was made, since so many" in out
+
+
+@pytest.mark.parametrize(
+    "text, called",
+    [
+        (
+            "import tinygrad_attn.functional as F\ndef softmax(x): return F.softmax(x)\n",
+            "F.softmax",
+        ),
+        ("from tinygrad_attn.functional import softmax\n", "softmax"),
+        ("from tinygrad_attn.functional import softmax as s\ndef softmax(x): return s(x)\n", "s"),
+        (
+            "import torch\ndef softmax(x): return torch.softmax(torch.tensor(x), -1).numpy()\n",
+            "torch.softmax",
+        ),
+        (
+            "from tinygrad_attn import functional as F\nf = F.softmax\ndef softmax(x): return f(x)\n",
+            "F.softmax",
+        ),
+    ],
+)
+def test_a_file_that_lets_a_library_do_it_is_flagged(capfd, tmp_path, text, called):
+    path = written(tmp_path, mine=RIGHT + text) / "mine.py"
+    out = said(capfd, "softmax", path, code=1)
+    assert "written by you" in failing(out) and called in out and "write it yourself" in out
+
+
+def test_a_pass_names_the_next_exercise(capfd, tmp_path):
+    path = written(tmp_path, mine=RIGHT) / "mine.py"
+    out = said(capfd, "softmax", path, code=0)
+    assert "The next is exercise 7, layer_norm: layer normalisation" in out
+    assert "exercise layer_norm" in out.splitlines()[-1]
+    ring = EXERCISES / "solutions" / "ring.py"
+    assert "the last exercise of the course" in said(capfd, "ring", ring, code=0)
+
+
 # ---- a class
 
 
@@ -137,11 +240,14 @@ def test_a_class_is_a_table(capfd, handed_in, tmp_path):
     out = said(
         capfd, "softmax", handed_in / "*" / "softmax.py", "--time-limit", 1, "--csv", table, code=1
     )
-    lines = dict(
+    told = [
         " ".join(line.split()).split("/softmax.py ")
         for line in out.replace(f"{handed_in}{os.sep}", "").replace("\\", "/").splitlines()
         if "/softmax.py  " in line
-    )
+    ]
+    lines, signs = dict(told[: len(told) // 2]), dict(told[len(told) // 2 :])
+    assert signs["ann"] == "ok " * 9 + "." and signs["carl"] == "ok ok x " + "ok " * 6 + "."
+    assert signs["dora"] == ". " * 9 + "x" and " 3 rule of softmax" in " ".join(out.split())
     assert lines.pop("ben").startswith("0 of 9 the file runs: ")
     assert lines == {
         "ann": "9 of 9",
@@ -156,15 +262,15 @@ def test_a_class_is_a_table(capfd, handed_in, tmp_path):
     assert "2 of 8 files pass all checks." in out
     with open(table, encoding="utf-8-sig", newline="") as file:
         header, *found = csv.reader(file)
-    assert header == ["file", "passed", "checks", "first_failing", "verdict"]
-    assert found[0] == [str(handed_in / "ann" / "softmax.py"), "9", "9", "", ""]
-    assert [
-        str(handed_in / "carl" / "softmax.py"),
-        "8",
-        "9",
-        "rule of softmax",
-        "missing sum",
-    ] in found and len(found) == 8
+    assert header[:7] == ["file", "passed", "checks", "first_failing", "verdict"] + [
+        "softmax",
+        "softmax of large numbers",
+    ]
+    assert header[-1] == "the file runs" and len(header) == 5 + CHECKS + 1
+    assert found[0] == [str(handed_in / "ann" / "softmax.py"), "9", "9", "", "", *["ok"] * 9, ""]
+    (carl,) = [one for one in found if "carl" in one[0]]
+    assert carl[1:8] == ["8", "9", "rule of softmax", "missing sum", "ok", "ok", "missing sum"]
+    assert len(found) == 8
     assert not list(tmp_path.glob(".saving*"))
 
 
@@ -198,7 +304,9 @@ def test_options_may_stand_between_the_files(capfd, tmp_path):
 def test_one_file_with_a_csv_is_a_class_of_one(capfd, tmp_path):
     path = written(tmp_path, a=RIGHT) / "a.py"
     assert "1 of 1 files pass" in said(capfd, "softmax", path, "--csv", tmp_path / "t.csv", code=0)
-    assert (tmp_path / "t.csv").read_text("utf-8-sig").splitlines()[1] == f"{path},9,9,,"
+    assert (tmp_path / "t.csv").read_text("utf-8-sig").splitlines()[
+        1
+    ] == f"{path},9,9,," + ",ok" * 9
 
 
 def test_a_table_that_cannot_be_written_is_still_shown(capfd, tmp_path, monkeypatch):
@@ -257,7 +365,8 @@ import sys; sys.path.insert(0, {str(EXERCISES.parent / "marking")!r})
 import _class, mark
 for one in mark.exercises.values():
     marks = mark.mark(one, mark.EXERCISES / "solutions" / (one.name + ".py"))
-    assert _class.checks(one) == len(marks.lines), one.name
+    assert _class.checks(one) == [line.name for line in marks.lines], one.name
+    assert len(set(_class.checks(one))) == len(marks.lines), one.name
 """
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}

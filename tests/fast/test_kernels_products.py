@@ -159,17 +159,17 @@ def test_pieces_stay_below_the_limit(monkeypatch, depth):
     monkeypatch.setattr(products, "_cuts", lambda: True)
     products._rows.cache_clear()
     monkeypatch.setattr(products, "np", Recording())
-    for rows, columns in ((256, 512), (232, 488), (255, 511)):
-        tile = np.ones((rows, columns), np.float32)
+    for high, columns in ((256, 512), (232, 488), (255, 511)):
+        tile = np.ones((high, columns), np.float32)
         blocks = products.turn(
             np.ones((columns, depth + 1), np.float32), products.room(columns, depth + 1, tile.dtype)
         )
-        products.Product(np.ones((rows, depth + 1), np.float32), blocks, tile)()
+        products.Product(np.ones((high, depth + 1), np.float32), blocks, tile)()
         products.Product(
-            tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32)
+            tile, np.ones((columns, depth), np.float32), np.empty((high, depth), np.float32)
         )()
         products.Product(
-            tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32)
+            tile.T, np.ones((high, depth), np.float32), np.empty((columns, depth), np.float32)
         )()
     products._rows.cache_clear()
     assert len(sizes) > 9 and max(sizes) <= 1_000_000 and np.median(sizes) > 400_000

@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+import torch
 from enumeration import asserted, calls, code_of, public, unmet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -88,3 +89,24 @@ def test_constants_are_those_of_the_equation(name, arguments, equation):
     expected = equation(*arguments)
     assert found.shape == expected.shape and (found.dtype == bool) == (expected.dtype == bool)
     np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(differentiated()))
+def test_a_tensor_of_another_library_is_refused_since_its_gradient_would_be_lost(name):
+    @settings(max_examples=3, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @given(data=st.data())
+    def run(data):
+        key = data.draw(st.sampled_from([key for key in TABLE if key.split()[0] == f"F.{name}"]))
+        drawn = TABLE[key](data.draw)
+        for i, x in enumerate(drawn.inputs):
+            if not (isinstance(x, np.ndarray) and x.dtype.kind == "f"):
+                continue
+            theirs = torch.tensor(x, requires_grad=True)
+            try:
+                given = drawn.ours(*drawn.inputs[:i], theirs, *drawn.inputs[i + 1 :])
+            except TypeError as error:
+                assert "Tensor" in str(error)  # not NumPy's words, nor PyTorch's
+            else:
+                assert given is theirs  # dropout that drops nothing
+
+    run()

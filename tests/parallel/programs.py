@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -486,6 +487,24 @@ def alone_in_a_call():
         time.sleep(8)
     else:
         F.cross_entropy(model(x), y).backward()
+
+
+def every_rule():
+    """Forwards and backwards through both kinds of parallelism asks every rule of every op here."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+    from enumeration import asserted, calls, code_of, ops_in, uncalled
+
+    x, one, two = np.ones((3, 8)), nn.Linear(8, 8), nn.Linear(8, 8)
+    model = parallel.DataParallel(nn.Linear(8, 2).astype(np.float64))
+    pair = parallel.ParallelFeedForward(one, two, F.gelu).astype(np.float64)
+    with ta.plain(), calls() as seen:
+        for f in model, pair:
+            (f(Tensor(x, requires_grad=True)) ** 2).sum().backward()
+    here = {name: one for name, one in ops_in().items() if ".parallel." in name}
+    assert here
+    advice = "let every_rule in tests/parallel/programs.py call it"
+    asserted([f"{n}: {advice}" for n, one in here.items() if code_of(one.forward) not in seen])
+    asserted([f"{n}: {advice}" for n, one in here.items() if uncalled(one, seen)])
 
 
 def other_call():

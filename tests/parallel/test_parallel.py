@@ -93,6 +93,10 @@ def test_program(ranks, program):
     passes(ranks, program)
 
 
+def test_every_rule_of_an_op_of_this_room_is_asked():
+    passes(2, "every_rule")
+
+
 @pytest.mark.slow
 def test_all_resume_from_rank_0s_checkpoint_on_any_number_of_ranks(tmp_path):
     require("safetensors")

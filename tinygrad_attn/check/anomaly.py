@@ -16,7 +16,7 @@ import numpy as np
 from ..engine import Variable, Watcher, local, watching
 from ..messages.errors import describe
 from .reasons import VAGUE, Case, backward_reason, complaint, element, forward_reason
-from .records import array_of, as_given, made_at, settings_of, shares
+from .records import array_of, as_given, made_at, shares
 from .trace import Place, origin, scope_name
 
 
@@ -85,7 +85,7 @@ class _Detector(Watcher):
             return
         index, operands = _first(~np.isfinite(wrong)), _numbers(record.inputs)
         here = element(g, index, share.shape)
-        case = Case(name, operands, wrong, index, settings_of(record), here, i)
+        case = Case(name, operands, wrong, index, record.settings, here, i)
         if wrong is share:
             what = (
                 f"in the backward pass, op {name!r} made {case.value} at index {index} of the "

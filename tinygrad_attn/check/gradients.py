@@ -23,8 +23,9 @@ from .diagnose import (
     point_at_two_answers,
 )
 from .measuring import How, Problem, private_values
+from .questions import fault, memory
 from .report import Diagnosis, Entry, Report
-from .side_effects import modified, shared_state, spoiled, unreached, unrepeatable
+from .side_effects import modified, shared_state, unreached, unrepeatable
 
 EPS = 1e-6
 """The default step; where it does not suit the size of the values, another one is tried."""
@@ -126,7 +127,7 @@ def _check(
     report.diagnosis = (
         unreached(gradients, order)
         or modified(problem, before, "the backward pass")
-        or spoiled(problem, gradients, report)
+        or fault(problem, report, [memory])
         or shared_state(problem, gradients, how.rng, report)
         or report.diagnosis
     )
@@ -142,7 +143,7 @@ def _check(
         if report.better_steps and how.eps == EPS:
             return _with_another_step(call, checked, names, how, report)
     if report:
-        found = inconsistent(problem, gradients, rounding, how, report)
+        found = inconsistent(problem, how, report)
         report.diagnosis = found or report.diagnosis
     if report and order == 1:
         report.notes += promotion(problem)

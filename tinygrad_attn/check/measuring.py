@@ -36,8 +36,6 @@ class Problem:
     """The results of `call()`, which depend on the values of `inputs`, and cotangents to weigh
     them."""
 
-    spoiled = False  # did a rule write into the incoming gradient?
-
     def __init__(
         self,
         call: Callable[[], Any],
@@ -107,51 +105,32 @@ class Problem:
         self,
         outputs: list[Any] | None = None,
         cotangents: Sequence[np.ndarray] | None = None,
-        only: int | None = None,
     ) -> list[np.ndarray | None]:
-        """d(sum of cotangent * output) / d(input); None where no path leads there.
-
-        Cotangents that are given reach the rules as they lie in memory.
-        """
+        """d(sum of cotangent * output) / d(input); None where no path leads there."""
         given = [c.copy() for c in self.cotangents] if cotangents is None else cotangents
-        wanted = self.inputs if only is None else [self.inputs[only]]
         with enable_grad(), np.errstate(all="ignore"):
             outputs = self.outputs() if outputs is None else outputs
-            pairs = [(t, c, c.copy()) for t, c in zip(outputs, given) if t._tracked]
+            pairs = [(t, c) for t, c in zip(outputs, given) if t._tracked]
             if not pairs:
                 return [None] * len(self.inputs)
-            tensors, seeds = [t for t, _, _ in pairs], [c for _, c, _ in pairs]
-            found = grad(tensors, wanted, seeds, retain_graph=True, allow_unused=True)
-            self.spoiled = any(not np.array_equal(c, before, True) for _, c, before in pairs)
-        arrays = [None if g is None else np.array(g._data) for g in found]
-        before = [None] * (only or 0)
-        return arrays if only is None else [*before, *arrays]
+            tensors, seeds = zip(*pairs)
+            found = grad(tensors, self.inputs, seeds, retain_graph=True, allow_unused=True)
+        return [None if g is None else np.array(g._data) for g in found]
 
     def shaken(self, gradients: Sequence[np.ndarray | None]) -> list[float]:
         """How much each gradient changes with the last digits of all values: so much is
         rounding."""
-        rng, most = np.random.default_rng(6), [0.0] * len(gradients)
-        step = 4 * np.finfo(np.float64).eps
-        last_digits = lambda x: scaled(x, 1 + step * rng.choice([-1.0, 1.0], x.shape))
-        for _ in range(3):
+        most = [0.0] * len(gradients)
+        for seed in range(3):
             # A function may mind its domain.
             with suppress(Exception), values_put_back(self.inputs), np.errstate(all="ignore"):
                 for x in self.inputs:
-                    x._data = last_digits(x._data)
-                now = self.gradients(cotangents=[last_digits(c) for c in self.cotangents])
+                    x._data = last_digits(x._data, seed)
+                now = self.gradients(cotangents=[last_digits(c, seed) for c in self.cotangents])
                 for k, (a, b) in enumerate(zip(gradients, now)):
                     if a is not None and b is not None:
                         most[k] = max(most[k], np.abs(a - b).max(initial=0))
         return most
-
-    def arrived(self, outputs: list[Any]) -> dict[int, Any]:
-        """The gradient that reaches each result on the way, by its id, as it lies in memory."""
-        with (
-            watching(Trace()) as trace,
-            suppress(Exception),
-        ):  # what a rule raises is told elsewhere
-            self.gradients(outputs)
-        return {id(s.result): s.g for s in trace.shares if np.isfinite(s.g).all()}
 
     def jacobian_by_rules(self, which: int) -> np.ndarray:
         """d(all results, flattened) / d(one input, flattened), a row at a time."""
@@ -350,6 +329,12 @@ def leaves(nested: Any) -> list[Any]:
 def scaled(x: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Each element times its factor; a zero, which no factor moves, by as much as a one."""
     return np.where(x == 0, by - 1, x * by)
+
+
+def last_digits(x: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The same up to rounding."""
+    signs = np.random.default_rng([6, seed]).choice([-1.0, 1.0], np.shape(x))
+    return scaled(x, 1 + 4 * np.finfo(np.float64).eps * signs)
 
 
 @contextmanager

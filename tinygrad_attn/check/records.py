@@ -23,10 +23,6 @@ def made_at(x: Any) -> int | None:
     return None if made is None else made.time
 
 
-def settings_of(record: Any) -> dict[str, Any]:
-    return record.settings
-
-
 def wants_gradient(x: Any) -> bool:
     """Is this a tensor that takes part in the graph?"""
     return isinstance(x, Variable) and x._tracked
@@ -63,11 +59,13 @@ def ask_rules(
     return [None if rule is None else rule(g, y, *args, **settings) for rule in rules]
 
 
-def shares(t: Any, g: Any) -> Iterator[tuple[Any, np.ndarray]]:
+def shares(t: Any, g: Any, needs: Sequence[bool] | None = None) -> Iterator[tuple[Any, Any]]:
     """(input, its share of the gradient) for each use by the op that made t."""
-    made, needs = record(t), [wants_gradient(x) for x in record(t).inputs]
-    args = as_given(made.inputs)
-    answers = ask_rules(made.op, g, t._data, args, made.settings, needs, made.saved)
+    made = record(t)
+    needs = [wants_gradient(x) for x in made.inputs] if needs is None else needs
+    answers = ask_rules(
+        made.op, g, t._data, as_given(made.inputs), made.settings, needs, made.saved
+    )
     for i, (x, answer) in enumerate(zip(made.inputs, answers)):
         if answer is not None:
             yield x, fit(answer, x, made.op, i)

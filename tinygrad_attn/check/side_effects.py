@@ -12,7 +12,6 @@ import numpy as np
 from .diagnose import first_difference
 from .measuring import Problem, scaled, values_put_back
 from .report import Diagnosis, Report
-from .second_sweep import second_opinion
 from .trace import Trace
 
 Answers = Sequence[np.ndarray | None]
@@ -58,29 +57,17 @@ def unreached(gradients: Answers, order: int) -> Diagnosis | None:
     )
 
 
-def spoiled(problem: Problem, first: Answers, report: Report) -> Diagnosis | None:
-    """Rules compute new arrays: what they are given belongs to others as well."""
-    # On new values, since what y *= 0 did to the old ones it does not do twice.
-    outputs, trace = problem.traced()
-    tracked = [(t, c) for t, c in zip(outputs, problem.cotangents) if t._tracked]
-    faults = second_opinion([t for t, _ in tracked], [c for _, c in tracked]).faults
-    if faults:
-        result, fault = faults[-1]  # that of the op that ran first
-        report.point_at(next((step for step in trace.steps if step.result is result), None))
-        return fault
-    name = _differs(problem, first, problem.gradients(outputs))
-    return name and Diagnosis(
-        "rule changes its operands",
-        f"{name}: a second backward pass gives another gradient. Some rule keeps state between "
-        "calls, or draws random numbers (draw them once, in the forward pass, and save them).",
-    )
-
-
 def shared_state(
     problem: Problem, first: Answers, rng: np.random.Generator, report: Report
 ) -> Diagnosis | None:
     """Run f at other values between the two passes: a rule that reads state kept outside shows."""
     outputs, trace = problem.traced()
+    if name := _differs(problem, first, problem.gradients(outputs)):
+        return Diagnosis(
+            "rule changes its operands",
+            f"{name}: a second backward pass gives another gradient. Some rule keeps state between "
+            "calls, or draws random numbers (draw them once, in the forward pass, and save them).",
+        )
     results = [(step, step.result._data.copy()) for step in trace.steps if step.recorded]
     named = zip(problem.inputs, problem.names)
     plain = [t for t, name in named if not name.startswith("parameter")]

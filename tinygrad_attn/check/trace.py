@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..engine import Watcher, local
 from ..messages.errors import INNER, quoted
 from ..nn.scopes import dotted_name
-from .records import array_of, as_given, has_rules, wants_gradient
+from .records import as_given, has_rules, wants_gradient
 
 
 class Place(NamedTuple):
@@ -67,32 +67,15 @@ class Step(NamedTuple):
         return found if self.op.saves else (found, None)
 
 
-class Share(NamedTuple):
-    """What a rule gave one input in a backward pass."""
-
-    op: Any
-    result: Any
-    g: Any  # the gradient that reached the result, in its own memory
-    holder: Any
-    share: Any
-
-
 class Trace(Watcher):
-    """A watcher that lists every op (`steps`) and every share of a backward pass (`shares`)."""
+    """A watcher that lists every op."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.shares: list[Share] = []
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         scope = local.context.scope
         self.steps.append(Step(op, inputs, settings, result, scope, origin(3)))
-
-    def pulled(
-        self, result: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any
-    ) -> None:
-        own = array_of(share).copy()
-        self.shares.append(Share(record.op, result, array_of(g), x, own))
 
 
 def scope_name(scope: Any) -> str:

@@ -90,7 +90,11 @@ def run_exercise(arguments: Any) -> int:
             "the exercises are in docs/course/exercises of the source, and there are none in "
             f"{marker.parent}. Get the source (git clone) and run this inside it."
         )
-    options = {"time_limit": arguments.time_limit, "csv": arguments.csv}
+    options = {
+        "time_limit": arguments.time_limit,
+        "csv": arguments.csv,
+        "everything": arguments.all or None,
+    }
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return int(load(marker).main(arguments.name, *(arguments.files or [None]), **given))

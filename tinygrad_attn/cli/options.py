@@ -150,3 +150,6 @@ def exercise_options(exercise: argparse.ArgumentParser) -> None:
         help="how long each check may take (default 60; 0 for no limit)",
     )
     exercise.add_argument("--csv", metavar="FILE", help="where the table goes as CSV, too")
+    exercise.add_argument(
+        "--all", action="store_true", help="explain every check that fails, not the first alone"
+    )

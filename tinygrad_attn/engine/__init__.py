@@ -12,7 +12,8 @@ from .graph import Record, Variable, array_of, constant, tracked
 from .op import Op, clone, op
 from .quick import equation, quick_way
 from .recording import enable_grad, is_plain, no_grad, plain
-from .sweep import Released, sum_to, sweep
+from .released import Released
+from .sweep import sum_to, sweep
 
 __all__ = [
     "Context",

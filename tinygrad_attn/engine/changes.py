@@ -253,8 +253,9 @@ class Changes(Watcher):
             return
         for given, kept in zip(inputs, record.inputs, strict=True):
             if isinstance(given, Variable):
-                if handed_out:
-                    last_change(given._data, record.time)
+                if handed_out and last_change(given._data, record.time) > record.time:
+                    # Another thread has just found the change that this op has already read.
+                    record.time = clock()
             elif isinstance(kept, ndarray):
                 last_change(kept, record.time)
                 lend(kept)

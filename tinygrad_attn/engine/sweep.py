@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from .context import everywhere, local
 from .graph import Variable, array_of, constant, tracked
 from .op import clone
 from .quick import equation
+from .released import Released
 
 
 @equation
@@ -163,40 +163,3 @@ def leading_to(
             through.add(y)
     known = not stop and not any(isinstance(y._record.op, Released) for y in made)  # type: ignore[union-attr]
     return through, [x for x in found if x not in through] if known else None
-
-
-class Released:
-    """Stands for the op in the records that a backward pass has used, and knows where that pass
-    ended.
-    """
-
-    __name__ = "released"
-    twin, broadcasts, saves, rules = None, False, False, ()
-    ends: dict[int, Any] | None = None
-
-    @property
-    def plain(self) -> Released:
-        """It stands for itself."""
-        return self
-
-    def let_go(self, record: Any) -> None:
-        """Stand in this record, which then holds on to nothing."""
-        record.op, record.inputs, record.settings, record.saved = self, (), {}, None
-
-    def end_at(self, tensors: Iterable[Variable] | None) -> None:
-        """The pass went as far as these, and is over."""
-        self.ends = None if tensors is None else {id(x): ref(x) for x in tensors}
-
-    def may_hide(self, wanted: Iterable[Variable], time: int) -> bool:
-        """Can one of the wanted tensors have been behind a record of that time, which the pass has
-        used?
-        """
-        older = [x for x in wanted if x._record is None or x._record.time < time]
-        if self.ends is None:
-            return bool(older)
-        ended_at = [x for x in older if id(x) in self.ends and self.ends[id(x)]() is x]
-        return bool(ended_at) or any(x._record is not None and x._record.op is self for x in older)
-
-    def pull(self, *_: Any) -> Any:
-        """Nothing is left to ask."""
-        raise misuse.graph_released()

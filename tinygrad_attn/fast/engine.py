@@ -377,8 +377,8 @@ def _undo_all(
         else:
             alike = False
             adds = op.adds if op.__class__ is QuickOp and not watchers else None
-            total = None if adds is None or inputs[0] not in own else gradients[inputs[0]]
-            if total is None or not adds(total, g, **record.settings):
+            mine = adds is not None and inputs[0] in own
+            if not mine or not adds(gradients[inputs[0]], g, **record.settings):
                 shares = _shares(y, g, record, through, goal)
         i = -1
         for share in shares:

@@ -56,7 +56,7 @@ def _scattered(g: Any, *, index: Any, shape: Any) -> ndarray:
     parts = index if isinstance(index, tuple) else (index,)
     single, once = _single(parts), picks_each_once(index)
     if single is not None and not once and len(shape) > 1 and math.prod(shape):
-        return _rows_along(g, *single, shape)
+        return _rows_along(g, single[0], single[1], shape)
     out = np.zeros(shape, g.dtype)
     if once:
         out[index] = g

@@ -59,7 +59,7 @@ def relu(x: Any, inplace: bool = False) -> Any:
     """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted for PyTorch's sake;
     the result is a new one.
     """
-    return ops.relu(x if isinstance(x, (Variable, np.ndarray)) else Tensor(x))
+    return ops.relu(x if isinstance(x, Variable) else arguments.operand(x, "relu"))
 
 
 def sigmoid(x: Any) -> Any:
@@ -191,9 +191,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     arguments.check_array(weight, "linear", "weight")
     if bias is not None:
         arguments.check_array(bias, "linear", "bias")
-    if not isinstance(x, (Tensor, np.ndarray)):
-        x = Tensor(x, dtype=weight.dtype)
-    elif x.dtype.kind in "iub":
+    x = arguments.operand(x, "linear", weight.dtype)
+    if x.dtype.kind in "iub":
         x = x.astype(weight.dtype)
     arguments.check_linear(x, weight, bias)
     return equations.linear(x, weight, bias)
@@ -309,35 +308,12 @@ def cross_entropy(
         raise ValueError(
             "cross_entropy needs a score for each class, (C,) or (N, C, ...), got a single number."
         )
-    label_smoothing, ignore_index = (
-        arguments.single(label_smoothing),
-        arguments.single(ignore_index),
-    )
-    if (
-        isinstance(label_smoothing, bool)
-        or not isinstance(label_smoothing, (int, float, np.number))
-        or not 0 <= label_smoothing <= 1
-    ):
-        raise ValueError(
-            f"cross_entropy: label_smoothing lies in [0, 1], got {describe(label_smoothing)}."
-        )
+    label_smoothing = arguments.check_smoothing(label_smoothing)
+    ignore_index = arguments.single(ignore_index)
     axis = min(1, x.ndim - 1)
     if weight is not None:
-        weight = real(weight, "cross_entropy")
-        if weight.shape != (x.shape[axis],):
-            raise ValueError(
-                f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
-                f"got {describe(weight)}."
-            )
-    if not isinstance(target, (Variable, np.ndarray)):
-        target = np.asarray(target)
-        if target.dtype.kind not in "fiub":
-            raise TypeError(
-                "cross_entropy: the target holds class numbers or probabilities, got "
-                f"{describe(target[()])}. Turn names into numbers first, as in "
-                "[classes.index(name) for name in names]."
-            )
-        target = target.astype(x.dtype if target.dtype.kind == "f" and target.size else np.int64)
+        weight = arguments.class_weights(weight, x.shape[axis])
+    target = arguments.classes_or_probabilities(target, x.dtype)
     if target.dtype.kind == "f":
         arguments.check_probabilities(x, target, axis, ignore_index)
         return equations.soft_cross_entropy(
@@ -440,7 +416,7 @@ def scaled_dot_product_attention(
     refuse_blocked(mask, "scaled_dot_product_attention", "attn_mask")
     if mask is not None and not isinstance(mask, (Variable, np.ndarray)):
         refuse_mask("attention", mask)
-        mask = np.asarray(mask)
+        mask = arguments.values(mask, "scaled_dot_product_attention")
     scores = arguments.check_attention(q, k, v, mask)
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
         mask = mask.astype(q.dtype)

@@ -21,10 +21,35 @@ def plain(x: Any) -> Any:
     return x._data if isinstance(x, Variable) else x
 
 
+def operand(x: Any, function: str, dtype: Any = None) -> Any:
+    """A Tensor or an array as it is; numbers and lists as a Tensor, of this dtype if one is named.
+
+    Another library's tensor is refused, as by operators and layers: its gradient would be lost.
+    """
+    if isinstance(x, (Variable, np.ndarray)):
+        return x
+    if hasattr(x, "dtype") and not isinstance(x, (np.generic, type)):
+        raise TypeError(
+            f"{function} takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) "
+            "first. No gradient flows back through that into the other library."
+        )
+    return Tensor(x, dtype=dtype)
+
+
+def values(x: Any, function: str) -> Any:
+    """What is no Tensor as an array: a mask, or the classes; another library's tensor only if no
+    gradient by it is wanted.
+    """
+    if isinstance(x, (Variable, np.ndarray)):
+        return x
+    if getattr(x, "requires_grad", False):
+        return operand(x, function)  # which refuses it
+    return np.asarray(x)
+
+
 def real(x: Any, function: str) -> Any:
     """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
-    if not isinstance(x, (Variable, np.ndarray)):
-        x = Tensor(x)
+    x = operand(x, function)
     kind = plain(x).dtype.kind
     if kind == "f":
         return x
@@ -64,7 +89,7 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
 
 def check_array(x: Any, function: str, name: str) -> None:
     """A Tensor or an array, which has a shape and a dtype."""
-    if not hasattr(x, "dtype"):
+    if not isinstance(x, (Variable, np.ndarray, np.generic)):
         raise TypeError(
             f"{function}: {name} is a Tensor or an array, got {describe(x)}; write Tensor({name})."
         )
@@ -161,8 +186,10 @@ def normalized_axes(
             f"which is {describe(x)}.{hint}"
         )
     for name, parameter in parameters.items():
-        if parameter is not None and getattr(plain(parameter), "shape", None) != shape:
-            check_array(parameter, function, name)
+        if parameter is None:
+            continue
+        check_array(parameter, function, name)
+        if parameter.shape != shape:
             raise ValueError(
                 f"{function}: {name} must have the shape normalized_shape = {shape}, "
                 f"got {describe(parameter)}."
@@ -184,6 +211,41 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
             "linear: the bias must have one number for each row of the weight, "
             f"{tuple(weight.shape[:-1])}; got {describe(bias)}."
         )
+
+
+def check_smoothing(label_smoothing: Any) -> Any:
+    """A number from 0 to 1."""
+    e = single(label_smoothing)
+    if isinstance(e, bool) or not isinstance(e, (int, float, np.number)) or not 0 <= e <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(e)}.")
+    return e
+
+
+def class_weights(weight: Any, classes: int) -> Any:
+    """One number for each class."""
+    weight = real(weight, "cross_entropy")
+    if weight.shape != (classes,):
+        raise ValueError(
+            f"cross_entropy: weight has one number for each of the {classes} classes, "
+            f"got {describe(weight)}."
+        )
+    return weight
+
+
+def classes_or_probabilities(target: Any, dtype: Any) -> Any:
+    """A Tensor or an array as it is; numbers and lists as an array, of this dtype where they are
+    probabilities.
+    """
+    if isinstance(target, (Variable, np.ndarray)):
+        return target
+    target = values(target, "cross_entropy")
+    if target.dtype.kind not in "fiub":
+        raise TypeError(
+            "cross_entropy: the target holds class numbers or probabilities, got "
+            f"{describe(target[()])}. Turn names into numbers first, as in "
+            "[classes.index(name) for name in names]."
+        )
+    return target.astype(dtype if target.dtype.kind == "f" and target.size else np.int64)
 
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None) -> None:

@@ -96,80 +96,9 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         return error
     shapes = [tuple(np.shape(getattr(x, "_data", x))) for x in inputs if x is not None]
     text = str(error)
-    hint = ""
-    if any(isinstance(x, str) for x in inputs):
-        hint = (
-            "Text cannot be computed with; write float(...) or look it up in a table of indices "
-            "first."
-        )
-    elif any(x is None for x in inputs) and isinstance(error, TypeError) and "NoneType" in text:
-        hint = "An operand is None: does the function it comes from return its result?"
-    elif op == "matmul" and len(shapes) == 2:
-        text, hint = "these shapes cannot be multiplied", _matmul_hint(*shapes)
-    elif isinstance(error, IndexError) and op in (
-        "getitem",
-        "scatter",
-        "take_along_axis",
-        "embedding",
-    ):
-        hint = (
-            ""
-            if op == "scatter"
-            else (
-                f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole "
-                "number in [-n, n), a slice, or an array of integers or booleans."
-            )
-        )
-    elif op == "take_along_axis" and "number of dimensions" in text:
-        hint = (
-            "The indices need as many axes as the tensor: one index for each row is indices[:, "
-            "None]."
-        )
-    elif op == "einsum":
-        hint = (
-            "Every letter stands for one size in all operands, and each letter of the result "
-            f"occurs in an operand; the operands have the shapes {', '.join(map(str, shapes))}."
-        )
-    elif op in ("concatenate", "stack") and "out of bounds" not in text:
-        hint = (
-            f"The shapes are {', '.join(map(str, shapes))}: stack needs equal ones, concatenate "
-            "may differ along its axis alone. Pad, slice or reshape them first."
-        )
-    elif op == "transpose":
-        hint = (
-            "transpose takes each axis of the tensor once, a permutation of "
-            f"{tuple(range(len(shapes[0])))}; swapaxes exchanges two."
-        )
-    elif "integer" in text and "interpreted" in text:
-        hint = (
-            "Axes and sizes are integers: write int(...), or divide with // instead of /; several "
-            "of them are a tuple, not a list."
-        )
-    elif "broadcast" in text and op != "setitem":
-        hint = _broadcast_hint(shapes)
-    elif "reshape" in text:
-        hint = (
-            "The number of elements must stay the same; write -1 for one size that follows from "
-            "the others."
-        )
-    elif "squeeze" in text:
-        hint = (
-            "squeeze drops axes of size 1: write .squeeze() for all of size 1, or t[:, 0] to pick "
-            "one element of it."
-        )
-    elif "unknown dimension" in text:
-        hint = "Only one size can follow from the others: write -1 once."
-    elif shapes and ("axis" in text or "axes" in text) and not text.startswith("index "):
-        rank = len(shapes[0])
-        hint = (
-            f"An axis of a tensor of shape {shapes[0]} lies in [-{rank}, {rank})."
-            if rank
-            else "A single number has no axes: leave axis out."
-        )
-    elif shapes and isinstance(error, IndexError):
-        hint = (
-            f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)."
-        )
+    hint = _hint(op, inputs, shapes, error)
+    if op == "matmul" and len(shapes) == 2:
+        text = "these shapes cannot be multiplied"
     kind = next(
         kind
         for kind in (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
@@ -179,6 +108,87 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         f"{op} of {listed(inputs)}: {text}{'' if text.endswith('.') else '.'}"
         + (f" {hint}" if hint else "")
     )
+
+
+def _hint(op: str, inputs: Sequence[Any], shapes: list[tuple[int, ...]], error: Exception) -> str:
+    """What to write instead: what the op knows of its operands, or what NumPy's words tell."""
+    if any(isinstance(x, str) for x in inputs):
+        return (
+            "Text cannot be computed with; write float(...) or look it up in a table of indices "
+            "first."
+        )
+    if any(x is None for x in inputs) and isinstance(error, TypeError) and "NoneType" in str(error):
+        return "An operand is None: does the function it comes from return its result?"
+    found = _hint_of_op(op, shapes, error)
+    return _hint_of_text(op, str(error), shapes, error) if found is None else found
+
+
+def _hint_of_op(op: str, shapes: list[tuple[int, ...]], error: Exception) -> str | None:
+    """What an op asks of its operands; None where it is not that."""
+    every, text = ", ".join(map(str, shapes)), str(error)
+    if op == "matmul" and len(shapes) == 2:
+        return _matmul_hint(*shapes)
+    if op == "scatter" and isinstance(error, IndexError):
+        return ""
+    if op in ("getitem", "take_along_axis", "embedding") and isinstance(error, IndexError):
+        return (
+            f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole "
+            "number in [-n, n), a slice, or an array of integers or booleans."
+        )
+    if op == "take_along_axis" and "number of dimensions" in text:
+        return (
+            "The indices need as many axes as the tensor: one index for each row is indices[:, "
+            "None]."
+        )
+    if op == "einsum":
+        return (
+            "Every letter stands for one size in all operands, and each letter of the result "
+            f"occurs in an operand; the operands have the shapes {every}."
+        )
+    if op in ("concatenate", "stack") and "out of bounds" not in text:
+        return (
+            f"The shapes are {every}: stack needs equal ones, concatenate "
+            "may differ along its axis alone. Pad, slice or reshape them first."
+        )
+    if op == "transpose":
+        return (
+            "transpose takes each axis of the tensor once, a permutation of "
+            f"{tuple(range(len(shapes[0])))}; swapaxes exchanges two."
+        )
+    return None
+
+
+def _hint_of_text(op: str, text: str, shapes: list[tuple[int, ...]], error: Exception) -> str:
+    """What NumPy's words tell, whatever the op."""
+    if "integer" in text and "interpreted" in text:
+        return (
+            "Axes and sizes are integers: write int(...), or divide with // instead of /; several "
+            "of them are a tuple, not a list."
+        )
+    if "broadcast" in text and op != "setitem":
+        return _broadcast_hint(shapes)
+    for word, hint in _BY_WORD.items():
+        if word in text:
+            return hint
+    if shapes and ("axis" in text or "axes" in text) and not text.startswith("index "):
+        rank = len(shapes[0])
+        if not rank:
+            return "A single number has no axes: leave axis out."
+        return f"An axis of a tensor of shape {shapes[0]} lies in [-{rank}, {rank})."
+    if shapes and isinstance(error, IndexError):
+        return (
+            f"The tensor has shape {shapes[0]}; an index along an axis of size n lies in [-n, n)."
+        )
+    return ""
+
+
+_BY_WORD = {
+    "reshape": "The number of elements must stay the same; write -1 for one size that follows from "
+    "the others.",
+    "squeeze": "squeeze drops axes of size 1: write .squeeze() for all of size 1, or t[:, 0] to "
+    "pick one element of it.",
+    "unknown dimension": "Only one size can follow from the others: write -1 once.",
+}
 
 
 def _broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:

@@ -44,6 +44,31 @@ def as_pytorch_lays_it(out: Any) -> Any:
     return out.swapaxes(0, 1).clone().swapaxes(0, 1)
 
 
+PARAMETERS = (
+    "q_proj_weight k_proj_weight v_proj_weight in_proj_weight in_proj_bias bias_k bias_v".split()
+)
+"""PyTorch's names and order; out_proj follows them."""
+
+
+def _check_sizes(embed_dim: Any, num_heads: Any, head_dim: Any, value_head_dim: Any) -> None:
+    """Whole numbers above 0, and heads that divide the embedding unless their size is given."""
+    for name, size, optional in (
+        ("embed_dim", embed_dim, False),
+        ("num_heads", num_heads, False),
+        ("head_dim", head_dim, True),
+        ("value_head_dim", value_head_dim, True),
+    ):
+        whole = isinstance(size, (int, np.integer)) and size > 0
+        if not (whole or optional and size is None):
+            raise ValueError(f"MultiheadAttention: {name} is a whole number above 0, got {size!r}.")
+    if head_dim is None and embed_dim % num_heads:
+        raise ValueError(
+            f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal "
+            "size. Choose another number of heads, or give nn.MultiheadAttention a head size "
+            f"of its own: head_dim={embed_dim // num_heads + 1}."
+        )
+
+
 class MultiheadAttention(Module):
     """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, with Q = query
     W_q^T and so on.
@@ -74,35 +99,10 @@ class MultiheadAttention(Module):
         value_head_dim: int | None = None,
         dtype: Any = None,
     ) -> None:
-        sizes = {
-            "embed_dim": embed_dim,
-            "num_heads": num_heads,
-            "head_dim": head_dim,
-            "value_head_dim": value_head_dim,
-        }
-        for name, size in sizes.items():
-            if not (
-                isinstance(size, (int, np.integer))
-                and size > 0
-                or size is None
-                and name.endswith("head_dim")
-            ):
-                raise ValueError(
-                    f"MultiheadAttention: {name} is a whole number above 0, got {size!r}."
-                )
-        if head_dim is None and embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal "
-                "size. Choose another number of heads, or give nn.MultiheadAttention a head size "
-                f"of its own: head_dim={embed_dim // num_heads + 1}."
-            )
+        _check_sizes(embed_dim, num_heads, head_dim, value_head_dim)
         check_probability(dropout, "MultiheadAttention", "dropout")
-        self.embed_dim, self.num_heads, self.dropout, self.batch_first = (
-            embed_dim,
-            num_heads,
-            dropout,
-            batch_first,
-        )
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.dropout, self.batch_first = dropout, batch_first
         self.kdim, self.vdim = (embed_dim if size is None else size for size in (kdim, vdim))
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
@@ -110,19 +110,10 @@ class MultiheadAttention(Module):
         wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
         self._widths = (wide, wide, value_wide)
         one_matrix = self.kdim == self.vdim == embed_dim
-        self._packs = (
-            one_matrix and wide == value_wide and not (add_bias_kv or add_zero_attn)
-        )  # for `attend_packed`
+        more_keys = add_bias_kv or add_zero_attn
+        self._packs = one_matrix and wide == value_wide and not more_keys  # for `attend_packed`
 
-        for name in (
-            "q_proj_weight",
-            "k_proj_weight",
-            "v_proj_weight",
-            "in_proj_weight",
-            "in_proj_bias",
-            "bias_k",
-            "bias_v",
-        ):
+        for name in PARAMETERS:
             self.register_parameter(name, None)  # those of them that are wanted follow
         if one_matrix:
             self.in_proj_weight = Parameter.empty(2 * wide + value_wide, embed_dim, dtype=dtype)

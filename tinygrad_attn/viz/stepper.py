@@ -48,29 +48,7 @@ def page(steps: Any) -> str:
             ".text() has them all."
         )
         shown = [*shown[: MOST // 2], *shown[len(shown) - MOST // 2 :]]
-    records = [
-        {
-            "number": number,
-            "op": s.op,
-            "box": s.box,
-            "incoming": _words(s.incoming),
-            "freed": s.freed,
-            "arrows": steps.arrows(s),
-            "shares": [
-                {
-                    "index": c.place,
-                    "box": c.box,
-                    "key": f"{c.box} {c.name}",
-                    "name": c.name,
-                    "part": _words(c.part),
-                    "total": _words(c.total),
-                    "first": c.first,
-                }
-                for c in s.contributions
-            ],
-        }
-        for number, s in shown
-    ]
+    records = [_record(steps, number, step) for number, step in shown]
     body = f"""<header>
 <h1>Backward, step by step</h1>
 <button id="back" type="button" aria-label="one step back">&#9664;</button>
@@ -98,3 +76,27 @@ def page(steps: Any) -> str:
 <noscript><pre>{html.escape(left_out or steps.text())}</pre></noscript>
 <script type="application/json" id="steps">{as_json(records)}</script>"""
     return render.page("Backward, step by step", body, "steps")
+
+
+def _record(steps: Any, number: int, step: Any) -> dict[str, Any]:
+    """What the page's script shows of a step."""
+    return {
+        "number": number,
+        "op": step.op,
+        "box": step.box,
+        "incoming": _words(step.incoming),
+        "freed": step.freed,
+        "arrows": steps.arrows(step),
+        "shares": [
+            {
+                "index": c.place,
+                "box": c.box,
+                "key": f"{c.box} {c.name}",
+                "name": c.name,
+                "part": _words(c.part),
+                "total": _words(c.total),
+                "first": c.first,
+            }
+            for c in step.contributions
+        ],
+    }

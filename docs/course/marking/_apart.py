@@ -5,6 +5,7 @@ nothing else, and spoils nothing.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from _marking import Exercise, Line, Marks
 
@@ -26,31 +28,52 @@ HERE = Path(__file__).resolve().parent
 EXERCISES = HERE.parent / "exercises"
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
+START_OF_ALL = "Python starts"
+ATTEMPTS = 4
+"""Processes that a file gets: so many checks may each come to no end."""
+PRINTED = 2000
+"""Characters of what a file prints that are shown."""
 # Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's
 # own. A session of its own keeps the terminal's Ctrl-C away while Python starts, too; the line
 # below does where there are no sessions.
 CODE = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[5:]; "
-    "import _apart; _apart.child(*sys.argv[1:5])"
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[6:]; "
+    "import _apart; _apart.child(*sys.argv[1:6])"
 )
 
 
 def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
-    """The marks of a file. No check may take longer than `time_limit` seconds; `quiet` hides what
-    the file prints, and its windows.
+    """The marks of a file. No check may take longer than `time_limit` seconds; one that does, or
+    that ends Python, fails, and the others are made in a new process. `quiet` hides what the file
+    prints, and its windows.
     """
     marks, limit = Marks(path), time_limit or float("inf")
+    for again in range(ATTEMPTS):
+        if not (running := _run(chosen, marks, limit, quiet or again > 0)):
+            break
+        if running in (START_OF_ALL, "the file runs"):
+            marks.helps[running] += "\n    No check after it was made."
+            break
+        if again == ATTEMPTS - 1:
+            marks.helps[running] += "\n    No check after it was made, since so many did not end."
+    return marks
+
+
+def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
+    """Mark the file in a process; the check that it did not come back from, or nothing."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        told = Path(folder, "told")
+        told, known = Path(folder, "told"), Path(folder, "known")
         told.touch()
+        known.write_text(_as_text(marks), "utf-8")
         command = [
             sys.executable,
             "-P",
             "-c",
             CODE,
             chosen.name,
-            str(path),
+            str(marks.file),
             str(told),
+            str(known),
             str(os.getpid()),
             str(HERE),
             str(EXERCISES),  # one answer may import another
@@ -73,15 +96,11 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             finally:
                 process.kill()
                 process.wait()  # which leaving `with` does not do after Ctrl-C
-        running = "Python starts"
+        marks.running, marks.lines, marks.helps = START_OF_ALL, [], {}
         for text in told.read_text("utf-8").splitlines(keepends=True)[-2:]:
             if text.endswith("\n"):  # the last may be half a line
-                running, lines, marks.help = json.loads(text)
-                marks.lines = [
-                    Line(name, verdict, *errors, tuple(index))
-                    for name, verdict, *errors, index in lines
-                ]
-    if running and in_time:
+                _from_text(marks, text)
+    if marks.running and in_time:
         code = process.returncode
         how = (
             f"exit code {code}"
@@ -89,20 +108,34 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             else signal.Signals(-code).name
         )
         marks.failed(
-            running,
+            marks.running,
             f"ends Python, {how}",
             f"Python itself ended in this check ({how}): os._exit, a crash, or a function of "
-            "NumPy's and one of yours that call each other without end. No check after it was "
-            "made.",
+            "NumPy's and one of yours that call each other without end.",
         )
-    elif running:
+    elif marks.running:
         marks.failed(
-            running,
+            marks.running,
             f"no end in {limit:g} s",
-            f"This check did not come to an end within {limit:g} s: an endless loop? No check "
-            "after it was made.\n--time-limit SECONDS gives each check longer.",
+            f"This check did not come to an end within {limit:g} s: an endless loop? Look at what "
+            "makes each loop stop.\n--time-limit SECONDS gives each check longer.",
         )
-    return marks
+    return marks.running
+
+
+def _as_text(marks: Marks) -> str:
+    """The marks as one line of JSON."""
+    lines = [
+        (line.name, line.verdict, line.max_abs, line.max_rel, line.index) for line in marks.lines
+    ]
+    return json.dumps([marks.running, lines, marks.helps], default=lambda x: x.item()) + "\n"
+
+
+def _from_text(marks: Marks, text: str) -> None:
+    marks.running, lines, marks.helps = json.loads(text)
+    marks.lines = [
+        Line(name, verdict, *errors, tuple(index)) for name, verdict, *errors, index in lines
+    ]
 
 
 def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
@@ -116,33 +149,66 @@ def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
     return process.poll() is not None
 
 
-def child(name: str, file: str, told: str, parent: str) -> None:
-    """What the process does: mark the file, and write what is known so far into the file `told`
-    whenever a check begins.
+class Shortened(io.TextIOBase):
+    """What the file prints, up to a limit: a print in a function that is called a thousand times
+    would hide the report.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.left = stream, PRINTED
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.left > 0:
+            self.stream.write(text[: self.left])
+            self.left -= len(text)
+            if self.left <= 0:
+                self.stream.write(f"\n... (the file prints more than {PRINTED} characters)\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    @property
+    def buffer(self) -> Any:
+        return self.stream.buffer
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+
+def child(name: str, file: str, told: str, known: str, parent: str) -> None:
+    """What the process does: mark the file, but for the checks that are known, and write what is
+    known so far into the file `told` whenever a check begins.
     """
     from mark import find
 
     def tell(marks: Marks) -> None:
-        lines = [
-            (line.name, line.verdict, line.max_abs, line.max_rel, line.index)
-            for line in marks.lines
-        ]
         with open(told, "a", encoding="utf-8") as file:
-            file.write(
-                json.dumps([marks.running, lines, marks.help], default=lambda x: x.item()) + "\n"
-            )
+            file.write(_as_text(marks))
 
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # as in the command line
+        sys.stdout = Shortened(sys.stdout)
     sys.argv[:] = [file]
     if os.name != "nt":  # where the parent stays the same, come what may
         with contextlib.suppress(RuntimeError):  # a sandbox may grant no thread
             threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _leave_memory()
-    chosen, marks = find(name), Marks(Path(file), tell)
+    before = Marks(Path(file))
+    _from_text(before, Path(known).read_text("utf-8"))
+    past = {line.name: (line, before.helps.get(line.name, "")) for line in before.lines}
+    chosen, marks = find(name), Marks(Path(file), tell, past)
     try:
         if marks.load():
             chosen.mark(marks)
+            marks.own_work(chosen.ready_made)
     except (
         BaseException
     ) as error:  # a KeyboardInterrupt of the file's own is a mistake like any other

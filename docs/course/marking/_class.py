@@ -16,13 +16,14 @@ from tinygrad_attn.viz.render import write
 
 
 class Row(NamedTuple):
-    """One file; the columns of the CSV file."""
+    """One file, and the verdict on each check."""
 
     file: str
     passed: int
     checks: int
     first_failing: str
     verdict: str
+    verdicts: dict[str, str]
 
     @property
     def ok(self) -> bool:
@@ -36,20 +37,40 @@ class Row(NamedTuple):
         return self.score if self.ok else f"{self.score}  {self.first_failing}: {self.verdict}"
 
 
+COLUMNS = ["file", "passed", "checks", "first_failing", "verdict"]
+
+
+def row(path: Path, marks: Marks, number: int) -> Row:
+    """What the table says of one file."""
+    # An error of the file's own may have any name.
+    verdicts = {line.name: " ".join(line.verdict.split()) for line in marks.lines}
+    first = next((line.name for line in marks.lines if not line.ok), "")
+    passed = sum(line.ok for line in marks.lines)
+    return Row(str(path), passed, number, first, verdicts.get(first, ""), verdicts)
+
+
+def grid(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """A column for each check: ok, a cross, or a point where it was not made; the checks below."""
+    width = max(len(one.file) for one in rows)
+    numbers = " ".join(f"{k + 1:>2}" for k in range(len(names)))
+    lines = [f"{'check':{width}}  {numbers}"]
+    for one in rows:
+        signs = [one.verdicts.get(name) for name in names]
+        cells = ["ok" if v == "ok" else " ." if v is None else " x" for v in signs]
+        lines.append(f"{one.file:{width}}  {' '.join(cells)}")
+    return "\n".join([*lines, *(f"{k + 1:>4}  {name}" for k, name in enumerate(names))])
+
+
 def mark_class(
     chosen: Exercise, paths: Sequence[Path], time_limit: float, table: str | None
 ) -> int:
     """Mark every file, print a table and write it as CSV; 0 if all pass, else 1."""
     rows: list[Row] = []
-    number, bar, stopped = checks(chosen), _bar(len(paths)), False
+    names, bar, stopped = checks(chosen), _bar(len(paths)), False
     try:
         for path in paths:
             marks = mark_apart(chosen, path, time_limit, quiet=True)
-            first = next((line for line in marks.lines if not line.ok), None)
-            why = (
-                (first.name, " ".join(first.verdict.split())) if first else ("", "")
-            )  # an error of the file's own may have any name
-            rows.append(Row(str(path), sum(line.ok for line in marks.lines), number, *why))
+            rows.append(row(path, marks, len(names)))
             if bar is not None:
                 bar.update()
             elif sys.stderr is not None:
@@ -62,18 +83,23 @@ def mark_class(
         stopped = True
     if bar is not None:
         bar.close()
-    for row in rows:
-        print(f"{row.file:{max(len(one.file) for one in rows)}}  {row}")
+    for one in rows:
+        print(f"{one.file:{max(len(one.file) for one in rows)}}  {one}")
     if stopped:
         raise KeyboardInterrupt(
             f"Stopped: {len(rows)} of {len(paths)} files {'is' if len(rows) == 1 else 'are'} "
             f"marked, see the table{f'; {table} is not written' if table else ''}."
         )
-    passed = sum(row.ok for row in rows)
+    names = list(dict.fromkeys([*names, *(name for one in rows for name in one.verdicts)]))
+    print(f"\n{grid(rows, names)}")
+    passed = sum(one.ok for one in rows)
     print(f"\n{passed} of {len(rows)} files pass all checks.")
     if table:
         lines = io.StringIO()
-        csv.writer(lines).writerows([Row._fields, *rows])
+        cells = [
+            [*one[: len(COLUMNS)], *(one.verdicts.get(name, "") for name in names)] for one in rows
+        ]
+        csv.writer(lines).writerows([[*COLUMNS, *names], *cells])
         try:
             write(
                 table, lines.getvalue().encode("utf-8-sig", "backslashreplace")
@@ -85,11 +111,11 @@ def mark_class(
     return 0 if passed == len(rows) else 1
 
 
-def checks(chosen: Exercise) -> int:
-    """How many checks an exercise has: as many as fail where nothing is written."""
+def checks(chosen: Exercise) -> list[str]:
+    """The checks of an exercise: those that fail where nothing is written."""
     empty = Marks(Path(f"{chosen.name}.py"))
     chosen.mark(empty)
-    return len(empty.lines)
+    return [line.name for line in empty.lines]
 
 
 def _bar(files: int) -> Any:

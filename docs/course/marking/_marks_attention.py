@@ -37,6 +37,10 @@ def _(marks: Marks) -> None:
             else np.stack([z.real, z.imag], axis=-1).reshape(x.shape)
         )
 
+    right = lambda x, *, positions: turned(x, positions).astype(x.dtype)
+    back = lambda g, y, x, *, positions: turned(g, -positions).astype(g.dtype)
+    marks.reference(rotate=right, rotate_vjp=back, turn=ta.op(right).vjp(back))
+
     def combined(first: Callable, second: Callable) -> Any:
         """What other combinations of a, b, cosines and sines give."""
         angles = t[:, None] * 10000.0 ** (-np.arange(3) / 3)
@@ -362,8 +366,26 @@ def _mb(size: float) -> str:
     return f"{size / 1e6:.2g} MB"
 
 
-@exercise(19, "online", "attention in blocks of keys, in memory that grows with T, with its rule")
+def right_part(scores: ndarray, v: ndarray) -> tuple[ndarray, ...]:
+    maximum = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(maximum == -np.inf, 0, maximum))
+    return maximum, e.sum(axis=-1, keepdims=True), e @ v
+
+
+def right_merge(one: tuple[ndarray, ...], two: tuple[ndarray, ...]) -> tuple[ndarray, ...]:
+    maximum = np.maximum(one[0], two[0])
+    a, b = (np.exp(each[0] - np.where(maximum == -np.inf, 0, maximum)) for each in (one, two))
+    return maximum, a * one[1] + b * two[1], a * one[2] + b * two[2]
+
+
+@exercise(
+    19,
+    "online",
+    "attention in blocks of keys, in memory that grows with T, with its rule",
+    ready_made=("scaled_dot_product_attention", "grad"),
+)
 def _(marks: Marks) -> None:
+    marks.reference(part=right_part, merge=right_merge)
     part = _several(marks.function("part"), "part", TRIPLE, "maximum, total and result")
     merge = _several(marks.function("merge"), "merge", TRIPLE, "maximum, total and result")
     attention = _several(marks.function("attention"), "attention", ("y", "lse"), "y and lse")

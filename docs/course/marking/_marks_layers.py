@@ -18,7 +18,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
-@exercise(8, "adam", "one step of Adam")
+@exercise(8, "adam", "one step of Adam", ready_made=("Adam", "AdamW"))
 def _(marks: Marks) -> None:
     step, gradients = marks.function("adam_step", may_change=True), random(5, 3)
     lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # a large eps, so that its place shows
@@ -109,7 +109,12 @@ def _(marks: Marks) -> None:
     marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
 
 
-@exercise(9, "attention", "scaled dot-product attention, with a causal mask")
+@exercise(
+    9,
+    "attention",
+    "scaled dot-product attention, with a causal mask",
+    ready_made=("scaled_dot_product_attention", "SelfAttention", "MultiheadAttention"),
+)
 def _(marks: Marks) -> None:
     attention = marks.function("attention")
     q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
@@ -239,7 +244,12 @@ def _(marks: Marks) -> None:
     marks.gradient("gradient of both", lambda x: merge(np.tanh(split(x, 2))), x)
 
 
-@exercise(11, "encoder_layer", "the encoder layer, pre-norm and post-norm")
+@exercise(
+    11,
+    "encoder_layer",
+    "the encoder layer, pre-norm and post-norm",
+    ready_made=("TransformerEncoderLayer",),
+)
 def _(marks: Marks) -> None:
     encoder_layer = marks.function("encoder_layer")
     ta.manual_seed(0)
@@ -301,7 +311,12 @@ def _(marks: Marks) -> None:
         )
 
 
-@exercise(12, "positions", "the table of sines and cosines")
+@exercise(
+    12,
+    "positions",
+    "the table of sines and cosines",
+    ready_made=("sinusoidal_positions", "SinusoidalPositionalEncoding"),
+)
 def _(marks: Marks) -> None:
     positions = marks.function("sinusoidal")
     right = lambda length, size: F.sinusoidal_positions(length, size).numpy()

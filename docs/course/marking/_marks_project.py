@@ -22,7 +22,13 @@ PATHS = (
 SUM = "sum took the axis away, and so g lacks it: put it back, with length 1 (np.expand_dims), before g is copied along it."
 
 
-@exercise(7, "engine", "a project: an engine of your own, and a network trained with it", part="b")
+@exercise(
+    7,
+    "engine",
+    "a project: an engine of your own, and a network trained with it",
+    part="b",
+    ready_made=("Tensor",),
+)
 def _(marks: Marks) -> None:
     mine = Engine(marks)
     with np.errstate(all="ignore"):  # a mistake may run to infinity

@@ -11,7 +11,7 @@
     exercise zoo               real bugs of published engines, to be found with gradcheck
 
 A line for each check: its name, the largest absolute and relative error, where it is, a verdict;
-then help with the first that fails. The exit code is 0 if all pass, 1 if not. A file runs in a
+then help with the first that fails, or with `--all` with each. The exit code is 0 if all pass, 1 if not. A file runs in a
 process of its own, and is stopped where a check does not end.
 """
 
@@ -46,6 +46,7 @@ def main(
     *words: str | None,
     time_limit: float = TIME_LIMIT,
     csv: str | None = None,
+    everything: bool = False,
 ) -> int:
     """List the exercises, mark one, or show a bug of the zoo; returns the exit code. Raises
     ValueError for what does not exist.
@@ -76,8 +77,11 @@ def main(
         return mark_class(chosen, paths, time_limit, csv)
     (path,) = paths
     marks = mark_apart(chosen, path, time_limit)
-    print(f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks}")
-    if not marks.ok and any(line.verdict == "not written yet" for line in marks.lines):
+    report = marks.report(everything)
+    print(f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{report}")
+    if marks.ok:
+        print(f"\n{onwards(chosen)}")
+    elif any(line.verdict == "not written yet" for line in marks.lines):
         print(
             f"\nWrite your answer into {_shown(path)} and run this again."
             if given
@@ -85,6 +89,18 @@ def main(
             f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
         )
     return 0 if marks.ok else 1
+
+
+def onwards(chosen: Exercise) -> str:
+    """What comes after an exercise that is done."""
+    order = sorted(exercises.values())
+    later = order[order.index(chosen) + 1 :]
+    if not later:
+        return "Well done: that was the last exercise of the course."
+    return (
+        f"Well done. The next is exercise {later[0].chapter}, {later[0].name}: {later[0].task}.\n"
+        f"    python -m tinygrad_attn exercise {later[0].name}"
+    )
 
 
 def files(words: Sequence[str], stub: Path) -> list[Path]:
@@ -135,6 +151,7 @@ def mark(chosen: Exercise, path: Path) -> Marks:
     marks = Marks(path)
     if marks.load():
         chosen.mark(marks)
+        marks.own_work(chosen.ready_made)
     return marks
 
 

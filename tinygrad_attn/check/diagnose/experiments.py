@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ...engine import Variable, watching
-from ...engine.autograd import enable_grad, grad
-from ..measuring import Problem, step_size
+from ...engine.autograd import enable_grad
+from ..measuring import step_size
 from ..records import array_of, as_given, wants_gradient
+from ..second_sweep import second_opinion
 from ..trace import Trace
 from .pattern import Found, Pattern, same
 from .places import axis_mixed, axis_not_mixed, causal_mask_forgotten, lost_contributions
-from .suspects import Suspect, call_rule
+from .suspects import Suspect, alone, call_rule, copies
 
 
 def _operands(s: Suspect) -> list[Any]:
@@ -84,36 +85,24 @@ class ForwardText:
     """The op's own function, run on Tensors: its ops, its result, the input in question."""
 
     def __init__(self, s: Suspect) -> None:
-        copies = {
-            id(x): Variable._kind._of(x._data.copy(), True)
-            for x in s.step.inputs
-            if isinstance(x, Variable)
-        }
-        inputs = [copies.get(id(x), x) for x in s.step.inputs]
+        inputs = copies(s.step.inputs)
         self.x, self.g = inputs[s.position], s.problem.cotangents[0]
         with enable_grad(), watching(Trace()) as self.trace, np.errstate(all="ignore"):
             out = s.step.op.forward(*inputs, **s.step.settings)
             self.out = out[0] if s.step.op.saves else out
             if not isinstance(self.out, Variable) or self.out._data.shape != self.g.shape:
                 raise TypeError("the function leaves the graph")
-            grad([self.out], [self.x], [np.array(self.g)], retain_graph=True)
+            self.grads, self.uses = second_opinion([self.out], [self.g])
 
     def gradients_on_the_way(self) -> Iterator[tuple[str, Any, np.ndarray]]:
         """(op, its result, the gradient that reaches it) for each op on the way."""
-        steps = [s for s in self.trace.steps if s.recorded and s.result is not self.out]
-        found = grad(
-            [self.out],
-            [s.result for s in steps],
-            [np.array(self.g)],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        return ((s.name, s.result, g._data) for s, g in zip(steps, found) if g is not None)
+        for s in self.trace.steps:
+            if id(s.result) in self.grads and s.result is not self.out:
+                yield s.name, s.result, self.grads[id(s.result)]
 
     def pulled_back(self, result: Any, g: np.ndarray) -> np.ndarray | None:
         """The gradient of the input, if this were the gradient of a value on the way."""
-        found = grad([result], [self.x], [g], retain_graph=True, allow_unused=True)[0]
-        return None if found is None else found._data
+        return second_opinion([result], [g]).grads.get(id(self.x))
 
 
 def forward_text(p: Pattern) -> ForwardText | None:
@@ -129,10 +118,9 @@ def _uses(p: Pattern) -> list[tuple[str, np.ndarray]]:
     """(op, share) of every use of the input in the forward text, if together they are the slope."""
     if (text := forward_text(p)) is None:
         return []
-    uses = [(s.op.__name__, s.share) for s in text.trace.shares if s.holder is text.x]
-    if not 2 <= len(uses) <= 10:
-        return []
-    return uses if same(p.n, np.sum([share for _, share in uses], axis=0)) else []
+    uses = text.uses.get(id(text.x), [])
+    together = 2 <= len(uses) <= 10 and same(p.n, np.sum([share for _, share in uses], axis=0))
+    return uses if together else []
 
 
 def one_use_missed(p: Pattern) -> Found:
@@ -241,11 +229,26 @@ def answer_transposed(p: Pattern) -> Found:
 def _with_a_transpose(p: Pattern) -> Iterator[tuple[str, np.ndarray | None]]:
     """(which of the matrices that the rule is given is transposed, what it answers then)"""
     s, operands = p.suspect, _operands(p.suspect)
+    g = _turned(s.problem.cotangents[0])
     for i, operand in enumerate(operands if s.step.op.joint is None else ()):
         for turned in _turns(operand):
             yield f"operand {i}", call_rule(s, y=p.y, operands=_with(operands, i, turned))
-    if (turned := _turned(s.problem.cotangents[0])) is not None:
-        yield "the incoming gradient", call_rule(s, g=turned)
+    if g is not None:
+        yield "the incoming gradient", call_rule(s, g=g)
+
+
+def factors_in_the_wrong_order(p: Pattern) -> Found:
+    """(g.T a.T).T = a g, where the rule says g a."""
+    s, operands = p.suspect, _operands(p.suspect)
+    g = _turned(s.problem.cotangents[0])
+    if g is None or s.step.op.joint is not None:
+        return None
+    for i, operand in enumerate(operands):
+        if i != s.position and (turned := _turned(operand)) is not None:
+            answer = call_rule(s, y=p.y, g=g, operands=_with(operands, i, turned))
+            if answer is not None and p.right(_turned(answer)):
+                return {"i": i}
+    return None
 
 
 def operand_transposed(p: Pattern) -> Found:
@@ -311,15 +314,16 @@ def x_for_y(p: Pattern) -> Found:
     return {} if p.right(call_rule(s, y=p.y, operands=operands)) else None
 
 
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "np.exp": np.exp,
-    "np.log": np.log,
-    "np.sqrt": np.sqrt,
-    "np.square": np.square,
-    "np.reciprocal": np.reciprocal,
-    "np.negative": np.negative,
-    "1 - v": lambda v: 1 - v,
-}
+FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
+    (np.exp, "np.exp is applied to {}"),
+    (np.log, "np.log is applied to {}"),
+    (np.sqrt, "np.sqrt is applied to {}"),
+    (np.square, "np.square is applied to {}"),
+    (np.reciprocal, "np.reciprocal is applied to {}"),
+    (np.negative, "{} has the other sign (a condition such as x > 0, the wrong way round?)"),
+    (lambda v: 1 - v, "{0} is replaced by 1 - {0}"),
+    (np.logical_not, "{} is inverted"),
+]
 
 
 def taken_for_another(p: Pattern) -> Found:
@@ -327,18 +331,27 @@ def taken_for_another(p: Pattern) -> Found:
     if p.y is None:
         return None
     s, operands = p.suspect, _operands(p.suspect)
-    for name, f in FUNCTIONS.items():
-        with np.errstate(all="ignore"):
-            trials = [("the result y", call_rule(s, y=f(p.y)))] + [
-                (f"operand {i}", call_rule(s, y=p.y, operands=_with(operands, i, f(x))))
-                for i, x in enumerate(operands)
-                if _float(x)
-            ]
-        for what, answer in trials:
+    for f, words in FUNCTIONS:
+        for what, change in _exchanges(p.y, operands, s.step.settings, f):
+            answer = call_rule(s, **{"y": p.y} | change)
             if answer is not None and answer.any() and p.right(answer):
-                complement = f"{what} is replaced by 1 - {what.removeprefix('the result ')}"
-                return {"how": complement if name == "1 - v" else f"{name} is applied to {what}"}
+                return {"how": words.format(what)}
     return None
+
+
+def _exchanges(
+    y: np.ndarray, operands: list[Any], settings: dict[str, Any], f: Callable[[Any], Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(what the rule is given f of, and how to call it then)"""
+    takes = lambda v: isinstance(v, np.ndarray) and v.dtype.kind == "fb"[f is np.logical_not]
+    if takes(y):
+        yield "the result y", {"y": f(y)}
+    for i, x in enumerate(operands):
+        if takes(x):
+            yield f"operand {i}", {"operands": _with(operands, i, f(x))}
+    for name, value in settings.items():
+        if takes(value):
+            yield f"the setting {name!r}", {"settings": settings | {name: f(value)}}
 
 
 # ---- right for other operands or settings
@@ -346,17 +359,10 @@ def taken_for_another(p: Pattern) -> Found:
 
 def _right_for(s: Suspect, **change: Any) -> bool:
     """Would the op's rule be right for other operands or settings?"""
-    step, kind = s.step._replace(**change), Variable._kind
-    copies = {
-        id(x): kind._of(x._data.copy(), x._tracked) for x in step.inputs if isinstance(x, Variable)
-    }
-    operands = [copies.get(id(x), x) for x in step.inputs]
-    inputs = [x for x in copies.values() if x._tracked]
-    call = lambda: step.op(*operands, **step.settings)
     try:
-        problem = Problem(call, inputs, ["x"] * len(inputs), np.random.default_rng(2))
-        found = problem.gradients()[s.which]
-        slope = problem.numeric(s.which, step_size(inputs[s.which]._data))
+        it: Any = alone(s.step._replace(**change), np.random.default_rng(2))
+        found = it.gradients()[s.which]
+        slope = it.numeric(s.which, step_size(it.inputs[s.which]._data))
     except Exception:
         return False
     return found is not None and same(found, slope)

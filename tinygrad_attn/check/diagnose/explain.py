@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..measuring import GROUPS, How, Problem, values_put_back
+from ..questions import OF_THE_ANSWER, fault
 from ..records import array_of
 from ..report import Diagnosis, Report
 from ..trace import Step, Trace
@@ -35,7 +36,11 @@ def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], 
         return
     _remark(program)
     report.culprits = [s.step.name for s in program.search.found]
-    report.diagnosis = _of_an_op(report, program) or _between_the_ops(program)
+    report.diagnosis = (
+        _of_an_op(report, program)
+        or fault(problem, report, OF_THE_ANSWER)
+        or _between_the_ops(program)
+    )
 
 
 def _remark(program: Program) -> None:

@@ -40,9 +40,8 @@ class Program:
 
     @cached_property
     def search(self) -> Search:
-        """The ops whose own rule is wrong, asked also with the gradients that reach them here."""
-        arrived = self.problem.arrived(self.outputs)
-        return search(self.trace.steps, self.how.rng, self.how.rtol, arrived)
+        """The ops whose own rule is wrong."""
+        return search(self.trace.steps, self.how.rng, self.how.rtol)
 
     # ---- measuring again with other steps
 

@@ -100,7 +100,7 @@ def lost_in_the_sweep(program: Program) -> Found:
     """Nothing leaves the graph: does a second, plainer sweep agree with the slopes?"""
     entry, x = program.entry, program.x
     try:
-        grads, uses, _ = second_opinion(program.outputs, program.problem.cotangents)
+        grads, uses = second_opinion(program.outputs, program.problem.cotangents)
     except Exception:
         return None
     measured = ~np.isnan(entry.numeric)
@@ -109,6 +109,5 @@ def lost_in_the_sweep(program: Program) -> Found:
     off = np.abs(grads[id(x)] - entry.numeric)[measured] > entry.tolerance[measured]
     most = max(map(len, uses.values()))
     told = f"{most} time{'s' * (most != 1)}"
-    return (
-        None if off.any() else {"name": entry.name, "ops": " and ".join(uses[id(x)]), "most": told}
-    )
+    ops = " and ".join(name for name, _ in uses[id(x)])
+    return None if off.any() else {"name": entry.name, "ops": ops, "most": told}

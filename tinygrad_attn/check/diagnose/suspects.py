@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...engine import Variable, sum_to
 from ...engine.autograd import enable_grad, grad
 from ..measuring import GROUPS, Problem, step_sizes
-from ..records import array_of, as_given, ask_rules
+from ..records import array_of, as_given, ask_rules, wants_gradient
 from ..report import Diagnosis
 from ..second_sweep import second_opinion
 from ..trace import Step
@@ -24,7 +24,7 @@ class Suspect(NamedTuple):
     """An op whose rule for one input disagrees with central differences."""
 
     step: Step
-    problem: Problem
+    problem: Alone
     which: int  # number among the differentiable inputs of the problem
     position: int  # number among all operands of the op
     analytic: np.ndarray
@@ -40,62 +40,59 @@ class Search:
     complete: bool = True
 
 
-class Alone(NamedTuple):
-    """One op, as a function of copies of its operands, and which operands the inputs are."""
+class Alone(Problem):
+    """One op as a function of copies of its operands; its rules are asked without the engine."""
 
-    step: Step
-    problem: Problem
-    positions: list[int]
+    def __init__(self, step: Step, rng: np.random.Generator, operands: list[Any]) -> None:
+        self.step, operands_ = step, list(enumerate(operands))
+        self.positions = [i for i, x in operands_ if wants_gradient(x)]  # of the inputs
+        names = [f"operand {i}" for i in self.positions]
+        call = lambda: step.op(*operands, **step.settings)
+        super().__init__(call, [operands[i] for i in self.positions], names, rng)
+
+    def gradients(
+        self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray | None]:
+        """What the rules say."""
+        with enable_grad(), np.errstate(all="ignore"):
+            results = self.outputs() if outputs is None else outputs
+            found = second_opinion(results, cotangents or self.cotangents).grads
+        return [None if id(x) not in found else np.array(found[id(x)]) for x in self.inputs]
 
     def fails(self, kind: str, text: str) -> Suspect:
         """A fault that no number shows."""
         told = Diagnosis(kind, text)
-        return Suspect(self.step, self.problem, 0, self.positions[0], np.zeros(()), np.inf, told)
+        return Suspect(self.step, self, 0, self.positions[0], np.zeros(()), np.inf, told)
 
 
 def alone(step: Step, rng: np.random.Generator) -> Alone | None:
     """The op alone; None if nothing can be measured, or if it gives its value once, as a
     checkpoint."""
-    operands: list[Any] = []
-    positions: list[int] = []
-    copies: dict[int, Any] = {}  # an operand that is used twice stays one tensor
-    for i, x in enumerate(step.inputs):
-        if isinstance(x, Variable):
-            checked = x._tracked and x._data.dtype.newbyteorder("=") == np.float64
-            if id(x) not in copies:
-                copies[id(x)] = Variable._kind._of(x._data.copy(), checked)
-                positions += [i] if checked else []
-            x = copies[id(x)]
-        operands.append(x)
-    if not positions or step.name == "checkpoint":
+    operands = copies(step.inputs)
+    for x in filter(wants_gradient, operands):
+        x._tracked = x._data.dtype.newbyteorder("=") == np.float64
+    if not any(map(wants_gradient, operands)) or step.name == "checkpoint":
         return None
-    call = lambda: step.op(*operands, **step.settings)
-    names = [f"operand {i}" for i in positions]
-    return Alone(step, Problem(call, [operands[i] for i in positions], names, rng), positions)
+    return Alone(step, rng, operands)
 
 
-def search(
-    steps: Sequence[Step],
-    rng: np.random.Generator,
-    rtol: float = 1e-3,
-    arrived: Mapping[int, Any] | None = None,
-) -> Search:
+def copies(inputs: Sequence[Any]) -> list[Any]:
+    """Operands of our own; of a tensor that is used twice one for each use."""
+    own = Variable._kind._of
+    return [own(x._data.copy(), x._tracked) if isinstance(x, Variable) else x for x in inputs]
+
+
+def search(steps: Sequence[Step], rng: np.random.Generator, rtol: float = 1e-3) -> Search:
     """The ops among the steps whose own rule is wrong; each op once.
 
     First coarsely, beside the largest slope; then each element by its own size, as the check itself
-    judges; at last with the gradients that `arrived` at the ops' results, by id, as they lay in
-    memory.
+    judges.
     """
-    for fine, given in ((0.0, None), (min(rtol, 1e-3), None), (min(rtol, 1e-3), arrived)):
-        found = _search(steps, rng, fine, given)
-        if found.found:
-            break
-    return found
+    found = _search(steps, rng, 0.0)
+    return found if found.found else _search(steps, rng, min(rtol, 1e-3))
 
 
-def _search(
-    steps: Sequence[Step], rng: np.random.Generator, fine: float, arrived: Mapping[int, Any] | None
-) -> Search:
+def _search(steps: Sequence[Step], rng: np.random.Generator, fine: float) -> Search:
     worst: dict[int, Suspect] = {}
     seen: set[Any] = set()
     complete = True
@@ -106,11 +103,10 @@ def _search(
             continue  # a long program of the same small ops: one look at each shape is enough
         seen.add(key)
         op_alone = alone(step, rng)
-        if op_alone is None or not _repeats(op_alone.problem):
+        if op_alone is None or not _repeats(op_alone):
             complete = False
             continue
-        g = None if arrived is None else arrived.get(id(step.result))
-        suspect = _examined(op_alone, rng, fine, g)
+        suspect = _examined(op_alone, rng, fine)
         known = worst.get(id(step.op))
         if suspect is not None and (known is None or suspect.error > 10 * known.error):
             worst[id(step.op)] = suspect
@@ -123,56 +119,19 @@ def _repeats(problem: Problem) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
-def _examined(it: Alone, rng: np.random.Generator, fine: float, g: Any = None) -> Suspect | None:
+def _examined(it: Alone, rng: np.random.Generator, fine: float) -> Suspect | None:
     """The input for which this op's rule is off the most, or None where it is right."""
-    problem = it.problem
     try:
-        if g is not None:
-            problem.cotangents = [np.array(g)]
-        gradients = problem.gradients()
-        if g is not None and (fault := _minds_layout(it, gradients, g)) is not None:
-            return fault
+        gradients = it.gradients()
     except Exception as failure:
         return it.fails("rule raises", f"the rule itself fails: {failure}")
-    if problem.spoiled:
-        return it.fails(
-            "rule changes its operands",
-            "the rule writes into the incoming gradient g in place. Others share that array: "
-            "compute a new one.",
-        )
     worst: Suspect | None = None
-    for which, (x, found) in enumerate(zip(problem.inputs, gradients)):
+    for which, (x, found) in enumerate(zip(it.inputs, gradients)):
         analytic = np.zeros(x.shape) if found is None else found
-        error = _error(problem, which, analytic, rng, fine)
-        least = OFF if worst is None else worst.error
-        if error > least and not _engine_is_wrong(problem, which, rng, fine):
-            worst = Suspect(it.step, problem, which, it.positions[which], analytic, error)
+        error = _error(it, which, analytic, rng, fine)
+        if error > (OFF if worst is None else worst.error):
+            worst = Suspect(it.step, it, which, it.positions[which], analytic, error)
     return worst
-
-
-LAYOUT = (
-    "the answer is another one where the incoming gradient g holds the same numbers in another "
-    "order in memory, transposed, broadcast or with gaps, as it did here. Of such an array "
-    "reshape(-1) and ravel() may be copies; look, too, for strides, view() and np.frombuffer."
-)
-
-
-def _minds_layout(it: Alone, gradients: list[Any], g: Any) -> Suspect | None:
-    """Does the rule answer differently for g as it lay when it arrived?"""
-    pairs = zip(gradients, it.problem.gradients(cotangents=[g]))
-    if all(a is None or b is None or np.allclose(a, b, 1e-9, 1e-12, True) for a, b in pairs):
-        return None
-    return it.fails("memory layout", LAYOUT)
-
-
-def _engine_is_wrong(problem: Problem, which: int, rng: np.random.Generator, fine: float) -> bool:
-    """Would the rules alone, summed by hand, be right?
-
-    Then the op is innocent and the sweep is not.
-    """
-    grads = second_opinion(problem.traced()[0], problem.cotangents).grads
-    by_hand = grads.get(id(problem.inputs[which]))
-    return by_hand is not None and _error(problem, which, by_hand, rng, fine) <= OFF
 
 
 def _error(
@@ -237,9 +196,8 @@ def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | 
 
     It is given Tensors, and what it answers is checked like any function of them.
     """
-    if (it := alone(step, rng)) is None:
+    if (problem := alone(step, rng)) is None:
         return None
-    problem = it.problem
     weight = Variable._kind(problem.cotangents[0], requires_grad=True)
 
     def rule() -> list[Any]:
@@ -258,7 +216,7 @@ def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | 
         why = f"given Tensors it raises {type(failure).__name__}: {failure}"
     if not why:
         return None
-    return it.fails(
+    return problem.fails(
         "second order",
         f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write "
         "it with operators, methods and np.* functions on g, y and the inputs, which stay in the "
@@ -271,11 +229,11 @@ def two_answers(step: Step, rng: np.random.Generator) -> Suspect | None:
     """Is the gradient that can be differentiated another one than the ordinary?"""
     if not step.differentiable or (it := alone(step, rng)) is None:
         return None
-    weight = Variable._kind(it.problem.cotangents[0])
+    weight = Variable._kind(it.cotangents[0])
     with enable_grad():
-        outputs, extra = it.problem.outputs(), dict(create_graph=True, allow_unused=True)
-        recorded = grad(outputs, it.problem.inputs, [weight], **extra)
-    for a, b in zip(it.problem.gradients(), recorded):
+        outputs, extra = it.outputs(), dict(create_graph=True, allow_unused=True)
+        recorded = grad(outputs, it.inputs, [weight], **extra)
+    for a, b in zip(it.gradients(), recorded):
         if a is not None and b is not None and not np.allclose(a, b._data, 1e-6, 1e-9):
             return it.fails("two answers", "")
     return None

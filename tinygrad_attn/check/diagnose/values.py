@@ -136,7 +136,8 @@ def _root(c: float, size: int) -> str:
 
 def _count(c: float, size: int) -> str:
     """The two ways to divide a variance."""
-    if not (_close(c, (size - 1) / size) or _close(c, size / (size - 1))):
+    ratio = (size - 1) / size
+    if not any(_close(c, ratio**power) for power in (1, -1, 0.5, -0.5)):
         return ""
     return (
         f"{size} where {size - 1} belongs, or the reverse: a count that is off by one, such as the "
@@ -184,6 +185,7 @@ def _quantities(p: Pattern) -> list[tuple[str, str, np.ndarray]]:
                 f"(1 + {v})": 1 + value,
                 f"(1 - {v}^2)": 1 - value**2,
                 f"(1 + {v}^2)": 1 + value**2,
+                f"{v} (1 - {v})": value * (1 - value),
                 f"cos {v}": np.cos(value),
                 f"sin {v}": np.sin(value),
                 f"exp {v}": np.exp(value),
@@ -199,11 +201,16 @@ def _quantities(p: Pattern) -> list[tuple[str, str, np.ndarray]]:
 
 def hidden_eps(p: Pattern) -> Found:
     for formula, meaning, q in _quantities(p):
-        hidden = (p.n / p.a - 1) * q
-        small = 0 < abs(hidden.flat[0]) < 0.1 * np.abs(q).max() + 1e-2
-        if small and even(hidden, 1e-2):
-            return {"formula": formula, "meaning": meaning, "eps": f"{hidden.mean():.3g}"}
+        if (eps := _hidden(p.a / p.n, q)) is not None:
+            return {"formula": formula, "meaning": meaning, "eps": eps}
     return None
+
+
+def _hidden(factor: np.ndarray, q: np.ndarray) -> str | None:
+    """eps where the factor is q / (q + eps)."""
+    hidden = (1 / factor - 1) * q
+    small = 0 < abs(hidden.flat[0]) < 0.1 * np.abs(q).max() + 1e-2
+    return f"{hidden.mean():.3g}" if small and even(hidden, 1e-2) else None
 
 
 def extra_factor(p: Pattern) -> Found:
@@ -235,6 +242,9 @@ def row_factor(p: Pattern) -> Found:
         for name, q in _of_each_row(p, axis).items():
             if q.shape != factor.shape or not q.all():
                 continue
+            if (eps := _hidden(factor, q)) is not None:
+                how = f"the rule divides by {name} + {eps} instead of {name}: a hidden eps"
+                return {"kind": "hidden eps", "axis": axis, "how": how}
             for written, power in ((name, q), (f"({name})^2", q**2)):
                 for ratio, lacks in ((factor / power, True), (factor * power, False)):
                     if even(ratio, 1e-3):

@@ -33,7 +33,6 @@ import numpy as np
 from numpy import ndarray
 
 from .. import tuning
-from ..allocator import keep_freed
 from ..threads import blas_core, get_num_threads, one_blas_thread, split
 from .rows import aligned, empty_rows, ones
 
@@ -229,7 +228,6 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     if rows * size < tuning.TINY_PRODUCT:  # small layers, which feel every question asked
         y = x.dot(weight.T) if x.size != 1 != size else x * weight.T
     elif _shared(rows, size):
-        keep_freed()
         return _linear_shared(x, weight, bias)
     elif thin(rows, size):
         y = _linear_thin(x, weight)

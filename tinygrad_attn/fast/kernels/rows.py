@@ -350,12 +350,10 @@ def _lies_far(mean: ndarray, reciprocal: ndarray) -> bool:
     A row of one number is the extreme: all that is left of it is what rounding made, and eps alone
     would divide that.
     """
-    place = mean * reciprocal
-    if (
-        np.vdot(place, place) <= tuning.FAR_FROM_ZERO * tuning.FAR_FROM_ZERO
-    ):  # then no row does, which is known in half the time
+    place, far = mean * reciprocal, tuning.FAR_FROM_ZERO
+    if np.vdot(place, place) <= far * far:  # then no row does, which is known in half the time
         return False
-    return np.count_nonzero(np.abs(place) > tuning.FAR_FROM_ZERO) > 0
+    return bool(np.count_nonzero(np.abs(place) > far))
 
 
 def norm(

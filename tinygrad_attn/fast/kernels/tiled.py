@@ -92,7 +92,7 @@ class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
         self.scores = empty(height * wide, dtype)
         self.queries, self.shares = empty((height, depth), dtype), empty((height, depth_v), dtype)
 
-    def load(self, at: tuple[int, ...], left: ndarray) -> None:
+    def load(self, at: tuple, left: ndarray) -> None:
         """Begin with a head; there is so much room left for weights that are kept."""
         self.at, self.left = at, left
         for j, blocks in zip(self.starts, self.turned_keys, strict=True):
@@ -134,7 +134,7 @@ class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
     def _add_share(self, rows: slice, columns: slice, result: ndarray) -> None:
         tile, _, product = self[len(result), columns.start, columns.stop]
         if self.call.keep is not None:
-            tile *= self.call.keep[(*self.at, rows, columns)]
+            tile *= self.call.keep[self.at + (rows, columns)]
         product()
         result += self.shares[: len(result)]
 
@@ -281,7 +281,7 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
         self.turned: dict[int, ndarray] = {}
         self.number = dtype.type
 
-    def begin(self, at: tuple[int, ...]) -> None:
+    def begin(self, at: tuple) -> None:
         """Begin with a head."""
         self.at, lse = at, self.saved.lse[at]
         self.minus_lse, self.normalizer = lse * self.number(-self.call.mask.unit), np.exp(-lse)
@@ -355,7 +355,7 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
         self._weigh(tile, rows, columns, shifted)
         p, ds = tile.p, tile.ds
         if keep is not None:
-            chosen = keep[(*self.at, rows, columns)]
+            chosen = keep[self.at + (rows, columns)]
             ds *= chosen
             ds += self.minus_delta[rows, None]
         ds *= p

@@ -248,9 +248,11 @@ def _insert(arr, obj, values, axis=None):
     return elements[np.insert(old, plain(obj), new, axis)]
 
 
-def _split(numpys: Callable, along: int | None = None) -> None:
-    """Enters the rule of np.split or of a kin of it, which cuts `along` an axis of its own."""
-    name, least = numpys.__name__, 0 if along is None else max(along + 1, 2 - along)
+def _split(numpys: Callable, along: int | None, least: int) -> None:
+    """Enters np.split or a kin of it, which cuts along an axis of its own and asks for `least`
+    axes.
+    """
+    name = numpys.__name__
     cut = np.array_split if numpys is np.array_split else np.split
 
     def split(ary, indices_or_sections, axis=0):
@@ -278,14 +280,14 @@ def _split(numpys: Callable, along: int | None = None) -> None:
     FUNCTIONS[numpys] = split
 
 
-for _numpys, _along in (
-    (np.split, None),
-    (np.array_split, None),
-    (np.vsplit, 0),
-    (np.hsplit, 1),
-    (np.dsplit, 2),
+for _numpys, _along, _least in (
+    (np.split, None, 0),
+    (np.array_split, None, 0),
+    (np.vsplit, 0, 2),
+    (np.hsplit, 1, 1),
+    (np.dsplit, 2, 3),
 ):
-    _split(_numpys, _along)
+    _split(_numpys, _along, _least)
 if hasattr(np, "unstack"):  # NumPy 2.1
     FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(_moveaxis(x, axis, 0))
 

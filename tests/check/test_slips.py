@@ -371,3 +371,97 @@ def test_whatever_the_shape_the_op_is_named_and_no_explanation_fails(name, shape
     for f in (square, lambda x: np.tanh(square(1.5 * x)), lambda x: (square(x) * 2).sum()):
         report = check(f, x)
         assert not report and report.op == "square" and report.diagnosis.kind, report
+
+
+# ---- of a rule that a program asks rightly, too, it is told where it would go wrong
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda g, y, x: lost(x, g),
+        lambda g, y, x: 2 * x * g.ravel("K").reshape(g.shape),
+        lambda g, y, x: 2 * x * (g if g.flags.owndata else 1.003 * g),
+        lambda g, y, x: 2 * x * (1.01 * g if 0 in g.strides else g),
+        lambda g, y, x: (
+            2 * x * (g if g.base is None else g.base.ravel()[: g.size].reshape(g.shape))
+        ),
+    ],
+    ids=["written in vain", "memory order", "a view", "broadcast", "the base"],
+)
+@pytest.mark.parametrize("after", [lambda y: y, np.exp, lambda y: y.sum(0), lambda y: y[:, ::2]])
+def test_a_rule_that_minds_layouts_which_the_program_does_not_bring_is_named(rule, after):
+    wrong = made("minds_layout", lambda x: x * x, rule)
+    report = check(lambda x: after(wrong(x)), NORMAL)
+    assert report.diagnosis.kind == "memory layout" and report.op == "minds_layout", report
+
+
+def test_a_rule_that_is_cut_off_above_the_gs_of_the_program_is_named():
+    cut = made("cut", np.sin, lambda g, y, x: np.clip(g, -50, 50) * np.cos(x))
+    report = check(lambda x: np.tanh(cut(x)), NORMAL)
+    assert report.diagnosis.kind == "incoming gradient" and report.op == "cut", report
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_rule_that_answers_in_fewer_digits_is_named(dtype):
+    short = made("short", np.sin, lambda g, y, x: (g * np.cos(x)).astype(dtype))
+    report = check(lambda x: np.exp(short(x)), NORMAL)
+    assert report.diagnosis.kind == "precision" and report.op == "short", report
+
+
+def test_of_an_operand_that_is_used_twice_each_rule_is_looked_at_alone():
+    right = lambda g, y, a, b: g @ b.T
+    wrong = made("product", lambda a, b: a @ b, right, lambda g, y, a, b: g @ a.T)
+    square = np.random.default_rng(0).standard_normal((4, 4))
+    report = check(lambda x: wrong(x, x), square)
+    assert "rule for operand 1" in report.diagnosis and report.diagnosis.kind == "exchanged", report
+
+
+TARGETS = (np.arange(12).reshape(3, 4) % 2).astype(float)
+
+
+def binary(p, *, t):
+    return -(t * np.log(p) + (1 - t) * np.log(1 - p))
+
+
+@pytest.mark.parametrize(
+    "rule, kind, words",
+    [
+        (lambda g, y, p, *, t: g * (p - t), "extra factor", "x (1 - x)"),
+        (lambda g, y, p, *, t: g * (p - 1 + t) / (p * (1 - p)), "exchanged", "replaced by 1 - "),
+    ],
+)
+def test_slips_of_a_loss_whose_targets_are_a_setting(rule, kind, words):
+    loss = made("bce", binary, rule)
+    p = np.random.default_rng(0).uniform(0.1, 0.9, (3, 4))
+    report = check(lambda p: loss(p, t=TARGETS), p)
+    assert report.diagnosis.kind == kind and words in report.diagnosis, report
+
+
+@pytest.mark.parametrize(
+    "forward, rule, words",
+    [
+        (
+            lambda x: np.where(x > 0, x, 0.1 * x),
+            lambda g, y, x: g * np.where(x > 0, 0.1, 1),
+            "the wrong way round",
+        ),
+        (
+            lambda x: np.sqrt((x * x).sum(-1)),
+            lambda g, y, x: (g / (y + 0.01))[:, None] * x,
+            "a hidden eps",
+        ),
+        (
+            standard(0),
+            lambda g, y, x: (
+                (g - g.mean(-1, keepdims=True) - y * (g * y).mean(-1, keepdims=True))
+                / x.std(-1, ddof=1, keepdims=True)
+            ),
+            "ddof",
+        ),
+    ],
+    ids=["leaky relu", "norm", "layer norm"],
+)
+def test_more_slips_are_called_by_their_names(forward, rule, words):
+    report = check(made("slip", forward, rule), NORMAL)
+    assert words in report.diagnosis, report

@@ -1,0 +1,52 @@
+"""What stands in a graph that has been used.
+
+A backward pass lets go of what it has used. A second one through the same place would find a part
+of the graph and give a wrong number in silence, so it is refused. And a gradient by a tensor whose
+way to the root led through such a place is not "unused": it can no longer be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from . import misuse
+from .graph import Variable
+
+
+class Released:
+    """Stands for the op in the records that a backward pass has used, and knows where that pass
+    ended.
+    """
+
+    __name__ = "released"
+    twin, broadcasts, saves, rules = None, False, False, ()
+    ends: dict[int, Any] | None = None
+
+    @property
+    def plain(self) -> Released:
+        """It stands for itself."""
+        return self
+
+    def let_go(self, record: Any) -> None:
+        """Stand in this record, which then holds on to nothing."""
+        record.op, record.inputs, record.settings, record.saved = self, (), {}, None
+
+    def end_at(self, tensors: Iterable[Variable] | None) -> None:
+        """The pass went as far as these, and is over."""
+        self.ends = None if tensors is None else {id(x): ref(x) for x in tensors}
+
+    def may_hide(self, wanted: Iterable[Variable], time: int) -> bool:
+        """Can one of the wanted tensors have been behind a record of that time, which the pass has
+        used?
+        """
+        older = [x for x in wanted if x._record is None or x._record.time < time]
+        if self.ends is None:
+            return bool(older)
+        ended_at = [x for x in older if id(x) in self.ends and self.ends[id(x)]() is x]
+        return bool(ended_at) or any(x._record is not None and x._record.op is self for x in older)
+
+    def pull(self, *_: Any) -> Any:
+        """Nothing is left to ask."""
+        raise misuse.graph_released()
