@@ -166,7 +166,8 @@ def call(op: Any, *inputs: Any, **settings: Any) -> Any:
         if len(inputs) == 1 and isinstance(inputs[0], Tensor):  # the usual case, spelled out
             x = inputs[0]
             a = x._data
-            made = op if op.quick is None or not op.quick.fits(a) else op.quick
+            quick = op.quick
+            made = op if quick is None or quick.fits is not always and not quick.fits(a) else quick
             forward = made.forward
             try:
                 y = forward(a)
@@ -377,8 +378,8 @@ def _undo_all(
         else:
             alike = False
             adds = op.adds if op.__class__ is QuickOp and not watchers else None
-            mine = adds is not None and inputs[0] in own
-            if not mine or not adds(gradients[inputs[0]], g, **record.settings):
+            total = None if adds is None or inputs[0] not in own else gradients[inputs[0]]
+            if adds is None or total is None or not adds(total, g, **record.settings):
                 shares = _shares(y, g, record, through, goal)
         i = -1
         for share in shares:

@@ -182,9 +182,8 @@ def cross_entropy(
     y, total = loss.sum(), None
     if reduction == "mean":
         counted = labels if seen is None else labels[seen]
-        total = x.dtype.type(
-            (counted.size if weight is None else weight[counted].sum()) or np.nan
-        )  # all ignored: NaN, as in PyTorch
+        total = counted.size if weight is None else weight[counted].sum()
+        total = x.dtype.type(total or np.nan)  # all ignored: NaN, as in PyTorch
         y = y / total
     return y, (labels, seen, sums, total)
 
@@ -345,9 +344,6 @@ def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_sca
 def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, saved, needs):
     q, k, v = _broadcast_heads(q, k, v, mask)
     dq, dk, dv = (_heads_inside(x.shape, x.dtype) for x in (q, k, v))
-    mask_shape = (
-        mask.shape if needs[3:] == (True,) else None
-    )  # without a mask there are three needs
     return attention_kernel.attention_backward(
         g,
         y,
@@ -358,7 +354,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
         scale=scale,
         keep=keep,
         keep_scale=keep_scale,
-        mask_shape=mask_shape,
+        mask_shape=mask.shape if needs[3:] == (True,) else None,  # without a mask: three needs
         dq=dq,
         dk=dk,
         dv=dv,

@@ -54,6 +54,7 @@ def is_fast(x: Any) -> bool:
     return x.__class__ is ndarray and x.dtype in FAST
 
 
+# The ops whose results and gradients have the shape and dtype of what goes in; see `OfOne`.
 for module in ops.elementwise, ops.trigonometric:
     for op in vars(module).values():
         if isinstance(op, Op) and op.rules and None not in op.rules:
@@ -213,10 +214,6 @@ quicker(
 # ---- ReLU: one more choice on the way back
 
 
-def _is_float(x: Any) -> bool:
-    return x.__class__ in FLOATS or x.__class__ is ndarray and x.dtype in BITS
-
-
 @lru_cache(maxsize=16)
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> ndarray:
     """NumPy finds the maximum of two arrays five times as fast as that of an array and a number."""
@@ -225,29 +222,31 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> ndarray:
 
 def relu(x: Any) -> Any:
     """max(x, 0); NaN stays NaN."""
-    if x.__class__ is ndarray and x.ndim:
-        if x.size <= tuning.WHERE_BY_CALL:
-            return np.maximum(x, ZERO[x.dtype])
-        if x.size <= tuning.CHOSEN_AT_ONCE:
-            return np.maximum(x, _zeros(x.shape, x.dtype))
-        zeros = _zeros((max(tuning.BLOCK, tuning.BLOCK_OF_THREADS),), x.dtype)
-        return by_elements(lambda x, y: np.maximum(x, zeros[: x.size], out=y), x)[0]
-    if x <= 0:  # single numbers: NumPy's maximum costs ten times the comparison
-        return x.dtype.type(0)
-    return x if x.__class__ in FLOATS else x[()]  # [()] copies the number out of its memory
+    if x.__class__ in FLOATS:  # single numbers: NumPy's maximum costs ten times the comparison
+        return x.dtype.type(0) if x <= 0 else x
+    if x.__class__ is not ndarray or x.dtype not in BITS or not x.ndim:
+        return np.maximum(x, 0)
+    if x.size <= tuning.WHERE_BY_CALL:
+        return np.maximum(x, ZERO[x.dtype])
+    if x.size <= tuning.CHOSEN_AT_ONCE:
+        return np.maximum(x, _zeros(x.shape, x.dtype))
+    zeros = _zeros((max(tuning.BLOCK, tuning.BLOCK_OF_THREADS),), x.dtype)
+    return by_elements(lambda x, y: np.maximum(x, zeros[: x.size], out=y), x)[0]
 
 
 def relu_rule(g: Any, y: Any, x: Any) -> Any:
     """g where y is not 0, else 0; where x is NaN it is g, as in PyTorch."""
     if y.__class__ in FLOATS:
         return g if y != 0 else g.dtype.type(0)
+    if y.dtype not in BITS:
+        return np.where(y != 0, g, 0)
     zero = ZERO[y.dtype]
     if y.size <= tuning.CHOSEN_AT_ONCE:
         return chosen(g, y != zero)
     return by_elements(lambda g, y, dx: chosen(g, y != zero, out=dx), g, y)[0]
 
 
-quicker(ops.relu, _is_float, relu, relu_rule)
+quicker(ops.relu, always, relu, relu_rule)
 
 
 # ---- functions of large arrays

@@ -117,10 +117,16 @@ class _Together:
         ends = zip(self.bounds[:-1], self.bounds[1:], self.shapes, strict=True)
         return [flat[i:j].reshape(shape) for i, j, shape in ends]
 
+    def own(self, arrays: list[Array]) -> list[Array]:
+        """Those of the members; as a rule these are all that there are."""
+        if len(self.members) == len(arrays):
+            return arrays
+        return [arrays[i] for i in self.members]
+
     def gather(self, rule: Rule, work: Work) -> Piece:
         """What is to be done, with the numbers of today: another array may be the parameter's."""
-        np.concatenate([work.values[i] for i in self.members], axis=None, out=self.values)
-        np.concatenate([work.gradients[i] for i in self.members], axis=None, out=self.gradients)
+        np.concatenate(self.own(work.values), axis=None, out=self.values)
+        np.concatenate(self.own(work.gradients), axis=None, out=self.gradients)
         return rule, self.values, self.gradients, self.state
 
 
@@ -175,7 +181,7 @@ def walk(optimizer: Optimizer, work: list[Work]) -> bool:
         for flat in plan.together:
             rule = make_rule(optimizer, w.group, w.steps[flat.members[0]], flat.dtype)
             pieces.append(flat.gather(rule, w))
-            copies += zip([w.values[i] for i in flat.members], flat.views, strict=True)
+            copies += zip(flat.own(w.values), flat.views, strict=True)
         for i in plan.alone:
             p, g = w.values[i], contiguous(w.gradients[i])
             rule = make_rule(optimizer, w.group, w.steps[i], p.dtype)

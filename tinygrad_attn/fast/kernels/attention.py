@@ -57,7 +57,7 @@ class Saved(NamedTuple):
 
 
 def _worth_keeping(shape: tuple[int, ...], causal: bool, itemsize: int) -> bool:
-    """Should `whole` run, for scores of this shape?"""
+    """Should all weights be kept, for scores of this shape?"""
     heads, (rows, columns) = math.prod(shape[:-2]), shape[-2:]
     kept = columns * (rows + min(rows, tuning.CAUSAL_STRIP)) / 2 if causal else columns * rows
     return (
@@ -284,9 +284,10 @@ def _beside_library(q: ndarray) -> bool:
     """
     *lead, length, depth = q.shape
     side_by_side = len(lead) > 0 and q.strides[-3] < q.strides[-2]
-    return side_by_side and left_to_library(
-        math.prod(lead[:-1]) * length, 4 * (lead[-1] * depth) ** 2
-    )  # feed-forward's weight
+    if not side_by_side:
+        return False
+    feed_forward = 4 * (lead[-1] * depth) ** 2  # the size of its weight
+    return left_to_library(math.prod(lead[:-1]) * length, feed_forward)
 
 
 def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
@@ -354,9 +355,7 @@ def keep_weights(
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
     length, one, factor = q.shape[-2], ones(k.shape[-2], q.dtype), q.dtype.type(scale * mask.unit)
     cut = _cut(q, k, mask.causal)
-    saved: list[list[ndarray]] = []
-    for _ in cut.blocks:
-        saved.append([])  # noqa: PERF401
+    saved: list[list[ndarray]] = list(map(list, [()] * len(cut.blocks)))
 
     def run(n: int) -> None:
         at = cut.blocks[n]

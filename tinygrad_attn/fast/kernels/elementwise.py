@@ -51,10 +51,9 @@ def _at_once(name: str) -> bool:
     return any(not loop["current"].startswith("baseline") for loop in found.values())
 
 
-EXP: np.ufunc = (
-    np.exp if _at_once("exp") and not _at_once("exp2") else np.exp2
-)  # the faster exponential of float32,
-UNIT: float = LOG2E if EXP is np.exp2 else 1.0  # and the unit of its argument
+# The faster exponential of float32, and the unit of its argument.
+EXP: np.ufunc = np.exp if _at_once("exp") and not _at_once("exp2") else np.exp2
+UNIT: float = LOG2E if EXP is np.exp2 else 1.0
 LOG1P = _at_once("log1p") or not _at_once("log")  # is NumPy's the faster one?
 
 
@@ -173,9 +172,8 @@ def erf(x: ndarray) -> ndarray:
     y = empty(flat.shape, flat.dtype)
 
     def run(s: slice) -> None:
-        z = np.square(
-            flat[s], dtype=np.float64
-        )  # what tanh is taken of, in float64: its rounding would add half to the error
+        # What tanh is taken of, in float64: its rounding would add half to the error.
+        z = np.square(flat[s], dtype=np.float64)
         z *= 2
         np.tanh((flat[s] * quotient(z, math.sqrt(2))).astype(np.float32), out=y[s])
 

@@ -167,9 +167,7 @@ def product(a: ndarray, b: ndarray) -> ndarray:
     """
     if not (isinstance(a, ndarray) and isinstance(b, ndarray)) or a.ndim < 2 or b.ndim < 2:
         return a @ b
-    if (
-        a.shape[-1] == b.shape[-2] == 1
-    ):  # columns by rows: `@` takes four to eight times as long here
+    if a.shape[-1] == b.shape[-2] == 1:  # columns by rows: `@` takes four to eight times as long
         return _dot(a, b) if a.ndim == b.ndim == 2 else a * b
     if (
         a.size < tuning.SHORT_PRODUCT
@@ -182,9 +180,8 @@ def product(a: ndarray, b: ndarray) -> ndarray:
         return _stacks(a, b)
     x = a if a.ndim == 2 else a.reshape(-1, len(b))
     rows, size = len(x), b.size
-    if (
-        x.strides[0] < x.strides[1]
-    ):  # x^T g, a gradient by weights: the model's rows lie along the other axis
+    if x.strides[0] < x.strides[1]:
+        # x^T g, a gradient by weights: the model's rows lie along the other axis.
         rows, size = len(b), len(x) * b.shape[1]
     if not _shared(rows, size):
         with _alone(rows, size):

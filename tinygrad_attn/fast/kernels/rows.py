@@ -414,18 +414,16 @@ def norm_backward(
     rows, n = x.shape
     dtype = x.dtype
     dx = empty(x.shape, dtype)
-    parts: dict[
-        int, tuple
-    ] = {}  # sums over rows, by the block they came from: added in a fixed order
+    # Sums over rows, by the block they came from: they are added in a fixed order.
+    parts: dict[int, tuple] = {}
     average = averaging(n, dtype)
     weighted = average if weight is None else average * weight
 
     def run(s: slice) -> None:
         gs, r, d = g[s], saved.reciprocal[s], dx[s]
-        centred = (
-            x[s] if saved.mean is None else x[s] - saved.mean[s, None]
-        )  # h, but for the factor r of each row,
-        t = gs * centred  # which can wait until the rows are summed
+        # This is h but for the factor r of each row, which can wait until the rows are summed.
+        centred = x[s] if saved.mean is None else x[s] - saved.mean[s, None]
+        t = gs * centred
         parts[s.start] = (
             r.dot(t) if wants_weight else None,
             ones(len(gs), dtype).dot(gs) if wants_bias else None,
