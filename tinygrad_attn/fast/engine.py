@@ -49,21 +49,21 @@ new_record: Any = NewRecord
 
 
 class OfOne(tuple):
-    """The rules of an op that takes the elements of one input by themselves, and has no settings:
+    """The rules of an op that takes each element of its one input by itself, and has no settings:
     the share has the shape and dtype of the input.
     """
 
     __slots__ = ()
 
 
-class OfSum(tuple):
-    """The rules of a sum, which pass the gradient on: they need not be called."""
+class OfTwo(tuple):
+    """The same for two inputs, if these are of one shape and dtype, or one of them is a number."""
 
     __slots__ = ()
 
 
-class OfTwo(tuple):
-    """The same for two inputs, if these are of one shape and dtype, or one of them is a number."""
+class OfSum(tuple):
+    """The rules of a sum, which pass the gradient on: they need not be called."""
 
     __slots__ = ()
 
@@ -157,7 +157,7 @@ def operation(op: Op, sign: Any) -> Any:
     return operate
 
 
-def call(op: Any, *inputs: Any, **settings: Any) -> Any:
+def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
     """As `Op.__call__`."""
     here = local.context
     if here.plain:
