@@ -6,9 +6,8 @@ from support import ROOT
 
 SCREEN = 60
 LONGER = {
-    # The loops of the two fast paths call nothing, since a call costs more than what it would do.
-    "fast/sweep.py _undo_all",
-    "fast/calls.py call",
+    # The loop of the quick sweep calls nothing, since a call costs more than what it would do.
+    "fast/engine.py _undo_all",
 }
 
 

@@ -15,8 +15,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor
 from tinygrad_attn.fast import equations as fused
 from tinygrad_attn.fast.kernels import tiled
-from tinygrad_attn.fast.kernels.rows import BIG
-from tinygrad_attn.fast.kernels.scores import KEPT
+from tinygrad_attn.fast.tuning import KEPT_VECTOR, SECOND_THREAD
 from tinygrad_attn.functional import equations as reference
 
 TOLERANCE = {"f": 3e-4, "d": 1e-10}
@@ -96,7 +95,7 @@ def test_silu(shape, dtype, normal):
     np.testing.assert_allclose(ta.grad(y, x, g)[0].numpy(), g.numpy() * slope, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [5, BIG // 8 + 1])
+@pytest.mark.parametrize("n", [5, SECOND_THREAD // 8 + 1])
 def test_sigmoid_and_silu_far_out(n, dtype):
     x = np.tile(np.array([0, 1e4, -1e4, 700, -700, np.inf, -np.inf, np.nan], dtype), (n, 1))
     with np.errstate(all="raise", under="ignore"):
@@ -511,7 +510,7 @@ def test_attention_is_torchs(kind, dtype, normal):
         np.testing.assert_allclose(a.data, b.numpy(), rtol=0, atol=1e-5 if dtype == "f" else 1e-12)
 
 
-lengths = count(KEPT + 1)  # each its own, or one that is kept would be there for the next
+lengths = count(KEPT_VECTOR + 1)  # each its own, or one that is kept would be there for the next
 
 
 @pytest.mark.parametrize(
@@ -543,7 +542,7 @@ def test_no_vector_as_long_as_a_data_set_is_kept(use):
     use(Tensor(np.zeros(next(lengths), "f"), requires_grad=True)).sum().backward()
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert kept < KEPT
+    assert kept < KEPT_VECTOR
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tinygrad_attn.fast import threads
+from tinygrad_attn.fast import threads, tuning
 from tinygrad_attn.fast.kernels import attention as A
-from tinygrad_attn.fast.kernels import exponentials, pieces, scores, tiled, whole
+from tinygrad_attn.fast.kernels import elementwise, products, tiled
 
 SHAPES = [
     ((2, 3), 16, 16, 8, 8),
@@ -21,8 +21,8 @@ MASKS = ["none", "padding", "boolean", "blind rows", "float", "float with -inf",
 
 @pytest.fixture(
     params=[
-        "whole",
-        "whole, by e^x",
+        "kept",
+        "kept, by e^x",
         "tiled",
         "tiled, by e^x",
         "tiled, in pieces",
@@ -40,23 +40,23 @@ def kernel(request, monkeypatch):
             "forward",
             lambda q, k, *args: forward(q, k, *args[:-1], q[..., 0].size * k.shape[-2] // 3),
         )
-    monkeypatch.setattr(A, "ROOM", 1 << 40 if "room" in request.param else 0)
+    monkeypatch.setattr(tuning, "TILES_ROOM", 1 << 40 if "room" in request.param else 0)
     by_e = "e^x" in request.param
-    monkeypatch.setattr(scores, "EXP", np.exp if by_e else np.exp2)
-    monkeypatch.setattr(scores, "UNIT", 1.0 if by_e else exponentials.LOG2E)
-    for name in ("KEEP_ALWAYS", "KEEP_SCORES"):
-        monkeypatch.setattr(A, name, 1 << 40 if "whole" in request.param else 0)
-    for module, name, value in (
-        (tiled, "ROWS", 8),
-        (tiled, "COLUMNS", 16),
-        (whole, "BLOCK", 300),
-        (whole, "BIG", 300),
-        (whole, "STRIP", 5),
+    monkeypatch.setattr(A, "EXP", np.exp if by_e else np.exp2)
+    monkeypatch.setattr(A, "UNIT", 1.0 if by_e else elementwise.LOG2E)
+    for name, value in (
+        ("KEPT_ALWAYS", 1 << 40 if "kept" in request.param else 0),
+        ("KEPT_SCORES", 1 << 40 if "kept" in request.param else 0),
+        ("TILE_ROWS", 8),
+        ("TILE_COLUMNS", 16),
+        ("ATTENTION_BLOCK", 300),
+        ("SHARED_ATTENTION", 300),
+        ("CAUSAL_STRIP", 5),
+        ("PIECE_COLUMNS", 5),
     ):
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(tuning, name, value)
     small = 3 if "pieces" in request.param else 1 << 20
-    monkeypatch.setattr(pieces, "WIDE", 5)
-    monkeypatch.setattr(pieces, "_rows", lambda height, *_: min(height, small))
+    monkeypatch.setattr(products, "_rows", lambda height, *_: min(height, small))
     return request.param.partition(",")[0]
 
 
@@ -136,7 +136,7 @@ def test_equals_the_equation(kernel, kind, dtype):
                     found = A.attention_backward(
                         g, out, q, k, v, saved, scale=scale, mask_shape=shape
                     )
-                assert isinstance(saved.state, whole.Whole if kernel == "whole" else tiled.Tiled)
+                assert isinstance(saved.state, A.Kept if kernel == "kept" else tiled.Tiled)
                 check((out, *found), composite(g, q, k, v, mask, causal, scale), dtype, size)
 
 
@@ -157,7 +157,7 @@ def test_nothing_is_read_that_was_not_written(kernel, monkeypatch, dropout, dv):
     def full_of_large_numbers(shape, dtype):
         return np.full(shape, np.finfo(dtype).max, dtype)
 
-    for module in (pieces, tiled):
+    for module in (products, tiled):
         for name in ("empty", "empty_rows"):
             monkeypatch.setattr(module, name, full_of_large_numbers, raising=False)
     rng = np.random.default_rng(0)
@@ -312,11 +312,11 @@ def test_the_choice_of_kernel_bounds_what_is_kept():
     q = np.ones((1, 8, 1024, 4), "f")
     assert isinstance(A.attention(q, q, q, scale=1.0)[1].state, tiled.Tiled)
     assert isinstance(
-        A.attention(q[:, :, :128], q[:, :, :128], q[:, :, :128], scale=1.0)[1].state, whole.Whole
+        A.attention(q[:, :, :128], q[:, :, :128], q[:, :, :128], scale=1.0)[1].state, A.Kept
     )
     *state, kept = A.attention(q, q, q, scale=1.0)[1].state
     assert sum(x.nbytes for x in state) < 8 * 1024 * 8
-    assert 0 < sum(x.nbytes for x in kept.values()) <= A.ROOM - 4 * q.nbytes
+    assert 0 < sum(x.nbytes for x in kept.values()) <= tuning.TILES_ROOM - 4 * q.nbytes
     *state, kept = A.attention(q, q, q, scale=1.0, recorded=False)[1].state
     assert sum(x.nbytes for x in state) < 8 * 1024 * 8 and not kept
 
@@ -334,11 +334,11 @@ def test_the_choice_of_kernel_bounds_what_is_kept():
 )
 def test_tiles_are_kept_while_there_is_room(monkeypatch, room, kept):
     """20 rows and 30 columns make tiles of 8, 8 and 4 rows and 16 and 14 columns."""
-    monkeypatch.setattr(tiled, "ROWS", 8)
-    monkeypatch.setattr(tiled, "COLUMNS", 16)
+    monkeypatch.setattr(tuning, "TILE_ROWS", 8)
+    monkeypatch.setattr(tuning, "TILE_COLUMNS", 16)
     rng = np.random.default_rng(0)
     q, k, v, g = (rng.standard_normal((2, n, 8)) for n in (20, 30, 30, 20))
-    out, mask = np.empty_like(q), scores.Mask(None, False, (2, 20, 30), q.dtype)
+    out, mask = np.empty_like(q), A.Mask(None, False, (2, 20, 30), q.dtype)
     state = tiled.forward(q, k, v, mask, 0.5, None, 1.0, out, 2 * room)
     assert sorted(state.kept) == [((head,), *at) for head in (0, 1) for at in kept]
     for _ in range(2):  # a retained graph goes backward again
@@ -366,7 +366,7 @@ def test_weights_take_what_results_and_gradients_leave(monkeypatch, heads, lengt
 @pytest.mark.parametrize("most", [1, 2, 4, 12, 1000])
 def test_blocks_cover_every_item_once(lead, most):
     seen = np.zeros(lead, int)
-    for at in whole.blocks(lead, most):
+    for at in A.blocks(lead, most):
         assert seen[at].size <= most
         seen[at] += 1
     assert (seen == 1).all()
@@ -380,25 +380,25 @@ def test_blocks_cover_every_item_once(lead, most):
             64,
             64,
             False,
-            whole.Whole,
+            A.Kept,
         ),  # short: however many heads there are, tiles would take longer
-        (512, 362, 362, False, whole.Whole),
+        (512, 362, 362, False, A.Kept),
         (512, 363, 363, False, tiled.Tiled),
-        (64, 363, 363, False, whole.Whole),
-        (8, 724, 724, False, whole.Whole),
+        (64, 363, 363, False, A.Kept),
+        (8, 724, 724, False, A.Kept),
         (8, 725, 725, False, tiled.Tiled),
-        (8, 961, 961, True, whole.Whole),
+        (8, 961, 961, True, A.Kept),
         (8, 962, 962, True, tiled.Tiled),  # half of the scores and half a strip
-        (512, 1, 4096, True, whole.Whole),  # one token more, with a cache
+        (512, 1, 4096, True, A.Kept),  # one token more, with a cache
     ],
 )
 def test_which_kernel_runs(heads, rows, columns, causal, expected):
     q, k = (np.broadcast_to(np.float32(0), (heads, n, 1)) for n in (rows, columns))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (whole, tiled):
-            patch.setattr(module, "forward", lambda *_, name=module.__name__: name)
+        patch.setattr(A, "keep_weights", lambda *_: A.Kept)
+        patch.setattr(tiled, "forward", lambda *_: tiled.Tiled)
         out, saved = A.attention(q, k, k, scale=1.0, causal=causal)
-    assert saved.state == expected.__module__
+    assert saved.state is expected
 
 
 @pytest.mark.parametrize(
@@ -428,8 +428,8 @@ def test_heads_are_shared_out_unless_the_matrix_library_is_at_work(
     before = threads.get_num_threads()
     try:
         threads.set_num_threads(2)
-        assert whole._cut(q, q, causal=False).shared is expected
+        assert A._cut(q, q, causal=False).shared is expected
         threads.set_num_threads(1)
-        assert not whole._cut(q, q, causal=False).shared
+        assert not A._cut(q, q, causal=False).shared
     finally:
         threads.set_num_threads(before)

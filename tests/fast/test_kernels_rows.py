@@ -1,25 +1,22 @@
 """The row kernels against the equations in float64: erf, GELU, norms, softmax, cross-entropy, linear."""
 
+import importlib.util
 import itertools
 import math
 import re
-import runpy
 
 import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor
-from tinygrad_attn.fast import threads
-from tinygrad_attn.fast.kernels import choice as R
-from tinygrad_attn.fast.kernels import dropout as D
-from tinygrad_attn.fast.kernels import exponentials as E
-from tinygrad_attn.fast.kernels import gelu as G
-from tinygrad_attn.fast.kernels import linear as L
-from tinygrad_attn.fast.kernels import norm as N
+from tinygrad_attn import Tensor, ops
+from tinygrad_attn.fast import ops as R
+from tinygrad_attn.fast import threads, tuning
+from tinygrad_attn.fast.kernels import elementwise as E
+from tinygrad_attn.fast.kernels import products as L
 from tinygrad_attn.fast.kernels import rows
 from tinygrad_attn.fast.kernels import softmax as S
-from tinygrad_attn.fast.kernels.erf import erf
+from tinygrad_attn.fast.kernels.elementwise import erf
 
 
 @pytest.mark.parametrize("rows", [3, 3000])
@@ -38,18 +35,18 @@ def small_blocks(request, monkeypatch):
     """Blocks of a few rows, and several threads for anything, so that small inputs take every path."""
     before = threads.get_num_threads()
     threads.set_num_threads(request.param)
-    for module, name, value in (
-        (rows, "BIG", 40),
-        (rows, "ALONE", 24),
-        (rows, "SHARED", 16),
-        (L, "BIG", 40),
-        (L, "ROWS", 5),
-        (L, "SMALL", 30),
-        (L, "TINY", 10),
-        (L, "SHORT", 8),
-        (L, "STACKS", 40),
+    for name, value in (
+        ("SECOND_THREAD", 40),
+        ("BLOCK", 24),
+        ("BLOCK_OF_THREADS", 16),
+        ("SHARED_PRODUCT", 40),
+        ("SHARED_PRODUCT_ROWS", 5),
+        ("LIBRARY_THREADS", 30),
+        ("TINY_PRODUCT", 10),
+        ("SHORT_PRODUCT", 8),
+        ("SHARED_STACKS", 40),
     ):
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(tuning, name, value)
     yield
     threads.set_num_threads(before)
 
@@ -135,7 +132,7 @@ def processor(request, monkeypatch):
         ("EXP", np.exp if by_e else np.exp2),
         ("UNIT", 1.0 if by_e else 1 / math.log(2)),
     ):
-        monkeypatch.setattr(G, name, value)
+        monkeypatch.setattr(E, name, value)
 
 
 @pytest.mark.parametrize("tanh", [False, True])
@@ -144,9 +141,9 @@ def processor(request, monkeypatch):
 def test_gelu(processor, shape, dtype, tanh):
     rng = np.random.default_rng(0)
     x, g = (np.asarray(3 * rng.standard_normal(shape), dtype) for _ in range(2))
-    y, phi = G.gelu(x, tanh=tanh)
+    y, phi = E.gelu(x, tanh=tanh)
     assert_close(y, true_gelu(x.astype("d"), tanh), dtype)
-    dx = G.gelu_backward(g, x, phi, tanh=tanh)
+    dx = E.gelu_backward(g, x, phi, tanh=tanh)
     assert dx.dtype == dtype
     np.testing.assert_allclose(
         dx, slope(lambda x: true_gelu(x, tanh), x, g), atol=1e-5 if dtype == "f" else 1e-8
@@ -161,8 +158,8 @@ def test_gelu_far_out(processor, dtype, tanh):
     )  # the cubes overflow, and the squares
     x = np.array([1e4, -1e4, 30, -30, 0, far, -far, vast, -vast], dtype)
     with np.errstate(all="raise"):
-        y, phi = G.gelu(x, tanh=tanh)
-        dx = G.gelu_backward(np.ones_like(x), x, phi, tanh=tanh)
+        y, phi = E.gelu(x, tanh=tanh)
+        dx = E.gelu_backward(np.ones_like(x), x, phi, tanh=tanh)
     np.testing.assert_allclose(y, [1e4, 0, 30, 0, 0, far, 0, vast, 0])
     slopes = [np.nan, np.nan] if tanh else [1, 0]  # by the tanh formula NaN, as PyTorch's
     np.testing.assert_allclose(dx, [1, 0, 1, 0, 0.5, 1, 0, *slopes], atol=1e-7)
@@ -201,7 +198,10 @@ def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(np.lib.introspect, "opt_func_info", told)
-        played = runpy.run_path(E.__file__)
+        spec = importlib.util.find_spec(E.__name__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    played = vars(module)
     assert played["EXP"] is exponential and played["LOG1P"] is log1p
     assert played["UNIT"] == (1.0 if exponential is np.exp else np.log2(np.e))
 
@@ -233,17 +233,17 @@ def test_relu(shape, dtype):
     g.flat[-1:] = np.inf
     y = R.relu(x)
     np.testing.assert_array_equal(y, np.maximum(x, 0))
-    np.testing.assert_array_equal(R.relu_backward(g, y), np.where(x > 0, g, 0))
+    np.testing.assert_array_equal(R.relu_rule(g, y, x), np.where(x > 0, g, 0))
     np.testing.assert_array_equal(R.relu(x.T), np.maximum(x.T, 0))
-    assert y.dtype == R.relu_backward(g, y).dtype == dtype
+    assert y.dtype == R.relu_rule(g, y, x).dtype == dtype
 
 
 @pytest.mark.parametrize("n", [50, 1_000, 100_003])
 def test_relu_of_nan_and_of_negative_zero(n):
     x, g = np.full(n, np.nan, "f"), np.arange(n, dtype="f") + 1
     assert np.isnan(R.relu(x)).all() and np.isnan(R.relu(-x)).all()
-    np.testing.assert_array_equal(R.relu_backward(g, R.relu(x)), g)
-    np.testing.assert_array_equal(R.relu_backward(g, R.relu(np.full(n, -0.0, "f"))), 0)
+    np.testing.assert_array_equal(R.relu_rule(g, R.relu(x), x), g)
+    np.testing.assert_array_equal(R.relu_rule(g, R.relu(np.full(n, -0.0, "f")), x), 0)
 
 
 # ---- where
@@ -255,7 +255,7 @@ def test_where_is_numpys(dtype):
     a, b = (np.asarray(rng.standard_normal((97, 101)), dtype) for _ in range(2))
     a[0, :5] = b[:5, 0] = np.nan, np.inf, -np.inf, -0.0, 0
     condition = rng.random((97, 101)) < 0.5
-    assert condition.size >= R.MANY
+    assert condition.size >= tuning.WHERE_BY_BITS
     number = a.dtype.type
     for c in (
         condition,
@@ -289,16 +289,16 @@ def test_where_is_numpys(dtype):
             (number(0), np.zeros((), dtype)),
             (rng.standard_normal((2, 97, 101)).astype(dtype), b),
         ):
-            expected, found = np.where(c, x, y), R.where(c, x, y)
+            expected, found = np.where(c, x, y), ops.where(c, x, y)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
             assert found.dtype == expected.dtype and not any(
                 np.shares_memory(found, z) for z in (a, b)
             )
-    np.testing.assert_array_equal(R.where(condition[0], a, b), np.where(condition[0], a, b))
-    np.testing.assert_array_equal(R.where(True, a, b), a)
+    np.testing.assert_array_equal(ops.where(condition[0], a, b), np.where(condition[0], a, b))
+    np.testing.assert_array_equal(ops.where(True, a, b), a)
     thirds = np.arange(97 * 101).reshape(97, 101) % 3
-    np.testing.assert_array_equal(R.where(thirds, a, b), np.where(thirds, a, b))
+    np.testing.assert_array_equal(ops.where(thirds, a, b), np.where(thirds, a, b))
 
 
 def test_where_of_many_numbers_is_differentiated_twice():
@@ -334,9 +334,9 @@ def test_norm(shape, dtype, center):
     rng = np.random.default_rng(0)
     x, g = rng.standard_normal((2, *shape)).astype(dtype) * 3 + 2
     for weight, bias in ((None, None), tuple(rng.standard_normal((2, shape[1])).astype(dtype))):
-        y, saved = N.norm(x, weight, bias, eps=1e-5, center=center)
+        y, saved = rows.norm(x, weight, bias, eps=1e-5, center=center)
         assert_close(y, true_norm(x.astype("d"), weight, bias, center), dtype, 5)
-        dx, dweight, dbias = N.norm_backward(g, x, weight, saved, True, True)
+        dx, dweight, dbias = rows.norm_backward(g, x, weight, saved, True, True)
         assert_close(
             dx,
             slope(lambda x, w=weight, b=bias: true_norm(x, w, b, center), x, g),
@@ -345,21 +345,21 @@ def test_norm(shape, dtype, center):
         )
         assert_close(dweight, (g * true_norm(x.astype("d"), None, None, center)).sum(0), dtype, 10)
         assert_close(dbias, g.astype("d").sum(0), dtype, 10)
-    assert N.norm_backward(g, x, weight, saved)[1:] == (None, None)
+    assert rows.norm_backward(g, x, weight, saved)[1:] == (None, None)
 
 
 def test_norm_of_equal_numbers_is_zero_and_keeps_its_precision_far_from_zero():
     rng = np.random.default_rng(0)
-    assert (N.norm(np.full((2, 8), 3.0), None, None, eps=1e-5)[0] == 0).all()
+    assert (rows.norm(np.full((2, 8), 3.0), None, None, eps=1e-5)[0] == 0).all()
     x = (1000 + rng.standard_normal((9, 64))).astype("f")
     np.testing.assert_allclose(
-        N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=1e-3
+        rows.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=1e-3
     )
     x = (1e4 + rng.standard_normal((2, 300_000))).astype(
         "f"
     )  # a product with 1/n would lose the mean's fifth digit
     np.testing.assert_allclose(
-        N.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=3e-3
+        rows.norm(x, None, None, eps=1e-5)[0], true_norm(x.astype("d"), None, None, True), atol=3e-3
     )
 
 
@@ -616,11 +616,11 @@ def test_results_repeat():
     x, g = rng.standard_normal((2, 200, 9)).astype("f")
     runs = []
     for _ in range(3):
-        y, saved = N.norm(x, None, None, eps=1e-5)
+        y, saved = rows.norm(x, None, None, eps=1e-5)
         runs.append(
             (
                 y,
-                *N.norm_backward(g, x, None, saved, True, True),
+                *rows.norm_backward(g, x, None, saved, True, True),
                 *L.linear_backward(g, x, x[:9].copy(), True, True, True),
             )
         )
@@ -635,13 +635,13 @@ def test_dropout_in_blocks_is_bit_equal_to_the_equation(dtype):
     x, keep = rng.standard_normal((13, 11)).astype(dtype), rng.random((13, 11)) > 0.3
     expected = np.where(keep, x * (x.dtype.type(1) / x.dtype.type(0.7)), 0)
     for view in (lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1]):
-        y = D.dropout(view(x), view(keep), 0.3)
+        y = E.dropout(view(x), view(keep), 0.3)
         assert y.dtype == dtype
         assert (
             np.argsort(y.strides).tolist() == np.argsort(np.abs(view(x).strides)).tolist()
         )  # the next dropout draws in that order
         np.testing.assert_array_equal(y, view(expected))
-    assert not D.dropout(x, np.zeros_like(keep), 1.0).any()
+    assert not E.dropout(x, np.zeros_like(keep), 1.0).any()
 
 
 def test_wide_rows_and_the_buffer_of_numpy_afterwards():
@@ -658,7 +658,7 @@ def test_wide_rows_and_the_buffer_of_numpy_afterwards():
         e = np.exp(x - x.max(-1, keepdims=True))
         assert_close(S.softmax(x), e / e.sum(-1, keepdims=True), "d")
         assert_close(
-            N.norm(x, None, None, eps=0.0)[0],
+            rows.norm(x, None, None, eps=0.0)[0],
             (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True),
             "d",
         )

@@ -86,7 +86,7 @@ def test_the_quick_way_is_taken(key, monkeypatch):
         return run
 
     if isinstance(way, Op):
-        monkeypatch.setattr(way, "fits", told(way.fits, False))
+        monkeypatch.setattr(way, "forward", told(way.forward, False))
     else:
         monkeypatch.setattr(replaced, "quick", told(way, NotImplemented))
     for example in TABLE[key]:

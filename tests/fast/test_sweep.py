@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from optable import TABLE
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor
+from tinygrad_attn import Tensor, ops
+from tinygrad_attn.fast import engine
 
 N = int(os.environ.get("SWEEP_N", "300"))
 
@@ -89,3 +90,37 @@ def test_over_random_programs(monkeypatch):
     for seed in range(N):
         with monkeypatch.context() as patch:
             same(both(lambda seed=seed: program(seed), patch), f"program {seed}")
+
+
+ELEMENTWISE = sorted(
+    name
+    for name, op in vars(ops).items()
+    if getattr(op, "rules", None).__class__ in (engine.OfOne, engine.OfTwo, engine.OfSum)
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@np.errstate(invalid="ignore")
+def test_rules_whose_shares_are_not_asked_for_their_shape_keep_it(name, dtype):
+    """The quick sweep takes their word for it: shape and dtype of a share are those of the input."""
+    op = vars(ops)[name]
+    drawn = np.random.default_rng(0).uniform(0.1, 0.9, (2, 3, 4)).astype(dtype)
+    given = [
+        [*drawn[: len(op.rules)]],
+        [drawn[0], 2.0][: len(op.rules)],
+        [drawn[0], 3][: len(op.rules)],
+    ]
+    for inputs in given:
+        for made in (one for one in (op, op.quick) if one and one.rules):
+            y = made.forward(*inputs)
+            for x, rule in zip(inputs, made.rules, strict=True):
+                if isinstance(x, np.ndarray):
+                    share = rule(np.ones(y.shape, y.dtype), y, *inputs)
+                    assert (share.shape, share.dtype) == (x.shape, x.dtype), (name, inputs)
+
+
+def test_the_rules_of_a_sum_pass_the_gradient_on():
+    g, y = np.ones(3), np.zeros(3)
+    assert ops.add.rules.__class__ is engine.OfSum
+    assert all(rule(g, y, y, y) is g for rule in ops.add.rules)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tinygrad_attn.fast import signals as waiting
-from tinygrad_attn.fast import threads
+from tinygrad_attn.fast import threads, tuning
 
 
 @pytest.fixture(autouse=True)
@@ -304,7 +304,7 @@ def test_every_hand_off_arrives_once_and_in_order_whether_the_other_side_looks_o
     asleep, monkeypatch
 ):
     monkeypatch.setattr(
-        waiting, "LOOKS", 1 << 12 if asleep else 1 << 34
+        tuning, "LOOKS", 1 << 12 if asleep else 1 << 34
     )  # ended by the other thread, or several seconds
     signals, calls, results = waiting.Signals(), SimpleQueue(), SimpleQueue()
 
@@ -494,9 +494,9 @@ print(imported, (use(), use())[1])"""
 def test_where_memory_is_scarce_one_can_still_differentiate():
     code = """
 import resource, tinygrad_attn as ta
-from tinygrad_attn.fast import allocator
+from tinygrad_attn.fast import tuning
 pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (allocator.LARGE >> 1), -1))
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (tuning.FREED >> 1), -1))
 x = ta.Tensor(2.0, requires_grad=True)
 (x * x).backward()
 print(x.grad.item())"""

@@ -5,6 +5,7 @@ import pytest
 
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
+from tinygrad_attn.fast import tuning
 from tinygrad_attn.fast.kernels import attention as kernel
 from tinygrad_attn.fast.kernels.tiled import Tiled
 
@@ -14,7 +15,7 @@ LONG = 800  # beyond what is kept whole, and no multiple of a tile
 @pytest.fixture(autouse=True, params=["with room for weights", "without"])
 def room(request, monkeypatch):
     if request.param == "without":
-        monkeypatch.setattr(kernel, "ROOM", 0)
+        monkeypatch.setattr(tuning, "TILES_ROOM", 0)
 
 
 def formula(q, k, v, mask, causal, g):

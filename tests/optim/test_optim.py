@@ -18,7 +18,7 @@ from support import require
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad, optim
 from tinygrad_attn.engine import changes as guard
-from tinygrad_attn.fast import optimizers, threads
+from tinygrad_attn.fast import threads, tuning
 from tinygrad_attn.optim import optimizer as optimizer_module
 
 torch = require("torch")
@@ -208,7 +208,7 @@ def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
 
 @pytest.mark.parametrize(
     "n",
-    [1, 1000, optimizers.SMALL, optimizers.BLOCK + 1, optimizers.SHARED + optimizers.BLOCK + 5],
+    [1, 1000, tuning.GATHERED, tuning.UPDATED_BLOCK + 1, tuning.SHARED_UPDATE + tuning.UPDATED_BLOCK + 5],
 )
 def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):
     monkeypatch.setattr(threads, "get_num_threads", lambda: 2)

@@ -28,6 +28,8 @@ class Op:
     derivative.
     """
 
+    __slots__ = ("parameters", "forward", "broadcasts", "saves", "twin", "rules", "joint", "plain",
+                 "quick", "__dict__", "__weakref__")  # fmt: skip  # the name lies in __dict__
     __name__: str
 
     def __init__(

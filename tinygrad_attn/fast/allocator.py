@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-LARGE = 31 << 20  # bytes, a little less than the most that is learnt from
+from . import tuning
 
 
 @cache
@@ -25,4 +25,4 @@ def keep_freed() -> None:
     """
     if sys.platform == "linux":
         with suppress(MemoryError):  # of so little memory nothing need be kept
-            np.empty(LARGE, np.uint8)
+            np.empty(tuning.FREED, np.uint8)

@@ -20,21 +20,13 @@ from .. import ops
 from ..engine import Variable, local, tracked
 from ..engine.quick import quick_way
 from ..functional import equations
+from . import tuning
 from .allocator import keep_freed
-from .calls import QuickOp, remember
+from .engine import QuickOp, run
 from .kernels import attention as attention_kernel
-from .kernels import dropout as dropout_kernel
-from .kernels import gelu as gelu_kernel
-from .kernels import linear as linear_kernel
-from .kernels import norm as norm_kernel
-from .kernels import sigmoid as sigmoid_kernel
+from .kernels import elementwise, products, rows
 from .kernels import softmax as softmax_kernel
-from .kernels.memory import contiguous
-from .kernels.rows import FAST
-from .kernels.scores import QUIET, ones
-
-LONG = 128  # numbers in a row, from where NumPy's sums over rows are fast
-MANY = 1 << 15  # numbers, from where SiLU by blocks is faster than the composite
+from .kernels.rows import FAST, QUIET, contiguous, ones
 
 
 def quick_op(equation: Any, twin: Any, **flags: bool) -> Callable[[Any], QuickOp]:
@@ -67,16 +59,6 @@ def plain_values(inputs: tuple) -> tuple:
     return tuple([x._data if isinstance(x, Variable) else x for x in inputs])
 
 
-def run(op: QuickOp, inputs: tuple, arrays: tuple, settings: dict[str, Any]) -> Any:
-    """The op of these arrays; where an input is a tensor, a tensor with a record."""
-    y = op.forward(*arrays, **settings)
-    y, saved = y if op.saves else (y, None)
-    for x in inputs:
-        if isinstance(x, Variable):
-            return remember(op, y, saved, inputs, arrays, settings)
-    return y
-
-
 def _matrix(x: ndarray) -> ndarray:
     """x as a contiguous matrix of its last axis; products with broadcast numbers are slow."""
     if not x.flags.c_contiguous:
@@ -90,23 +72,23 @@ def _matrix(x: ndarray) -> ndarray:
 @quick_op(F.gelu, equations.gelu, saves=True)
 def gelu(x, *, approximate="none"):
     """gelu(x) = x P(n <= x), n standard normal"""
-    return gelu_kernel.gelu(x, tanh=approximate == "tanh")
+    return elementwise.gelu(x, tanh=approximate == "tanh")
 
 
 @gelu.vjp_all
 def _gelu(g, y, x, *, approximate, saved):
-    return (gelu_kernel.gelu_backward(g, x, saved, tanh=approximate == "tanh"),)
+    return (elementwise.gelu_backward(g, x, saved, tanh=approximate == "tanh"),)
 
 
 @quick_op(F.silu, equations.silu, saves=True)
 def silu(x):
     """silu(x) = x / (1 + e^-x)"""
-    return sigmoid_kernel.silu(x)
+    return elementwise.silu(x)
 
 
 @silu.vjp_all
 def _silu(g, y, x, *, saved):
-    return (sigmoid_kernel.silu_backward(g, x, saved),)
+    return (elementwise.silu_backward(g, x, saved),)
 
 
 def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
@@ -121,12 +103,17 @@ def _side_by_side(x: ndarray, axis: int) -> bool:
     """Do long rows lie beside each other, of which the axis counts the rows? NumPy adds those up
     sooner than they could be turned.
     """
-    return axis not in (-1, x.ndim - 1) and math.prod(x.shape[axis % x.ndim + 1 :]) >= LONG
+    return (
+        axis not in (-1, x.ndim - 1)
+        and math.prod(x.shape[axis % x.ndim + 1 :]) >= tuning.SIDE_BY_SIDE
+    )
 
 
 @quick_op(F.softmax, equations.softmax)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
+    if axis in (-1, x.ndim - 1) and x.flags.c_contiguous:
+        return softmax_kernel.softmax(x.reshape(-1, x.shape[-1])).reshape(x.shape)
     if not _side_by_side(x, axis):
         return _along(softmax_kernel.softmax, axis, x)
     with np.errstate(**QUIET):
@@ -143,6 +130,8 @@ def _softmax(g, y, x, *, axis):
 @quick_op(F.log_softmax, equations.log_softmax)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
+    if axis in (-1, x.ndim - 1) and x.flags.c_contiguous:
+        return softmax_kernel.log_softmax(x.reshape(-1, x.shape[-1])).reshape(x.shape)
     if not _side_by_side(x, axis):
         return _along(softmax_kernel.log_softmax, axis, x)
     with np.errstate(**QUIET):
@@ -193,9 +182,8 @@ def cross_entropy(
     y, total = loss.sum(), None
     if reduction == "mean":
         counted = labels if seen is None else labels[seen]
-        total = x.dtype.type(
-            (counted.size if weight is None else weight[counted].sum()) or np.nan
-        )  # all ignored: NaN, as in PyTorch
+        total = counted.size if weight is None else weight[counted].sum()
+        total = x.dtype.type(total or np.nan)  # all ignored: NaN, as in PyTorch
         y = y / total
     return y, (labels, seen, sums, total)
 
@@ -226,43 +214,44 @@ def _classes_last(x: ndarray) -> ndarray:
 
 def _rows_of(x: ndarray, ndim: int) -> ndarray:
     """The last `ndim` axes as one row."""
-    return _matrix(x if ndim == 1 else x.reshape(*x.shape[:-ndim], -1))
-
-
-def _flat(x: ndarray | None) -> ndarray | None:
-    return x if x is None or x.ndim == 1 else x.reshape(-1)
+    n = x.shape[-1] if ndim == 1 else math.prod(x.shape[-ndim:])
+    return (x if x.flags.c_contiguous else contiguous(x)).reshape(-1, n)
 
 
 @quick_op(F.layer_norm, equations.layer_norm, saves=True)
 def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
-    y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), _flat(bias), eps=eps)
+    weight = weight if weight is None else weight.reshape(-1)
+    bias = bias if bias is None else bias.reshape(-1)
+    y, saved = rows.norm(_rows_of(x, ndim), weight, bias, eps=eps)
     return y.reshape(x.shape), saved
 
 
 @layer_norm.vjp_all
 def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
-    dx, dweight, dbias = norm_kernel.norm_backward(
-        _rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *needs[1:]
+    flat = weight if weight is None else weight.reshape(-1)
+    dx, dweight, dbias = rows.norm_backward(
+        _rows_of(g, ndim), _rows_of(x, ndim), flat, saved, *needs[1:]
     )
     if ndim > 1:
-        dweight, dbias = (
-            None if d is None else d.reshape(x.shape[-ndim:]) for d in (dweight, dbias)
-        )
+        dweight = dweight if dweight is None else dweight.reshape(weight.shape)
+        dbias = dbias if dbias is None else dbias.reshape(bias.shape)
     return dx.reshape(x.shape), dweight, dbias
 
 
 @quick_op(F.rms_norm, equations.rms_norm, saves=True)
 def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
-    y, saved = norm_kernel.norm(_rows_of(x, ndim), _flat(weight), None, eps=eps, center=False)
+    weight = weight if weight is None else weight.reshape(-1)
+    y, saved = rows.norm(_rows_of(x, ndim), weight, None, eps=eps, center=False)
     return y.reshape(x.shape), saved
 
 
 @rms_norm.vjp_all
 def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
-    dx, dweight, _ = norm_kernel.norm_backward(
-        _rows_of(g, ndim), _rows_of(x, ndim), _flat(weight), saved, *needs[1:]
+    flat = weight if weight is None else weight.reshape(-1)
+    dx, dweight, _ = rows.norm_backward(
+        _rows_of(g, ndim), _rows_of(x, ndim), flat, saved, *needs[1:]
     )
     return dx.reshape(x.shape), None if dweight is None else dweight.reshape(weight.shape)
 
@@ -273,12 +262,12 @@ def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
 @quick_op(equations.dropout, equations.dropout)
 def dropout(x, *, keep, p):
     """y = x keep / (1 - p), where `keep`, booleans of x's shape, was drawn before"""
-    return dropout_kernel.dropout(x, keep, p)
+    return elementwise.dropout(x, keep, p)
 
 
 @dropout.vjp_all
 def _dropout(g, y, x, *, keep, p):
-    return (dropout_kernel.dropout(g, keep, p),)
+    return (elementwise.dropout(g, keep, p),)
 
 
 # ---- linear
@@ -288,13 +277,15 @@ def _dropout(g, y, x, *, keep, p):
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
     flat = x.reshape(-1, x.shape[-1]) if x.flags.c_contiguous else _matrix(x)
-    y = linear_kernel.linear(flat, weight, bias)
+    y = products.linear(flat, weight, bias)
     return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 
 @linear.vjp_all
 def _linear(g, y, x, weight, bias=None, *, needs):
-    dx, dweight, dbias = linear_kernel.linear_backward(_matrix(g), _matrix(x), weight, *needs)
+    flat = x.reshape(-1, x.shape[-1]) if x.flags.c_contiguous else _matrix(x)
+    g = g.reshape(-1, g.shape[-1]) if g.flags.c_contiguous else _matrix(g)
+    dx, dweight, dbias = products.linear_backward(g, flat, weight, *needs)
     return dx if dx is None or x.ndim == 2 else dx.reshape(x.shape), dweight, dbias
 
 
@@ -353,9 +344,6 @@ def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_sca
 def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, saved, needs):
     q, k, v = _broadcast_heads(q, k, v, mask)
     dq, dk, dv = (_heads_inside(x.shape, x.dtype) for x in (q, k, v))
-    mask_shape = (
-        mask.shape if needs[3:] == (True,) else None
-    )  # without a mask there are three needs
     return attention_kernel.attention_backward(
         g,
         y,
@@ -366,7 +354,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
         scale=scale,
         keep=keep,
         keep_scale=keep_scale,
-        mask_shape=mask_shape,
+        mask_shape=mask.shape if needs[3:] == (True,) else None,  # without a mask: three needs
         dq=dq,
         dk=dk,
         dv=dv,
@@ -384,8 +372,14 @@ def attention_weights(q, k, mask=None, *, scale, is_causal=False):
 def _attention_weights(g, y, q, k, mask=None, *, scale, is_causal, needs):
     ds = softmax_kernel.softmax_backward(_matrix(g), _matrix(y)).reshape(y.shape)
     factor = y.dtype.type(scale)
-    dq, dk = linear_kernel.product(ds, k), linear_kernel.product(ds.mT, q)
+    dq, dk = products.product(ds, k), products.product(ds.mT, q)
     return dq * factor, dk * factor, ds if needs[2:] == (True,) else None
+
+
+def _heads_of(packed: ndarray, num_heads: int) -> ndarray:
+    """(B, T, 3 H D) -> (3, B, H, T, D), a view, as `equations.unpack_heads`."""
+    b, t, width = packed.shape
+    return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
 @quick_op(equations.packed_attention, equations.packed_attention, saves=True)
@@ -396,13 +390,9 @@ def packed_attention(
     H D) -> (B, T, H D)
     """
     b, t, width = packed.shape
-    packed = np.ascontiguousarray(packed)
-    q, k, v = equations.unpack_heads(packed, num_heads)
     y = np.empty((b, t, width // 3), packed.dtype)
     _, saved = attention_kernel.attention(
-        q,
-        k,
-        v,
+        *_heads_of(np.ascontiguousarray(packed), num_heads),
         scale=scale,
         mask=mask,
         causal=is_causal,
@@ -418,17 +408,13 @@ def packed_attention(
 def _packed_attention(
     g, y, packed, mask=None, *, num_heads, scale, is_causal, keep, keep_scale, saved, needs
 ):
-    b, t, width = packed.shape
+    heads = (*packed.shape[:2], num_heads, -1)
     dpacked = np.empty(packed.shape, packed.dtype)
-    q, k, v = equations.unpack_heads(np.ascontiguousarray(packed), num_heads)
-    dq, dk, dv = equations.unpack_heads(dpacked, num_heads)
-    g, y = (np.ascontiguousarray(x).reshape(b, t, num_heads, -1).swapaxes(1, 2) for x in (g, y))
+    dq, dk, dv = _heads_of(dpacked, num_heads)
     *_, dmask = attention_kernel.attention_backward(
-        g,
-        y,
-        q,
-        k,
-        v,
+        np.ascontiguousarray(g).reshape(heads).swapaxes(1, 2),
+        np.ascontiguousarray(y).reshape(heads).swapaxes(1, 2),
+        *_heads_of(np.ascontiguousarray(packed), num_heads),
         saved,
         scale=scale,
         keep=keep,
@@ -457,25 +443,25 @@ def quick_gelu(x: Any, approximate: str = "none") -> Any:
 def quick_silu(x: Any, inplace: bool = False) -> Any:
     """Of many numbers."""
     a = x._data if isinstance(x, Variable) else x
-    return run(silu, (x,), (a,), {}) if fits(a) and a.size >= MANY else NotImplemented
-
-
-def _has_axis(a: Any, axis: Any) -> bool:
-    return fits(a) and axis.__class__ is int and -a.ndim <= axis < a.ndim
+    return run(silu, (x,), (a,), {}) if fits(a) and a.size >= tuning.SILU else NotImplemented
 
 
 @quick_way(F.softmax)
 def quick_softmax(x: Any, axis: int = -1) -> Any:
     """Along an axis that is there."""
     a = x._data if isinstance(x, Variable) else x
-    return run(softmax, (x,), (a,), {"axis": axis}) if _has_axis(a, axis) else NotImplemented
+    if not fits(a) or axis.__class__ is not int or not -a.ndim <= axis < a.ndim:
+        return NotImplemented
+    return run(softmax, (x,), (a,), {"axis": axis})
 
 
 @quick_way(F.log_softmax)
 def quick_log_softmax(x: Any, axis: int = -1) -> Any:
     """Along an axis that is there."""
     a = x._data if isinstance(x, Variable) else x
-    return run(log_softmax, (x,), (a,), {"axis": axis}) if _has_axis(a, axis) else NotImplemented
+    if not fits(a) or axis.__class__ is not int or not -a.ndim <= axis < a.ndim:
+        return NotImplemented
+    return run(log_softmax, (x,), (a,), {"axis": axis})
 
 
 @quick_way(F.logsumexp)
@@ -504,7 +490,9 @@ def quick_layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
     """Where the shape is that of the last axes and of the parameters."""
-    arrays = a, w, b = plain_values((x, weight, bias))
+    a = x._data if isinstance(x, Variable) else x
+    w = weight._data if isinstance(weight, Variable) else weight
+    b = bias._data if isinstance(bias, Variable) else bias
     shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
     if not fits(a, w, b) or shape.__class__ is not tuple or not shape:
         return NotImplemented
@@ -512,9 +500,11 @@ def quick_layer_norm(
         if not _is_number(eps):
             return NotImplemented
         eps = float(eps)
-    if a.shape[-len(shape) :] != shape or any([p is not None and p.shape != shape for p in (w, b)]):
+    if a.shape[-len(shape) :] != shape:
         return NotImplemented
-    return run(layer_norm, (x, weight, bias), arrays, {"ndim": len(shape), "eps": eps})
+    if w is not None and w.shape != shape or b is not None and b.shape != shape:
+        return NotImplemented
+    return run(layer_norm, (x, weight, bias), (a, w, b), {"ndim": len(shape), "eps": eps})
 
 
 @quick_way(F.rms_norm)
@@ -548,10 +538,7 @@ def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
     ):
         return NotImplemented
     keep_freed()
-    y = linear.forward(a, w, b)
-    if x is a and weight is w and bias is b:
-        return y
-    return remember(linear, y, None, (x, weight, bias), (a, w, b), {})
+    return run(linear, (x, weight, bias), (a, w, b), {})
 
 
 @quick_way(equations.dropout)

@@ -9,13 +9,9 @@ import numpy as np
 from numpy import ndarray
 
 from .. import ops
-from .kernels.memory import contiguous
+from . import tuning
+from .kernels.rows import contiguous
 from .ops import quicker
-
-NARROW = 48  # numbers in a row, up to which they are added one by one
-FEW = 1 << 14  # or so many numbers in all rows
-AT_ONCE = 1 << 16  # so many at a time, since each needs its place
-MANY = 256  # elements, from where it pays to work out their places first
 
 
 def picks_each_once(index):
@@ -57,66 +53,46 @@ def _picked(x: Any, *, index: Any) -> Any:
 def _scattered(g: Any, *, index: Any, shape: Any) -> ndarray:
     """Zeros of `shape` with g added at index: repeated indices add up."""
     g = np.asarray(g)
+    parts = index if isinstance(index, tuple) else (index,)
+    single, once = _single(parts), picks_each_once(index)
+    if single is not None and not once and len(shape) > 1 and math.prod(shape):
+        return _rows_along(g, single[0], single[1], shape)
     out = np.zeros(shape, g.dtype)
-    add_at(out, g, index=index, zeros=True)
-    return out
-
-
-def add_at(out, g, *, index, zeros=False):
-    """out[index] += g, and where an index is repeated the shares add up; sooner done where `out` is
-    known to be full of zeros.
-
-    A loop over x[0], x[1], ... so adds to the one gradient of x, where `scatter` would make an
-    array of x's size for each.
-    """
-    if picks_each_once(index):
-        if zeros:
-            out[index] = g
-        else:
-            out[index] += g
-        return
-    single, parts, shape = (
-        _single(index),
-        index if isinstance(index, tuple) else (index,),
-        out.shape,
-    )
-    if single is not None and out.ndim > 1 and out.size:
-        _add_rows_along(out, g, *single, zeros)
-    elif (
-        len(parts) == out.ndim
-        and out.flags.c_contiguous
-        and all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts)
-    ):
-        # Single elements, by their places.
-        places = (
-            parts[0]
-            if out.ndim == 1
-            else np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
-        )
+    if once:
+        out[index] = g
+    elif _picks_elements(parts, out):
+        places = np.ravel_multi_index([_from_front(i, n) for i, n in zip(parts, shape)], shape)
         _check_shape(g, places.shape, shape)
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
     else:
         np.add.at(out, index, g)
+    return out
 
 
-def _add_rows_along(out, g, axis, indices, zeros):
+def _picks_elements(parts, x):
+    """Is each axis of x indexed by an array of integers?"""
+    return len(parts) == x.ndim and all(
+        isinstance(p, ndarray) and p.dtype.kind in "iu" for p in parts
+    )
+
+
+def _rows_along(g, axis, indices, shape):
     """The same for indices along one axis, to each of which a row of numbers belongs."""
-    shape = out.shape
     _check_shape(g, (*shape[:axis], *indices.shape, *shape[axis + 1 :]), shape)
-    width = out.size // shape[axis]
-    rows = contiguous(
-        np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
-    ).reshape(-1, width)
-    if axis == 0 and out.flags.c_contiguous:
-        add_rows(out.reshape(-1, width), indices.reshape(-1), rows, zeros)
-        return
-    size, taken, places = shape[axis], slice(None), indices.reshape(-1)
-    if 2 * places.size < size:  # of few places, these alone are gone through
+    g = contiguous(np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim)))
+    size, places = shape[axis], indices.reshape(-1)
+    few = axis and 2 * places.size < size  # these alone are gone through then
+    if few:
         taken, places = np.unique(_from_front(places, size), return_inverse=True)
         size = taken.size
-    turned = np.zeros((size, *shape[:axis], *shape[axis + 1 :]), out.dtype)
-    add_rows(turned.reshape(-1, width), places, rows, zeros=True)
-    out[(slice(None),) * axis + (taken,)] += np.moveaxis(turned, 0, axis)
+    width = math.prod(shape) // shape[axis]
+    summed = _rows_summed(g.reshape(places.size, width), indices=places, rows=size)
+    turned = np.moveaxis(summed.reshape(size, *shape[:axis], *shape[axis + 1 :]), 0, axis)
+    if not few:
+        return turned
+    out = np.zeros(shape, g.dtype)
+    out[(slice(None),) * axis + (taken,)] = turned
+    return out
 
 
 def _check_shape(g, places, shape):
@@ -144,56 +120,47 @@ def _rows_summed(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
     """The gradient of the table: each row sums the gradients of the places that looked it up. (...,
     E) -> (V, E)
     """
-    out = np.zeros((rows, g.shape[-1]), g.dtype)
-    add_rows(out, indices.reshape(-1), g.reshape(indices.size, g.shape[-1]), zeros=True)
+    width = g.shape[-1]
+    out, g = np.zeros((rows, width), g.dtype), g.reshape(indices.size, width)
+    flat = _from_front(indices.reshape(-1), rows)
+    if width > tuning.ADDED_WIDTH and g.size > tuning.ADDED_ELEMENTS:
+        _add_sorted(out, flat, g)
+        return out
+    # `add.at` is ten times as fast with one flat index.
+    step, columns = tuning.ADDED_AT_ONCE // max(width, 1), np.arange(width)
+    for start in range(0, len(flat), step):
+        part = slice(start, start + step)
+        places = flat[part, None] * width + columns
+        np.add.at(out.reshape(-1), places.reshape(-1), g[part].reshape(-1))
     return out
 
 
-def add_rows(out, indices, g, zeros=False):
-    """out[i] += g row by row, for `out` (V, E), indices (N,) and g (N, E); sooner done where `out`
-    is known to be full of zeros.
-    """
-    if not indices.size:
-        return
-    rows, width = out.shape
-    flat = _from_front(indices, rows)
-    if width <= NARROW or g.size <= FEW:  # `add.at` is ten times as fast with one flat index
-        step, columns = AT_ONCE // max(width, 1), np.arange(width)
-        for start in range(0, len(flat), step):
-            part = slice(start, start + step)
-            np.add.at(
-                out.reshape(-1),
-                (flat[part, None] * width + columns).reshape(-1),
-                g[part].reshape(-1),
-            )
-        return
-    short = (
-        flat.astype(np.uint16) if rows <= 1 << 16 else flat
-    )  # NumPy sorts those by radix, in a tenth of the time
-    order = np.argsort(short, kind="stable")  # equal indices side by side
-    flat = flat[order]
-    starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
-    counts = np.diff(starts, append=flat.size)
-    # What is used seldom: first all rows' first uses at once, then all second ones, ...  Long rows
-    # are sooner worth a call of their own.
-    most = max(1024 // width, 8)
+def _add_sorted(out, indices, g):
+    """out[i] += g row by row, for `out` (V, E) full of zeros, indices (N,) and g (N, E)."""
+    # Numbers of 16 bits NumPy sorts by radix, in a tenth of the time.
+    order = np.argsort(indices.astype(np.uint16) if len(out) <= 1 << 16 else indices, kind="stable")
+    indices = indices[order]  # equal ones side by side
+    starts = np.flatnonzero(np.r_[True, indices[1:] != indices[:-1]])
+    counts = np.diff(starts, append=indices.size)
+    # What is used seldom: first all rows' first uses at once, then all second ones, and so on. Long
+    # rows are sooner worth a call of their own.
+    most = max(1024 // g.shape[1], 8)
     seldom = counts <= most
     first = starts[seldom]
-    out[flat[first]] = g[order[first]] if zeros else out[flat[first]] + g[order[first]]
+    out[indices[first]] = g[order[first]]
     for use in range(1, min(int(counts.max()), most)):
         places = starts[seldom & (counts > use)] + use
-        out[flat[places]] += g[order[places]]
-    one = np.ones(
-        int(counts.max()), g.dtype
-    )  # what is used often: a product with ones is the fastest sum
+        out[indices[places]] += g[order[places]]
+    # What is used often: a product with ones is the fastest sum.
+    one = np.ones(int(counts.max()), g.dtype)
     for start, count in zip(starts[~seldom].tolist(), counts[~seldom].tolist(), strict=True):
-        out[flat[start]] += one[:count].dot(g[order[start : start + count]])
+        out[indices[start]] += one[:count].dot(g[order[start : start + count]])
 
 
 def _taken(x: Any, *, indices: Any, axis: Any) -> Any:
     """y = np.take_along_axis(x, indices, axis)"""
     if (
-        indices.size < MANY
+        indices.size < tuning.PLACES
         or axis is None
         or indices.ndim != x.ndim
         or indices.dtype.kind not in "iu"
@@ -246,8 +213,7 @@ def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
         share = _scattered(g, index=(*before, places.reshape(indices.shape)), shape=shape)
         total[(*before, taken)] += share
         return True
-    flat = total.flags.c_contiguous and len(parts) == total.ndim
-    if flat and all(isinstance(p, ndarray) and p.dtype.kind in "iu" for p in parts):
+    if _picks_elements(parts, total):
         front = tuple(_from_front(p, n) for p, n in zip(parts, total.shape))
         flat_places: Any = np.ravel_multi_index(front, total.shape)
         return _add_at_places(total, g, flat_places)
@@ -255,15 +221,18 @@ def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
 
 
 def _add_at_places(total: ndarray, g: Any, places: ndarray) -> bool:
-    """The same for places in a contiguous array, laid out row by row."""
+    """The same for places counted row by row."""
     taken, inverse = np.unique(places, return_inverse=True)
     share = _scattered(g, index=(inverse.reshape(places.shape),), shape=(len(taken),))
-    total.reshape(-1)[taken] += share
+    if total.flags.c_contiguous:
+        total.reshape(-1)[taken] += share
+    else:
+        total[np.unravel_index(taken, total.shape)] += share
     return True
 
 
 def _add_along_axis(total: ndarray, g: Any, *, indices: ndarray, axis: Any) -> bool:
-    if not total.flags.c_contiguous or g.shape != np.broadcast_shapes(indices.shape, g.shape):
+    if g.shape != np.broadcast_shapes(indices.shape, g.shape):
         return False
     return _add_at_places(total, g, np.broadcast_to(_places(indices, axis, total.shape), g.shape))
 

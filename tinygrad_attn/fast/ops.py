@@ -5,6 +5,7 @@ thread is worth its start.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,26 @@ from numpy import ndarray
 from .. import ops
 from ..engine import Op, sum_to
 from ..engine.quick import quick_way
-from .calls import QuickOp, make_shortcuts
-from .kernels import choice, erf, exponentials
-from .kernels import linear as products
-from .kernels import sigmoid as logistic
-from .kernels.choice import BITS
-from .kernels.rows import FAST, column_max, column_sums, reduced, row_max, row_sums, runs
+from . import tuning
+from .engine import OfOne, OfSum, OfTwo, QuickOp, always, make_shortcuts
+from .kernels import elementwise
+from .kernels.products import product
+from .kernels.rows import (
+    FAST,
+    by_elements,
+    column_max,
+    column_sums,
+    reduced,
+    row_max,
+    row_sums,
+    runs,
+)
 
-MANY = 512  # elements, from where several NumPy calls that are fast beat a single slow one
-LARGE = 1 << 18  # elements, from where a second thread is worth its start
-SMALL = 4096  # elements, up to which a copy is made sooner than a view
+# The integer as long as each floating dtype, and the zero of each: NumPy takes as long to look at a
+# 0 of Python's as for the rest of a call.
+BITS = {np.dtype(f"f{n}"): np.dtype(f"i{n}") for n in (2, 4, 8)}
+ZERO = {dtype: np.zeros((), dtype) for dtype in BITS}
+FLOATS = {dtype.type for dtype in BITS}
 
 
 def quicker(
@@ -32,7 +43,7 @@ def quicker(
     both.
     """
     op = QuickOp(plain, plain.forward if forward is None else forward, fits)
-    op.broadcasts, op.rules = plain.broadcasts, rules
+    op.broadcasts, op.rules = plain.broadcasts, type(plain.rules)(rules) if rules else ()
     op.adds, op.fresh = adds, fresh or adds is not None
     quick_way(plain)(op)
     return op
@@ -41,6 +52,16 @@ def quicker(
 def is_fast(x: Any) -> bool:
     """Is this an array of float32 or float64?"""
     return x.__class__ is ndarray and x.dtype in FAST
+
+
+# The ops whose results and gradients have the shape and dtype of what goes in; see `OfOne`.
+for module in ops.elementwise, ops.trigonometric:
+    for op in vars(module).values():
+        if isinstance(op, Op) and op.rules and None not in op.rules:
+            kinds: dict[int, Any] = {1: OfOne, 2: OfTwo}
+            settings = len(op.parameters.signature.parameters) - len(op.rules)
+            op.rules = op.rules if settings else kinds.get(len(op.rules), tuple)(op.rules)
+ops.add.rules = OfSum(ops.add.rules)
 
 
 # ---- un-broadcasting
@@ -52,7 +73,7 @@ def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
         return NotImplemented
     lead = g.ndim - len(shape)
-    if g.size <= 2048:  # few numbers: NumPy's sum in their own dtype, and no cast
+    if g.size <= tuning.SMALL_SUM:  # few numbers: NumPy's sum in their own dtype, and no cast
         axes = (
             *range(lead),
             *(i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead]),
@@ -61,7 +82,7 @@ def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
             return g
         small = np.add.reduce(g, axes, keepdims=True)
         return small.reshape(small.shape[lead:])
-    if g.size > 1 << 14 and g.size > math.prod(shape) << 14:
+    if g.size > tuning.LONG_SUM and g.size > tuning.LONG_SUM * math.prod(shape):
         return NotImplemented  # so many rows lose digits one after the other
     if not shape or lead < 0:
         return NotImplemented
@@ -69,7 +90,7 @@ def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
         many = math.prod(g.shape[:lead])
         return np.ones(many, g.dtype).dot(g.reshape(many, -1)).reshape(shape)
     last = (*g.shape[lead:-1], 1)
-    if not lead and shape == last and g.shape[-1] <= 128:
+    if not lead and shape == last and g.shape[-1] <= tuning.EXACT_SUM:
         return g.reshape(-1, g.shape[-1]).dot(np.ones(g.shape[-1], g.dtype)).reshape(shape)
     return NotImplemented
 
@@ -91,14 +112,29 @@ def _repeated_number(x: Any, shape: tuple[int, ...]) -> ndarray:
 
 
 # ---- choices
+#
+# NumPy's `where` looks at one element of the condition after the other, and where that is random,
+# as in x > 0, the processor guesses wrong half the time: 3.5 ns a number. The bits of a number,
+# read as an integer and multiplied by 1 or 0, are that number or 0 (the product of numbers
+# themselves would be NaN for an infinite one), and what was chosen from two arrays can be joined
+# bit by bit: 0.5 ns.
+
+
+def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
+    """g where `where` (boolean) holds, else 0; g is float16, float32 or float64, and both
+    broadcast.
+    """
+    if g.size <= tuning.WHERE_BY_CALL and out is None:
+        return np.where(where, g, ZERO[g.dtype])
+    bits = BITS[g.dtype]
+    part = np.multiply(g.view(bits), where, out=None if out is None else out.view(bits))
+    return part.view(g.dtype)
 
 
 def _weighed(g: Any, weights: Any) -> Any:
     """g where the weight is not 0, times it: twenty times as fast as np.where, which it is where g
     is not finite.
     """
-    if weights.dtype == bool:
-        return choice.chosen(g, weights)
     part = g * weights
     return part if math.isfinite(np.vdot(part, part)) else np.where(weights == 0, 0, part)
 
@@ -136,7 +172,7 @@ quicker(
     ops.clip,
     _clips,
     None,
-    lambda g, y, x, low, high: choice.chosen(g, (x >= low) & (x <= high)),
+    lambda g, y, x, low, high: chosen(g, (x >= low) & (x <= high)),
     None,
     None,
 )
@@ -144,74 +180,114 @@ quicker(
 
 def _chooses(condition: Any, a: Any, b: Any) -> bool:
     like = a if a.__class__ is ndarray else b
-    return (
-        condition.__class__ is ndarray is like.__class__
-        and max(like.size, condition.size) >= choice.MANY
+    if not (condition.__class__ is ndarray is like.__class__ and condition.dtype == bool):
+        return False
+    if max(like.size, condition.size) < tuning.WHERE_BY_BITS or like.dtype not in BITS:
+        return False
+    return like.ndim > 0 and all(
+        x.__class__ in (int, float, bool) or getattr(x, "dtype", None) == like.dtype for x in (a, b)
     )
+
+
+def where(condition: ndarray, a: Any, b: Any) -> ndarray:
+    """np.where(condition, a, b), bit by bit."""
+    dtype = a.dtype if a.__class__ is ndarray else b.dtype
+    bits = BITS[dtype]
+    found = [
+        chosen(x, taken).view(bits)
+        for x, taken in ((np.asarray(a, dtype), condition), (np.asarray(b, dtype), ~condition))
+        if x.ndim or x.view(bits)  # a number 0 adds nothing
+    ]
+    return (found[0] if len(found) == 1 else np.bitwise_or(*found)).view(dtype)
 
 
 quicker(
     ops.where,
     _chooses,
-    choice.where,
+    where,
     None,
-    lambda g, y, condition, a, b: choice.where(condition, g, 0),
-    lambda g, y, condition, a, b: choice.where(condition, 0, g),
+    lambda g, y, condition, a, b: where(condition, g, 0),
+    lambda g, y, condition, a, b: where(condition, 0, g),
 )
 
 
-def _relu(x: Any) -> Any:
-    if x.ndim:
-        return choice.relu(x)
-    if x <= 0:  # single numbers: NumPy's maximum costs ten times the comparison
-        return x.dtype.type(0)
-    return x[()] if x.__class__ is ndarray else x  # [()] copies the number out of its memory
+# ---- ReLU: one more choice on the way back
 
 
-def _relu_rule(g: Any, y: Any, x: Any) -> Any:
-    if y.ndim == 0:
+@lru_cache(maxsize=16)
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> ndarray:
+    """NumPy finds the maximum of two arrays five times as fast as that of an array and a number."""
+    return np.zeros(shape, dtype)
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0); NaN stays NaN."""
+    if x.__class__ in FLOATS:  # single numbers: NumPy's maximum costs ten times the comparison
+        return x.dtype.type(0) if x <= 0 else x
+    if x.__class__ is not ndarray or x.dtype not in BITS or not x.ndim:
+        return np.maximum(x, 0)
+    if x.size <= tuning.WHERE_BY_CALL:
+        return np.maximum(x, ZERO[x.dtype])
+    if x.size <= tuning.CHOSEN_AT_ONCE:
+        return np.maximum(x, _zeros(x.shape, x.dtype))
+    zeros = _zeros((max(tuning.BLOCK, tuning.BLOCK_OF_THREADS),), x.dtype)
+    return by_elements(lambda x, y: np.maximum(x, zeros[: x.size], out=y), x)[0]
+
+
+def relu_rule(g: Any, y: Any, x: Any) -> Any:
+    """g where y is not 0, else 0; where x is NaN it is g, as in PyTorch."""
+    if y.__class__ in FLOATS:
         return g if y != 0 else g.dtype.type(0)
-    return choice.relu_backward(g, y) if g.__class__ is ndarray else choice.chosen(g, y != 0)
+    if y.dtype not in BITS:
+        return np.where(y != 0, g, 0)
+    zero = ZERO[y.dtype]
+    if y.size <= tuning.CHOSEN_AT_ONCE:
+        return chosen(g, y != zero)
+    return by_elements(lambda g, y, dx: chosen(g, y != zero, out=dx), g, y)[0]
 
 
-quicker(ops.relu, lambda x: getattr(x, "dtype", None) in BITS, _relu, _relu_rule)
+quicker(ops.relu, always, relu, relu_rule)
 
 
 # ---- functions of large arrays
 
 
 def _large(x: Any) -> bool:
-    return x.__class__ is ndarray and x.size >= LARGE and x.dtype.char in "fd"
+    return x.__class__ is ndarray and x.size >= tuning.SECOND_THREAD and x.dtype.char in "fd"
 
 
 quicker(
     ops.sigmoid,
     lambda x: is_fast(x) and x.ndim > 0,
-    lambda x: logistic.sigmoid(x) if x.size >= LARGE else _sigmoid(x),
-    lambda g, y, x: logistic.sigmoid_backward(g, y) if y.size >= LARGE else g * y * (1 - y),
+    lambda x: elementwise.sigmoid(x) if x.size >= tuning.SECOND_THREAD else _sigmoid(x),
+    lambda g, y, x: (
+        elementwise.sigmoid_backward(g, y) if y.size >= tuning.SECOND_THREAD else g * y * (1 - y)
+    ),
 )
 
 
 def _sigmoid(x: ndarray) -> ndarray:
     with np.errstate(over="ignore"):
-        return logistic.falling(0.0 - x)
+        return elementwise.falling(0.0 - x)
 
 
-quicker(ops.erf, lambda x: hasattr(x, "dtype") and x.ndim, lambda x: erf.erf(np.asarray(x)))
+quicker(ops.erf, lambda x: hasattr(x, "dtype") and x.ndim, lambda x: elementwise.erf(np.asarray(x)))
 
 
 def _logaddexp(a: ndarray, b: ndarray) -> ndarray:
     """NumPy's does the same one number after the other, ten times as slow."""
     with np.errstate(invalid="ignore", under="ignore"):
         y = np.abs(a - b)
-        y = exponentials.log1p(np.exp(np.negative(y, out=y), out=y))
+        y = elementwise.log1p(np.exp(np.negative(y, out=y), out=y))
         y = np.add(y, np.maximum(a, b), out=y)
     return np.logaddexp(a, b) if np.isnan(y).any() else y  # of inf - inf
 
 
 quicker(
     ops.logaddexp,
-    lambda a, b: max(np.size(a), np.size(b)) >= MANY and np.result_type(a, b).char in "fd",
+    lambda a, b: (
+        max(np.size(a), np.size(b)) >= tuning.LOGADDEXP and np.result_type(a, b).char in "fd"
+    ),
     _logaddexp,
 )
 
@@ -223,44 +299,50 @@ def _reduces(x: Any, **_: Any) -> bool:
     return x.__class__ is ndarray and x.ndim > 0 and x.dtype in FAST
 
 
-def total(x: ndarray, axis: Any, keepdims: bool) -> Any:
+def total(x: ndarray, *, axis: Any, keepdims: bool) -> Any:
     """x.sum(axis, keepdims=keepdims), by products with ones where that is quicker."""
-    axes = runs(x, axis)
+    axes = runs(x, axis) if x.size >= tuning.REDUCED else None
     if axes:
         return reduced(x, axes, keepdims, row_sums, column_sums)
-    return x.sum(axis=axis, keepdims=keepdims)
+    return np.add.reduce(x, axis, keepdims=keepdims)  # type: ignore[call-overload]
 
 
-def mean(x: ndarray, axis: Any, keepdims: bool) -> Any:
+def mean(x: ndarray, *, axis: Any, keepdims: bool) -> Any:
     """The sum and the quotient, as NumPy's mean, in a third of its time."""
     if not x.size:
         return x.mean(axis=axis, keepdims=keepdims)
-    y = total(x, axis, keepdims)
+    y = total(x, axis=axis, keepdims=keepdims)
     return y / (x.size // y.size)
 
 
-def _repeated(g: Any, x: ndarray) -> ndarray:
-    """g repeated to the shape of x: a small copy takes NumPy a quarter of the time of a view."""
-    if x.size > SMALL:
+def _repeated(g: Any, x: ndarray, axis: Any, n: int = 1) -> ndarray:
+    """g / n for each element of x that went into it: a small copy takes NumPy a quarter of the time
+    of a view.
+    """
+    if g.ndim and g.ndim < x.ndim:
+        g = ops.reductions.kept(g, x, axis)
+    if n != 1:
+        g = g / n
+    if x.size > tuning.COPIED:
         return ops.broadcast_to(g, shape=x.shape)
     part = np.empty(x.shape, g.dtype)
     part[...] = g
     return part
 
 
-_kept, _count = ops.reductions.kept, ops.reductions.count
+_count = ops.reductions.count
 
 quicker(
     ops.sum,
     _reduces,
-    lambda x, *, axis, keepdims: total(x, axis, keepdims),
-    lambda g, y, x, *, axis, keepdims: _repeated(_kept(g, x, axis), x),
+    total,
+    lambda g, y, x, *, axis, keepdims: _repeated(g, x, axis),
 )
 quicker(
     ops.mean,
     _reduces,
-    lambda x, *, axis, keepdims: mean(x, axis, keepdims),
-    lambda g, y, x, *, axis, keepdims: _repeated(_kept(g, x, axis) / (_count(x, axis) or 1), x),
+    mean,
+    lambda g, y, x, *, axis, keepdims: _repeated(g, x, axis, _count(x, axis) or 1),
 )
 
 
@@ -269,13 +351,15 @@ def _runs(x: Any, *, axis: Any, keepdims: bool, ddof: float = 0) -> bool:
 
 
 def _variance(x: ndarray, *, axis: Any, ddof: float, keepdims: bool) -> Any:
-    d = x - mean(x, axis, True)
-    d -= mean(d, axis, True)  # what rounding left of the mean
-    return total(np.multiply(d, d, out=d), axis, keepdims) / (_count(x, axis) - ddof)
+    d = x - mean(x, axis=axis, keepdims=True)
+    d -= mean(d, axis=axis, keepdims=True)  # what rounding left of the mean
+    return total(np.multiply(d, d, out=d), axis=axis, keepdims=keepdims) / (_count(x, axis) - ddof)
 
 
 def _by_variance(g: Any, y: Any, x: ndarray, *, axis: Any, ddof: float, keepdims: bool) -> Any:
-    return _kept(g, x, axis) * ((x - mean(x, axis, True)) * (2 / (_count(x, axis) - ddof)))
+    return ops.reductions.kept(g, x, axis) * (
+        (x - mean(x, axis=axis, keepdims=True)) * (2 / (_count(x, axis) - ddof))
+    )
 
 
 quicker(ops.var, _runs, _variance, _by_variance)
@@ -287,7 +371,7 @@ quicker(
 quicker(
     ops.l2_norm,
     _runs,
-    lambda x, *, axis, keepdims: np.sqrt(total(x * x, axis, keepdims)),
+    lambda x, *, axis, keepdims: np.sqrt(total(x * x, axis=axis, keepdims=keepdims)),
 )
 quicker(
     ops.max,
@@ -304,14 +388,18 @@ quicker(
 # ---- products
 
 
-def _multiplies(a: Any, b: Any) -> bool:
-    return a.__class__ is ndarray is b.__class__ and a.ndim > 1 < b.ndim
+def _by_left(g: Any, y: Any, a: Any, b: Any) -> Any:
+    if a.ndim == 1 or b.ndim == 1:
+        return ops.matmul.rules[0](g, y, a, b)  # type: ignore[misc]
+    return product(g, b.mT)
 
 
-def _by_right(g: Any, y: Any, a: ndarray, b: ndarray) -> ndarray:
+def _by_right(g: Any, y: Any, a: Any, b: Any) -> Any:
+    if a.ndim == 1 or b.ndim == 1:
+        return ops.matmul.rules[1](g, y, a, b)  # type: ignore[misc]
     if b.ndim == 2:  # one matrix for all rows: fold them, and the product sums over them
-        return products.product(_rows(a).mT, _rows(g))
-    return products.product(a.mT, g)
+        return product(_rows(a).mT, _rows(g))
+    return product(a.mT, g)
 
 
 def _rows(x: ndarray) -> ndarray:
@@ -319,14 +407,7 @@ def _rows(x: ndarray) -> ndarray:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-quicker(
-    ops.matmul,
-    _multiplies,
-    products.product,
-    lambda g, y, a, b: products.product(g, b.mT),
-    _by_right,
-    fresh=True,
-)
+quicker(ops.matmul, always, product, _by_left, _by_right, fresh=True)
 
 
 make_shortcuts()  # now that each op has its quick way

@@ -21,17 +21,13 @@ from ..engine import changes
 from ..optim import Adam, Optimizer, optimizer
 from ..optim.optimizer import Array, Work
 from ..optim.sgd import SGD
-from . import threads
-from .kernels.memory import Scratch, contiguous
-
-SMALL = 2**14  # numbers of a parameter, from where it is not worth gathering any more
-BLOCK = 2**17  # numbers updated at a time by one thread: with state and scratch some 2.5 MB
-SHARED = 2**18  # numbers of all parameters, from where a second thread is worth its hand-off
+from . import threads, tuning
+from .kernels.rows import Scratch, contiguous
 
 Rule = Callable[..., None]  # of (parameter, gradient, scratch (2, n), *state), all flat
 Piece = tuple[Rule, Array, Array, list[Array]]
 
-_scratch = Scratch(2 * BLOCK)
+_scratch = Scratch(2 * tuning.UPDATED_BLOCK)
 
 
 # ---- the rules, which say the same as those in optim/
@@ -121,10 +117,16 @@ class _Together:
         ends = zip(self.bounds[:-1], self.bounds[1:], self.shapes, strict=True)
         return [flat[i:j].reshape(shape) for i, j, shape in ends]
 
+    def own(self, arrays: list[Array]) -> list[Array]:
+        """Those of the members; as a rule these are all that there are."""
+        if len(self.members) == len(arrays):
+            return arrays
+        return [arrays[i] for i in self.members]
+
     def gather(self, rule: Rule, work: Work) -> Piece:
         """What is to be done, with the numbers of today: another array may be the parameter's."""
-        np.concatenate([work.values[i] for i in self.members], axis=None, out=self.values)
-        np.concatenate([work.gradients[i] for i in self.members], axis=None, out=self.gradients)
+        np.concatenate(self.own(work.values), axis=None, out=self.values)
+        np.concatenate(self.own(work.gradients), axis=None, out=self.gradients)
         return rule, self.values, self.gradients, self.state
 
 
@@ -136,7 +138,7 @@ class _Plan:
         self.kinds = [(a.shape, a.dtype) for a in work.values]
         self.places: dict[Any, list[int]] = {}
         for i, (a, step) in enumerate(zip(work.values, work.steps, strict=True)):
-            key = (a.dtype, step) if a.size < SMALL else i
+            key = (a.dtype, step) if a.size < tuning.GATHERED else i
             self.places.setdefault(key, []).append(i)
         places = self.places.values()
         self.alone = [members[0] for members in places if len(members) == 1]
@@ -179,7 +181,7 @@ def walk(optimizer: Optimizer, work: list[Work]) -> bool:
         for flat in plan.together:
             rule = make_rule(optimizer, w.group, w.steps[flat.members[0]], flat.dtype)
             pieces.append(flat.gather(rule, w))
-            copies += zip([w.values[i] for i in flat.members], flat.views, strict=True)
+            copies += zip(flat.own(w.values), flat.views, strict=True)
         for i in plan.alone:
             p, g = w.values[i], contiguous(w.gradients[i])
             rule = make_rule(optimizer, w.group, w.steps[i], p.dtype)
@@ -202,13 +204,13 @@ def _lie_apart(arrays: list[Array]) -> bool:
 def _in_blocks(pieces: list[Piece]) -> None:
     """Do each in stretches that fit in the cache, on several threads if there is enough to do."""
     total, several = sum([len(values) for _, values, *_ in pieces]), threads.get_num_threads()
-    if total <= BLOCK:
+    if total <= tuning.UPDATED_BLOCK:
         for rule, values, gradients, state in pieces:
             rule(values, gradients, _scratch.of(values.dtype)[:, : len(values)], *state)
         return
-    size = BLOCK
+    size = tuning.UPDATED_BLOCK
     if several > 1:  # fewer calls queue less for Python's lock
-        size = min(max(BLOCK, -(-total // several)), 2 * BLOCK)
+        size = min(max(tuning.UPDATED_BLOCK, -(-total // several)), 2 * tuning.UPDATED_BLOCK)
     blocks = [(piece, i) for piece in pieces for i in range(0, len(piece[1]), size)]
 
     def run(b: int) -> None:
@@ -217,7 +219,7 @@ def _in_blocks(pieces: list[Piece]) -> None:
         scratch = _scratch.of(values.dtype)[:, : j - i]
         rule(values[i:j], gradients[i:j], scratch, *[s[i:j] for s in state])
 
-    threads.tasks(run, len(blocks), big=total >= SHARED)
+    threads.tasks(run, len(blocks), big=total >= tuning.SHARED_UPDATE)
 
 
 optimizer.quick_walk = walk

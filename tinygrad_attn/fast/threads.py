@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -117,12 +118,8 @@ class _Blas:
         # linked with.
         beside = sorted(Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*"))
         for library in map(_library, (extension, *map(str, beside))):
-            for prefix, suffix in (
-                ("scipy_", "64_"),
-                ("scipy_", ""),
-                ("", "64_"),
-                ("", ""),
-            ):  # as NumPy's wheels name it
+            # As NumPy's wheels name it.
+            for prefix, suffix in product(("scipy_", ""), ("64_", "")):
                 getter = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
                 setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
                 if getter and setter:
@@ -154,9 +151,8 @@ class _Inside:
 
     def __init__(self) -> None:
         self.count = self.before = 0
-        self.lock = (
-            threading.RLock()
-        )  # of its own thread too: a garbage collection may call __del__ below
+        # Its own thread may come again: a garbage collection may call __del__ below.
+        self.lock = threading.RLock()
 
     def restart(self) -> None:
         """Nobody is inside; a forked child comes here with what its parent's threads left."""
@@ -202,10 +198,8 @@ class one_blas_thread:
             if self.entered:
                 if _inside.count == 1:
                     _blas().set(_inside.before)
-                self.entered, _inside.count = (
-                    False,
-                    max(0, _inside.count - 1),
-                )  # 0 already in a forked child
+                # In a forked child it is 0 already.
+                self.entered, _inside.count = False, max(0, _inside.count - 1)
 
     def __del__(self) -> None:
         if self.entered:
@@ -219,9 +213,8 @@ def _blas() -> _Blas:
     global _found_blas
     if _found_blas is None:
         _found_blas = _Blas()
-        if hasattr(
-            os, "register_at_fork"
-        ):  # here, since everything that a fork may break begins with it; a child has both
+        # Here, since everything that a fork may break begins with it; a child has both.
+        if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_new_pool)
     return _found_blas
 
@@ -372,15 +365,13 @@ def _together(parts: list[Callable[[], Any]]) -> None:
     """
     pool, mine = _pool, _Turn()
     if pool.turn() is not None:  # a nested call, or another thread's: same parts, same results
-        with (
-            one_blas_thread()
-        ):  # also when that one has ended, or products would be rounded otherwise
+        # Also when that one has ended, or products would be rounded otherwise.
+        with one_blas_thread():
             for part in parts:
                 part()
         return
-    done: SimpleQueue = (
-        SimpleQueue()
-    )  # of this call alone: an interrupted call leaves nothing behind
+    # Of this call alone: an interrupted call leaves nothing behind.
+    done: SimpleQueue = SimpleQueue()
     waiting, error = 0, None
     try:
         pool.turn = ref(mine)
@@ -459,9 +450,8 @@ def reuse_memory() -> bool:
     done, False where the C library is not glibc. Source: mallopt(3).
     """
     libc = _library(None)
-    if not hasattr(
-        libc, "gnu_get_libc_version"
-    ):  # glibc alone has this name, and these meanings of the numbers
+    # glibc alone has this name, and these meanings of the numbers.
+    if not hasattr(libc, "gnu_get_libc_version"):
         return False
     mmap_max, trim_threshold, arena_max = -4, -1, -8
     # No array, however large, has pages of its own, nothing is given back, and all threads draw on

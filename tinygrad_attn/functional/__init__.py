@@ -59,7 +59,7 @@ def relu(x: Any, inplace: bool = False) -> Any:
     """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted for PyTorch's sake;
     the result is a new one.
     """
-    return ops.relu(arguments.operand(x, "relu"))
+    return ops.relu(x if isinstance(x, Variable) else arguments.operand(x, "relu"))
 
 
 def sigmoid(x: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
+from ..engine import local
 from ..functional.arguments import check_probability
 from ..messages.errors import describe, unmade
 from ..messages.signatures import check_flags
@@ -27,6 +28,13 @@ def left_to_recorders(weights: Any) -> Any:
     if scopes.recording():
         scopes.leave(weights._data.copy())
     return weights
+
+
+def _caller_lays_it_out() -> bool:
+    """Was the running module called by one that sees to the layout itself?"""
+    scope = local.context.scope
+    caller = None if scope is None else scope.outer
+    return caller is not None and hasattr(type(caller.module), "lays_out_attention")
 
 
 def as_pytorch_lays_it(out: Any) -> Any:
@@ -176,13 +184,13 @@ class MultiheadAttention(Module):
         )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         masked: Any = (attn_mask, key_padding_mask, is_causal)
-        wanted = need_weights or scopes.recording()
+        wanted = need_weights or bool(local.context.watchers) and scopes.recording()
         if self._packs and query is key is value and cache is None:
             out, weights = self._attend_packed(query, masked, batched, wanted)
         else:
             out, weights = self._attend(query, key, value, masked, batched, wanted, cache)
         out = self.out_proj(out)  # (B, T, H V) -> (B, T, E)
-        if self.training and batched and not scopes.called_by("lays_out_attention"):
+        if self.training and batched and not _caller_lays_it_out():
             out = as_pytorch_lays_it(out)
         if wanted:
             weights = left_to_recorders(weights)  # (B, H, T, S)
@@ -213,7 +221,9 @@ class MultiheadAttention(Module):
         """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""
         packed = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
         sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
-        mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
+        mask, is_causal = None, masked[2]
+        if masked[0] is not None or masked[1] is not None:
+            mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
         dropout_p = self.dropout if self.training else 0.0
         if not wanted:
             return F.packed_attention(packed, self.num_heads, mask, dropout_p, is_causal), None

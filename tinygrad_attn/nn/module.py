@@ -140,7 +140,9 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = local.context
         outer = here.scope
-        here.scope = Scope(self, outer)
+        here.scope = scope = Scope()
+        scope.module = self
+        scope.outer = outer
         try:
             return self.forward(*args, **kwargs)
         except Exception as error:

@@ -20,15 +20,8 @@ class Scope:
     """One call of a module, and the call it happened in."""
 
     __slots__ = ("module", "outer")
-
-    def __init__(self, module: Any, outer: Scope | None) -> None:
-        self.module, self.outer = module, outer
-
-
-def called_by(mark: str) -> bool:
-    """Was the running module called by one whose class has this mark?"""
-    scope = local.context.scope
-    return scope is not None and scope.outer is not None and hasattr(type(scope.outer.module), mark)
+    module: Any
+    outer: Scope | None
 
 
 def dotted_name(scope: Scope | None, root: Any = None) -> str:

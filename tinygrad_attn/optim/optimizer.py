@@ -186,10 +186,10 @@ class Optimizer:
             values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
             try:
                 histories = list(map(self._histories.__getitem__, params))
-                states = [[history[name] for name in names] for history in histories]
+                states = [list(map(history.__getitem__, names)) for history in histories]
             except KeyError:  # a new parameter, or a new name
                 histories = [self._history(p, names) for p in params]
-                states = [[history[name] for name in names] for history in histories]
+                states = [list(map(history.__getitem__, names)) for history in histories]
             if not _alike(values, gradients, states):
                 for p, *arrays in zip(params, values, gradients, states, strict=True):
                     self._check_arrays(p, *arrays)

@@ -17,11 +17,8 @@ since `@` keeps Python's lock for a result of 500 numbers or fewer.
 import numpy as np
 from numpy import ndarray
 
-from .memory import empty
-from .rows import by_rows, row_dots, row_max
-from .scores import HIGH, SUMMED, largest, ones, smallest
-
-LOW = 1e-3  # of a row's sum: below, or above HIGH, its largest number is subtracted first
+from .. import tuning
+from .rows import by_rows, empty, ones, row_dots, row_max
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -31,12 +28,12 @@ def softmax(x: ndarray) -> ndarray:
     if not x.size:
         return y
     n = x.shape[1]
-    one = ones(n, x.dtype)
+    one, low, high = ones(n, x.dtype), tuning.SOFTMAX_SUM, tuning.LARGEST_SUM
 
     def run(s: slice) -> None:
         block = np.exp(x[s], out=y[s])
-        total = block.dot(one) if n < SUMMED else block.sum(1)
-        if not (smallest(total) > LOW and largest(total) < HIGH):
+        total = block.dot(one) if n < tuning.SUMMED_BY_PRODUCT else block.sum(1)
+        if not (total.item(total.argmin()) > low and total.item(total.argmax()) < high):
             total = _exponentials(x[s], block)[1]
         block /= total[:, None]  # and not times 1 / total, so that a row of one number gives 1
 

@@ -8,29 +8,39 @@ one more product, and saves the memory and the traffic of the whole matrix. The 
 head are kept for it after all, as many as there is room for: a fixed number, which counts in short
 sequences. Subtracting lse, and subtracting rowsum(g * out) from g v^T, both happen inside the
 products, by one column more: [q, -lse] [k, 1]^T. With a causal mask the tiles above the diagonal
-are never visited, which halves the work. The products are cut into pieces (see `pieces`), for which
-what stands on the right is copied to lie close together.
+are never visited, which halves the work. The products are cut into pieces (see `products`), for
+which what stands on the right is copied to lie close together.
 
 While one thread runs Python another one waits, and falls asleep, which takes longer than the wait.
 So what can be prepared is prepared once: the buffers, the views of them for a tile of some shape,
 and the products between these. (Rabe & Staats 2021; Dao et al. 2022.)
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
+from .. import tuning
 from ..threads import get_num_threads, tasks
-from .memory import empty, empty_rows
-from .pieces import Product, room, turn
-from .scores import QUIET, Mask, accumulate, in_range, ones, row_maximum, scaled, transposed
+from .products import Product, room, turn
+from .rows import (
+    QUIET,
+    accumulate,
+    empty,
+    empty_rows,
+    in_range,
+    ones,
+    row_maximum,
+    scaled,
+    transposed,
+)
 
-ROWS, COLUMNS = (
-    256,
-    512,
-)  # COLUMNS is a multiple of ROWS, so the diagonal meets a tile of rows in one tile only
+if TYPE_CHECKING:
+    from .attention import Mask
 
 
 class Tiled(NamedTuple):
@@ -55,38 +65,122 @@ def _shares(heads: int, tiles: int) -> int:
     return 1 if heads >= 2 * threads or heads % threads == 0 else min(threads, tiles)
 
 
-def _column_tiles(rows: slice, columns: int, causal: bool) -> list[slice]:
-    end = min(columns, rows.stop) if causal else columns
-    return [slice(j, min(j + COLUMNS, end)) for j in range(0, end, COLUMNS)]
+class Call(NamedTuple):
+    """What attention was asked for: q (..., T, D), k (..., S, D), v (..., S, Dv) and the rest."""
+
+    q: ndarray
+    k: ndarray
+    v: ndarray
+    mask: Mask
+    scale: float
+    keep: ndarray | None
+    keep_scale: float
 
 
 class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
-    """The buffers in which one thread goes forward, and by (rows, first column, end): the tile, and
-    the products into and out of it.
+    """The buffers in which one thread goes forward through a head, and by (rows, first column,
+    end): the tile, and the products into and out of it.
     """
 
-    def __init__(self, depth: int, columns: int, depth_v: int, dtype: np.dtype):
-        self.turned_keys = [
-            room(min(COLUMNS, columns - j), depth, dtype) for j in range(0, columns, COLUMNS)
-        ]
+    def __init__(self, call: Call) -> None:
+        (columns, depth_v), depth, dtype = call.v.shape[-2:], call.q.shape[-1], call.q.dtype
+        height, wide = tuning.TILE_ROWS, tuning.TILE_COLUMNS
+        self.call, self.dtype = call, dtype
+        self.starts = range(0, columns, wide)
+        self.turned_keys = [room(min(wide, columns - j), depth, dtype) for j in self.starts]
         self.value_rows = empty_rows((columns, depth_v), dtype)
-        self.scores = empty(ROWS * COLUMNS, dtype)
-        self.queries, self.shares = empty((ROWS, depth), dtype), empty((ROWS, depth_v), dtype)
+        self.scores = empty(height * wide, dtype)
+        self.queries, self.shares = empty((height, depth), dtype), empty((height, depth_v), dtype)
 
-    def load(self, k: ndarray, v: ndarray) -> None:
-        for n, blocks in enumerate(self.turned_keys):
-            turn(k[n * COLUMNS : (n + 1) * COLUMNS], blocks)
-        self.value_rows[:] = v
+    def load(self, at: tuple, left: ndarray) -> None:
+        """Begin with a head; there is so much room left for weights that are kept."""
+        self.at, self.left = at, left
+        for j, blocks in zip(self.starts, self.turned_keys, strict=True):
+            turn(self.call.k[at][j : j + tuning.TILE_COLUMNS], blocks)
+        self.value_rows[:] = self.call.v[at]
 
     def __missing__(self, shape: tuple[int, int, int]) -> tuple[ndarray, Product, Product]:
         height, start, stop = shape
         tile = _tile(self.scores, height, stop - start)
         self[shape] = (
             tile,
-            Product(self.queries[:height], self.turned_keys[start // COLUMNS], tile),
+            Product(self.queries[:height], self.turned_keys[start // tuning.TILE_COLUMNS], tile),
             Product(tile, self.value_rows[start:stop], self.shares[:height]),
         )
         return self[shape]
+
+    def cut(self, rows: slice) -> list[slice]:
+        """The tiles of columns that these rows look at."""
+        mask, width = self.call.mask, len(self.value_rows)
+        end, found = min(width, rows.stop) if mask.causal else width, []
+        for j in range(0, end, tuning.TILE_COLUMNS):
+            seen = mask.seen(self.at, rows, slice(j, min(j + tuning.TILE_COLUMNS, end)))
+            if seen.stop > seen.start:
+                found.append(seen)
+        return found
+
+    def _load_rows(self, rows: slice, scale: float) -> ndarray:
+        """Put scaled queries in place; returns where their results are added up."""
+        queries = self.call.q[self.at][rows]
+        np.multiply(queries, self.dtype.type(scale), out=self.queries[: len(queries)])
+        return np.zeros((len(queries), self.value_rows.shape[-1]), self.dtype)
+
+    def _scores(self, rows: slice, columns: slice) -> ndarray:
+        tile, product, _ = self[rows.stop - rows.start, columns.start, columns.stop]
+        product()
+        self.call.mask.add(tile, self.at, rows, columns)
+        return tile
+
+    def _add_share(self, rows: slice, columns: slice, result: ndarray) -> None:
+        tile, _, product = self[len(result), columns.start, columns.stop]
+        if self.call.keep is not None:
+            tile *= self.call.keep[self.at + (rows, columns)]
+        product()
+        result += self.shares[: len(result)]
+
+    def attend(self, rows: slice, cut: list[slice], kept: dict) -> tuple[ndarray, ndarray, ndarray]:
+        """(the sums of exponentials times values, the sums, what bounds each exponential)."""
+        mask = self.call.mask
+        result = self._load_rows(rows, self.call.scale * mask.unit)
+        total, unmasked = np.zeros((2, len(result)), self.dtype)
+        for columns in cut:
+            tile = self._scores(rows, columns)
+            mask.exp(tile, out=tile)
+            one = ones(tuning.TILE_COLUMNS, self.dtype)[: tile.shape[1]]
+            if mask.multiplies:
+                np.maximum(unmasked, tile.dot(one), out=unmasked)
+                mask.multiply(tile, self.at, rows, columns)
+            total += tile.dot(one)
+            if tile.size <= self.left.size:
+                copy = kept[self.at, rows.start, columns.start] = _tile(self.left, *tile.shape)
+                copy[:], self.left = tile, self.left[tile.size :]
+            self._add_share(rows, columns, result)
+        return result, total, np.maximum(unmasked, total)
+
+    def attend_shifted(self, rows: slice, cut: list[slice]) -> tuple[ndarray, ndarray, ndarray]:
+        """(the sums of exponentials times values, the sums, the row maxima), where the exponentials
+        are of what lies below the maximum.
+        """
+        mask = self.call.mask
+        result = self._load_rows(rows, self.call.scale)
+        top, total = (
+            np.full((len(result), 1), -np.inf, self.dtype),
+            np.zeros(len(result), self.dtype),
+        )
+        for columns in cut:
+            tile = self._scores(rows, columns)
+            mask.hide(tile, self.at, rows, columns)
+            np.maximum(top, tile.max(-1, keepdims=True), out=top)
+        maximum = row_maximum(top)
+        for columns in cut:
+            tile = self._scores(rows, columns)
+            mask.hide(tile, self.at, rows, columns)
+            tile -= maximum
+            np.exp(tile, out=tile)
+            total += tile.sum(-1)
+            self._add_share(rows, columns, result)
+        total[total == 0] = 1  # a row that sees nothing: 0 / 1, and an lse of 0
+        return result, total, maximum[:, 0]
 
 
 @np.errstate(**QUIET)
@@ -101,82 +195,32 @@ def forward(
     out: ndarray,
     room: int = 0,
 ) -> Tiled:
-    """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv); so many
-    weights may be kept.
-    """
-    *lead, length, depth = q.shape
-    dtype, (width, depth_v) = q.dtype, v.shape[-2:]
-    row_tiles = [slice(i, min(i + ROWS, length)) for i in range(0, length, ROWS)]
-    lse, maxima = np.empty(q.shape[:-1], dtype), np.zeros(q.shape[:-1], dtype)
+    """out (..., T, Dv) <- attention; so many weights may be kept."""
+    call = Call(q, k, v, mask, scale, keep, keep_scale)
+    *lead, length, _ = q.shape
+    high, number = tuning.TILE_ROWS, q.dtype.type
+    row_tiles = [slice(i, min(i + high, length)) for i in range(0, length, high)]
+    lse, maxima = np.empty(q.shape[:-1], q.dtype), np.zeros(q.shape[:-1], q.dtype)
     shifted = np.zeros((*lead, len(row_tiles)), bool)
     heads = list(np.ndindex(*lead))
     shares = _shares(len(heads), len(row_tiles))
-    rooms = np.empty((len(heads) * shares, room // (len(heads) * shares)), dtype)
+    rooms = np.empty((len(heads) * shares, room // (len(heads) * shares)), q.dtype)
     kept: dict[tuple[tuple[int, ...], int, int], ndarray] = {}
     spare: list[_Forward] = []
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        space: _Forward = _taken(spare, lambda: _Forward(depth, width, depth_v, dtype))
-        space.load(k[at], v[at])
-        left = rooms[n]
-
-        def scores(rows: slice, columns: slice) -> ndarray:
-            tile, product, _ = space[rows.stop - rows.start, columns.start, columns.stop]
-            product()
-            mask.add(tile, at, rows, columns)
-            return tile
-
-        def add_share(rows: slice, columns: slice, result: ndarray) -> None:
-            tile, _, product = space[len(result), columns.start, columns.stop]
-            if keep is not None:
-                tile *= keep[(*at, rows, columns)]
-            product()
-            result += space.shares[: len(result)]
-
+        space: _Forward = _taken(spare, lambda: _Forward(call))
+        space.load(at, rooms[n])
         for index in range(share, len(row_tiles), shares):
             rows = row_tiles[index]
-            tiles = [
-                mask.seen(at, rows, columns) for columns in _column_tiles(rows, width, mask.causal)
-            ]
-            cut = [columns for columns in tiles if columns.stop > columns.start]
-            queries = q[at][rows]
-            height = len(queries)
-            np.multiply(queries, dtype.type(scale * mask.unit), out=space.queries[:height])
-            result = np.zeros((height, depth_v), dtype)
-            total, unmasked = np.zeros((2, height), dtype)
-            for columns in cut:
-                tile = scores(rows, columns)
-                mask.exp(tile, out=tile)
-                one = ones(COLUMNS, dtype)[: tile.shape[1]]
-                if mask.multiplies:
-                    np.maximum(unmasked, tile.dot(one), out=unmasked)
-                    mask.multiply(tile, at, rows, columns)
-                total += tile.dot(one)
-                if tile.size <= left.size:
-                    copy = kept[at, rows.start, columns.start] = _tile(left, *tile.shape)
-                    copy[:], left = tile, left[tile.size :]
-                add_share(rows, columns, result)
-            if not in_range(total, np.maximum(unmasked, total)):
+            cut = space.cut(rows)
+            result, total, most = space.attend(rows, cut, kept)
+            if not in_range(total, most):
                 shifted[at][index] = True
-                np.multiply(queries, dtype.type(scale), out=space.queries[:height])
-                top = np.full((height, 1), -np.inf, dtype)
-                for columns in cut:
-                    tile = scores(rows, columns)
-                    mask.hide(tile, at, rows, columns)
-                    np.maximum(top, tile.max(-1, keepdims=True), out=top)
-                maximum = maxima[at][rows] = row_maximum(top)[:, 0]
-                result[:], total[:] = 0, 0
-                for columns in cut:
-                    tile = scores(rows, columns)
-                    mask.hide(tile, at, rows, columns)
-                    tile -= maximum[:, None]
-                    np.exp(tile, out=tile)
-                    total += tile.sum(-1)
-                    add_share(rows, columns, result)
-                total[total == 0] = 1  # a row that sees nothing: 0 / 1, and an lse of 0
+                result, total, maxima[at][rows] = space.attend_shifted(rows, cut)
             lse[at][rows] = np.log(total)
-            np.multiply(result, (dtype.type(keep_scale) / total)[:, None], out=out[at][rows])
+            np.multiply(result, (number(keep_scale) / total)[:, None], out=out[at][rows])
         spare.append(space)
 
     tasks(run, len(heads) * shares)
@@ -222,27 +266,39 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
     so the shorter of a key and a value is filled up with zeros.
     """
 
-    def __init__(self, depth: int, depth_v: int, dtype: np.dtype):
-        wide = max(depth, depth_v)
-        self.scores = empty(2 * ROWS * COLUMNS, dtype)
-        self.rows, self.columns = (
-            empty_rows((2, ROWS, wide + 1), dtype),
-            np.zeros((2, COLUMNS, wide + 1), dtype),
-        )
+    def __init__(self, call: Call, g: ndarray, out: ndarray, saved: Tiled) -> None:
+        self.call, self.g, self.out, self.saved = call, g, out, saved
+        depth, depth_v, dtype = call.q.shape[-1], call.v.shape[-1], call.q.dtype
+        high, broad, wide = tuning.TILE_ROWS, tuning.TILE_COLUMNS, max(depth, depth_v)
+        self.scores = empty(2 * high * broad, dtype)
+        self.rows = empty_rows((2, high, wide + 1), dtype)
+        self.columns = np.zeros((2, broad, wide + 1), dtype)
         self.rows[:], self.columns[..., -1] = 0, 1
         self.query, self.cotangent = self.rows[0, :, :depth], self.rows[1, :, :depth_v]
         self.key, self.value = self.columns[0, :, :depth], self.columns[1, :, :depth_v]
-        self.key_rows, self.dquery = empty((COLUMNS, depth), dtype), empty((ROWS, depth), dtype)
-        self.dcolumns = empty((2, COLUMNS, wide), dtype)
+        self.key_rows, self.dquery = empty((broad, depth), dtype), empty((high, depth), dtype)
+        self.dshares = empty((2, broad, wide), dtype)
         self.turned: dict[int, ndarray] = {}
+        self.number = dtype.type
 
-    def load(self, k: ndarray, v: ndarray, keep_scale: Any) -> None:
-        n = len(k)
+    def begin(self, at: tuple) -> None:
+        """Begin with a head."""
+        self.at, lse = at, self.saved.lse[at]
+        self.minus_lse, self.normalizer = lse * self.number(-self.call.mask.unit), np.exp(-lse)
+        self.minus_delta = -np.vecdot(self.g[at], self.out[at])
+        # Sums lie contiguous, because adding to rows with gaps is slow.
+        self.dqueries = np.zeros(self.call.q.shape[-2:], self.call.q.dtype)
+
+    def load(self, columns: slice) -> None:
+        """Go on with a tile of columns, all rows of which follow."""
+        k, v = self.call.k[self.at][columns], self.call.v[self.at][columns]
+        self.loaded = n = len(k)
         self.key_rows[:n] = self.key[:n] = k
-        np.multiply(v, keep_scale, out=self.value[:n])
+        np.multiply(v, self.number(self.call.keep_scale), out=self.value[:n])
         if n not in self.turned:
             self.turned[n] = room(n, self.columns.shape[-1], k.dtype, 2)
         turn(self.columns[:, :n], self.turned[n])
+        self.dcolumns = np.zeros((2, n, self.dshares.shape[-1]), k.dtype)
 
     def __missing__(self, shape: tuple[int, int, int]) -> _Tile:
         loaded, height, width = shape
@@ -252,10 +308,68 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
             pair[1],
             Product(rows, self.turned[loaded], pair),
             Product(rows[1], self.turned[loaded][1], pair[1]),
-            Product(pair.mT, rows[::-1, :, :-1], self.dcolumns[:, :width]),
+            Product(pair.mT, rows[::-1, :, :-1], self.dshares[:, :width]),
             Product(pair[1], self.key_rows[:width], self.dquery[:height]),
         )
         return self[shape]
+
+    def _load_rows(self, rows: slice, shifted: bool) -> None:
+        """Put a tile of rows in place, and what is subtracted from their scores.
+
+        Scaled just as forward scaled them: rounded otherwise, large scores would not be those of
+        which lse is the sum.
+        """
+        call, n = self.call, rows.stop - rows.start
+        scale = call.scale if shifted else call.scale * call.mask.unit
+        np.multiply(call.q[self.at][rows], self.number(scale), out=self.query[:n])
+        self.cotangent[:n] = self.g[self.at][rows]
+        self.rows[0, :n, -1] = 0 if shifted else self.minus_lse[rows]
+        self.rows[1, :n, -1] = self.minus_delta[rows] if call.keep is None else 0
+
+    def _weigh(self, tile: _Tile, rows: slice, columns: slice, shifted: bool) -> None:
+        """tile.p <- the weights, tile.ds <- their gradients less delta."""
+        mask, saved, at, p = self.call.mask, self.saved, self.at, tile.p
+        kept = None if shifted else saved.kept.get((at, rows.start, columns.start))
+        if kept is not None:
+            tile.dweights()
+            np.multiply(kept, self.normalizer[rows, None], out=p)
+            return
+        tile.scores()
+        mask.add(p, at, rows, columns)
+        if shifted:
+            mask.hide(p, at, rows, columns)  # a hidden score may have overflowed, to NaN too
+            p -= saved.maximum[at][rows, None]
+            p -= saved.lse[at][rows, None]
+            np.minimum(p, 0, out=p)  # weights are at most 1, however the score was rounded
+            np.exp(p, out=p)  # e^x copes with numbers far below 0 faster than 2^x does
+        else:
+            mask.exp(p, out=p)
+        mask.multiply(p, at, rows, columns)
+
+    def undo(self, rows: slice, columns: slice, dmask: ndarray | None) -> None:
+        """Add a tile's shares to the gradients by its queries, keys and values, and by the mask."""
+        keep, height, size = self.call.keep, rows.stop - rows.start, columns.stop - columns.start
+        shifted = self.saved.shifted[self.at][rows.start // tuning.TILE_ROWS]
+        self._load_rows(rows, shifted)
+        tile = self[self.loaded, height, size]
+        self._weigh(tile, rows, columns, shifted)
+        p, ds = tile.p, tile.ds
+        if keep is not None:
+            chosen = keep[self.at + (rows, columns)]
+            ds *= chosen
+            ds += self.minus_delta[rows, None]
+        ds *= p
+        if dmask is not None:
+            head = tuple(slice(i, i + 1) for i in self.at)
+            accumulate(dmask, ds[(None,) * len(head)], head, rows, columns)
+        if keep is not None:
+            p *= chosen
+        tile.dcolumns()
+        if shifted:  # the other tiles' queries have the unit already
+            self.dshares[1, :size] *= self.number(self.call.mask.unit)
+        self.dcolumns[:, :size] += self.dshares[:, :size]
+        tile.dquery()
+        self.dqueries[rows] += self.dquery[:height]
 
 
 @np.errstate(under="ignore")
@@ -278,96 +392,31 @@ def backward(
     """dq, dk, dv <- gradients; dmask, if given, is added to and has the mask's shape with as many
     axes as the scores.
     """
+    call = Call(q, k, v, mask, scale, keep, keep_scale)
     *lead, length, depth = q.shape
-    dtype, (width, depth_v) = q.dtype, v.shape[-2:]
-    number = dtype.type
-    heads = list(np.ndindex(*lead))
-    starts = range(0, width, COLUMNS)
+    number, (width, depth_v), high = q.dtype.type, v.shape[-2:], tuning.TILE_ROWS
+    heads, starts = list(np.ndindex(*lead)), range(0, width, tuning.TILE_COLUMNS)
     shares = _shares(len(heads), len(starts)) if dmask is None else 1
-    dqs = [dq] + [
-        np.empty_like(dq) for _ in range(shares - 1)
-    ]  # each share adds up its own; one share is usual
+    # Each share adds up its own; one share is usual.
+    dqs = [dq] + [np.empty_like(dq) for _ in range(shares - 1)]
     spare: list[_Backward] = []
 
     def run(n: int) -> None:
         at, share = heads[n // shares], n % shares
-        space: _Backward = _taken(spare, lambda: _Backward(depth, depth_v, dtype))
-        queries, cotangents, shifted = q[at], g[at], saved.shifted[at]
-        dqueries = np.zeros(
-            queries.shape, dtype
-        )  # sums lie contiguous, because adding to rows with gaps is slow
-        minus_lse = saved.lse[at] * number(-mask.unit)
-        normalizer = np.exp(-saved.lse[at])
-        minus_delta = -np.vecdot(cotangents, out[at])
-        head = tuple(slice(i, i + 1) for i in at)
+        space: _Backward = _taken(spare, lambda: _Backward(call, g, out, saved))
+        space.begin(at)
         for j in starts[share::shares]:
-            stop = min(j + COLUMNS, width)
-            space.load(k[at][j:stop], v[at][j:stop], number(keep_scale))
-            dcolumns = np.zeros((2, stop - j, space.dcolumns.shape[-1]), dtype)
-            for i in range(j if mask.causal else 0, length, ROWS):
-                rows = slice(i, min(i + ROWS, length))
-                columns = mask.seen(
-                    at, rows, slice(j, min(stop, rows.stop) if mask.causal else stop)
-                )
-                height, size = rows.stop - i, columns.stop - j
-                if size == 0:
-                    continue
-                needed = shifted[i // ROWS]
-                # Scaled just as forward scaled them: rounded otherwise, large scores would not be
-                # those of which lse is the sum.
-                np.multiply(
-                    queries[rows],
-                    number(scale if needed else scale * mask.unit),
-                    out=space.query[:height],
-                )
-                space.cotangent[:height] = cotangents[rows]
-                space.rows[0, :height, -1] = 0 if needed else minus_lse[rows]
-                space.rows[1, :height, -1] = minus_delta[rows] if keep is None else 0
-                tile = space[stop - j, height, size]
-                p, ds = tile.p, tile.ds
-                kept = None if needed else saved.kept.get((at, i, j))
-                if kept is not None:
-                    tile.dweights()
-                    np.multiply(kept, normalizer[rows, None], out=p)
-                else:
-                    tile.scores()
-                    mask.add(p, at, rows, columns)
-                    if needed:
-                        mask.hide(
-                            p, at, rows, columns
-                        )  # a hidden score may have overflowed, to NaN too
-                        p -= saved.maximum[at][
-                            rows, None
-                        ]  # and e^x, which copes with numbers far below 0 faster than 2^x does
-                        p -= saved.lse[at][rows, None]
-                        np.minimum(
-                            p, 0, out=p
-                        )  # weights are at most 1, however the score was rounded
-                        np.exp(p, out=p)
-                    else:
-                        mask.exp(p, out=p)
-                    mask.multiply(p, at, rows, columns)
-
-                if keep is not None:
-                    chosen = keep[(*at, rows, columns)]
-                    ds *= chosen
-                    ds += minus_delta[rows, None]
-                ds *= p
-                if dmask is not None:
-                    accumulate(dmask, ds[(None,) * len(lead)], head, rows, columns)
-                if keep is not None:
-                    p *= chosen
-                tile.dcolumns()
-                if needed:
-                    space.dcolumns[1, :size] *= number(
-                        mask.unit
-                    )  # the others' queries have it already
-                dcolumns[:, :size] += space.dcolumns[:, :size]
-                tile.dquery()
-                dqueries[rows] += space.dquery[:height]
-            np.multiply(dcolumns[0, :, :depth_v], number(keep_scale), out=dv[at][j:stop])
-            np.multiply(dcolumns[1, :, :depth], number(1 / mask.unit), out=dk[at][j:stop])
-        np.multiply(dqueries, number(scale), out=dqs[share][at])
+            stop = min(j + tuning.TILE_COLUMNS, width)
+            space.load(slice(j, stop))
+            for i in range(j if mask.causal else 0, length, high):
+                rows = slice(i, min(i + high, length))
+                end = min(stop, rows.stop) if mask.causal else stop
+                columns = mask.seen(at, rows, slice(j, end))
+                if columns.stop > j:
+                    space.undo(rows, columns, dmask)
+            np.multiply(space.dcolumns[0, :, :depth_v], number(keep_scale), out=dv[at][j:stop])
+            np.multiply(space.dcolumns[1, :, :depth], number(1 / mask.unit), out=dk[at][j:stop])
+        np.multiply(space.dqueries, number(scale), out=dqs[share][at])
         spare.append(space)
 
     tasks(run, len(heads) * shares, dmask is None)  # heads may add to the same entries of dmask

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tinygrad_attn.fast import threads
-from tinygrad_attn.fast.kernels import linear, memory, pieces
+from tinygrad_attn.fast import threads, tuning
+from tinygrad_attn.fast.kernels import products, rows
 
 LENGTHS = st.integers(1, 70)
 
@@ -21,14 +21,14 @@ LENGTHS = st.integers(1, 70)
 def small(cuts):
     """Pieces of at most 6,000 multiplications and blocks of 32 columns, or none."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_cuts", lambda: cuts), ("MOST", 6000), ("WIDE", 32), ("FEW", 2)):
-            patch.setattr(pieces, name, value)
-        patch.setattr(
-            linear, "TINY", 1000
-        )  # smaller layers are not even asked whether they are thin
-        pieces._rows.cache_clear()
+        patch.setattr(products, "_cuts", lambda: cuts)
+        for name, value in (("PIECE", 6000), ("PIECE_COLUMNS", 32), ("PIECE_ROWS", 2)):
+            patch.setattr(tuning, name, value)
+        # Smaller layers are not even asked whether they are thin.
+        patch.setattr(tuning, "TINY_PRODUCT", 1000)
+        products._rows.cache_clear()
         yield
-    pieces._rows.cache_clear()
+    products._rows.cache_clear()
 
 
 def numbers(rows, columns, dtype, columns_first=False):
@@ -52,8 +52,8 @@ def test_a_product_with_turned_blocks_or_with_their_first_columns(
     for n in (width, min(shown, width)):
         out = np.full((height, n), np.nan, dtype)
         with small(cuts):
-            blocks = pieces.turn(x, pieces.room(width, depth, x.dtype))
-            pieces.Product(a, blocks, out)()
+            blocks = products.turn(x, products.room(width, depth, x.dtype))
+            products.Product(a, blocks, out)()
         assert (len(blocks) > 1) == (cuts and depth > 1 and width > 32)
         np.testing.assert_allclose(out, a @ x[:n].T, rtol=0, atol=1e-4 if dtype == "f4" else 1e-12)
 
@@ -66,10 +66,10 @@ def test_a_product_with_turned_blocks_or_with_their_first_columns(
     columns_first=st.booleans(),
 )
 def test_a_product_with_a_matrix(cuts, height, depth, width, columns_first):
-    a, b = numbers(height, depth, "f8", columns_first), memory.aligned(numbers(depth, width, "f8"))
+    a, b = numbers(height, depth, "f8", columns_first), rows.aligned(numbers(depth, width, "f8"))
     out = np.full((height, width), np.nan)
     with small(cuts):
-        pieces.Product(a, b, out)()
+        products.Product(a, b, out)()
     np.testing.assert_allclose(out, a @ b, rtol=0, atol=1e-12)
 
 
@@ -91,11 +91,11 @@ def test_pairs_are_multiplied_at_once_and_again_with_what_they_then_hold(
     room = np.full((*pairs, height + 2, shown + 3), np.nan)
     out = room[..., :height, :shown]
     with small(cuts):
-        blocks = pieces.room(width, depth, a.dtype, *pairs)
-        product = pieces.Product(a, blocks, out)
+        blocks = products.room(width, depth, a.dtype, *pairs)
+        product = products.Product(a, blocks, out)
     for _ in range(2):
         a[...], x = rng.standard_normal(a.shape), rng.standard_normal((*pairs, width, depth))
-        pieces.turn(x, blocks)
+        products.turn(x, blocks)
         product()
         np.testing.assert_allclose(out, a @ x[..., :shown, :].mT, rtol=0, atol=1e-12)
     assert np.isnan(room[..., height:, :]).all() and np.isnan(room[..., shown:]).all()
@@ -129,11 +129,11 @@ def test_linear_layers_of_few_rows(cuts, rows, width, out, bias, dtype, columns_
     )
     b = numbers(1, out, dtype)[0] if bias else None
     with small(cuts):
-        assert pieces.thin(rows, weight.size) == (
+        assert products.thin(rows, weight.size) == (
             cuts and 4 <= rows <= 17 and rows * weight.size > 6000
         )
-        y = linear.linear(x, weight, b)
-        found = linear.linear_backward(g, x, weight, *wants)
+        y = products.linear(x, weight, b)
+        found = products.linear_backward(g, x, weight, *wants)
     expected = [
         e if wanted else None
         for e, wanted in zip((g @ weight, g.T @ x, g.sum(0)), wants, strict=True)
@@ -156,54 +156,54 @@ def test_pieces_stay_below_the_limit(monkeypatch, depth):
             sizes.append(a.shape[-2] * a.shape[-1] * b.shape[-1])
             return plain(a, b, out=out)
 
-    monkeypatch.setattr(pieces, "_cuts", lambda: True)
-    pieces._rows.cache_clear()
-    monkeypatch.setattr(pieces, "np", Recording())
-    for rows, columns in ((256, 512), (232, 488), (255, 511)):
-        tile = np.ones((rows, columns), np.float32)
-        blocks = pieces.turn(
-            np.ones((columns, depth + 1), np.float32), pieces.room(columns, depth + 1, tile.dtype)
+    monkeypatch.setattr(products, "_cuts", lambda: True)
+    products._rows.cache_clear()
+    monkeypatch.setattr(products, "np", Recording())
+    for high, columns in ((256, 512), (232, 488), (255, 511)):
+        tile = np.ones((high, columns), np.float32)
+        blocks = products.turn(
+            np.ones((columns, depth + 1), np.float32), products.room(columns, depth + 1, tile.dtype)
         )
-        pieces.Product(np.ones((rows, depth + 1), np.float32), blocks, tile)()
-        pieces.Product(
-            tile, np.ones((columns, depth), np.float32), np.empty((rows, depth), np.float32)
+        products.Product(np.ones((high, depth + 1), np.float32), blocks, tile)()
+        products.Product(
+            tile, np.ones((columns, depth), np.float32), np.empty((high, depth), np.float32)
         )()
-        pieces.Product(
-            tile.T, np.ones((rows, depth), np.float32), np.empty((columns, depth), np.float32)
+        products.Product(
+            tile.T, np.ones((high, depth), np.float32), np.empty((columns, depth), np.float32)
         )()
-    pieces._rows.cache_clear()
+    products._rows.cache_clear()
     assert len(sizes) > 9 and max(sizes) <= 1_000_000 and np.median(sizes) > 400_000
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
 def test_rows_begin_at_a_cache_line(dtype):
     for shape in ((3,), (5, 7), (2, 3, 17), (4, 0), (0, 4), (300, 65)):
-        x = memory.empty_rows(shape, np.dtype(dtype))
+        x = rows.empty_rows(shape, np.dtype(dtype))
         assert x.shape == shape and x.dtype == dtype
         starts = (
             [x[i].__array_interface__["data"][0] for i in np.ndindex(x.shape[:-1])]
             if x.size and x.ndim > 1
             else []
         )
-        assert all(start % memory.LINE == 0 for start in starts)
+        assert all(start % rows.LINE == 0 for start in starts)
         x[...] = 1
-    copy = memory.aligned(np.arange(12.0).reshape(3, 4).T)
+    copy = rows.aligned(np.arange(12.0).reshape(3, 4).T)
     assert (copy == np.arange(12.0).reshape(3, 4).T).all() and copy.base is not None
 
 
 @pytest.mark.skipif(
-    threads.blas_core() not in pieces.CORES,
+    threads.blas_core() not in products.CORES,
     reason="needs OpenBLAS and AVX-512, to play an older processor",
 )
 def test_the_processor_decides():
-    code = "from tinygrad_attn.fast.kernels import pieces; from tinygrad_attn.fast.threads import blas_core; print(blas_core(), pieces._cuts())"
+    code = "from tinygrad_attn.fast.kernels import products; from tinygrad_attn.fast.threads import blas_core; print(blas_core(), products._cuts())"
     told = subprocess.run(
         [sys.executable, "-c", code],
         env=dict(os.environ, OPENBLAS_CORETYPE="Haswell"),
         capture_output=True,
         text=True,
     )
-    assert told.stdout.split() == ["Haswell", "False"] and pieces._cuts()
+    assert told.stdout.split() == ["Haswell", "False"] and products._cuts()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
@@ -224,7 +224,7 @@ def test_the_processor_decides():
 def test_a_turned_matrix_is_copied_row_by_row(shape, axes, dtype):
     x = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
     turned = x.transpose(axes)
-    copy = memory.contiguous(turned)
+    copy = rows.contiguous(turned)
     assert copy.flags.c_contiguous and copy.dtype == dtype
     np.testing.assert_array_equal(copy, turned)
-    assert memory.contiguous(x) is x and (copy is turned or not np.shares_memory(copy, x))
+    assert rows.contiguous(x) is x and (copy is turned or not np.shares_memory(copy, x))
