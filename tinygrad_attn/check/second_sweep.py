@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.history import history
-from .records import record, shares
+from .records import shares
 
 
 class Opinion(NamedTuple):
@@ -43,5 +43,5 @@ def second_opinion(
             with np.errstate(all="ignore"):
                 for x, share in shares(t, np.array(g)):
                     add(x, share)
-                    found.uses.setdefault(id(x), []).append((record(t).op.__name__, share))
+                    found.uses.setdefault(id(x), []).append((t._record.op.__name__, share))
     return found
