@@ -38,10 +38,10 @@ def second_opinion(
         add(t, seed)
     for t in reversed(history(roots)):
         if id(t) in found.grads:  # else nothing that reaches it asked for its gradient
-            g = found.grads[id(t)]
+            name, g = t._record.op.__name__, found.grads[id(t)]  # type: ignore[union-attr]
             look(t, g)
             with np.errstate(all="ignore"):
                 for x, share in shares(t, np.array(g)):
                     add(x, share)
-                    found.uses.setdefault(id(x), []).append((t._record.op.__name__, share))
+                    found.uses.setdefault(id(x), []).append((name, share))
     return found
