@@ -568,7 +568,7 @@ def test_a_mistake_in_an_option_is_one_line(capsys, tmp_path):
 def test_source_writes_a_program(file, capsys, tmp_path):
     assert cli.main(["source", f"{file}:right", "--shape", "2,3"]) == 0
     text = capsys.readouterr().out
-    assert "def forward_backward(x, y):" in text and "d_y = " in text
+    assert "def forward_backward(x, y, d_output):" in text and "d_y = " in text
     assert cli.main(["source", f"{file}:right", "--shape", "2,3", "--forward"]) == 0
     assert "def forward(x, y):" in capsys.readouterr().out
     assert cli.main(["source", f"{file}:program"]) == 0  # ta.source's own result
