@@ -147,6 +147,7 @@ def hand_out(array: ndarray) -> None:
     """Note that the user can now change this tensor's memory."""
     global latest
     if isinstance(array, Symbolic):
+        array.lent = True
         return
     memory = owner(array)
     fresh = id(memory) not in handed_out

@@ -17,10 +17,15 @@ class Symbolic:
     """What stands for an array while a computation is written down (see transforms/programs).
 
     It has an array's shape and dtype and answers NumPy's functions, so that ops and rules run on
-    it as they stand; but it has no memory that could change.
+    it as they stand; but it has no memory that could be watched for changes.
     """
 
-    __slots__ = ()
+    __slots__ = ("lent",)
+    lent: bool  # may the user have got hold of it as a Tensor's array?
+
+    def as_it_is(self) -> Any:
+        """The same values, whatever is done to this one later."""
+        raise NotImplementedError
 
 
 def as_operands(op: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -42,7 +47,7 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     that `x / np.sqrt(8)` and `x * [1, 2]` keep the dtype of x.
     """
     if isinstance(x, Symbolic):
-        return x
+        return x.as_it_is()
     beside = any(isinstance(t, Variable) for t in inputs)
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub" and beside:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import BACKWARD, VIEWS, Expression, operands, reached
+from .expressions import BACKWARD, Expression, operands, reached
 from .simplify import inside_of, uniform
 from .text import Sizes, Text, pattern
 from .tracing import identifier
@@ -114,13 +114,13 @@ class Layout:
         """Give lines of their own to parts of lines that would be wider than this."""
         ahead = [e for e in reversed(self.order) if e.id in self.lines]
         for guard in self.guards:
-            if guard.asked.id not in self.lines:
+            if guard.asked.id not in self.lines and guard.asked.kind != "input":
                 ahead.append(guard.asked)
         while ahead:
             e = ahead.pop()
             while len(self.longest(e)) + len(self.estimate(e) or "") + 4 > width:
                 inner = [x for x in self.inlined(e) if x.kind != "number" and x.name != "T"]
-                inner = [x for x in inner if x.kind != "constant" or not uniform(x)]
+                inner = [x for x in inner if x.kind != "constant" or x.ndim]
                 if not inner:
                     break
                 widths = {x.id: len(self.estimated.spelled(x)[0]) for x in inner}
@@ -135,7 +135,7 @@ class Layout:
     def inlined(self, e: Expression) -> list[Expression]:
         """What is written out inside the line of e."""
         found: dict[int, Expression] = {}
-        waiting = list(operands(e))
+        waiting = [x for x in operands(e) if not (e.kind == "update" and written_anew(e, x))]
         while waiting:
             x = waiting.pop()
             if x.id not in found and self.estimate(x) is None:
@@ -193,6 +193,8 @@ class Layout:
                 if wish in reserved:
                     wish = f"{wish}_part"
                 name = self.free(wish, taken, i - (e.kind == "update"), wish not in ("g", "h"))
+                if e.kind == "update" and self.goes_on(e):
+                    name = self.names[e.args[0].id]
             self.names[e.id] = name
             taken[name] = last.get(e.id, i)
 
@@ -262,8 +264,8 @@ class Layout:
             return [f"{name} = {text.spelled(e)[0]}"]
         base, index, *values = e.args
         if base.kind == "constant" and base.id not in self.constants:
-            start = text.spelled(base)[0]  # made anew, for it is changed
-        elif base.kind == "update" and self.uses[base.id] == 1:
+            start = str(pattern(base.value, self.sizes, changes=True))  # made anew each time
+        elif self.goes_on(e):
             start = text.of(base)
         else:
             start = f"{text.array(base)}.copy()"
@@ -279,6 +281,10 @@ class Layout:
             parts = [name, text.of(index), *(text.of(v) for v in values)]
             change = f"np.{e.name}({', '.join(parts)})"
         return [change] if start == name else [f"{name} = {start}", change]
+
+    def goes_on(self, e: Expression) -> bool:
+        """A write into what another write has made, for this one alone?"""
+        return bool(e.args[0].kind == "update" and self.uses[e.args[0].id] == 1)
 
     def as_number(self, v: Any) -> Any:
         """The number that a constant array repeats, for a write, which repeats it by itself."""
@@ -305,6 +311,7 @@ class Layout:
     def lines_of(self, statements: list[Statement]) -> list[str]:
         """The text of the statements."""
         text = Text(self.name_of, self.sizes)
+        self.sizes.forget()
         found: list[str] = []
         phase, part = "forward", ""
         for s in statements:
@@ -391,6 +398,13 @@ def unlike(e: Expression, text: Text) -> str:
     return f"not {text.of(e, 1)}"
 
 
+def written_anew(e: Expression, x: Expression) -> bool:
+    """Is x the constant that a write changes, or one that it writes as a number?"""
+    if x.kind != "constant":
+        return False
+    return x is e.args[0] or uniform(x) and any(x is value for value in e.args[2:])
+
+
 def basic(index: Any) -> bool:
     """An index that picks no place twice, as far as its form shows."""
     parts = index if isinstance(index, tuple) else (index,)
@@ -401,6 +415,3 @@ def is_of_input(e: Expression) -> bool:
     """The gradient by an argument or a parameter?"""
     by = differentiated(e)
     return by is not None and by.kind == "input"
-
-
-__all__ = ["VIEWS", "Layout", "Statement"]

@@ -33,6 +33,7 @@ class Program:
         self.text, self.name = text, name
         self._arguments = dict(arguments)  # name: (shape, dtype), None for what is no array
         self._held = dict(held)  # identifier: a parameter, or a constant array
+        self._shapes = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
         self._function: Callable[..., Any] | None = None
 
     @property
@@ -65,7 +66,15 @@ class Program:
                     f"{describe(x)}. Write another one with ta.source for other shapes."
                 )
             given.append(array)
-        return self.function(*given, **self.arrays())
+        arrays = self.arrays()
+        for name, array in arrays.items():
+            if (array.shape, array.dtype) != self._shapes[name]:
+                shape, dtype = self._shapes[name]
+                raise ValueError(
+                    f"this program was written for {name} {shape} {dtype}, which is "
+                    f"{describe(array)} by now. Write another one with ta.source."
+                )
+        return self.function(*given, **arrays)
 
     def save(self, path: str | Path) -> Path:
         """Write the text to a file; returns its path."""

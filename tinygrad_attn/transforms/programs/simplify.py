@@ -372,10 +372,6 @@ class Simplifier:
             return self.minus(self.op("@", a, b.args[0]))
         return None
 
-    def compare(self, args: Any, sign: str, value: Any) -> Any:
-        """A comparison of what broadcasts by itself."""
-        return None
-
     def twice(self, a: Any, value: Any) -> Any:
         """2 a, the 2 taken together with a 1 / 2 inside."""
         found = self.times_two(a)

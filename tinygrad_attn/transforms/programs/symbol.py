@@ -73,6 +73,24 @@ OF_SHAPES = {
     np.shares_memory,
     np.may_share_memory,
 }
+TAKES_SIZES = {np.broadcast_to, np.repeat, np.tile, np.resize, np.split, np.array_split, np.pad}
+"""What they are given beside the array decides how large the result is."""
+SHAPED_BY_NUMBERS = {
+    np.nonzero,
+    np.flatnonzero,
+    np.argwhere,
+    np.unique,
+    np.extract,
+    np.compress,
+    np.repeat,
+    np.delete,
+    np.bincount,
+    np.trim_zeros,
+    np.union1d,
+    np.intersect1d,
+    np.setdiff1d,
+}
+"""How large their results are depends on the numbers in the arrays."""
 FRESH = {np.zeros_like: 0, np.ones_like: 1, np.empty_like: 0}
 ACCESSORS = ("__float__", "__int__", "__bool__", "__index__", "item", "tolist", "__contains__")
 ONLY_WARN = ("warn_if_counted", "warn_if_upside_down")
@@ -183,6 +201,14 @@ class Symbol(Symbolic):
         self.views: list[Any] = []  # weak references to the symbols that show this one's memory
         self.base_symbol: Symbol | None = None  # the one whose memory this one shows
         self.owes = False  # was a view of it written to, and the result not put back yet?
+        self.lent = False
+
+    def as_it_is(self) -> Symbol:
+        """The same values, whatever is done to this one later."""
+        return Symbol(self.expression, self.value, self.listing)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"an array that ta.source writes down has no attribute {name!r}")
 
     # For `isinstance(x, np.ndarray)` in functions that also take numbers and lists.
     __class__ = property(lambda self: np.ndarray)
@@ -318,6 +344,10 @@ class Symbol(Symbolic):
             return self._fresh(function, args, settings)
         if function in OF_SHAPES:
             return function(*concrete(args), **concrete(settings))
+        if function in TAKES_SIZES:
+            for x in symbols_in((args[1:], list(settings.values()))):
+                if x.ndim == 0:
+                    x.__index__()
         out = settings.pop("out", None) if "out" in settings else None
         value = function(*concrete(args), **concrete(settings))
         if isinstance(value, str) or value is None:
@@ -328,6 +358,8 @@ class Symbol(Symbolic):
             made = self._method(METHODS[function], args[0], args[1:], settings, value)
         else:
             made = self._emit("call", function_name(function), args, settings, value)
+            if function in SHAPED_BY_NUMBERS or function is np.where and len(args) == 1:
+                self._size_is_kept(made, function.__name__)
         return made if out is None else self._into(out, made)
 
     def _method(self, name: str, x: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
@@ -363,8 +395,10 @@ class Symbol(Symbolic):
 
     def _write(self, name: str, args: tuple, value: Any) -> None:
         """This array is changed: from here on the symbol is the changed one."""
-        if self.expression.kind == "input":
-            raise refuse("changes an argument in place", "Change a copy, x.copy().")
+        if self.lent or self.expression.kind == "input":
+            raise refuse(
+                "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
+            )
         if self.base_symbol is not None or any(view() is not None for view in self.views):
             raise refuse(
                 "changes an array in place that another one shares its memory with",
@@ -404,7 +438,8 @@ class Symbol(Symbolic):
         if self.base_symbol is not None:  # x[index] += y: Python puts the sum into x next
             self.base_symbol.owes = True
             return made
-        if self.expression.kind == "input" or any(view() is not None for view in self.views):
+        refused = self.lent or self.expression.kind == "input"
+        if refused or any(view() is not None for view in self.views):
             self._write("setitem", (..., made), made.value)
         self.expression, self.value = made.expression, made.value
         return self
@@ -437,7 +472,22 @@ class Symbol(Symbolic):
         return self._emit("attribute", "mT", (self,), {}, self.value.mT)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._emit("item", None, (self, index), {}, self.value[concrete(index)])
+        parts = index if isinstance(index, tuple) else (index,)
+        for x in symbols_in([p for p in parts if isinstance(p, slice)]):
+            x.__index__()
+        made = self._emit("item", None, (self, index), {}, self.value[concrete(index)])
+        for mask in parts:
+            if is_symbol(mask) and mask.dtype.kind == "b":
+                count = np.count_nonzero(mask)
+                self.listing.guards.append(Guard(count.expression, int(count.value), "x[mask]"))
+        return made
+
+    def _size_is_kept(self, made: Any, what: str) -> None:
+        """Let the program check that as many elements are found as here."""
+        first = next(symbols_in(made))
+        size = np.intp(first.value.size)
+        asked = self.listing.make("attribute", "size", (first.expression,), {}, size)
+        self.listing.guards.append(Guard(asked, int(size), what))
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """The same numbers in another dtype."""

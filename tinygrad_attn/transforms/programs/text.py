@@ -38,7 +38,12 @@ class Sizes:
         self.letters = {
             k: n for k, n in letters.items() if n not in (0, 1, 3) and sizes.count(n) == 1
         }
-        self.used: set[str] = set()
+        self.used: set[str] = set()  # in the program, and
+        self.shown: set[str] = set()  # in its comments
+
+    def forget(self) -> None:
+        """No letter is used yet."""
+        self.used, self.shown = set(), set()
 
     def one(self, n: int, times: str = "*") -> str:
         """A size: `B`, `3*E`, `B*T`, or the number."""
@@ -67,9 +72,10 @@ class Sizes:
         return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
     def comment(self, shape: tuple[int, ...]) -> str:
-        """A shape in a comment, which needs no letter to be known to the program."""
+        """A shape in a comment."""
         before = set(self.used)
         text = ", ".join(self.one(n, times="") for n in shape)
+        self.shown |= self.used
         self.used = before
         return f"({text}{',' * (len(shape) == 1)})"
 
@@ -108,10 +114,13 @@ def literal(a: Any) -> str:
     return number_text(a)
 
 
-def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
-    """A constant as a call of NumPy's, or as a short list; None where it is neither."""
+def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
+    """A constant as a call of NumPy's, or as a short list; None where it is neither.
+
+    A single number is written as such, unless it `changes`: then it has to be an array.
+    """
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
-    if a.ndim == 0:
+    if a.ndim == 0 and not changes:
         return number_text(a[()])
     if a.size == 0 or (a == a.flat[0]).all():
         return uniform_text(a, sizes, d)

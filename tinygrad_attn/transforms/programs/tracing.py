@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ from ...messages.errors import describe
 from .expressions import BACKWARD, Expression
 from .symbol import HERE, NUMPY, PACKAGE, Symbol, Writing, is_symbol
 
-TELL = ("nn/transformer.py", "nn/attention.py", "functional/")
+TELL = tuple(
+    str(Path(PACKAGE, *place))
+    for place in (("nn", "transformer.py"), ("nn", "attention.py"), ("functional",))
+)
 """The files of the package whose names for their values a reader would choose."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
@@ -176,13 +180,9 @@ def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[d
 @contextmanager
 def nothing_random() -> Iterator[None]:
     """Raise at the end of the block if random numbers were drawn inside, by NumPy's or ours."""
-    before = random.get_rng_state(), np.random.get_state()[1:3]  # type: ignore[index]
+    before = states()
     yield
-    after = random.get_rng_state(), np.random.get_state()[1:3]  # type: ignore[index]
-    same = np.array_equal(state_words(before[0]), state_words(after[0])) and all(
-        np.array_equal(a, b) for a, b in zip(before[1], after[1])
-    )
-    if not same:
+    if states() != before:
         raise TypeError(
             "ta.source: the function draws random numbers (dropout in training mode, say), and a "
             "program would drop the same elements each time. Call model.eval() before, or draw "
@@ -190,9 +190,11 @@ def nothing_random() -> Iterator[None]:
         )
 
 
-def state_words(state: Any) -> Any:
-    """The state of our generator as something that can be compared."""
-    return np.asarray(state) if not isinstance(state, Mapping) else repr(dict(state))
+def states() -> list[bytes]:
+    """Where the two global streams of random numbers stand."""
+    numpy_state: Any = np.random.get_state()
+    parts = [*random.get_rng_state().values(), *numpy_state[1:]]
+    return [np.asarray(part).tobytes() for part in parts]
 
 
 def checked(y: Any, backward: bool) -> Any:
@@ -303,17 +305,18 @@ class Names(Watcher):
 
     def letters_of(self, module: Any) -> None:
         """The sizes that an attention layer has a letter for."""
-        heads, width = getattr(module, "num_heads", None), getattr(module, "embed_dim", None)
+        has = vars(module)  # a module's own getattr looks for names that are like a missing one
+        heads, width = has.get("num_heads"), has.get("embed_dim")
         if isinstance(heads, int) and isinstance(width, int):
-            self.letter(E=width, H=heads, D=getattr(module, "head_dim", width // heads))
+            self.letter(E=width, H=heads, D=has.get("head_dim", width // heads))
             for e in reversed(self.found.listing.expressions):
                 if e.hint is not None and e.hint[1] == "scores" and e.ndim == 4:
                     batch, _, queries, keys = e.shape
                     self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
                     break
-        inner = getattr(module, "linear1", None)
-        if hasattr(module, "self_attn") and hasattr(inner, "out_features"):
-            self.letter(F=inner.out_features)  # type: ignore[union-attr]
+        inner = vars(has["linear1"]) if "linear1" in has and "self_attn" in has else {}
+        if "out_features" in inner:
+            self.letter(F=inner["out_features"])
 
     def letter(self, **sizes: int) -> None:
         """Letters for sizes; none for what has several sizes in one model."""
@@ -337,18 +340,14 @@ class Names(Watcher):
     def look(self) -> None:
         """Name what the running functions have a name for."""
         frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name != "trace":
-            file = frame.f_code.co_filename
-            if not file.startswith((HERE, NUMPY)):
-                self.look_in(frame, theirs=not file.startswith(PACKAGE))
+        while frame is not None and frame.f_code is not trace.__code__:
+            theirs = whose(frame.f_code.co_filename)
+            if theirs is not None and frame.f_code.co_name != "<module>":
+                self.look_in(frame, theirs)
             frame = frame.f_back
 
     def look_in(self, frame: Any, theirs: bool) -> None:
         """Name the values of one frame's variables."""
-        if not theirs and not inside_package(frame.f_code.co_filename).startswith(TELL):
-            return
-        if frame.f_code.co_name == "<module>":
-            return
         for name, x in frame.f_locals.items():
             array = x._data if isinstance(x, Variable) else x
             if is_symbol(array):
@@ -375,6 +374,14 @@ def suggest(e: Expression, priority: int, name: str) -> None:
         e.hint = (priority, name)
 
 
-def inside_package(file: str) -> str:
-    """The name of a file below tinygrad_attn/."""
-    return Path(file).relative_to(PACKAGE).as_posix() if file.startswith(PACKAGE) else ""
+@lru_cache(maxsize=4096)
+def whose(file: str) -> bool | None:
+    """Are the names in this file the user's (True), or the layers' and equations' (False)?
+
+    None for files whose names tell a reader nothing.
+    """
+    if file.startswith((HERE, NUMPY)):
+        return None
+    if file.startswith(PACKAGE):
+        return False if file.startswith(TELL) else None
+    return True

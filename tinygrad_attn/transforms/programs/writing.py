@@ -18,7 +18,7 @@ from .tracing import Trace
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """The text of the file, and the constants that its function takes by name."""
     results, guards = simple(found)
-    sizes = Sizes(found.letters)
+    sizes = Sizes({k: n for k, n in found.letters.items() if k not in found.inputs})
     layout = Layout(results, guards, found.inputs, sizes, found.kinds)
     body = layout.body()
     ending = end(found, results, layout)
@@ -28,6 +28,8 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     named = [n for n in found.inputs if n not in positional] + list(constants)
     lines += signature(title, positional, named)
     lines += docstring(found, positional, what)
+    if sizes.used and len(sizes.shown) > 1:  # a single name that only comments use is none
+        sizes.used |= sizes.shown
     if sizes.used:
         lines.append(f"    {sizes_line(found, sizes)}")
     lines += checks(found, positional, sizes)
@@ -42,23 +44,40 @@ def is_argument(found: Trace, name: str) -> bool:
 
 def simple(found: Trace) -> tuple[dict[str, Any], list[Guard]]:
     """The results by name and the guards, simplified."""
-    results: dict[str, Any] = {"value": found.outputs}
-    results |= {f"d_{n}": g for n, g in found.gradients.items()}
-    asked = [g.asked for g in found.guards]
-    results, asked = simplified(results, asked, facts_of(found.guards))
+    outputs, gradients, asked = simplify_all(found)
+    taken = {*found.inputs, *found.letters}
+    name = value_name(outputs) if isinstance(outputs, Expression) else "value"
+    results = {another(name, taken, outputs): outputs}
+    for n, g in gradients.items():
+        results[another(f"d_{n}", taken | results.keys())] = g
     guards = [
         Guard(e, g.answer, g.function)
         for e, g in zip(asked, found.guards, strict=True)
         if e.kind not in ("constant", "number")
     ]
-    if isinstance(results["value"], Expression):
-        results = {value_name(results["value"]): results.pop("value"), **results}
     return results, once(guards)
+
+
+def simplify_all(found: Trace) -> tuple[Any, dict[str, Any], list[Any]]:
+    """The result, the gradients by identifier, and what the guards ask."""
+    asked = [g.asked for g in found.guards]
+    everything = [found.outputs, found.gradients]
+    (outputs, gradients), asked = simplified(everything, asked, facts_of(found.guards))
+    return outputs, gradients, asked
+
+
+def another(name: str, taken: Any, result: Any = None) -> str:
+    """The name, or a similar one if it is taken; of a result loss or output first."""
+    if name in taken and result is not None:
+        name = "output" if np.ndim(result.value) else "loss"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def once(guards: list[Guard]) -> list[Guard]:
     """Each question once."""
-    return list({g.asked.id: g for g in guards}.values())
+    return list({g.asked.id: g for g in reversed(guards)}.values())[::-1]
 
 
 def facts_of(guards: list[Guard]) -> dict[int, bool]:
