@@ -712,3 +712,15 @@ def test_parameters_of_another_shape():
         ValueError, match=r"written for weight \(2, 8\) float64, which is array \(3, 8\)"
     ):
         program(SRC[0])
+
+
+def test_many_arguments():
+    args = [rng.standard_normal((2, 3)) for _ in range(12)]
+    f = lambda first, second, third, fourth, fifth, *rest: np.sum(
+        first * second + third + sum(rest)
+    )
+    program = ta.source(f, *args)
+    assert_tidy(program.text)
+    assert_right(program, f, args)
+    views = ta.source(lambda x: (np.moveaxis(x, 0, 1), np.flip(x)), args[0], backward=False)
+    assert not any(np.shares_memory(y, args[0]) for y in views(args[0]))

@@ -478,7 +478,7 @@ class Symbol(Symbolic):
         made = self._emit("item", None, (self, index), {}, self.value[concrete(index)])
         for mask in parts:
             if is_symbol(mask) and mask.dtype.kind == "b":
-                count = np.count_nonzero(mask)
+                count: Any = np.count_nonzero(mask)
                 self.listing.guards.append(Guard(count.expression, int(count.value), "x[mask]"))
         return made
 

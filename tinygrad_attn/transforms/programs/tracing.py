@@ -39,7 +39,7 @@ TELL_NOTHING = set(GENERAL.split())
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 """Ops whose result is called as they are."""
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP = 4, 3, 2, 1
-"""Whose names come first. A name of the last two kinds gives no line of its own."""
+"""Whose names come first. A name of the last kind gives no line of its own."""
 
 
 class Trace:
@@ -49,7 +49,6 @@ class Trace:
         self.listing = Writing()
         self.inputs: dict[str, Expression] = {}  # by identifier
         self.outputs: Any = None
-        self.value_name = ""
         self.gradients: dict[str, Expression] = {}  # by the names in `originals`
         self.originals: dict[str, str] = {}  # identifier: the name as the user knows it
         self.root: Any = None  # the module from which others have their names
@@ -101,7 +100,7 @@ def trace(
     given = arguments(found, function, args)
     leaves = {n: x for n, x in given.items() if isinstance(x, Variable) and x._tracked}
     listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
-    watcher = Names(found, {id(p) for p in params.values()} | {id(x) for x in leaves.values()})
+    watcher = Names(found)
     listing.names, listing.where = watcher.look, lambda: found.scope_name(local.context.scope)
     with parameters_as_symbols(found, params) as parameters, nothing_random(), plain():
         leaves.update({n: p for n, p in parameters.items() if p._tracked})
@@ -257,8 +256,8 @@ def differentiate(found: Trace, y: Any, leaves: Mapping[str, Any], watcher: Name
 class Names(Watcher):
     """Finds names for expressions, and for what the arguments' axes are."""
 
-    def __init__(self, found: Trace, known: set[int]) -> None:
-        self.found, self.known = found, known
+    def __init__(self, found: Trace) -> None:
+        self.found = found
         self.scope: Any = None
         self.last: Any = None  # the last result in that scope
 

@@ -24,7 +24,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     ending = end(found, results, layout)
     constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
     lines = [*heading(body + ending), ""]
-    positional = [n for n, e in found.inputs.items() if is_argument(found, n)]
+    positional = [n for n in found.inputs if n not in found.parameters]
     named = [n for n in found.inputs if n not in positional] + list(constants)
     lines += signature(title, positional, named)
     lines += docstring(found, positional, what)
@@ -35,11 +35,6 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     lines += checks(found, positional, sizes)
     lines += body + ending
     return "\n".join(lines) + "\n", constants
-
-
-def is_argument(found: Trace, name: str) -> bool:
-    """Is this input an argument of the function, and no parameter?"""
-    return name not in found.parameters
 
 
 def simple(found: Trace) -> tuple[dict[str, Any], list[Guard]]:
@@ -166,10 +161,9 @@ def checks(found: Trace, positional: list[str], sizes: Sizes) -> list[str]:
     if len(positional) > 1:
         given, wanted = f"({given})", f"({wanted})"
     line = f"    if {given} != {wanted}:"
-    if len(line) > WIDTH:
-        break_at = f"    if {given} != (\n"
-        line = f"{break_at}        {wanted[1:-1]}\n    ):"
-    return [*line.split("\n"), '        raise ValueError("written for other shapes")']
+    if len(line) > WIDTH and len(positional) > 1:
+        return [line for n in positional for line in checks(found, [n], sizes)]
+    return [line, '        raise ValueError("written for other shapes")']
 
 
 def sizes_as_letters(shape: tuple[int, ...], sizes: Sizes) -> str:
@@ -218,9 +212,9 @@ def wrapped_return(text: str) -> list[str]:
 
 def shares_memory(e: Expression) -> bool:
     """May this be a view of an array that something else is computed from or returned as?"""
-    if e.name in VIEWS and e.kind in ("attribute", "method", "call") or e.kind == "item":
+    if e.kind in ("part", "item") or e.name in VIEWS and e.kind != "operator":
         return True
-    return e.kind == "part"
+    return e.kind == "call" and getattr(e.value, "base", None) is not None
 
 
 __all__ = ["written"]
