@@ -313,7 +313,7 @@ def sweep(
     return found
 
 
-def _undo_all(
+def _undo_all(  # noqa: C901
     gradients: dict[Variable, Any],
     own: set[Variable],
     goal: set[Variable],
