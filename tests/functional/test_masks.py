@@ -76,3 +76,29 @@ def test_a_mask_beside_a_tensor_is_as_any_array():
     mask |= np.eye(3, dtype=bool)
     with pytest.raises(ValueError, match="Write ~mask"):
         F.scaled_dot_product_attention(t, t, t, mask)
+
+
+@pytest.mark.parametrize("blocked", ["mask", "float mask", "causal"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [3, 40])
+def test_whatever_finite_numbers_a_blocked_key_holds_nothing_depends_on_them(blocked, dtype, size):
+    r = np.random.default_rng(0)
+    q, k, v = (r.standard_normal((2, n, 8)).astype(dtype) for n in (size, size + 1, size + 1))
+    open_keys = np.arange(size + 1) < size  # the last key is blocked for all
+    masks = {
+        "mask": [open_keys],
+        "float mask": [np.where(open_keys, 0, -np.inf).astype(dtype)],
+        "causal": [None, 0.0, True],  # of S = T + 1 keys the last one is never looked at
+    }[blocked]
+    found = []
+    for number in (0.0, 1e4, np.finfo(dtype).max / 1e6):
+        k[:, size], v[:, size] = number, -number
+        tensors = [Tensor(x, requires_grad=True) for x in (q, k, v)]
+        y = F.scaled_dot_product_attention(*tensors, *masks)
+        (y * y).sum().backward()
+        found.append([y.numpy(), *(t.grad.numpy() for t in tensors)])
+        assert not found[-1][2][:, size].any() and not found[-1][3][:, size].any()
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            rounding = 100 * np.finfo(dtype).eps  # the order of sums may be another
+            np.testing.assert_allclose(other, one, rtol=rounding, atol=rounding)

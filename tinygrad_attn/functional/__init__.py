@@ -395,12 +395,15 @@ def scaled_dot_product_attention(
     scale is 1 / sqrt(D).
 
     attn_mask, broadcastable to (..., T, S): boolean, True where a query *may* look, or float, added
-    to the scores. `is_causal` lets query t look at keys 0 .. t only, on top of a mask. A query with
-    no key to look at gets a zero output and no gradient. dropout_p drops weights, always (pass 0.0
-    when not training). enable_gqa shares each of fewer key and value heads (axis -3) among H / H_k
-    query heads. With need_weights the result is (output, weights (..., T, S)), the weights as
-    applied, after dropout. Raises ValueError and TypeError for shapes and masks that do not fit and
-    a scale that is no number. (Vaswani et al. 2017, arXiv:1706.03762)
+    to the scores. `is_causal` lets query t look at keys 0 .. t only, on top of a mask. A blocked
+    key's weight is exactly 0, so whatever finite numbers it and its value hold, no result and no
+    gradient depends on them; NaN or inf there is no such number, for 0 times NaN is NaN, so fill
+    padding with zeros. A query with no key to look at gets a zero output and no gradient. dropout_p
+    drops weights, always (pass 0.0 when not training). enable_gqa shares each of fewer key and
+    value heads (axis -3) among H / H_k query heads. With need_weights the result is (output,
+    weights (..., T, S)), the weights as applied, after dropout. Raises ValueError and TypeError for
+    shapes and masks that do not fit and a scale that is no number. (Vaswani et al. 2017,
+    arXiv:1706.03762)
     """
     q, k, v = (real(x, "scaled_dot_product_attention") for x in (q, k, v))
     arguments.check_probability(dropout_p, "scaled_dot_product_attention", "dropout_p")
