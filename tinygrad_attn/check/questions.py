@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,7 @@ class Asked:
 
     def given(self, change: Callable[[np.ndarray], np.ndarray]) -> Asked | None:
         """The same with changed operands; None where the function refuses them."""
-        again = object.__new__(Asked)
-        vars(again).update(vars(self))
+        again = copy(self)
         float_ = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
         again.args = [change(a) if float_(a) else a for a in self.args]
         with suppress(Exception), np.errstate(all="ignore"):
@@ -166,10 +166,8 @@ def minds_layout(it: Asked) -> Diagnosis | None:
     """The same numbers in another order in memory: g as it came, in rows, by columns, with gaps."""
     answers = it.answers(np.array(it.g, order="C"))
     near = it.given(last_digits) or it
-    rounding = [
-        1e3 * np.abs(a - b).max(initial=0) if a is not None and b is not None else 0.0
-        for a, b in zip(answers, near.answers(last_digits(it.g)))
-    ]
+    moved = near.answers(last_digits(it.g))
+    rounding = [1e3 * _largest_change(a, b) for a, b in zip(answers, moved)]
     ones = np.ones(np.shape(it.g), it.g.dtype)
     layouts = [(it, it.g), (it, turned(it.g)), (it, np.array(it.g, order="F"))]
     if (other := it.given(turned)) is not None:
@@ -192,6 +190,14 @@ def minds_layout(it: Asked) -> Diagnosis | None:
             "as it lies.",
         )
     return None
+
+
+def _largest_change(a: np.ndarray | None, b: np.ndarray | None) -> float:
+    if a is None or b is None or a.shape != b.shape:
+        return 0.0
+    with np.errstate(all="ignore"):
+        change = np.abs(a - b)
+    return float(change.max(initial=0, where=np.isfinite(change)))
 
 
 def loses_digits(it: Asked) -> Diagnosis | None:
