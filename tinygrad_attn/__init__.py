@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from .files.checkpoints import load_checkpoint, save_checkpoint
     from .nn.scopes import record_attention
     from .nn.stateless import functional_call
-    from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
+    from .transforms import (
+        Program,
+        checkpoint,
+        hessian,
+        hvp,
+        jacobian,
+        jvp,
+        source,
+        value_and_grad,
+        vjp,
+    )
     from .viz import backward_steps
 
 try:
@@ -41,7 +51,17 @@ except ModuleNotFoundError as missing:  # the folder can be deleted: everything 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
+    "transforms": (
+        "Program",
+        "checkpoint",
+        "hessian",
+        "hvp",
+        "jacobian",
+        "jvp",
+        "source",
+        "value_and_grad",
+        "vjp",
+    ),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
     "nn.stateless": ("functional_call",),
@@ -54,6 +74,7 @@ _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("check", "functional", "nn", "optim", "viz")
 
 __all__ = [
+    "Program",
     "Tensor",
     "backward_steps",
     "check",
@@ -90,6 +111,7 @@ __all__ = [
     "save_checkpoint",
     "set_default_dtype",
     "set_num_threads",
+    "source",
     "value_and_grad",
     "viz",
     "vjp",

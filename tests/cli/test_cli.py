@@ -41,6 +41,14 @@ class Layer(nn.Module):
         return np.tanh(x) * 2
 
 layer = Layer()
+dense = nn.Linear(4, 2).astype(np.float64)
+w = Tensor(np.ones(2), requires_grad=True)
+
+def loss(x):
+    return np.mean((dense(x) * w) ** 2)
+
+def program():
+    return ta.source(right, np.ones((2, 3)), np.ones((2, 3)), backward=False)
 
 @ta.op
 def cube(x):
@@ -555,3 +563,32 @@ def test_a_mistake_in_an_option_is_one_line(capsys, tmp_path):
         )
         and out.count("\n") == 2
     )
+
+
+def test_source_writes_a_program(file, capsys, tmp_path):
+    assert cli.main(["source", f"{file}:right", "--shape", "2,3"]) == 0
+    text = capsys.readouterr().out
+    assert "def forward_backward(x, y, d_output):" in text and "d_y = " in text
+    assert cli.main(["source", f"{file}:right", "--shape", "2,3", "--forward"]) == 0
+    assert "def forward(x, y):" in capsys.readouterr().out
+    assert cli.main(["source", f"{file}:program"]) == 0  # ta.source's own result
+    assert "def forward(x, y):" in capsys.readouterr().out
+    out = tmp_path / "out.py"
+    assert cli.main(["source", f"{file}:loss", "--output", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    assert '"dense.weight": d_dense_weight' in out.read_text() and '"w": d_w' in out.read_text()
+    assert cli.main(["source", f"{file}:dense", "--shape", "3,4"]) == 0
+    assert "input @ weight.T + bias" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "target, options, words",
+    [
+        ("number", [], "must take arrays, or return what ta.source returns; it is of type int"),
+        ("right", ["--shape", "2", "--shape", "2", "--shape", "2"], "takes 2 inputs"),
+        ("Layer", [], "is a class"),
+    ],
+)
+def test_source_says_what_it_cannot_write(file, capsys, target, options, words):
+    assert cli.main(["source", f"{file}:{target}", *options]) == 2
+    assert words in capsys.readouterr().err

@@ -15,6 +15,7 @@ COMMANDS = {
     "exercise": (["exercise"], 0, "softmax"),
     "gradcheck": (["gradcheck", "numpy:tanh", "--shape", "2,3", "--order", "2"], 0, "pass"),
     "graph": (["graph", "math:tau"], 2, "Tensor"),
+    "source": (["source", "numpy:tanh", "--shape", "2,3"], 0, "d_x = "),
     "seeds": (["seeds", "no such document"], 2, "no such document"),
 }
 """By its name, an order that is quickly carried out or refused, the exit code, and a word of what is printed."""

@@ -852,7 +852,9 @@ def class_weights(draw, classes):
     weight = generator(draw).random(classes) + 0.5
     if draw(st.booleans()):
         return lambda x: None, lambda x: None
-    return lambda x: weight.astype(str(x.dtype).removeprefix("torch.")), lambda x: torch.from_numpy(weight).to(x.dtype)
+    return lambda x: weight.astype(str(x.dtype).removeprefix("torch.")), lambda x: torch.from_numpy(
+        weight
+    ).to(x.dtype)
 
 
 def of_labels(ours):

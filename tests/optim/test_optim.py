@@ -208,7 +208,13 @@ def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
 
 @pytest.mark.parametrize(
     "n",
-    [1, 1000, tuning.GATHERED, tuning.UPDATED_BLOCK + 1, tuning.SHARED_UPDATE + tuning.UPDATED_BLOCK + 5],
+    [
+        1,
+        1000,
+        tuning.GATHERED,
+        tuning.UPDATED_BLOCK + 1,
+        tuning.SHARED_UPDATE + tuning.UPDATED_BLOCK + 5,
+    ],
 )
 def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):
     monkeypatch.setattr(threads, "get_num_threads", lambda: 2)

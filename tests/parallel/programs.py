@@ -1,4 +1,5 @@
-"""What the tests run on several ranks: `mpiexec -n 2 python tests/parallel/programs.py NAME ARGS`.
+"""What the tests run on several ranks: `mpiexec -n 2 python tests/parallel/programs.py NAME ARGS`,
+and several in one run with ` + ` between them.
 
 Each program asserts on every rank and prints "ok" on rank 0.
 """
@@ -531,7 +532,10 @@ def killed(path, seconds="60"):
 
 
 if __name__ == "__main__":
-    name, *args = sys.argv[1:]
-    globals()[name](*args)
+    for order in " ".join(sys.argv[1:]).split(" + "):
+        name, *args = order.split()
+        if RANK == 0:
+            print(order, flush=True)
+        globals()[name](*args)
     if RANK == 0:
         print("ok")

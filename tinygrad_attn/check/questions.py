@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..engine import tracked
 from .measuring import Problem, last_digits
-from .records import array_of, as_given, ask_rules, record, wants_gradient
+from .records import array_of, as_given, ask_rules
 from .report import Diagnosis, Report
 from .second_sweep import second_opinion
 
@@ -24,10 +25,10 @@ class Asked:
     """One op as it ran, and the gradient that reached its result."""
 
     def __init__(self, t: Any, g: np.ndarray) -> None:
-        made = record(t)
+        made = t._record
         self.op, self.settings, self.g = made.op, made.settings, g
         self.y, self.saved, self.args = t._data, made.saved, as_given(made.inputs)
-        self.needs = [wants_gradient(x) for x in made.inputs]
+        self.needs = [tracked(x) for x in made.inputs]
         self.rule = f"the rule of op {self.op.__name__!r}"
 
     def answers(self, g: Any, needs: Sequence[bool] | None = None) -> list[Any]:

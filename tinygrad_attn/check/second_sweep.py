@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.history import history
-from .records import record, shares
+from .records import shares
 
 
 class Opinion(NamedTuple):
@@ -38,10 +38,10 @@ def second_opinion(
         add(t, seed)
     for t in reversed(history(roots)):
         if id(t) in found.grads:  # else nothing that reaches it asked for its gradient
-            g = found.grads[id(t)]
+            name, g = t._record.op.__name__, found.grads[id(t)]  # type: ignore[union-attr]
             look(t, g)
             with np.errstate(all="ignore"):
                 for x, share in shares(t, np.array(g)):
                     add(x, share)
-                    found.uses.setdefault(id(x), []).append((record(t).op.__name__, share))
+                    found.uses.setdefault(id(x), []).append((name, share))
     return found

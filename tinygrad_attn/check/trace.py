@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-from ..engine import Watcher, local
+from ..engine import Watcher, local, tracked
 from ..messages.errors import INNER, quoted
 from ..nn.scopes import dotted_name
-from .records import as_given, has_rules, wants_gradient
+from .records import as_given, has_rules
 
 
 class Place(NamedTuple):
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     @property
     def recorded(self) -> bool:
         """Does the gradient pass through this op?"""
-        return wants_gradient(self.result)
+        return tracked(self.result)
 
     @property
     def differentiable(self) -> bool:

@@ -5,6 +5,7 @@
     seeds       rebuild the documents this project grew from, number for number
     graph       draw the graph of a tensor that a file of yours computes
     gradcheck   check the gradient of a function of yours
+    source      write both passes of a function of yours as plain NumPy
     exercise    mark an exercise of the course
 
 In reading order: command_line.py (what happens around a command), options.py (what each one takes),

@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .targets import UsageError, find, inputs_of, load, refuse_class, shape_of
+from .targets import (
+    UsageError,
+    find,
+    inputs_of,
+    load,
+    parameters_used_by,
+    refuse_class,
+    shape_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 """Where examples/ and docs/ are when the source is there: beside the package."""
@@ -130,6 +138,51 @@ def run_graph(arguments: Any) -> int:
     return 0
 
 
+def run_source(arguments: Any) -> int:
+    """`source`: write the program of a function."""
+    import numpy as np
+
+    from ..transforms import Program, source
+
+    target, found = arguments.target, find(arguments.target)
+    refuse_class(target, found)
+    if callable(found) and not isinstance(found, Program):
+        if inputs_of(found)[1]:
+            shapes = _shapes_of_inputs(arguments, found)
+            rng = np.random.default_rng(0)
+            inputs = [rng.standard_normal(shape) for shape in shapes]
+            params = parameters_used_by(found)
+            found = source(found, *inputs, params=params, backward=not arguments.forward)
+        else:
+            found = found()
+    if not isinstance(found, Program):
+        raise UsageError(
+            f"{target} must take arrays, or return what ta.source returns; it is of type "
+            f"{type(found).__name__}."
+        )
+    if arguments.output:
+        print(found.save(arguments.output))
+    else:
+        print(found, end="")
+    return 0
+
+
+def _shapes_of_inputs(arguments: Any, function: Any) -> list[tuple[int, ...]]:
+    """A shape for each input, from `--shape`, which may be given once for all."""
+    target = arguments.target
+    least, most = inputs_of(function)
+    shapes = [shape_of(text) for text in arguments.shape] or [(3, 4)]
+    if len(shapes) == 1:
+        shapes *= max(1, least)
+    if not least <= len(shapes) <= most:
+        count = f"{least}" if least == most else f"{least} to {most}"
+        raise UsageError(
+            f"{target} takes {count} input{'s' * (most != 1)}, but --shape was given {len(shapes)} "
+            "times; give it once for each input, or once for all."
+        )
+    return shapes
+
+
 def run_gradcheck(arguments: Any) -> int:
     """`gradcheck`: check a function at random inputs; 0 if it is right, else 1."""
     import numpy as np
@@ -142,21 +195,12 @@ def run_gradcheck(arguments: Any) -> int:
             f"{target} is no function but an object of type {type(function).__name__}."
         )
     refuse_class(target, function)
-    least, most = inputs_of(function)
-    if most == 0:
+    if inputs_of(function)[1] == 0:
         raise UsageError(
             f"{target} takes no inputs, so there is no gradient to check; "
             "name a function of arrays."
         )
-    shapes = [shape_of(text) for text in arguments.shape] or [(3, 4)]
-    if len(shapes) == 1:
-        shapes *= max(1, least)
-    if not least <= len(shapes) <= most:
-        count = f"{least}" if least == most else f"{least} to {most}"
-        raise UsageError(
-            f"{target} takes {count} input{'s' * (most != 1)}, but --shape was given {len(shapes)} "
-            "times; give it once for each input, or once for all."
-        )
+    shapes = _shapes_of_inputs(arguments, function)
     if arguments.seed < 0:
         raise UsageError(f"--seed is 0 or more, got {arguments.seed}.")
     rng = np.random.default_rng(arguments.seed)

@@ -53,6 +53,13 @@ def make_parser() -> argparse.ArgumentParser:
             "check a function's gradient against finite differences",
         )
     )
+    source_options(
+        command(
+            "source",
+            commands.run_source,
+            "write the forward and the backward pass of a function as one NumPy file",
+        )
+    )
     exercise_options(command("exercise", commands.run_exercise, "mark an exercise of the course"))
     return parser
 
@@ -125,6 +132,29 @@ def gradcheck_options(check: argparse.ArgumentParser) -> None:
     )
     check.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)"
+    )
+
+
+def source_options(source: argparse.ArgumentParser) -> None:
+    """Which function is written, for which shapes, and where the text goes."""
+    source.add_argument(
+        "target",
+        metavar=TARGET,
+        help="a module or a function of arrays, or a function without arguments that returns "
+        "ta.source(...)",
+    )
+    source.add_argument(
+        "-o", "--output", metavar="PATH", help="a file in .py (default: text on the terminal)"
+    )
+    source.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="2,3",
+        help="the shape of an input, once for each (default: 3,4 for all)",
+    )
+    source.add_argument(
+        "--forward", action="store_true", help="the forward pass only, without gradients"
     )
 
 

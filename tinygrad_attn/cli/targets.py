@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..engine import Op
-from ..messages.errors import nearest
+from ..engine import Op, Variable
+from ..messages.errors import is_module, nearest
 
 
 class UsageError(ValueError):
@@ -107,6 +107,24 @@ def inputs_of(function: Any) -> tuple[int, int]:
     any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     needed = sum(p.default is p.empty for p in positional)
     return needed, sys.maxsize if any_number else len(positional)
+
+
+def parameters_used_by(function: Any) -> Any:
+    """The modules and trained Tensors of its file that a function uses, as parameters by name."""
+    if is_module(function) or not hasattr(function, "__code__"):
+        return None
+    used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    modules = {name: value for name, value in used.items() if is_module(value)}
+    tensors = {
+        name: value
+        for name, value in used.items()
+        if isinstance(value, Variable) and value._tracked
+    }
+    if len(modules) == 1 and not tensors:
+        return next(iter(modules.values()))
+    for name, module in modules.items():
+        tensors.update({f"{name}.{inner}": p for inner, p in module.named_parameters()})
+    return tensors or None
 
 
 def shape_of(text: str) -> tuple[int, ...]:

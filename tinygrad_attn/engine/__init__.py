@@ -10,6 +10,7 @@ from . import changes  # it puts its watcher in
 from .context import Context, Watcher, everywhere, local, rehearsing, watching
 from .graph import Record, Variable, array_of, constant, tracked
 from .op import Op, clone, op
+from .operands import Symbolic
 from .quick import equation, quick_way
 from .recording import enable_grad, is_plain, no_grad, plain
 from .released import Released
@@ -20,6 +21,7 @@ __all__ = [
     "Op",
     "Record",
     "Released",
+    "Symbolic",
     "Variable",
     "Watcher",
     "array_of",

@@ -33,6 +33,7 @@ from numpy import ndarray
 from ..messages.errors import INNER, describe, quoted
 from .context import Watcher, everywhere
 from .graph import Record, Variable, array_of, clock
+from .operands import Symbolic
 from .reading import reads
 
 LARGE = 1 << 17  # bytes, from where the checksum is made of sums
@@ -145,6 +146,9 @@ def _note(memory: ndarray) -> None:
 def hand_out(array: ndarray) -> None:
     """Note that the user can now change this tensor's memory."""
     global latest
+    if isinstance(array, Symbolic):
+        array.lent = True
+        return
     memory = owner(array)
     fresh = id(memory) not in handed_out
     try:
@@ -158,7 +162,7 @@ def hand_out(array: ndarray) -> None:
 
 def lend(array: ndarray) -> None:
     """Watch an array of the user's that an op needs."""
-    if id(array) not in handed_out:
+    if id(array) not in handed_out and not isinstance(array, Symbolic):
         memory = owner(array)
         part = array if array.nbytes < memory.nbytes else memory  # repeated rows count as more
         if id(part) not in handed_out:
@@ -168,6 +172,7 @@ def lend(array: ndarray) -> None:
 def changed(*arrays: ndarray) -> None:
     """Note that the memory of these arrays has just been changed in place."""
     global latest
+    arrays = tuple(array for array in arrays if not isinstance(array, Symbolic))
     now, place = clock(), _place()
     if now > latest:  # else another thread has told of a later one
         latest = now
@@ -210,7 +215,7 @@ def last_change(array: Any, at: int | None = None) -> int:
     A change that is found now was made before the time `at`, or before now.
     """
     global latest
-    if not isinstance(array, ndarray):
+    if not isinstance(array, ndarray) or isinstance(array, Symbolic):
         return 0
     memory = array if array.base is None else owner(array)
     whole = watched.get(id(memory))

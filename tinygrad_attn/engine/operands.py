@@ -13,6 +13,21 @@ from .graph import Variable
 NUMBERS = (float, int, bool, type(None))
 
 
+class Symbolic:
+    """What stands for an array while a computation is written down (see transforms/programs).
+
+    It has an array's shape and dtype and answers NumPy's functions, so that ops and rules run on
+    it as they stand; but it has no memory that could be watched for changes.
+    """
+
+    __slots__ = ("lent",)
+    lent: bool  # may the user have got hold of it as a Tensor's array?
+
+    def as_it_is(self) -> Any:
+        """The same values, whatever is done to this one later."""
+        raise NotImplementedError
+
+
 def as_operands(op: Any, inputs: Sequence[Any]) -> list[Any]:
     """The plain values of an op's inputs, Python's numbers as they are."""
     return [
@@ -31,6 +46,8 @@ def as_operand(op: str, x: Any, inputs: Sequence[Any]) -> Any:
     Beside a Tensor a NumPy scalar counts as a Python number, and so do the numbers in a list, so
     that `x / np.sqrt(8)` and `x * [1, 2]` keep the dtype of x.
     """
+    if isinstance(x, Symbolic):
+        return x.as_it_is()
     beside = any(isinstance(t, Variable) for t in inputs)
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub" and beside:

@@ -61,7 +61,7 @@ def real(x: Any, function: str) -> Any:
 def integers(x: Any, function: str, what: str) -> np.ndarray:
     """A plain array of integers: a copy, for the caller may change theirs before backward()."""
     refuse_mask(function, x)
-    array = np.array(plain(x))
+    array = np.copy(plain(x))
     if array.size == 0 and not hasattr(x, "dtype"):
         array = array.astype(np.int64)  # an empty list is a list of no integers
     if array.dtype.kind not in "iu":

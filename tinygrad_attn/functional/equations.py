@@ -74,7 +74,8 @@ def softmax(x: Any, *, axis: int = -1) -> Any:
     if x.ndim == 0:
         return _as_row(softmax, x)
     e = ops.exp(x - _largest(x, axis))
-    return e / e.sum(axis=axis, keepdims=True)
+    totals = e.sum(axis=axis, keepdims=True)
+    return e / totals
 
 
 @in_single
@@ -115,9 +116,9 @@ def layer_norm(
     axes = tuple(range(-ndim, 0))
     centred = x - x.mean(axis=axes, keepdims=True)
     centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
-    y = centred / _root_mean_square(centred, axes, eps)
-    if weight is not None:
-        y = y * weight
+    deviation = _root_mean_square(centred, axes, eps)
+    normalised = centred / deviation
+    y = normalised if weight is None else normalised * weight
     return y if bias is None else y + bias
 
 
@@ -125,8 +126,9 @@ def layer_norm(
 def rms_norm(x: Any, weight: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
-    y = x / _root_mean_square(x, axes, eps)
-    return y if weight is None else y * weight
+    size = _root_mean_square(x, axes, eps)
+    normalised = x / size
+    return normalised if weight is None else normalised * weight
 
 
 # ---- tables and products
@@ -267,7 +269,8 @@ def attention_weights(
     top = _largest(scores, -1)
     blind = top == -math.inf  # rows with nothing to look at: every exponential below is 0
     e = ops.exp(scores - np.where(blind, 0, top))
-    return e / ops.where(blind, 1.0, e.sum(axis=-1, keepdims=True))
+    totals = ops.where(blind, 1.0, e.sum(axis=-1, keepdims=True))
+    return e / totals
 
 
 @equation

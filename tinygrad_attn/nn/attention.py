@@ -44,9 +44,15 @@ def as_pytorch_lays_it(out: Any) -> Any:
     return out.swapaxes(0, 1).clone().swapaxes(0, 1)
 
 
-PARAMETERS = (
-    "q_proj_weight k_proj_weight v_proj_weight in_proj_weight in_proj_bias bias_k bias_v".split()
-)
+PARAMETERS = [
+    "q_proj_weight",
+    "k_proj_weight",
+    "v_proj_weight",
+    "in_proj_weight",
+    "in_proj_bias",
+    "bias_k",
+    "bias_v",
+]
 """PyTorch's names and order; out_proj follows them."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import functional as F
+from ..engine import Symbolic
 from ..functional.arguments import warn_if_counted, warn_if_upside_down
 from ..messages.errors import describe, refuse_mask
 from ..tensor import Tensor
@@ -30,7 +31,7 @@ class Sizes(NamedTuple):
 
 def plain_mask(mask: Any, name: str) -> Any:
     """A boolean array, or a floating array or Tensor."""
-    if not isinstance(mask, Tensor):
+    if not isinstance(mask, (Tensor, Symbolic)):
         refuse_mask(name, mask)
         mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
     if mask.dtype.kind not in "bf":
@@ -47,7 +48,8 @@ def is_causal_mask(mask: Any) -> bool:
     """Is this mask (T, T) the causal one? Then attention need not compute what is hidden."""
     if mask is None or isinstance(mask, Tensor) and mask.requires_grad:
         return False
-    mask = mask._data if isinstance(mask, Tensor) else np.asarray(mask)
+    mask = mask._data if isinstance(mask, Tensor) else mask
+    mask = mask if isinstance(mask, Symbolic) else np.asarray(mask)
     if mask.ndim != 2 or mask.shape[0] != mask.shape[1] or not len(mask):
         return False
     blocked = F.causal_mask(len(mask))

@@ -379,14 +379,15 @@ def sigmoid(x):
 sigmoid.vjp(lambda g, y, x: g * y * (1 - y))
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])  # Python has it, NumPy has not
+_erf = np.frompyfunc(math.erf, 1, 1)  # Python has it, NumPy has not
 
 
 @op
 def erf(x):
     """y = 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
-    x = np.asarray(x)
-    return _erf(x).astype(x.dtype if x.dtype.kind == "f" else np.float64)
+    dtype = x.dtype if getattr(x, "dtype", np.dtype(int)).kind == "f" else np.dtype(np.float64)
+    y = _erf(x)  # numbers of Python's: in an array, or of a single number one alone
+    return y.astype(dtype) if isinstance(y, np.ndarray) else dtype.type(y)
 
 
 erf.vjp(lambda g, y, x: g * np.exp(-x * x) * (2 / math.sqrt(math.pi)))

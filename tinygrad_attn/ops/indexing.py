@@ -21,13 +21,12 @@ def scatter(g, *, index, shape):
     index_add do, as a result of its own. Raises IndexError for an index that `shape` does not have,
     ValueError for a g of another shape than these places.
     """
-    g = np.asarray(g)
-    out = np.zeros(shape, g.dtype)
+    out = np.zeros_like(g, order="C", subok=False, shape=shape)
     places = out[index].shape
-    if g.shape != places:
+    if np.shape(g) != places:
         raise ValueError(
             f"what is added must have the shape of its places, {places} in {shape}, but has "
-            f"{g.shape}; np.broadcast_to(g, {places}) repeats a smaller one"
+            f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
     np.add.at(out, index, g)
     return out
@@ -48,7 +47,7 @@ def embedding_backward(g, *, indices, rows):
     """The gradient of the table: each row sums the gradients of the places that looked it up. (...,
     E) -> (V, E)
     """
-    out = np.zeros((rows, g.shape[-1]), g.dtype)
+    out = np.zeros_like(g, order="C", shape=(rows, g.shape[-1]))
     np.add.at(out, indices, g)
     return out
 

@@ -23,7 +23,7 @@ def overlapped(g, *, sizes, axes, shape):
     """Zeros of `shape` with each number added at the place that its window took it from. The
     adjoint of windows.
     """
-    out = np.zeros(shape, g.dtype)
+    out = np.zeros_like(g, order="C", shape=shape)
     for within in np.ndindex(
         sizes
     ):  # all windows at once, since no two of them have this place in common

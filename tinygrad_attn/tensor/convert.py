@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable
+from ..engine import Symbolic, Variable
 from ..messages.errors import describe, explain, numbers_of, refuse_mask, several_results
 
 _default_dtype = np.dtype(np.float32)
@@ -73,7 +73,9 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     found = None  # What NumPy makes of the data when no dtype is asked for.
     if isinstance(data, Variable):
         data = data._data
-    elif isinstance(data, (list, tuple)):
+    if isinstance(data, Symbolic):
+        return data.copy() if dtype is None else data.astype(dtype)  # type: ignore[attr-defined]
+    if isinstance(data, (list, tuple)):
         found = _from_list(data)
         if dtype is None:
             numbers = found.dtype.kind in "fiu" and not holds("__array__", data)

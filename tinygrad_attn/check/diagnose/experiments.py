@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Variable, watching
+from ...engine import Variable, tracked, watching
 from ...engine.autograd import enable_grad
 from ..measuring import step_size
-from ..records import array_of, as_given, wants_gradient
+from ..records import array_of, as_given
 from ..second_sweep import second_opinion
 from ..trace import Trace
 from .pattern import Found, Pattern, same
@@ -170,10 +170,9 @@ def transposed_on_the_way(p: Pattern) -> Found:
 
 def value_on_the_way(p: Pattern) -> Found:
     """The rule of x tanh(x) says y and means tanh(x)."""
-    if p.y is None or (text := forward_text(p)) is None:
-        return None
-    hits = (s for s in text.trace.steps if p.right(call_rule(p.suspect, y=s.result._data)))
-    return next(({"op": s.name} for s in hits), None)
+    text = forward_text(p)
+    steps = text.trace.steps if text is not None else []
+    return _right_once(p, ((s.name, {"y": s.result._data}) for s in steps))
 
 
 # ---- indices
@@ -290,28 +289,32 @@ def _gradient_of_another(p: Pattern, both: bool) -> Found:
     return None
 
 
-def operands_exchanged(p: Pattern) -> Found:
-    operands = _operands(p.suspect)
-    if p.y is None or len(operands) < 2 or not isinstance(operands[0], np.ndarray):
-        return None
-    if np.shape(operands[0]) != np.shape(operands[1]):
-        return None
-    exchanged = [operands[1], operands[0], *operands[2:]]
-    return {} if p.right(call_rule(p.suspect, y=p.y, operands=exchanged)) else None
+def _right_once(p: Pattern, trials: Iterator[tuple[str, dict[str, Any]]]) -> Found:
+    """The first exchange of something that the rule is given with which its answer is right."""
+    for how, change in trials if p.y is not None else ():
+        answer = call_rule(p.suspect, **{"y": p.y} | change)
+        if answer is not None and answer.any() and p.right(answer):
+            return {"how": how}
+    return None
 
 
-def y_for_x(p: Pattern) -> Found:
-    if p.y is None or p.y.shape != p.x.shape:
-        return None
-    return {} if p.right(call_rule(p.suspect, y=p.x)) else None
+def one_for_another(p: Pattern) -> Found:
+    """The operands for each other, the result for an operand, an operand for the result."""
+    s, x, y = p.suspect, p.x, p.y
+    operands = _operands(s)
 
+    def trials() -> Iterator[tuple[str, dict[str, Any]]]:
+        first, *rest = operands
+        if rest and isinstance(first, np.ndarray) and first.shape == np.shape(rest[0]):
+            how = "is right once its first two operands are exchanged: it takes one for the other"
+            yield how, {"operands": [rest[0], first, *rest[1:]]}
+        if y is not None and y.shape == x.shape:
+            yield "uses the result y where the input x belongs", {"y": x}
+            if s.step.op.joint is None:
+                exchanged = {"operands": _with(operands, s.position, y)}
+                yield "uses the input x where the result y belongs", exchanged
 
-def x_for_y(p: Pattern) -> Found:
-    s = p.suspect
-    if p.y is None or p.y.shape != p.x.shape or s.step.op.joint is not None:
-        return None
-    operands = _with(_operands(s), s.position, p.y)
-    return {} if p.right(call_rule(s, y=p.y, operands=operands)) else None
+    return _right_once(p, trials())
 
 
 FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
@@ -328,19 +331,19 @@ FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
 
 def taken_for_another(p: Pattern) -> Found:
     """A log-probability for a probability, a variance for a standard deviation, t for 1 - t."""
-    if p.y is None:
-        return None
     s, operands = p.suspect, _operands(p.suspect)
-    for f, words in FUNCTIONS:
-        for what, change in _exchanges(p.y, operands, s.step.settings, f):
-            answer = call_rule(s, **{"y": p.y} | change)
-            if answer is not None and answer.any() and p.right(answer):
-                return {"how": words.format(what)}
-    return None
+    return _right_once(
+        p,
+        (
+            (words.format(what), change)
+            for f, words in FUNCTIONS
+            for what, change in _exchanges(p.y, operands, s.step.settings, f)
+        ),
+    )
 
 
 def _exchanges(
-    y: np.ndarray, operands: list[Any], settings: dict[str, Any], f: Callable[[Any], Any]
+    y: Any, operands: list[Any], settings: dict[str, Any], f: Callable[[Any], Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(what the rule is given f of, and how to call it then)"""
     takes = lambda v: isinstance(v, np.ndarray) and v.dtype.kind == "fb"[f is np.logical_not]
@@ -369,20 +372,18 @@ def _right_for(s: Suspect, **change: Any) -> bool:
 
 
 def right_for_a_weight_of_ones(p: Pattern) -> Found:
-    """As a layer norm whose rule is right for the initial weight only."""
-    return right_for_ones(p, p.x.ndim)
+    """Is the rule right where another operand, of fewer axes, is all ones or twos?
 
-
-def right_for_ones(p: Pattern, below: int = 100) -> Found:
-    """Is the rule right where another operand, of fewer axes than `below`, is all ones or twos?"""
+    As that of a layer norm which is right for the initial weight only.
+    """
     s = p.suspect
     for i, operand in enumerate(s.step.inputs):
         array: Any = array_of(operand) if isinstance(operand, (Variable, np.ndarray)) else None
-        if i == s.position or not (_float(array) and array.ndim < below):
+        if i == s.position or not (_float(array) and array.ndim < p.x.ndim):
             continue
         right = []
         for value in (1.0, 2.0):
-            new = Variable._kind._of(np.full(array.shape, value), wants_gradient(operand))
+            new = Variable._kind._of(np.full(array.shape, value), tracked(operand))
             right.append(_right_for(s, inputs=tuple(_with(s.step.inputs, i, new))))
         if right[0]:
             how = (

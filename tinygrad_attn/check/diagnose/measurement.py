@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...engine import tracked
 from ..measuring import How, Problem, rounding
-from ..records import array_of, wants_gradient
+from ..records import array_of
 from ..report import Entry, Report
 from ..trace import Trace
 from .pattern import Found
@@ -150,9 +151,7 @@ def lower_precision(program: Program) -> Found:
     """The first step that turns float64 into something shorter."""
     for step in program.trace.steps:
         dtype = step.result._data.dtype
-        from_double = any(
-            wants_gradient(x) and array_of(x).dtype == np.float64 for x in step.inputs
-        )
+        from_double = any(tracked(x) and array_of(x).dtype == np.float64 for x in step.inputs)
         if dtype.kind == "f" and dtype.itemsize < 8 and from_double:
             return {"step": step, "op": step.name, "dtype": dtype}
     return None

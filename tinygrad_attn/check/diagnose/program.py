@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Variable
+from ...engine import Variable, tracked
 from ..measuring import values_put_back
-from ..records import array_of, wants_gradient
+from ..records import array_of
 from ..second_sweep import second_opinion
 from ..trace import Step, Trace
 from .measurement import Program
@@ -61,14 +61,12 @@ def outside_the_graph(program: Program) -> Found:
 
 def _constant_that_moves(now: Step, then: Step, inside: set[int]) -> str | None:
     for i, (p, q) in enumerate(zip(now.inputs, then.inputs)):
-        if not (wants_gradient(p) or isinstance(p, Variable) and id(p) in inside) and _differs(
-            p, q
-        ):
+        if not (tracked(p) or isinstance(p, Variable) and id(p) in inside) and _differs(p, q):
             return f"operand {i} of"
     for name in now.settings:
         if _differs(now.settings[name], then.settings.get(name)):
             return f"the setting {name!r} of"
-    unrecorded = not now.recorded and any(wants_gradient(p) for p in now.inputs)
+    unrecorded = not now.recorded and any(tracked(p) for p in now.inputs)
     return "the result of" if unrecorded and _differs(now.result, then.result) else None
 
 
@@ -77,7 +75,7 @@ def result_outside_the_graph(program: Program) -> Found:
     if (moved := _moved(program)) is None or len(moved[0]) != len(program.outputs):
         return None
     for number, (p, q) in enumerate(zip(program.outputs, moved[0])):
-        if not wants_gradient(p) and _differs(p, q):
+        if not tracked(p) and _differs(p, q):
             step = next((s for s in program.trace.steps if s.result is p), None)
             return _leak(program, step=step, number=number)
     return None

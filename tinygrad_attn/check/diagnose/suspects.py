@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine import Variable, sum_to
+from ...engine import Variable, sum_to, tracked
 from ...engine.autograd import enable_grad, grad
 from ..measuring import GROUPS, Problem, step_sizes
-from ..records import array_of, as_given, ask_rules, wants_gradient
+from ..records import array_of, as_given, ask_rules
 from ..report import Diagnosis
 from ..second_sweep import second_opinion
 from ..trace import Step
@@ -45,7 +45,7 @@ class Alone(Problem):
 
     def __init__(self, step: Step, rng: np.random.Generator, operands: list[Any]) -> None:
         self.step, operands_ = step, list(enumerate(operands))
-        self.positions = [i for i, x in operands_ if wants_gradient(x)]  # of the inputs
+        self.positions = [i for i, x in operands_ if tracked(x)]  # of the inputs
         names = [f"operand {i}" for i in self.positions]
         call = lambda: step.op(*operands, **step.settings)
         super().__init__(call, [operands[i] for i in self.positions], names, rng)
@@ -69,9 +69,9 @@ def alone(step: Step, rng: np.random.Generator) -> Alone | None:
     """The op alone; None if nothing can be measured, or if it gives its value once, as a
     checkpoint."""
     operands = copies(step.inputs)
-    for x in filter(wants_gradient, operands):
+    for x in filter(tracked, operands):
         x._tracked = x._data.dtype.newbyteorder("=") == np.float64
-    if not any(map(wants_gradient, operands)) or step.name == "checkpoint":
+    if not any(map(tracked, operands)) or step.name == "checkpoint":
         return None
     return Alone(step, rng, operands)
 

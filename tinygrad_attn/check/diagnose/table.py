@@ -365,20 +365,8 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     (
         "exchanged",
         "pattern, rule",
-        try_out.operands_exchanged,
-        "the rule is right once its first two operands are exchanged: it takes one for the other.",
-    ),
-    (
-        "exchanged",
-        "pattern, rule",
-        try_out.y_for_x,
-        "the rule uses the result y where the input x belongs.",
-    ),
-    (
-        "exchanged",
-        "pattern, rule",
-        try_out.x_for_y,
-        "the rule uses the input x where the result y belongs.",
+        try_out.one_for_another,
+        "the rule {how}.",
     ),
     (
         "operand misplaced",
@@ -557,14 +545,8 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "exchanged",
         "pattern, rule",
         try_out.value_on_the_way,
-        "the rule is right once y in it is what {op} gives on the way; but y is what the op "
+        "the rule is right once y in it is what {how} gives on the way; but y is what the op "
         "returns. Compute that value again in the rule, or hand it on with saves=True.",
-    ),
-    (
-        "operand misplaced",
-        "pattern, rule",
-        try_out.right_for_ones,
-        "the rule is right where {how}.",
     ),
     (
         "rule",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -141,10 +142,8 @@ def _compare(
     report: TorchComparison, module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any]
 ) -> None:
     partners = _copy_weights(module, torch_module, report)
-    ours = lambda only=None: _run_ours(_ours64(module), inputs, keywords, only)
-    theirs = lambda change=None, only=None: _run_torch(
-        torch_module, inputs, keywords, partners, change, only
-    )
+    ours = partial(_run, Ours, module, inputs, keywords, {})
+    theirs = partial(_run, Theirs(), torch_module, inputs, keywords, partners)
     try:
         reference = theirs()
     except Exception as failure:
@@ -167,22 +166,16 @@ def _compare(
         report.failure = "no tensor stands at the same place of both results."
         return
     if len(shared) < max(len(mine.results), len(reference.results)):
-        mine, reference = ours(shared), theirs(only=shared)
+        mine, reference = ours(only=shared), theirs(only=shared)
         theirs = partial(theirs, only=shared)
     _tabulate(report, mine, reference)
     if not report.ok and not report.failure:
         report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
         report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
+        calm = copy.deepcopy(module).eval(), copy.deepcopy(torch_module).eval()
         evaluated = (
-            lambda: _run_ours(_ours64(module).eval(), inputs, keywords, shared),
-            partial(
-                _run_torch,
-                copy.deepcopy(torch_module).eval(),
-                inputs,
-                keywords,
-                partners,
-                only=shared,
-            ),
+            partial(_run, Ours, calm[0], inputs, keywords, {}, only=shared),
+            partial(_run, Theirs(), calm[1], inputs, keywords, partners, only=shared),
         )
         report.explanation = (
             _dropout_left_on(*evaluated, mine, reference, torch_module)
@@ -199,48 +192,27 @@ def _copy_weights(
 ) -> dict[str, tuple[str, bool]]:
     """Also returns which weight of ours each of torch's went into, and whether transposed."""
     partners: dict[str, tuple[str, bool]] = {}
-    state = {name: t.detach().cpu().numpy() for name, t in torch_module.state_dict().items()}
-    own = {name: p._data.shape for name, p in module._state()}
-    if set(own) != set(state):
-        renamed, left = {}, dict(state)
-        for name, shape in own.items():
-            match = (
-                name
-                if name in left
-                else next(
-                    (
-                        n
-                        for n, v in left.items()
-                        if n not in own and v.shape in (shape, shape[::-1])
-                    ),
-                    None,
-                )
-            )
-            if match is not None:
-                renamed[name] = left.pop(match)
-                partners[match] = name, False
-                if match != name:
-                    report.notes.append(
-                        f"torch's {match!r} was copied into {name!r}: the names differ, the "
-                        "shapes agree."
-                    )
-        report.notes += [
-            f"{name!r} has no counterpart in torch and keeps its value."
-            for name in own
-            if name not in renamed
-        ]
-        report.notes += [f"torch's {name!r} has no counterpart here." for name in left]
-        state = renamed
-    for name, value in state.items():
-        if value.shape != own[name] and value.shape == own[name][::-1]:
-            state[name] = value.T
+    left = {name: t.detach().cpu().numpy() for name, t in torch_module.state_dict().items()}
+    own, state = {name: p._data.shape for name, p in module._state()}, {}
+    for name, shape in own.items():
+        fits = (n for n, v in left.items() if n not in own and v.shape in (shape, shape[::-1]))
+        partner = name if name in left else next(fits, None)
+        if partner is None:
+            report.notes.append(f"{name!r} has no counterpart in torch and keeps its value.")
+            continue
+        value = left.pop(partner)
+        if partner != name:
             report.notes.append(
-                f"weight transposed: {name!r} is {own[name]} here and {value.shape} in torch; it "
-                "was copied transposed. A torch Linear weight is (out, in)."
+                f"torch's {partner!r} was copied into {name!r}: the names differ, the shapes agree."
             )
-            partners[
-                next((theirs for theirs, (ours, _) in partners.items() if ours == name), name)
-            ] = name, True
+        turned = value.shape != shape and value.shape == shape[::-1]
+        if turned:
+            report.notes.append(
+                f"weight transposed: {name!r} is {shape} here and {value.shape} in torch; it was "
+                "copied transposed. A torch Linear weight is (out, in)."
+            )
+        state[name], partners[partner] = value.T if turned else value, (name, turned)
+    report.notes += [f"torch's {name!r} has no counterpart here." for name in left]
     module.load_state_dict(state, strict=False)
     return partners
 
@@ -248,8 +220,73 @@ def _copy_weights(
 # ---- running
 
 
-def _ours64(module: Any) -> Any:
-    return copy.deepcopy(module).astype(np.float64)
+class Ours:
+    """How a module of ours is run."""
+
+    kind: Any = Tensor
+    tensor: Any = staticmethod(Tensor._kind)
+    backward = staticmethod(backward)
+
+    @staticmethod
+    def own_copy(module: Any) -> Any:
+        return copy.deepcopy(module).astype(np.float64)
+
+    @staticmethod
+    def array(t: Any) -> np.ndarray:
+        return np.array(t._data)
+
+    @staticmethod
+    @contextmanager
+    def looking_on(module: Any, see: Callable[[Any, str, Any], None]) -> Iterator[None]:
+        """`see(part, name, result)` for every call of a part; a call gives what it gave."""
+
+        def seeing(part: Any, name: str) -> Callable:
+            forward = part.forward
+
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                found = forward(*args, **kwargs)
+                see(part, name, found)
+                return found
+
+            return wrapped
+
+        parts = dict(module.named_modules())
+        for name, part in parts.items():
+            part.forward = seeing(part, name)
+        with enable_grad(), np.errstate(all="ignore"):
+            try:
+                yield
+            finally:
+                for part in parts.values():
+                    del part.forward  # it holds its module: a cycle, and that may be large
+
+
+class Theirs:
+    """How a module of torch's is run."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch, self.kind, self.tensor = torch, torch.Tensor, torch.tensor
+
+    def own_copy(self, module: Any) -> Any:
+        return copy.deepcopy(module).double()
+
+    def array(self, t: Any) -> np.ndarray:
+        return t.detach().numpy().copy()
+
+    def backward(self, roots: list[Any], cotangents: list[np.ndarray]) -> None:
+        self.torch.autograd.backward(roots, [self.torch.tensor(c) for c in cotangents])
+
+    @contextmanager
+    def looking_on(self, module: Any, see: Callable[[Any, str, Any], None]) -> Iterator[None]:
+        def seeing(name: str) -> Callable:
+            return lambda part, _, found: see(part, name, found)
+
+        for name, part in module.named_modules():
+            part.register_forward_hook(seeing(name))
+        with self.torch.random.fork_rng(devices=[]), self.torch.enable_grad():
+            yield
 
 
 def _plain(x: Any) -> Any:
@@ -260,157 +297,77 @@ def _plain(x: Any) -> Any:
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
-def _given(x: Any, tensor: Callable[..., Any]) -> Any:
-    """An argument as one side takes it: arrays as its tensors, with a gradient if they can have
-    one."""
-    x = _plain(x)
-    return tensor(x, requires_grad=x.dtype.kind == "f") if isinstance(x, np.ndarray) else x
-
-
 def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
     """The tensors of a result by their place in it, such as [1] or ['loss']; the first has none."""
     if isinstance(found, kind):
         return {"" if set(path) <= set("[0]") else path: found}
-    parts = (
-        found.items()
-        if isinstance(found, dict)
-        else enumerate(found)
-        if isinstance(found, (tuple, list))
-        else ()
-    )
-    return {
-        place: t
-        for key, part in parts
-        for place, t in _tensors(part, kind, f"{path}[{key!r}]").items()
-    }
+    several = isinstance(found, (tuple, list))
+    parts = found.items() if isinstance(found, dict) else enumerate(found) if several else ()
+    below = (_tensors(part, kind, f"{path}[{key!r}]") for key, part in parts)
+    return {place: t for one in below for place, t in one.items()}
 
 
 def _cotangent(path: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng([7, 0x76, *path.encode()]).standard_normal(shape)
 
 
-def _run_ours(
-    module: Any, inputs: tuple, keywords: dict[str, Any], only: Collection[str] | None = None
-) -> Run:
-    run, held, parts = Run(), dict[str, Any](), dict(module.named_modules())
-    for name, part in parts.items():
-        part.forward = _remembering(part, name or "(whole)", run, held)
-    given, named = (
-        [_given(x, Tensor._kind) for x in inputs],
-        {k: _given(v, Tensor._kind) for k, v in keywords.items()},
-    )
-    with enable_grad(), np.errstate(all="ignore"):
-        try:
-            found = module(*given, **named)
-        finally:
-            for part in parts.values():
-                del (
-                    part.forward
-                )  # it holds its module: a cycle, and the copy of a model may be large
-        results = {
-            path: t for path, t in _tensors(found, Tensor).items() if only is None or path in only
-        }
-        if not results:
-            raise TypeError(
-                f"forward() returned {describe(found)}, and no Tensor. It must end with return, "
-                "and compute with tensor methods or np.* functions; .numpy() and .data leave the "
-                "graph."
-            )
-        run.results = {path: np.array(t._data) for path, t in results.items()}
-        tracked = {path: t for path, t in results.items() if t._tracked}
-        backward(list(tracked.values()), [_cotangent(path, t.shape) for path, t in tracked.items()])
-    run.parameters = {name for name, p in module.named_parameters() if p._tracked}
-    run.values = {name: np.array(t._data) for name, t in held.items()}
-    run.gradients = {
-        name: np.array(t.grad._data) for name, t in held.items() if t._grad is not None
-    }
-    run.leaves = {
-        name: np.array(p.grad._data) for name, p in module.named_parameters() if p._grad is not None
-    }
-    run.leaves |= {
-        f"input {i}": np.array(x.grad._data)
-        for i, x in enumerate(given)
-        if isinstance(x, Tensor) and x.grad is not None
-    }
-    return run
-
-
-def _remembering(part: Any, name: str, run: Run, held: dict[str, Any]) -> Callable:
-    forward = part.forward
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        found = forward(*args, **kwargs)
-        _remember(part, name, _tensors(found, Tensor), run, held)
-        return found
-
-    return wrapped
-
-
-def _remember(
-    part: Any, name: str, outputs: dict[str, Any], run: Run, held: dict[str, Any]
-) -> None:
-    """What a module gave at its first call."""
-    if name not in run.kinds:
-        kind = run.kinds[name] = type(part).__name__
-        for path, out in outputs.items():
-            if out.requires_grad:
-                out.retain_grad()
-            held[name + path], run.kinds[name + path] = out, kind
-
-
-def _run_torch(
-    torch_module: Any,
+def _run(
+    side: Any,
+    original: Any,
     inputs: tuple,
     keywords: dict[str, Any],
     partners: dict[str, tuple[str, bool]],
     change: Callable | None = None,
     only: Collection[str] | None = None,
 ) -> Run:
-    """The torch side, on a copy of the module that `change` may vary first."""
-    import torch
+    """One side, on a copy of the module that `change` may vary first."""
+    module, run, held = side.own_copy(original), Run(), dict[str, Any]()
 
-    module = copy.deepcopy(torch_module).double()
-    given, named = (
-        [_given(x, torch.tensor) for x in inputs],
-        {k: _given(v, torch.tensor) for k, v in keywords.items()},
-    )
-    turn: Callable[[Any], Any] = lambda out: out
-    if change is not None:
-        given, named, turn = change(module, given, named)
-    run, held = Run(), dict[str, Any]()
+    def given(x: Any) -> Any:
+        x = _plain(x)
+        arrays = isinstance(x, np.ndarray)
+        return side.tensor(x, requires_grad=x.dtype.kind == "f") if arrays else x
 
-    def hook(name: str) -> Callable:
-        return lambda part, _, found: _remember(
-            part, name, _tensors(found, torch.Tensor), run, held
-        )
+    def remember(part: Any, name: str, found: Any) -> None:
+        """What a module gave at its first call."""
+        name = name or "(whole)"
+        if name not in run.kinds:
+            run.kinds[name] = type(part).__name__
+            for path, out in _tensors(found, side.kind).items():
+                if out.requires_grad:
+                    out.retain_grad()
+                held[name + path], run.kinds[name + path] = out, type(part).__name__
 
-    for name, part in module.named_modules():
-        part.register_forward_hook(hook(name or "(whole)"))
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    ours, named = [given(x) for x in inputs], {name: given(x) for name, x in keywords.items()}
+    turn = None if change is None else change(module, ours, named)
+    with side.looking_on(module, remember):
+        found = module(*ours, **named)
         results = {
-            path: t if path else turn(t)
-            for path, t in _tensors(module(*given, **named), torch.Tensor).items()
+            path: t if path or turn is None else turn(t)
+            for path, t in _tensors(found, side.kind).items()
             if only is None or path in only
         }
-        run.results = {path: t.detach().numpy().copy() for path, t in results.items()}
-        tracked = {path: t for path, t in results.items() if t.requires_grad}
-        if tracked:
-            torch.autograd.backward(
-                list(tracked.values()),
-                [torch.tensor(_cotangent(path, tuple(t.shape))) for path, t in tracked.items()],
+        if not results and side is Ours:
+            raise TypeError(
+                f"forward() returned {describe(found)}, and no Tensor. It must end with return, "
+                "and compute with tensor methods or np.* functions; .numpy() and .data leave the "
+                "graph."
             )
-    run.values = {name: t.detach().numpy().copy() for name, t in held.items()}
-    run.gradients = {name: t.grad.numpy().copy() for name, t in held.items() if t.grad is not None}
+        run.results = {path: side.array(t) for path, t in results.items()}
+        roots = {path: t for path, t in results.items() if t.requires_grad}
+        if roots:
+            cotangents = [_cotangent(path, tuple(t.shape)) for path, t in roots.items()]
+            side.backward(list(roots.values()), cotangents)
+    run.values = {name: side.array(t) for name, t in held.items()}
+    run.gradients = {name: side.array(t.grad) for name, t in held.items() if t.grad is not None}
     for name, p in module.named_parameters():
-        ours, turned = partners.get(name, (name, False))
-        run.parameters |= {ours} if p.requires_grad else set()
+        own, turned = partners.get(name, (name, False))
+        run.parameters |= {own} if p.requires_grad else set()
         if p.grad is not None:
-            run.leaves[ours] = (p.grad.T if turned else p.grad).numpy().copy()
-    run.leaves |= {
-        f"input {i}": x.grad.numpy().copy()
-        for i, x in enumerate(given)
-        if isinstance(x, torch.Tensor) and x.grad is not None
-    }
+            run.leaves[own] = side.array(p.grad).T if turned else side.array(p.grad)
+    for i, x in enumerate(ours):
+        if isinstance(x, side.kind) and x.grad is not None:
+            run.leaves[f"input {i}"] = side.array(x.grad)
     return run
 
 

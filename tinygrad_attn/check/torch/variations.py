@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-Change = Callable[
-    [Any, list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any], Callable[[Any], Any]]
-]
-"""(module, inputs, keywords) -> (inputs, keywords, what to do with the output)"""
+Change = Callable[[Any, list[Any], dict[str, Any]], Any]
+"""Changes a module, its inputs and its keywords in place; what it returns is done to the output."""
 
 
-def _as_it_is(out: Any) -> Any:
-    return out
+def _on(kinds: tuple[str, ...], act: Callable[[Any], None]) -> Change:
+    """Do something to every submodule of these classes."""
 
-
-def _on(
-    kind: str | tuple[str, ...], act: Callable[[Any], None], where: str | None = None
-) -> Change:
-    """Do something to every submodule of a class (or to the one of this name)."""
-    kinds = (kind,) if isinstance(kind, str) else kind
-
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-        for name, part in module.named_modules():
-            if any(c.__name__ in kinds for c in type(part).__mro__) and where in (None, name):
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+        for part in module.modules():
+            if any(c.__name__ in kinds for c in type(part).__mro__):
                 act(part)
-        return inputs, keywords, _as_it_is
 
     return change
+
+
+ATTENTION = ("MultiheadAttention",)
+LAYERS = ("TransformerEncoderLayer", "TransformerDecoderLayer")
 
 
 def _setting(name: str, value: Any) -> Callable[[Any], None]:
@@ -53,17 +48,17 @@ def _modes() -> Iterator[tuple[str, Change]]:
     meaning = "In torch.nn True means blocked; in scaled_dot_product_attention True means allowed."
     yield (
         f"mask inverted: ours reads the boolean masks the other way round. {meaning}",
-        _invert(None),
+        _masks(operator.invert),
     )
     yield (
         "mask inverted: ours reads the boolean masks of its attention the other way round. "
         f"{meaning}",
-        _on("MultiheadAttention", _invert_here),
+        _on(ATTENTION, _invert_here),
     )
     for k in range(3):
         yield (
             f"mask inverted: ours reads the boolean mask number {k} the other way round. {meaning}",
-            _invert(k),
+            _masks(operator.invert, k),
         )
     yield (
         "batch and sequence swapped: torch has batch_first set the other way. Give both the same "
@@ -78,12 +73,11 @@ def _modes() -> Iterator[tuple[str, Change]]:
     yield "the mask is not applied: ours gives what torch gives without any mask.", _without_masks
     yield (
         "the boolean mask is added to the scores as 0 and 1; blocked scores must become -inf.",
-        _masks_as_numbers,
+        _masks(lambda mask: mask.double()),
     )
-    layers = ("TransformerEncoderLayer", "TransformerDecoderLayer")
     yield (
         "norm_first differs: one is pre-norm, the other post-norm.",
-        _on(layers, _toggle_norm_first),
+        _on(LAYERS, _toggle_norm_first),
     )
 
 
@@ -91,59 +85,46 @@ def _is_mask(x: Any) -> bool:
     return str(getattr(x, "dtype", "")) == "torch.bool"
 
 
-def _flip(x: Any) -> Any:
-    return ~x if _is_mask(x) else x
+def _masks(change: Callable[[Any], Any], which: int | None = None) -> Change:
+    """Change one boolean mask among inputs and keywords, or all of them."""
 
+    def act(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+        masks = [(inputs, i) for i, x in enumerate(inputs) if _is_mask(x)]
+        masks += [(keywords, name) for name, x in keywords.items() if _is_mask(x)]  # type: ignore
+        for holder, key in masks if which is None else [masks[which]]:
+            holder[key] = change(holder[key])
 
-def _invert(which: int | None) -> Change:
-    """One boolean mask among inputs and keywords, or all of them."""
-
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-        given: dict[Any, Any] = dict(enumerate(inputs)) | keywords
-        masks = [key for key, x in given.items() if _is_mask(x)]
-        for key in masks if which is None else [masks[which]]:
-            given[key] = ~given[key]
-        return [given[i] for i in range(len(inputs))], {k: given[k] for k in keywords}, _as_it_is
-
-    return change
+    return act
 
 
 def _invert_here(part: Any) -> None:
     """The masks that reach this submodule, wherever they are made."""
-    flipped = lambda _, args, named: (
-        tuple(map(_flip, args)),
-        {k: _flip(v) for k, v in named.items()},
-    )
+
+    def flipped(_: Any, args: tuple, named: dict[str, Any]) -> Any:
+        given = list(args)
+        _masks(operator.invert)(part, given, named)
+        return tuple(given), named
+
     part.register_forward_pre_hook(flipped, with_kwargs=True)
 
 
-def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    kept = [None if _is_mask(x) else x for x in inputs]
-    return (
-        kept,
-        {k: v for k, v in keywords.items() if "mask" not in k and k != "is_causal"},
-        _as_it_is,
-    )
+def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+    _masks(lambda mask: None)(module, inputs, keywords)
+    for name in [name for name in keywords if "mask" in name or name == "is_causal"]:
+        del keywords[name]
 
 
-def _masks_as_numbers(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    number = lambda x: x.double() if _is_mask(x) else x
-    return [number(x) for x in inputs], {k: number(v) for k, v in keywords.items()}, _as_it_is
-
-
-def _batch_first(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+def _batch_first(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
     for part in module.modules():
         if hasattr(part, "batch_first"):
             part.batch_first = not part.batch_first
-    return inputs, keywords, _as_it_is
 
 
 def _swap_inputs(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    swapped = [
-        x.detach().swapaxes(0, 1).requires_grad_() if getattr(x, "ndim", 0) == 3 else x
-        for x in inputs
-    ]
-    return swapped, keywords, lambda out: out.swapaxes(0, 1)
+    for i, x in enumerate(inputs):
+        if getattr(x, "ndim", 0) == 3:
+            inputs[i] = x.detach().swapaxes(0, 1).requires_grad_()
+    return lambda out: out.swapaxes(0, 1)
 
 
 def _toggle_norm_first(part: Any) -> None:
@@ -185,10 +166,10 @@ def _norms() -> Iterator[tuple[str, Change]]:
         "centre": "layer norm without its variance: ours subtracts the mean only.",
     }
     for how, text in texts.items():
-        yield text, _on("LayerNorm", _with_forward(_odd_norm, how))
+        yield text, _on(("LayerNorm",), _with_forward(_odd_norm, how))
     yield (
         "layer norm without its weight and bias: ours leaves them out.",
-        _on("LayerNorm", _forget_affine),
+        _on(("LayerNorm",), _forget_affine),
     )
 
 
@@ -245,51 +226,40 @@ def _activations() -> Iterator[tuple[str, Change]]:
 
 
 def _activation(f: Callable) -> Change:
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-        for part in module.modules():
-            if type(part).__name__ in (
-                "GELU",
-                "ReLU",
-                "SiLU",
-                "Tanh",
-                "Sigmoid",
-                "LeakyReLU",
-                "ELU",
-            ):
-                part.forward = f
-            elif type(part).__name__ in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
-                part.activation = f
-        return inputs, keywords, _as_it_is
+    def act(part: Any) -> None:
+        setattr(part, "activation" if hasattr(part, "activation") else "forward", f)
 
-    return change
+    kinds = ("GELU", "ReLU", "SiLU", "Tanh", "Sigmoid", "LeakyReLU", "ELU", *LAYERS)
+    return _on(kinds, act)
 
 
 def _attention() -> Iterator[tuple[str, Change]]:
-    one = "MultiheadAttention"
     yield (
         "scale by embed instead of head: ours divides the scores by sqrt(embed_dim) instead of "
         "sqrt(head_dim).",
-        _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim / part.embed_dim))),
+        _on(
+            ATTENTION, lambda part: _scale_queries(part, math.sqrt(part.head_dim / part.embed_dim))
+        ),
     )
     yield (
         "no scale: ours does not divide the scores by sqrt(head_dim).",
-        _on(one, lambda part: _scale_queries(part, math.sqrt(part.head_dim))),
+        _on(ATTENTION, lambda part: _scale_queries(part, math.sqrt(part.head_dim))),
     )
     yield (
         "scale: ours divides the scores by head_dim instead of its square root (or twice by the "
         "root).",
-        _on(one, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))),
+        _on(ATTENTION, lambda part: _scale_queries(part, 1 / math.sqrt(part.head_dim))),
     )
     yield (
         "heads split in the other order: ours reshapes the width to (head_dim, num_heads) instead "
         "of (num_heads, head_dim).",
-        _on(one, _heads_inside_out),
+        _on(ATTENTION, _heads_inside_out),
     )
-    yield "number of heads: ours computes with one head.", _on(one, partial(_heads, heads=1))
+    yield "number of heads: ours computes with one head.", _on(ATTENTION, partial(_heads, heads=1))
     for heads in (2, 4, 8, 16, 3, 6, 12):
         yield (
             f"number of heads: ours computes with {heads} heads.",
-            _on(one, partial(_heads, heads=heads)),
+            _on(ATTENTION, partial(_heads, heads=heads)),
         )
     for order, words in {
         (1, 0, 2): "query and key",
@@ -299,7 +269,7 @@ def _attention() -> Iterator[tuple[str, Change]]:
         yield (
             f"projections exchanged: ours takes the weights of {words} for one another. "
             "in_proj_weight holds query, key, value in this order.",
-            _on(one, partial(_reorder, order=order)),
+            _on(ATTENTION, partial(_reorder, order=order)),
         )
     yield "causal mask: ours looks at earlier positions only; torch got no such mask.", _causal(0)
     yield "causal mask off by one: ours also looks at the next position.", _causal(1)
@@ -319,20 +289,25 @@ def _attention() -> Iterator[tuple[str, Change]]:
         "none": "no softmax: ours multiplies the values by the bare scores.",
     }
     for how, text in texts.items():
-        yield text, _on(one, _with_forward(_odd_attention, how))
+        yield text, _on(ATTENTION, _with_forward(_odd_attention, how))
 
 
 def _scale_queries(part: Any, factor: float) -> None:
     """Scaling the queries scales the scores."""
+    if part.in_proj_weight is None:
+        part.q_proj_weight.data *= factor
+    for p in (part.in_proj_weight, part.in_proj_bias):
+        if p is not None:
+            p.data[: part.embed_dim] *= factor
+
+
+def _thirds(part: Any, change: Callable[[Any], Any]) -> None:
+    """Change the three parts of the projection, as a list, weights and biases alike."""
     import torch
 
-    with torch.no_grad():
-        if part.in_proj_weight is not None:
-            part.in_proj_weight[: part.embed_dim] *= factor
-        else:
-            part.q_proj_weight *= factor
-        if part.in_proj_bias is not None:
-            part.in_proj_bias[: part.embed_dim] *= factor
+    for p in (part.in_proj_weight, part.in_proj_bias):
+        if p is not None:
+            p.data = torch.cat(change(p.data.chunk(3)))
 
 
 def _heads_inside_out(part: Any) -> None:
@@ -340,11 +315,8 @@ def _heads_inside_out(part: Any) -> None:
     import torch
 
     order = torch.arange(part.embed_dim).reshape(part.head_dim, part.num_heads).T.reshape(-1)
-    with torch.no_grad():
-        part.in_proj_weight.copy_(torch.cat([w[order] for w in part.in_proj_weight.chunk(3)]))
-        if part.in_proj_bias is not None:
-            part.in_proj_bias.copy_(torch.cat([b[order] for b in part.in_proj_bias.chunk(3)]))
-        part.out_proj.weight.copy_(part.out_proj.weight[:, order])
+    _thirds(part, lambda thirds: [w[order] for w in thirds])
+    part.out_proj.weight.data = part.out_proj.weight.data[:, order]
 
 
 def _heads(part: Any, heads: int) -> None:
@@ -354,26 +326,17 @@ def _heads(part: Any, heads: int) -> None:
 
 
 def _reorder(part: Any, order: tuple[int, ...]) -> None:
-    import torch
-
-    with torch.no_grad():
-        for p in (part.in_proj_weight, part.in_proj_bias):
-            if p is not None:
-                p.copy_(torch.cat([p.chunk(3)[i] for i in order]))
+    _thirds(part, lambda thirds: [thirds[i] for i in order])
 
 
 def _causal(further: int) -> Change:
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
         import torch
 
         first = next(part for part in module.modules() if hasattr(part, "batch_first"))
         t = inputs[0].shape[1 if first.batch_first else 0]
-        name = "attn_mask" if type(module).__name__ == "MultiheadAttention" else "src_mask"
-        return (
-            inputs,
-            {**keywords, name: ~torch.ones(t, t, dtype=torch.bool).tril(further)},
-            _as_it_is,
-        )
+        name = "attn_mask" if type(module).__name__ in ATTENTION else "src_mask"
+        keywords[name] = ~torch.ones(t, t, dtype=torch.bool).tril(further)
 
     return change
 
@@ -414,7 +377,7 @@ def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
         yield (
             f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, "
             "in): y = x @ weight.T.",
-            _edit(names, lambda p: p.T.clone()),
+            _edit(names, lambda p: p.T),
         )
     for name in [n for n, p in torch_module.named_parameters() if n.endswith("in_proj_weight")]:
         yield (
@@ -433,14 +396,10 @@ def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
 
 
 def _edit(names: list[str], f: Callable[[Any], Any]) -> Change:
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-        import torch
-
+    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
         parameters = dict(module.named_parameters())
-        with torch.no_grad():
-            for name in names:
-                parameters[name].copy_(f(parameters[name]))
-        return inputs, keywords, _as_it_is
+        for name in names:
+            parameters[name].data = f(parameters[name].data)
 
     return change
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import tracked
 from ...engine.history import history
-from ..records import record, shares, wants_gradient
+from ..records import shares
 
 
 class Flaw(NamedTuple):
@@ -71,10 +72,10 @@ def _by_recursion(roots: Any) -> list[Any]:
     seen: set[int] = set()
 
     def visit(t: Any) -> None:
-        if id(t) not in seen and record(t) is not None:
+        if id(t) not in seen and t._record is not None:
             seen.add(id(t))
-            for x in record(t).inputs:
-                if wants_gradient(x):
+            for x in t._record.inputs:
+                if tracked(x):
                     visit(x)
             order.append(t)
 
@@ -99,7 +100,7 @@ class _Sums:
         """Give the inputs of t's op their shares; yields those from which the sweep goes on."""
         for x, share in shares(t, g):
             self.give(x, share)
-            if record(x) is not None:
+            if x._record is not None:
                 yield x, share
 
 
@@ -161,7 +162,7 @@ def flawed_sweep(name: str) -> Callable[..., dict[Any, Any]]:
         found = {
             x: np.array(sums.grads[key])
             for key, x in sums.holders.items()
-            if (record(x) is None if goal is None else key in goal)
+            if (x._record is None if goal is None else key in goal)
         }
         return found
 

@@ -1,0 +1,726 @@
+"""`ta.source`: the program is right, reads well, runs without the package, and freezes nothing in silence."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from optable import TABLE
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, optim
+
+rng = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    before = ta.get_default_dtype()
+    ta.set_default_dtype(np.float64)
+    ta.manual_seed(0)
+    yield
+    ta.set_default_dtype(before)
+
+
+def assert_close(mine, expected, tolerance=1e-12):
+    mine, expected = np.asarray(mine), np.asarray(expected)
+    assert mine.shape == expected.shape and mine.dtype == expected.dtype
+    size = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    np.testing.assert_allclose(mine, expected, rtol=tolerance, atol=tolerance * max(1, size))
+
+
+def ours(f, args, params, cotangent=None):
+    """The value and the gradients by name, computed as usual."""
+    params = dict(params.named_parameters()) if isinstance(params, nn.Module) else params
+    y = f(*args)
+    leaves = [x for x in (*args, *params.values()) if isinstance(x, Tensor) and x.requires_grad]
+    found = ta.grad(y, leaves, cotangent, allow_unused=True)
+    return y.numpy(), {id(x): g for x, g in zip(leaves, found, strict=True) if g is not None}
+
+
+def assert_right(program, f, args, params=None, tolerance=1e-12):
+    """The program's value and gradients are ours, at these arguments."""
+    params = params or {}
+    named = dict(params.named_parameters()) if isinstance(params, nn.Module) else params
+    tensors = [
+        Tensor(x, requires_grad=True) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+        for x in args
+    ]
+    cotangent = ()
+    expected = f(*tensors)
+    if expected.shape:
+        cotangent = (np.random.default_rng(3).standard_normal(expected.shape),)
+    value, gradients = program(*args, *cotangent)
+    wanted, by = ours(f, tensors, named, *cotangent)
+    assert_close(value, wanted, tolerance)
+    names = [name for name in program._arguments if name != "d_output"]
+    leaves = {**{n: t for n, t in zip(names, tensors, strict=True)}, **named}
+    found = {n: g for n, t in leaves.items() if (g := by.get(id(t))) is not None}
+    assert set(found) == set(gradients)
+    for name, g in found.items():
+        assert_close(gradients[name], g.numpy(), tolerance)
+
+
+# ---- every op
+
+
+def arguments(inputs, dtype=np.float64):
+    return [x.astype(dtype) for x in inputs]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_entry_of_the_table_of_ops(name):
+    """At the numbers it is written for, and at others: the same as ours, or an error that says so."""
+
+    @settings(
+        max_examples=6,
+        deadline=None,
+        database=None,
+        suppress_health_check=[*HealthCheck],
+        phases=[Phase.generate],
+    )
+    @given(data=st.data())
+    def run(data):
+        sample = TABLE[name](data.draw)
+        args = arguments(sample.inputs)
+        y = sample.ours(*[Tensor(x, requires_grad=True) for x in args])
+        if not isinstance(y, Tensor) or not y.requires_grad:
+            return
+        program = ta.source(sample.ours, *args)
+        assert_tidy(program.text)
+        assert_right_without_all(program, sample.ours, args)
+        others = [x + 0.01 * np.arange(x.size).reshape(x.shape) for x in args]
+        try:
+            program(*others, *([np.ones(y.shape)] if y.shape else []))
+        except (ValueError, np.linalg.LinAlgError):
+            return
+        assert_right_without_all(program, sample.ours, others)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run()
+
+
+def assert_right_without_all(program, f, args):
+    """As assert_right, but a gradient that is None here may be zeros in the program."""
+    tensors = [Tensor(x, requires_grad=True) for x in args]
+    y = f(*tensors)
+    cotangent = (np.random.default_rng(3).standard_normal(y.shape),) if y.shape else ()
+    value, gradients = program(*args, *cotangent)
+    assert_close(value, y.numpy())
+    for name, g in zip(
+        program._arguments, ta.grad(y, tensors, *cotangent, allow_unused=True), strict=False
+    ):
+        if g is None:
+            assert not np.any(gradients.get(name, 0))
+        else:
+            assert_close(gradients[name], g.numpy())
+
+
+# ---- how it reads
+
+
+def assert_tidy(text):
+    """No line over a hundred columns, no name that nobody reads, nothing computed twice."""
+    assert max(map(len, text.splitlines())) <= 100
+    tree = ast.parse(text)
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Load}
+    for statement in function.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            assert statement.targets[0].id in read, f"nobody reads {ast.unparse(statement)}"
+    imports = [ast.unparse(n) for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    assert imports == ["import numpy as np"] or imports == ["import math", "import numpy as np"]
+    assert ("import math" in imports) == ("erf(" in text)
+
+
+def repeated(text):
+    """Products, exponentials and sums that stand in the program twice, on unchanged names."""
+    changed, seen, found = {}, {}, []
+    for statement in ast.parse(text).body[-1].body:
+        for node in ast.walk(statement):
+            costly = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+            if (
+                costly
+                or isinstance(node, ast.Call)
+                and ast.unparse(node.func).endswith((".exp", ".sum"))
+            ):
+                names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                key = (ast.unparse(node), tuple(sorted((n, changed.get(n, 0)) for n in names)))
+                if key in seen:
+                    found.append(ast.unparse(node))
+                seen[key] = True
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                changed[node.id] = changed.get(node.id, 0) + 1
+    return found
+
+
+def encoder(**settings):
+    settings = {"dropout": 0.0, "batch_first": True, **settings}
+    return nn.TransformerEncoderLayer(8, 2, 12, **settings)
+
+
+def squares(layer, *names, **settings):
+    """The mean of the squares of what a layer returns."""
+
+    def loss(*args):
+        return np.mean(layer(*args, **settings) ** 2)
+
+    return loss
+
+
+SRC = rng.standard_normal((5, 7, 8))
+
+
+def test_the_encoder_layer_takes_a_hundred_lines():
+    layer = encoder()
+    program = ta.source(squares(layer), SRC, params=layer)
+    assert program.text.count("\n") <= 100
+    assert_tidy(program.text)
+    assert repeated(program.text) == []
+    names = [
+        "packed",
+        "heads",
+        "scores",
+        "weights",
+        "d_weights",
+        "d_scores",
+        "d_q",
+        "d_norm1_weight",
+    ]
+    for name in names:
+        assert f"    {name} = " in program.text
+    parts = [line.strip("# ") for line in program.text.splitlines() if line.startswith("    # ")]
+    forwards = ["self_attn", "self_attn.out_proj", "norm1", "linear1", "linear2", "norm2"]
+    assert parts == [*forwards, "---- backward", *forwards[::-1]]
+    assert "B, T, E, H, D, F = 5, 7, 8, 2, 4, 12" in program.text
+    assert "# (B, H, T, D)" in program.text
+
+
+def test_what_is_computed_twice_is_seen():
+    text = "def f(x):\n    a = x @ x\n    b = x @ x\n    x = 2 * x\n    c = x @ x\n    return a, b, c\n"
+    assert repeated(text) == ["x @ x"]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_ruff_has_nothing_to_say(dtype, tmp_path):
+    ruff = shutil.which("ruff") or shutil.which("/tmp/tools/bin/ruff")
+    if ruff is None:
+        pytest.skip("ruff is not installed")
+    layer = encoder(activation="gelu").astype(dtype)
+    path = ta.source(squares(layer), SRC.astype(dtype), params=layer).save(tmp_path / "layer.py")
+    rules = "E,F,W,I,UP,B,SIM"
+    done = subprocess.run(
+        [ruff, "check", "--isolated", "--line-length=100", f"--select={rules}", path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_letters_that_would_mislead_are_numbers():
+    layer = encoder()
+    program = ta.source(squares(layer), SRC[:4, :5], params=layer)  # B = D = 4
+    assert "T, E, H, F = 5, 8, 2, 12" in program.text and "# (4, H, T, T)" in program.text
+
+
+def test_what_a_program_is():
+    program = ta.source(lambda x: np.sum(np.sin(x) * x), SRC[0])
+    assert str(program) == program.text and "np.sin(x)" in program.text
+    assert repr(program).startswith("<forward_backward(x), ") and isinstance(program, ta.Program)
+    assert "np" in program._repr_html_()
+    with pytest.raises(TypeError, match="takes 1 arguments, x, got 2"):
+        program(SRC[0], SRC[0])
+    with pytest.raises(ValueError, match=r"written for x \(7, 8\) float64, got array \(5, 7, 8\)"):
+        program(SRC)
+    with pytest.raises(ValueError, match="written for other shapes"):
+        program.function(SRC)
+    with pytest.raises(ValueError, match="float32"):
+        program(SRC[0].astype(np.float32))
+
+
+# ---- models
+
+
+MODELS = {
+    "post-norm": lambda: (encoder(), {}),
+    "pre-norm": lambda: (encoder(norm_first=True), {}),
+    "gelu": lambda: (encoder(activation="gelu"), {}),
+    "causal": lambda: (encoder(), {"is_causal": True}),
+    "time first": lambda: (encoder(batch_first=False), {}),
+    "two layers": lambda: (nn.TransformerEncoder(encoder(), 2), {}),
+    "mask": lambda: (encoder(), {"src_mask": np.triu(np.ones((7, 7), bool), 1)}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_encoders(name):
+    layer, settings = MODELS[name]()
+    f = squares(layer, **settings)
+    program = ta.source(f, SRC, params=layer)
+    assert_tidy(program.text)
+    for args in (SRC, rng.standard_normal(SRC.shape)):
+        assert_right(program, f, [args], layer)
+    optim.SGD(layer.parameters(), 0.1)
+    for p in layer.parameters():  # the parameters as they are when the program is called
+        p.data += 0.1 * rng.standard_normal(p.shape)
+    assert_right(program, f, [SRC], layer)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_decoder_with_causal_and_padding_masks(norm_first):
+    layer = nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True, norm_first=norm_first)
+    memory = rng.standard_normal((5, 6, 8))
+
+    def f(tgt, memory, padded):
+        y = layer(tgt, memory, tgt_is_causal=True, memory_key_padding_mask=padded)
+        return np.mean(y**2)
+
+    lengths = np.array([6, 3, 4, 1, 5])
+    padded = np.arange(6) >= lengths[:, None]
+    program = ta.source(f, SRC, memory, padded, params=layer)
+    assert_tidy(program.text)
+    assert_right(program, f, [SRC, memory, padded], layer)
+    others = np.arange(6) >= lengths[::-1, None]
+    assert_right(program, f, [SRC, memory, others], layer)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def test_an_mlp_with_cross_entropy():
+    model = mlp()
+
+    def f(x, target):
+        return F.cross_entropy(model(x), target)
+
+    x, target = rng.standard_normal((8, 6)), rng.integers(0, 3, 8)
+    program = ta.source(f, x, target, params=model)
+    assert_tidy(program.text)
+    assert_right(program, f, [x, target], model)
+    assert_right(program, f, [x + 1, (target + 1) % 3], model)
+    assert program.text.count("# ") and "# 0 (Linear)" in program.text
+    for wrong in (np.full(8, 3), np.full(8, -1), np.full(8, -100)):
+        with pytest.raises(ValueError, match="cross_entropy: these numbers need another program"):
+            program(x, wrong)
+
+
+class Language(nn.Module):
+    """A small language model whose table of embeddings is its last layer as well."""
+
+    def __init__(self):
+        self.embed = nn.Embedding(11, 8)
+        self.register_buffer("positions", F.sinusoidal_positions(9, 8).numpy())
+        self.layer = encoder(norm_first=True)
+        self.out = nn.Linear(8, 11, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.positions[: tokens.shape[1]]
+        return self.out(self.layer(x, is_causal=True))
+
+
+def test_embedding_tied_weights_and_a_table_of_constants():
+    model = Language()
+
+    def f(tokens, targets):
+        return F.cross_entropy(model(tokens).reshape(-1, 11), targets.reshape(-1))
+
+    tokens, targets = rng.integers(0, 11, (2, 3, 5))
+    program = ta.source(f, tokens, targets, params=model)
+    assert_tidy(program.text)
+    assert_right(program, f, [tokens, targets], model)
+    assert_right(program, f, [targets, tokens], model)
+    assert "positions" in program.arrays() and "embed_weight" in program.arrays()
+    with pytest.raises(ValueError, match="embedding: these numbers need another program"):
+        program(tokens - 11, targets)
+
+
+def test_attention_with_additive_scores():
+    w = {
+        n: Tensor(rng.standard_normal(s), requires_grad=True)
+        for n, s in [("a", (4, 6)), ("v", (6,))]
+    }
+
+    def f(queries, keys, values):
+        scores = np.tanh(queries[:, None] @ w["a"] + (keys @ w["a"])[None]) @ w["v"]
+        return np.sum((F.softmax(scores) @ values) ** 2)
+
+    args = [rng.standard_normal(s) for s in ((3, 4), (5, 4), (5, 2))]
+    program = ta.source(f, *args, params=w)
+    assert_tidy(program.text)
+    assert_right(program, f, args, w)
+
+
+def test_an_op_of_the_users_own():
+    @ta.op
+    def cube(x):
+        return x * x * x
+
+    cube.vjp(lambda g, y, x: g * 3 * x * x)
+
+    @ta.op(saves=True)
+    def normalise(x):
+        size = np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
+        return x / size, size
+
+    @normalise.vjp_all
+    def _(g, y, x, *, saved):
+        return ((g - y * np.sum(g * y, axis=-1, keepdims=True)) / saved,)
+
+    @ta.op
+    def running(x):  # a loop over what has a known length, and a write in place
+        out = np.zeros_like(x)
+        for i in range(len(x)):
+            out[i] = x[i] + (out[i - 1] if i else 0.0)
+        return out
+
+    running.vjp(lambda g, y, x: np.cumsum(g[::-1], axis=0)[::-1])
+    f = lambda x: np.sum(running(normalise(cube(x))) ** 2)
+    program = ta.source(f, SRC[0])
+    assert_tidy(program.text)
+    assert_right(program, f, [SRC[0]])
+    assert_right(program, f, [SRC[1]])
+
+
+def test_float32_stays_float32():
+    layer = encoder().astype(np.float32)
+    f, x = squares(layer), SRC.astype(np.float32)
+    program = ta.source(f, x, params=layer)
+    value, gradients = program(x)
+    assert value.dtype == np.float32 and all(g.dtype == np.float32 for g in gradients.values())
+    wanted, by = ours(f, [Tensor(x, requires_grad=True)], layer)
+    assert_close(value, wanted, 1e-5)
+    for name, p in layer.named_parameters():
+        assert_close(gradients[name], by[id(p)].numpy(), 1e-5)
+
+
+def test_the_program_of_a_gradient():
+    layer = nn.Linear(3, 4)
+
+    def penalty(x, w):
+        slope = ta.grad(np.sum(np.tanh(layer(x)) * w), x, create_graph=True)[0]
+        return np.sum(slope**2)
+
+    x, w = Tensor(rng.standard_normal((2, 3)), requires_grad=True), rng.standard_normal((2, 4))
+    program = ta.source(penalty, x, w, params=layer)
+    assert_tidy(program.text)
+    assert_right(program, penalty, [x.numpy(), w], layer)
+
+
+def test_gradients_by_what():
+    f = lambda x, y, n: np.sum(x * y) * n
+    program = ta.source(f, Tensor(SRC), SRC, 3.0)
+    assert list(program(SRC, SRC, 3.0)[1]) == ["y"]  # not by a Tensor that requires none
+    layer = nn.Linear(8, 2)
+    layer.bias.requires_grad = False
+    assert set(ta.source(lambda x: layer(x).sum(), SRC, params=layer)(SRC)[1]) == {"x", "weight"}
+    frozen = layer.weight.numpy().copy()
+    assert layer.weight.grad is None and np.array_equal(frozen, layer.weight.numpy())
+
+
+def test_results_are_the_callers_own():
+    f = lambda x, y: np.sum(x + y) + np.sum(x.T)
+    x, y = rng.standard_normal((2, 3, 3))
+    _, gradients = ta.source(f, x, y)(x, y)
+    a, b = gradients["x"], gradients["y"]
+    assert a.flags.writeable and b.flags.writeable and not np.shares_memory(a, b)
+    same = ta.source(lambda x: x, x, backward=False)(x)
+    assert not np.shares_memory(same, x)
+
+
+# ---- forwards only, and without the package
+
+
+def test_forwards_only():
+    model = mlp()
+    x = rng.standard_normal((8, 6))
+    program = ta.source(model, x, backward=False)
+    assert "backward" not in program.text and program.name == "forward"
+    assert_close(program(x), model(x).numpy())
+    assert ta.source(model.forward, x, backward=False).text == program.text
+    both = ta.source(
+        lambda x: {"logits": model(x), "twice": (x * 2, 3)}, x, params=model, backward=False
+    )
+    found = both(x)
+    assert_close(found["logits"], model(x).numpy())
+    assert_close(found["twice"][0], 2 * x)
+    assert found["twice"][1] == 3
+
+
+ALONE = """
+import sys, json
+sys.modules["tinygrad_attn"] = None  # an import of it raises
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import layer
+given = dict(np.load(sys.argv[1] + "/arrays.npz"))
+src = given.pop("src")
+value, gradients = layer.forward_backward(src, **given)
+assert not any(name.startswith("tinygrad_attn.") for name in sys.modules)
+np.savez(sys.argv[1] + "/found.npz", value=value, **gradients)
+"""
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_it_runs_where_the_package_is_not(tmp_path, activation):
+    layer = encoder(activation=activation)
+    program = ta.source(squares(layer), SRC, params=layer)
+    program.save(tmp_path / "layer.py")
+    (name,) = program._arguments
+    np.savez(tmp_path / "arrays.npz", src=SRC, **program.arrays())
+    assert name == "args_0" or name == "x0"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "found.npz")
+    value, by = ours(squares(layer), [Tensor(SRC)], layer)
+    assert_close(found["value"], value)
+    for name, p in layer.named_parameters():
+        assert_close(found[name], by[id(p)].numpy())
+
+
+# ---- what is refused
+
+
+def dropping(x):
+    return np.sum(F.dropout(x, 0.5, True))
+
+
+def own_stream(x):
+    return np.sum(x * rng.standard_normal(x.shape))
+
+
+def reads_a_number(x):
+    loss = np.sum(x)
+    if loss > 1:
+        loss = loss * 2
+    return loss
+
+
+loose = Tensor(SRC[0], requires_grad=True)
+REFUSED = {
+    "dropout": (dropping, "draws random numbers .dropout in training mode"),
+    "numpy's random": (lambda x: np.sum(x * np.random.rand(*x.shape)), "draws random numbers"),
+    "a stream of one's own": (own_stream, "another value when it is called again"),
+    "if": (reads_a_number, "if loss > 1.*reads a number"),
+    "float": (lambda x: x.sum() * float(x[0, 0]), "reads a number"),
+    "item": (lambda x: x.sum() * x[0, 0].item(), "reads a number"),
+    "int": (lambda x: x[: int(x.sum() > 0)].sum(), "reads a number"),
+    "tolist": (lambda x: x.sum() * len(x.tolist()), "reads numbers"),
+    "asarray": (lambda x: x.sum() * np.asarray(x.detach().numpy())[0, 0], "plain array"),
+    "a loose parameter": (lambda x: np.sum(x * loose), "neither an argument nor in params="),
+    "several results": (lambda x: (x, x), "returns one Tensor"),
+    "a number": (lambda x: 3.0, "returns one Tensor"),
+    "in place": (lambda x: np.sum(changed(x)), "changes an argument, or"),
+}
+
+
+@ta.op
+def changed(x):
+    x += 1
+    return x
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nothing_is_frozen_in_silence(name):
+    f, words = REFUSED[name]
+    with pytest.raises(TypeError, match=words):
+        ta.source(f, SRC[0])
+    assert loose.grad is None and isinstance(loose.numpy(), np.ndarray)
+
+
+def test_an_op_that_cannot_be_written_is_named():
+    @ta.op
+    def strange(x):
+        return np.asarray([float(v) ** 2 for v in x])
+
+    strange.vjp(lambda g, y, x: 2 * g * x)
+    with pytest.raises(TypeError, match="reads a number") as error:
+        ta.source(lambda x: strange(x).sum(), SRC[0, 0])
+    assert "strange" in "".join(
+        map(str, [error.value, *getattr(error.value, "__notes__", ())])
+    ) or ("float(v) ** 2" in str(error.value))
+
+    @ta.op
+    def foreign(x):
+        return np.frompyfunc(lambda v: v * 2, 1, 1)(x).astype(float)
+
+    foreign.vjp(lambda g, y, x: 2 * g)
+    with pytest.raises(TypeError, match="no function of NumPy's"):
+        ta.source(lambda x: foreign(x).sum(), SRC[0, 0])
+
+
+def test_other_mistakes():
+    with pytest.raises(TypeError, match="takes a function or a module"):
+        ta.source(3)
+    with pytest.raises(TypeError, match="params= is a module, or a mapping"):
+        ta.source(lambda x: x.sum(), SRC, params=[1, 2])
+    with pytest.raises(ValueError, match="does not depend on anything that requires a gradient"):
+        ta.source(lambda x: x.sum(), Tensor(SRC))
+    with pytest.raises(TypeError, match="holds no real numbers"):
+        ta.source(lambda x: x, SRC * 1j, backward=False)
+
+
+def test_a_branch_of_the_package_is_checked_each_time():
+    f = lambda x: np.prod(x)
+    program = ta.source(f, np.array([1.0, 2.0, 3.0]))
+    assert_right(program, f, [np.array([3.0, 4.0, 5.0])])
+    with pytest.raises(ValueError, match="prod_rule: these numbers need another program"):
+        program(np.array([1.0, 0.0, 3.0]))
+    with_zero = ta.source(f, np.array([1.0, 0.0, 3.0]))
+    assert_right(with_zero, f, [np.array([2.0, 0.0, 7.0])])
+    ties = ta.source(lambda x: np.max(x), np.array([1.0, 2.0]))
+    with pytest.raises(ValueError, match="to_the_extremes"):
+        ties(np.array([2.0, 2.0]))
+
+
+def test_writes_in_place_follow_numpy():
+    def f(x):
+        a = np.zeros_like(x)
+        b = a
+        b += x
+        b[0] += 2 * x[1]
+        a[1:] = b[:-1] * x[1:]
+        return a.sum() + (b**2).sum()
+
+    array = SRC[0]
+    program = ta.source(lambda x: f(x.detach().numpy()), array, backward=False)
+    assert_close(program(array), f(array))
+
+    def through_a_view(x):
+        a = np.zeros_like(x.numpy())
+        row = a[0]
+        row += 1.0
+        return a * 2
+
+    with pytest.raises(TypeError, match="changed in place"):
+        ta.source(through_a_view, array, backward=False)
+
+
+def test_constants_are_taken_as_they_are_when_they_are_used():
+    def f(x):
+        table = np.ones(8)
+        y = x * table
+        table[:] = np.arange(8)
+        return np.sum(y * (x * table))
+
+    program = ta.source(f, SRC[0], backward=False)
+    with ta.no_grad():
+        assert_close(program(SRC[1]), f(SRC[1]))
+
+
+def test_with_checkpoint_and_in_plain_mode():
+    layer = encoder()
+    f = lambda x: np.sum(ta.checkpoint(layer, x) ** 2)
+    program = ta.source(f, SRC, params=layer)
+    assert_right(program, f, [SRC], layer)
+    with ta.plain():
+        assert ta.source(f, SRC, params=layer).text == program.text
+    with ta.no_grad():
+        assert ta.source(f, SRC, params=layer).text == program.text
+
+
+def test_a_model_without_letters_and_a_number():
+    f = lambda x: x * x
+    program = ta.source(f, np.float64(3.0))
+    assert program(np.float64(3.0)) == (9.0, {"x": 6.0})
+    assert json.dumps(program.text)
+
+
+def test_sizes_that_depend_on_the_numbers_are_checked():
+    f = lambda x: np.mean(x[x > 0] ** 2) + x[np.nonzero(x.detach().numpy() > 0)].sum()
+    program = ta.source(f, np.array([1.0, -1.0, 2.0]))
+    assert_right(program, f, [np.array([-1.0, 3.0, 4.0])])
+    with pytest.raises(ValueError, match="these numbers need another program"):
+        program(np.array([1.0, 1.0, 2.0]))
+    first = lambda x, n: x[:n].sum()
+    program = ta.source(first, np.ones(3), np.array(2))
+    assert_right(program, first, [np.arange(3.0), np.array(2)])
+    with pytest.raises(ValueError, match="getitem: these numbers need another program"):
+        program(np.ones(3), np.array(1))
+    with pytest.raises(TypeError, match="plain array"):
+        ta.source(lambda x, n: np.broadcast_to(x, (n, 3)).sum(), np.ones(3), np.array(2))
+
+
+def test_a_tensors_array_is_not_changed_in_place():
+    def f(x):
+        y = x * 2
+        array = y.detach().numpy()
+        array += 1
+        return np.sum(y * y)
+
+    with pytest.raises(TypeError, match="a Tensor's array, in place"):
+        ta.source(f, SRC[0])
+
+    def later(x):  # what an op was given is what it was given
+        array = np.zeros_like(x.detach().numpy())
+        y = x * array
+        array += 1
+        return np.sum(y + x * array)
+
+    program = ta.source(later, SRC[0])
+    _, gradients = program(SRC[0])
+    assert_close(gradients["x"], np.ones_like(SRC[0]))
+
+
+def test_names_that_are_taken():
+    def f(x, E, d_x, loss, np_):
+        x = x * E + d_x
+        x = x * loss
+        output = x * np_
+        return output.sum() + x.sum()
+
+    args = [rng.standard_normal((2, 3)) for _ in range(5)]
+    program = ta.source(f, *args)
+    assert_tidy(program.text)
+    assert_right(program, f, args)
+
+    def itself(x):
+        x = x * x
+        return x
+
+    program = ta.source(itself, args[0])
+    assert_right(program, itself, args[:1])
+    layer = encoder()
+
+    def with_letters(E, B):
+        return np.mean(layer(E + B) ** 2)
+
+    program = ta.source(with_letters, SRC, SRC, params=layer)
+    assert_right(program, with_letters, [SRC, SRC], layer)
+
+
+def test_parameters_of_another_shape():
+    layer = nn.Linear(8, 2)
+    program = ta.source(layer, SRC[0], backward=False)
+    layer.weight.data = np.ones((3, 8))
+    with pytest.raises(
+        ValueError, match=r"written for weight \(2, 8\) float64, which is array \(3, 8\)"
+    ):
+        program(SRC[0])
+
+
+def test_many_arguments():
+    args = [rng.standard_normal((2, 3)) for _ in range(12)]
+    f = lambda first, second, third, fourth, fifth, *rest: np.sum(
+        first * second + third + sum(rest)
+    )
+    program = ta.source(f, *args)
+    assert_tidy(program.text)
+    assert_right(program, f, args)
+    views = ta.source(lambda x: (np.moveaxis(x, 0, 1), np.flip(x)), args[0], backward=False)
+    assert not any(np.shares_memory(y, args[0]) for y in views(args[0]))

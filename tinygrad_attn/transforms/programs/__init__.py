@@ -1,0 +1,159 @@
+"""`ta.source`: the forward and the backward pass of a function, written out as plain NumPy.
+
+Nothing is derived here a second time. The function is run once with arrays that write down what is
+done with them (`symbol`), in plain mode, and so is the sweep after it, which calls the package's
+own rules (`tracing`). What comes out is a list of NumPy calls (`expressions`). It is made plainer
+(`simplify`) and cut into lines that have names (`layout`, `text`, `writing`): a `program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...engine import Variable, enable_grad
+from ...messages.errors import describe, is_module
+from ...tensor import Tensor
+from .program import Program
+from .tracing import trace
+from .writing import written
+
+__all__ = ["Program", "source"]
+
+
+def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
+    """The program that computes f(*args) and its gradients, as the text of one NumPy file.
+
+    f is a function or a module that takes these arguments and returns one Tensor, usually the loss;
+    arrays of the same shapes and dtypes may take their place later. Gradients are by each floating
+    argument, unless it is a Tensor that requires none, and by each parameter that requires one.
+    `params` is a module, or a mapping from names to Tensors; of an f that is a module, or a method
+    of one, it is this module. What is no array (numbers, None, True) is written into the program.
+
+    With `backward=False` the program has the forward pass only, and f may also return several
+    tensors in a tuple, list or dict. Where the result is no single number, the program takes the
+    gradient by it as one more argument, d_output.
+
+    Raises TypeError where f reads a number from an array in Python (`if loss > 1`, float(x)),
+    draws random numbers, leaves NumPy, or uses a Tensor that requires a gradient and is not in
+    params. Where the package itself chooses between formulas by the numbers, the program raises
+    ValueError if they call for another choice than they did here.
+    """
+    if not callable(f):
+        raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
+    module = module_of(f, params)
+    params, buffers = parameters_of(module, params)
+    found = trace(f, args, params, buffers, backward, module)
+    title = "forward_backward" if backward else "forward"
+    text, constants = written(found, title, what_is_computed(f))
+    held = {**found.parameters, **constants}
+    program = Program(text, title, found.arguments, held)
+    compare(program, found)
+    compare_with_a_call(program, f, args, found)
+    return program
+
+
+def module_of(f: Any, params: Any) -> Any:
+    """The module whose parameters are meant, or None."""
+    owner = f if is_module(f) else getattr(f, "__self__", None)
+    return params if is_module(params) else owner if params is None and is_module(owner) else None
+
+
+def parameters_of(module: Any, params: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Parameters and buffers by their dotted names."""
+    if module is not None:
+        return dict(module.named_parameters()), dict(module.named_buffers())
+    if params is None:
+        return {}, {}
+    if not isinstance(params, Mapping):
+        try:
+            params = dict(params)  # model.named_parameters()
+        except (TypeError, ValueError):
+            params = None
+    if params is None or not all(isinstance(p, Variable) for p in params.values()):
+        raise TypeError(
+            "ta.source: params= is a module, or a mapping from names to Tensors, such as "
+            "dict(model.named_parameters())."
+        )
+    return params, {}
+
+
+def what_is_computed(f: Any) -> str:
+    """The name of the function, or of the module's class."""
+    owner = getattr(f, "__self__", None)
+    if is_module(f) or is_module(owner):
+        return type(f if is_module(f) else owner).__name__
+    name = getattr(f, "__name__", type(f).__name__)
+    return "a function" if name == "<lambda>" else name
+
+
+def compare(program: Program, found: Any) -> None:
+    """Raise unless the program gives, for these arguments, what the function gave."""
+    arrays = [e.value for n, e in found.inputs.items() if n not in found.parameters]
+    with np.errstate(all="ignore"):
+        given = program.function(*arrays, **program.arrays())
+    value, gradients = given if found.gradients else (given, {})
+    pairs = [(value, found.outputs)]
+    pairs += [(gradients[found.originals[n]], g) for n, g in found.gradients.items()]
+    for mine, expected in pairs:
+        if not same(mine, expected):
+            raise RuntimeError(
+                f"ta.source: the program that was written for {program.name} gives other numbers "
+                "than the function. This is a mistake in the package; please report it with the "
+                "function."
+            )
+
+
+def compare_with_a_call(program: Program, f: Any, args: tuple, found: Any) -> None:
+    """Raise unless the function, called as usual, returns what the program returns."""
+    seeds = [e.value for n, e in found.inputs.items() if n == "d_output"]
+    with enable_grad(), np.errstate(all="ignore"):
+        again = f(*as_given(args))
+        given = program(*args, *seeds)
+    value = given[0] if found.gradients else given
+    if not same(value, arrays_in(again), digits=1e-3):
+        raise TypeError(
+            "ta.source: the function returns another value when it is called again, so a program "
+            "would be right only once. Does it draw random numbers, or keep something between "
+            "calls (a cache, a counter)? Pass what changes as an argument."
+        )
+
+
+def as_given(args: tuple) -> list[Any]:
+    """The arguments as the function has been given them, floating arrays as Tensors."""
+    floating = lambda x: isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
+    return [Tensor(np.asarray(x), requires_grad=True) if floating(x) else x for x in args]
+
+
+def arrays_in(y: Any) -> Any:
+    """Arrays in place of tensors."""
+    if isinstance(y, dict):
+        return {k: arrays_in(v) for k, v in y.items()}
+    if isinstance(y, (tuple, list)):
+        return [arrays_in(v) for v in y]
+    return y._data if isinstance(y, Variable) else y
+
+
+def same(mine: Any, expected: Any, digits: float = 1e-9) -> bool:
+    """Equal up to rounding, in shape and in dtype?"""
+    if isinstance(expected, dict):
+        return mine.keys() == expected.keys() and all(
+            same(mine[k], expected[k], digits) for k in mine
+        )
+    if isinstance(expected, (tuple, list)):
+        return len(mine) == len(expected) and all(
+            same(a, b, digits) for a, b in zip(mine, expected)
+        )
+    expected = getattr(expected, "value", expected)
+    if not isinstance(expected, (np.ndarray, np.generic)):
+        return mine is expected or mine == expected
+    if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
+        return False
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(mine, expected))
+    digits = max(digits, {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 0.0))
+    finite = np.abs(np.asarray(expected)[np.isfinite(expected)])
+    size = float(finite.max(initial=0))
+    return bool(np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True))

@@ -1,0 +1,633 @@
+"""The same values in fewer and plainer steps, equal up to rounding.
+
+What the rules give is right but wordy: sums of negatives, transposes of transposes, numbers that
+are multiplied one after the other. Each rule of this file takes one expression whose operands are
+simple already, and returns one that says the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .expressions import BACKWARD, Expression, Listing, inside, reached, replaced
+
+ARITHMETIC = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+}
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+MANY = 1024
+"""Sums of more numbers than this stay in float64, where the rules take them there from float32: so
+many added one after the other lose four digits.
+"""
+
+
+def simplified(outputs: Any, asked: Any, facts: Mapping[int, bool]) -> tuple[Any, Any]:
+    """The outputs, nested as they were, and what guards ask, from simpler expressions.
+
+    `facts` says of which boolean arrays, by the id of their expression, all elements are known,
+    since a guard has asked. What the guards themselves ask is left as it is.
+    """
+    outputs, asked = Simplifier(facts).run(outputs, asked)
+    for _ in range(2):
+        outputs, asked = Simplifier({}).run(outputs, asked)
+    return outputs, asked
+
+
+def number_in(a: Any) -> Any:
+    """The number that this is, or None."""
+    if isinstance(a, Expression):
+        return a.value if a.kind == "number" else None
+    if isinstance(a, (int, float)) and not isinstance(a, bool):
+        return a
+    if isinstance(a, np.generic) and a.dtype.kind in "fiu":
+        return a
+    return None
+
+
+def fraction(a: Any) -> Fraction | None:
+    """The number as a quotient of whole numbers that a reader would write; else None."""
+    number = number_in(a)
+    if number is None or not math.isfinite(number):
+        return None
+    value = float(number)
+    if value == int(value) and abs(value) < 1e9:
+        return Fraction(int(value))
+    found = Fraction(value).limit_denominator(1 << 24)
+    close = float(found) == value or abs(float(found) - value) < 1e-15 * abs(value)
+    if getattr(number, "dtype", None) == np.float32:
+        close = np.float32(float(found)) == number
+    return found if close and (abs(found.numerator) <= 2 or found.denominator <= 64) else None
+
+
+def shape_of(a: Any) -> tuple[int, ...]:
+    """The shape of an operand."""
+    return a.shape if isinstance(a, Expression) else np.shape(a)
+
+
+def is_(a: Any, kind: str, name: Any = None) -> bool:
+    """Is this an expression of that kind and name?"""
+    return isinstance(a, Expression) and a.is_a(kind, name)
+
+
+def negated(a: Any) -> bool:
+    """Is this -x of something?"""
+    return is_(a, "operator", "-") and len(a.args) == 1
+
+
+def uniform(a: Any) -> bool:
+    """A constant whose elements are all the same?"""
+    return is_(a, "constant") and a.value.size > 0 and bool((a.value == a.value.flat[0]).all())
+
+
+def last_two(e: Expression) -> bool:
+    """A transpose of matrices: x.mT, or x.swapaxes(-1, -2)?"""
+    if e.is_a("attribute", "mT") or e.is_a("attribute", "T") and e.ndim == 2:
+        return True
+    return e.is_a("method", "swapaxes") and sorted(a % e.ndim for a in e.args[1:]) == [
+        e.ndim - 2,
+        e.ndim - 1,
+    ]
+
+
+class Simplifier:
+    """Writes a new list, expression by expression."""
+
+    def __init__(self, facts: Mapping[int, bool]) -> None:
+        self.listing, self.facts = Listing(), facts
+        self.simple: dict[int, Expression] = {}
+
+    def run(self, outputs: Any, asked: Any) -> tuple[Any, Any]:
+        """All that the outputs and the guards need, simplified."""
+        of_guards = {e.id for e in reached(inside_of(asked))}
+        without_facts: dict[int, Expression] = {}
+        for e in reached(inside_of([outputs, asked])):
+            self.listing.phase, self.listing.scope = e.phase, e.scope
+            if e.id in of_guards:
+                without_facts[e.id] = self.rewritten(e, without_facts)
+            if e.id in self.facts:
+                new = self.listing.constant(np.full(e.shape, self.facts[e.id]))
+            else:
+                new = self.rewritten(e, self.simple)
+            self.simple[e.id] = new
+        found = self.mapped(outputs)
+        self.simple = without_facts
+        return found, self.mapped(asked)
+
+    def rewritten(self, e: Expression, simple: dict[int, Expression]) -> Expression:
+        """The expression of simple operands, simplified."""
+        swap = lambda x: simple[x.id] if isinstance(x, Expression) else x
+        settings = {k: replaced(v, swap) for k, v in e.settings.items()}
+        new = self.make(e.kind, e.name, replaced(e.args, swap), settings, e.value)
+        self.carry_hint(e, new)
+        return new
+
+    def mapped(self, outputs: Any) -> Any:
+        """The simple expressions in place of the others."""
+        if isinstance(outputs, dict):
+            return {k: self.mapped(v) for k, v in outputs.items()}
+        if isinstance(outputs, (tuple, list)):
+            return type(outputs)(map(self.mapped, outputs))
+        return self.simple[outputs.id] if isinstance(outputs, Expression) else outputs
+
+    def carry_hint(self, old: Expression, new: Expression) -> None:
+        """The new expression is called as the old one was."""
+        hint = old.hint
+        if hint is None or new.kind == "number":
+            return
+        if new.kind == "constant" and old.kind != "constant":
+            return
+        if isinstance(hint[1], Expression):
+            hint = (0, self.simple.get(hint[1].id, hint[1]))
+        if new.hint is None or new.hint[0] < hint[0]:
+            new.hint = hint
+
+    # ---- making expressions
+
+    def make(self, kind: str, name: Any, args: Any, settings: dict[str, Any], value: Any) -> Any:
+        """The simplest expression for this."""
+        if kind == "input":
+            return self.listing.make(kind, name, (), {}, value, ("input", name))
+        if kind == "constant":
+            return self.listing.constant(value)
+        if kind == "number":
+            return self.listing.number(name, value)
+        folded = self.folded(kind, name, args, settings, value)
+        if folded is not None:
+            return folded
+        rule = getattr(self, f"{kind}_{RULES.get(name, name)}", None)
+        found = rule(args, settings, value) if rule is not None else None
+        if found is not None:
+            return found
+        return self.listing.make(kind, name, args, settings, value)
+
+    def number(self, f: Fraction, dtype: np.dtype) -> Expression:
+        """A number of this dtype, written as a whole number or a quotient of two."""
+        if f.denominator == 1:
+            text = f"{f.numerator}.0" if dtype.kind == "f" else str(f.numerator)
+        elif f.denominator & (f.denominator - 1) == 0 and f.denominator <= 64:
+            text = repr(float(f))
+        else:
+            text = f"{f.numerator} / {f.denominator}"
+        return self.listing.number(text, dtype.type(float(f)))
+
+    def op(self, sign: str, a: Any, b: Any, value: Any = None) -> Any:
+        """a sign b"""
+        if value is None:
+            plain = [x.value if isinstance(x, Expression) else x for x in (a, b)]
+            with np.errstate(all="ignore"):
+                value = (np.matmul if sign == "@" else ARITHMETIC[sign])(*plain)
+        return self.make("operator", sign, (a, b), {}, value)
+
+    def minus(self, a: Any) -> Any:
+        """-a"""
+        return self.make("operator", "-", (a,), {}, -a.value)
+
+    def method(self, name: str, x: Any, *args: Any, value: Any, **settings: Any) -> Any:
+        """x.name(*args)"""
+        return self.make("method", name, (x, *args), settings, value)
+
+    # ---- constants
+
+    def folded(self, kind: str, name: Any, args: Any, settings: Any, value: Any) -> Any:
+        """What is computed from constants alone, where the result is one number again and again."""
+        if kind in ("part", "update") or isinstance(value, (tuple, list)):
+            return None
+        found = list(inside((args, tuple(settings.values()))))
+        if not found or not all(x.kind in ("constant", "number") for x in found):
+            return None
+        if np.ndim(value) == 0 and value.dtype.kind in "fiu":
+            f = fraction(value)
+            return None if f is None else self.number(f, value.dtype)
+        if all(uniform(x) or x.kind == "number" for x in found) and np.size(value):
+            whole = (np.asarray(value) == np.asarray(value).flat[0]).all()
+            return self.listing.constant(np.asarray(value)) if whole else None
+        return None
+
+    def unrepeated(self, sign: str, a: Any, b: Any, value: Any) -> Any:
+        """Without what broadcasting does by itself, for an operator that broadcasts."""
+        for i, (x, other) in enumerate(((a, b), (b, a))):
+            small: Any = None
+            if is_(x, "call", "broadcast_to") and (
+                np.broadcast_shapes(shape_of(x.args[0]), shape_of(other)) == value.shape
+            ):
+                small = x.args[0]
+            elif uniform(x) and shape_of(other) == value.shape and x.dtype == value.dtype:
+                f = fraction(x.value.flat[0])
+                small = None if f is None else self.number(f, x.dtype)
+            if small is not None:
+                pair = (small, b) if i == 0 else (a, small)
+                return self.make("operator", sign, pair, {}, value)
+        return None
+
+    # ---- arithmetic
+
+    def operator_plus(self, args: Any, settings: Any, value: Any) -> Any:
+        """a + b"""
+        a, b = args
+        found = self.unrepeated("+", a, b, value)
+        if found is not None:
+            return found
+        if negated(b):
+            return self.op("-", a, b.args[0], value)
+        if negated(a) and number_in(b) is None:
+            return self.op("-", b, a.args[0], value)
+        if isinstance(a, Expression) and a is b:
+            return self.twice(a, value)
+        if is_(a, "operator", "+") and isinstance(b, Expression) and a.args[1] is b:
+            return self.op("+", a.args[0], self.twice(b, None), value)
+        if self.listing.phase == BACKWARD and is_(a, "operator", "+") and self.flips(a.args[1], b):
+            return self.op("+", a.args[0], self.op("+", a.args[1], b), value)
+        if self.flips(a, b):
+            mean = self.method("mean", a, value=-b.value, **b.settings)
+            return self.op("-", a, mean, value)
+        found = self.stacked(a, b, value)
+        return self.joined(a, b, value) if found is None else found
+
+    def operator_minus(self, args: Any, settings: Any, value: Any) -> Any:
+        """a - b, or -a"""
+        if len(args) == 1:
+            (a,) = args
+            if negated(a):
+                return a.args[0]
+            if is_(a, "operator", "-"):
+                return self.op("-", a.args[1], a.args[0], value)
+            return None
+        a, b = args
+        found = self.unrepeated("-", a, b, value)
+        if found is not None:
+            return found
+        if negated(b):
+            return self.op("+", a, b.args[0], value)
+        if negated(a) and number_in(b) is None:
+            return self.minus(self.op("+", a.args[0], b))
+        if is_(a, "operator", "-") and len(a.args) == 2 and a.args[1] is b:
+            if isinstance(b, Expression):
+                return self.op("-", a.args[0], self.twice(b, None), value)
+        if self.listing.phase == BACKWARD and is_(a, "operator", "+"):
+            if self.centres(a.args[1], b):
+                return self.op("+", a.args[0], self.op("-", a.args[1], b), value)
+        if self.listing.phase == BACKWARD and self.centres(a, b):
+            if (
+                is_(a, "operator", "-")
+                and len(a.args) == 2
+                and self.centres(a.args[0], a.args[1], b)
+            ):
+                return a  # taking the mean away twice is taking it away once
+        return None
+
+    def centres(self, x: Any, m: Any, like: Any = None) -> bool:
+        """Is m the mean of x over some axes, which are those of `like`?"""
+        if not is_(m, "method", "mean") or m.args[0] is not x or not m.settings.get("keepdims"):
+            return False
+        return like is None or m.settings == like.settings
+
+    def operator_times(self, args: Any, settings: Any, value: Any) -> Any:
+        """a * b"""
+        a, b = args
+        found = self.unrepeated("*", a, b, value)
+        if found is not None:
+            return found
+        if number_in(b) is not None and number_in(a) is None:
+            a, b = b, a  # numbers first
+        n, f = number_in(a), fraction(a)
+        if n is not None and isinstance(b, Expression) and number_in(b) is None:
+            if n == 1 and b.dtype == value.dtype:
+                return b
+            if n == -1 and b.dtype == value.dtype:
+                return self.minus(b)
+            if is_(b, "call", "broadcast_to") and number_in(b.args[0]) is not None:
+                inner = self.op("*", a, b.args[0])
+                return self.make("call", "broadcast_to", (inner, *b.args[1:]), {}, value)
+            inner = number_in(b.args[0]) if is_(b, "operator", "*") else None
+            if inner is not None and value.dtype == np.float64 and None in (f, fraction(inner)):
+                product = np.float64(float(n) * float(inner))
+                return self.op("*", self.listing.number(repr(float(product)), product), b.args[1])
+            both = fraction(b.args[0]) if is_(b, "operator", "*") else None
+            if f is not None and both is not None:
+                return self.op("*", self.number(f * both, value.dtype), b.args[1], value)
+            if f is not None and is_(b, "operator", "/") and fraction(b.args[1]):
+                quotient = f / fraction(b.args[1])  # type: ignore[operator]
+                if quotient == 1:
+                    return b.args[0]
+                return self.op("*", self.number(quotient, value.dtype), b.args[0], value)
+        if negated(a):
+            return self.minus(self.op("*", a.args[0], b))
+        if negated(b):
+            return self.minus(self.op("*", a, b.args[0]))
+        return self.listing.make("operator", "*", (a, b), {}, value)
+
+    def operator_over(self, args: Any, settings: Any, value: Any) -> Any:
+        """a / b"""
+        a, b = args
+        found = self.unrepeated("/", a, b, value)
+        if found is not None:
+            return found
+        if isinstance(a, Expression) and number_in(a) is None:
+            if number_in(b) == 1 and a.dtype == value.dtype:
+                return a
+            if negated(a):
+                return self.minus(self.op("/", a.args[0], b))
+            f = fraction(b)
+            found = self.averaged(a, f, value)
+            if found is not None:
+                return found
+            if f and is_(a, "call", "broadcast_to") and fraction(a.args[0]) is not None:
+                inner = self.number(fraction(a.args[0]) / f, value.dtype)  # type: ignore[operator]
+                return self.make("call", "broadcast_to", (inner, *a.args[1:]), {}, value)
+        return None
+
+    def flips(self, a: Any, b: Any) -> bool:
+        """Is b the mean of -a, for a difference a?"""
+        if not (is_(a, "operator", "-") and is_(b, "method", "mean") and len(a.args) == 2):
+            return False
+        return is_(b.args[0], "operator", "-") and b.args[0].args == a.args[::-1]
+
+    def averaged(self, a: Any, n: Fraction | None, value: Any) -> Any:
+        """The mean for a sum of n numbers divided by n; also where it was divided before."""
+        if is_(a, "operator", "/"):
+            inner = self.averaged(a.args[0], n, None)
+            return None if inner is None else self.op("/", inner, a.args[1], value)
+        if not is_(a, "method", "sum") or n is None or "dtype" in a.settings:
+            return None
+        x = a.args[0]
+        if not a.value.size or n * a.value.size != x.value.size or x.dtype != a.dtype:
+            return None
+        value = a.value / a.dtype.type(float(n)) if value is None else value
+        return self.method("mean", x, value=value, **a.settings)
+
+    def operator_at(self, args: Any, settings: Any, value: Any) -> Any:
+        """a @ b"""
+        a, b = args
+        if negated(a):
+            return self.minus(self.op("@", a.args[0], b))
+        if negated(b):
+            return self.minus(self.op("@", a, b.args[0]))
+        return None
+
+    def twice(self, a: Any, value: Any) -> Any:
+        """2 a, the 2 taken together with a 1 / 2 inside."""
+        found = self.times_two(a)
+        if found is not None:
+            return found
+        return self.op("*", self.number(Fraction(2), a.dtype), a, value)
+
+    def times_two(self, e: Any) -> Any:
+        """2 e for e = ... / (2 r) ... without both; else None."""
+        if not (isinstance(e, Expression) and e.kind == "operator" and len(e.args) == 2):
+            return None
+        a, b = e.args
+        if e.name == "/" and is_(b, "operator", "*") and number_in(b.args[0]) == 2:
+            return self.op("/", a, b.args[1])
+        if e.name in ("*", "/"):
+            left = self.times_two(a)
+            if left is not None:
+                return self.op(e.name, left, b)
+        if e.name == "*":
+            right = self.times_two(b)
+            if right is not None:
+                return self.op("*", a, right)
+        return None
+
+    def stacked(self, a: Any, b: Any, value: Any) -> Any:
+        """Gradients of x[0], x[1], ..., each put into zeros, and added up: np.stack."""
+        terms = [*sum_of(a), *sum_of(b)]
+        places = [put_in_zeros(t) for t in terms]
+        if None in places or len(places) != value.shape[0] or len(places) < 2:
+            return None
+        found = {i % value.shape[0]: part for i, part in places}  # type: ignore[misc]
+        if len(found) != len(places):
+            return None
+        parts = [found[i] for i in range(len(found))]
+        if not all(isinstance(p, Expression) and p.dtype == value.dtype for p in parts):
+            return None
+        return self.make("call", "stack", (parts,), {"axis": 0}, value)
+
+    def joined(self, a: Any, b: Any, value: Any) -> Any:
+        """Gradients of x[:8], x[8:16], ..., each put into zeros, and added up: np.concatenate."""
+        places = [put_in_zeros(t, slice) for t in [*sum_of(a), *sum_of(b)]]
+        if None in places or len(places) < 2:
+            return None
+        found = sorted((i.indices(value.shape[0]), part) for i, part in places)  # type: ignore
+        ends = [0]
+        for (start, stop, step), _ in found:
+            if start != ends[-1] or step != 1:
+                return None
+            ends.append(stop)
+        if ends[-1] != value.shape[0]:
+            return None
+        parts = [part for _, part in found]
+        return self.make("call", "concatenate", (parts,), {}, value)
+
+    # ---- shapes
+
+    def attribute_T(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.T"""
+        (x,) = args
+        if value.ndim == 2:
+            return self.transposed(x, value)
+        return x.args[0] if is_(x, "attribute", "T") else None
+
+    def attribute_mT(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.mT"""
+        return self.transposed(args[0], value)
+
+    def transposed(self, x: Any, value: Any) -> Any:
+        """The matrices in x, transposed."""
+        if isinstance(x, Expression) and last_two(x):
+            return x.args[0]
+        if negated(x):
+            return self.minus(self.transposed(x.args[0], -value))
+        if is_(x, "operator", "@") and all(isinstance(v, Expression) for v in x.args):
+            left, right = x.args
+            if last_two(left) and left.ndim == right.ndim == value.ndim:
+                turned = self.transposed(right, right.value.swapaxes(-1, -2))
+                return self.op("@", turned, left.args[0], value)
+        if value.ndim == 2:
+            return self.listing.make("attribute", "T", (x,), {}, value)
+        return self.listing.make("method", "swapaxes", (x, -1, -2), {}, value)
+
+    def method_swapaxes(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.swapaxes(a, b)"""
+        x, *axes = args
+        pair = sorted(a % value.ndim for a in axes)
+        if pair[0] == pair[1]:
+            return x
+        if pair == [value.ndim - 2, value.ndim - 1]:
+            return self.transposed(x, value)
+        if is_(x, "method", "swapaxes") and sorted(a % value.ndim for a in x.args[1:]) == pair:
+            return x.args[0]
+        if value.ndim > 3:
+            return self.listing.make("method", "swapaxes", (x, *pair), {}, value)
+        return None
+
+    def method_transpose(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.transpose(axes)"""
+        x, *axes = args
+        if axes == list(range(value.ndim)):
+            return x
+        if is_(x, "call", "stack") and x.settings.get("axis", 0) == 0 and axes.index(0) > 0:
+            rest = [a - 1 for a in axes if a != 0]
+            parts = [self.turned(p, rest) for p in x.args[0]]
+            return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, value)
+        moved = [i for i, a in enumerate(axes) if a != i]
+        if len(moved) == 2:
+            return self.method("swapaxes", x, *moved, value=value)
+        if is_(x, "method", "transpose"):
+            both = [x.args[1:][a] for a in axes]
+            return self.method("transpose", x.args[0], *both, value=value)
+        return None
+
+    def turned(self, part: Any, axes: list[int]) -> Any:
+        """A part of a stack with its axes in this order."""
+        return self.method("transpose", part, *axes, value=part.value.transpose(axes))
+
+    def method_reshape(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.reshape(shape)"""
+        x, *shape = args
+        if shape_of(x) == value.shape:
+            return x
+        if is_(x, "method", "reshape"):
+            return self.method("reshape", x.args[0], *shape, value=value)
+        if is_(x, "method", "sum") and x.settings.get("keepdims"):
+            rest = {k: v for k, v in x.settings.items() if k != "keepdims"}
+            if x.args[0].value.sum(axis=rest.get("axis")).shape == value.shape:
+                return self.method("sum", *x.args, value=value, **rest)
+        if is_(x, "call", "broadcast_to") and number_in(x.args[0]) is not None:
+            return self.make("call", "broadcast_to", (x.args[0], value.shape), {}, value)
+        return None
+
+    def method_copy(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.copy(): nothing is changed in place but what is made for it."""
+        return args[0]
+
+    def method_sum(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.sum(axis)"""
+        return self.reduced("sum", args, settings, value)
+
+    def method_mean(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.mean(axis)"""
+        return self.reduced("mean", args, settings, value)
+
+    def method_max(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.max(axis)"""
+        return self.reduced("max", args, settings, value)
+
+    def method_min(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.min(axis)"""
+        return self.reduced("min", args, settings, value)
+
+    def reduced(self, name: str, args: Any, settings: Any, value: Any) -> Any:
+        """A reduction along axes as a reader would write them."""
+        (x, *_) = args
+        plain = self.plain_axis(x, settings)
+        if negated(x) and name in ("sum", "mean"):
+            return self.minus(self.method(name, x.args[0], value=-value, **plain))
+        if plain != settings:
+            return self.method(name, *args, value=value, **plain)
+        return None
+
+    def plain_axis(self, x: Any, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings with an axis as a reader writes it, and no dtype that changes nothing."""
+        axis, dtype = settings.get("axis"), settings.get("dtype")
+        found = dict(settings)
+        if isinstance(axis, tuple) and len(axis) == 1:
+            axis = axis[0]
+        if isinstance(axis, tuple) and len(set(axis)) == x.ndim and not settings.get("keepdims"):
+            axis = None
+        if isinstance(axis, int) and x.ndim > 1 and axis == x.ndim - 1:
+            axis = -1
+        if axis is None:
+            found.pop("axis", None)
+        else:
+            found["axis"] = axis
+        if dtype is not None and np.dtype(dtype) == x.dtype:
+            found.pop("dtype")
+        return found
+
+    def method_astype(self, args: Any, settings: Any, value: Any) -> Any:
+        """x.astype(dtype)"""
+        x, dtype = args
+        if x.dtype == dtype:
+            return x
+        single = x.dtype == np.float64 and dtype == np.float32
+        if single and is_(x, "method", "sum") and x.args[0].dtype == np.float32:
+            if x.args[0].value.size <= MANY * max(1, x.value.size):
+                rest = {k: v for k, v in x.settings.items() if k != "dtype"}
+                return self.method("sum", *x.args, value=value, **rest)
+        return None
+
+    # ---- functions
+
+    def call_broadcast_to(self, args: Any, settings: Any, value: Any) -> Any:
+        """np.broadcast_to(x, shape)"""
+        x, *rest = args
+        if shape_of(x) == value.shape:
+            return x
+        if negated(x):
+            inner = self.make("call", "broadcast_to", (x.args[0], *rest), settings, -value)
+            return self.minus(inner)
+        if is_(x, "call", "broadcast_to"):
+            return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
+        if is_(x, "method", "reshape") and number_in(x.args[0]) is not None:
+            return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
+        return None
+
+    def call_where(self, args: Any, settings: Any, value: Any) -> Any:
+        """np.where(condition, a, b)"""
+        if len(args) != 3:
+            return None
+        condition, a, b = args
+        if uniform(condition):
+            chosen = a if condition.value.flat[0] else b
+            if isinstance(chosen, Expression) and chosen.dtype == value.dtype:
+                if chosen.shape == value.shape:
+                    return chosen
+        if negated(b) and number_in(a) == 0:
+            return self.minus(self.make("call", "where", (condition, a, b.args[0]), {}, -value))
+        if negated(a) and number_in(b) == 0:
+            return self.minus(self.make("call", "where", (condition, a.args[0], b), {}, -value))
+        for i in (1, 2):
+            x, other = args[i], args[3 - i]
+            if is_(x, "call", "broadcast_to"):
+                shapes = [shape_of(v) for v in (condition, x.args[0], other)]
+                if np.broadcast_shapes(*shapes) == value.shape:
+                    swapped = tuple(x.args[0] if j == i else v for j, v in enumerate(args))
+                    return self.make("call", "where", swapped, {}, value)
+        return None
+
+
+RULES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
+
+
+def inside_of(outputs: Any) -> list[Expression]:
+    """The expressions in nested dicts, tuples and lists."""
+    if isinstance(outputs, dict):
+        return [e for v in outputs.values() for e in inside_of(v)]
+    if isinstance(outputs, (tuple, list)):
+        return [e for v in outputs for e in inside_of(v)]
+    return [outputs] if isinstance(outputs, Expression) else []
+
+
+def sum_of(e: Any) -> list[Any]:
+    """The terms of a sum."""
+    if is_(e, "operator", "+"):
+        return [*sum_of(e.args[0]), *sum_of(e.args[1])]
+    return [e]
+
+
+def put_in_zeros(e: Any, kind: Any = (int, np.integer)) -> tuple[Any, Any] | None:
+    """(i, x) for an expression that is x at index i of the first axis, and zero elsewhere."""
+    if not is_(e, "update", "add.at"):
+        return None
+    base, index, x = e.args
+    if uniform(base) and not base.value.flat[0] and isinstance(index, kind):
+        return index, x
+    return None

@@ -1,0 +1,586 @@
+"""The array that writes down what is done with it.
+
+It stands in a Tensor in place of the array. The package's own functions and rules run on it as they
+run on arrays, and each call of NumPy's becomes an expression. With it goes the value for the
+arguments at hand, from which shapes and dtypes are known.
+
+A number that Python asks for, to choose a branch, would be frozen into the program. If the package
+itself asks, to choose between formulas or to refuse an argument, the program checks that the answer
+is the same each time it runs. To the user's own code it is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...engine import Symbolic, Variable
+from ...messages.user_line import quoted
+from ...ops import elementwise
+from .expressions import Expression, Listing, replaced
+
+HERE = str(Path(__file__).parent)
+PACKAGE = str(Path(__file__).parents[2])
+NUMPY = str(Path(np.__file__).parent)
+
+OPERATORS: dict[Any, str] = {
+    np.add: "+",
+    np.subtract: "-",
+    np.multiply: "*",
+    np.divide: "/",
+    np.matmul: "@",
+    np.power: "**",
+    np.floor_divide: "//",
+    np.remainder: "%",
+    np.less: "<",
+    np.less_equal: "<=",
+    np.greater: ">",
+    np.greater_equal: ">=",
+    np.equal: "==",
+    np.not_equal: "!=",
+    np.bitwise_and: "&",
+    np.bitwise_or: "|",
+    np.bitwise_xor: "^",
+    np.negative: "-",
+    np.invert: "~",
+}
+NAMES = "sum mean max min prod any all reshape transpose swapaxes copy"
+METHODS = {getattr(np, name): name for name in NAMES.split()}
+"""The functions that are methods of arrays as well, as which they are written."""
+REDUCTIONS = {
+    np.add: "sum",
+    np.multiply: "prod",
+    np.maximum: "max",
+    np.minimum: "min",
+    np.logical_or: "any",
+    np.logical_and: "all",
+}
+OF_SHAPES = {
+    np.shape,
+    np.ndim,
+    np.size,
+    np.result_type,
+    np.can_cast,
+    np.iscomplexobj,
+    np.isrealobj,
+    np.broadcast_shapes,
+    np.min_scalar_type,
+    np.shares_memory,
+    np.may_share_memory,
+}
+TAKES_SIZES = {np.broadcast_to, np.repeat, np.tile, np.resize, np.split, np.array_split, np.pad}
+"""What they are given beside the array decides how large the result is."""
+SHAPED_BY_NUMBERS = {
+    np.nonzero,
+    np.flatnonzero,
+    np.argwhere,
+    np.unique,
+    np.extract,
+    np.compress,
+    np.repeat,
+    np.delete,
+    np.bincount,
+    np.trim_zeros,
+    np.union1d,
+    np.intersect1d,
+    np.setdiff1d,
+}
+"""How large their results are depends on the numbers in the arrays."""
+FRESH = {np.zeros_like: 0, np.ones_like: 1, np.empty_like: 0}
+ACCESSORS = ("__float__", "__int__", "__bool__", "__index__", "item", "tolist", "__contains__")
+ONLY_WARN = ("warn_if_counted", "warn_if_upside_down")
+"""What they do with the answer changes no result."""
+
+
+class Guard:
+    """What the package asked, what the answer was, and the function that asked."""
+
+    def __init__(self, asked: Expression, answer: Any, function: str) -> None:
+        self.asked, self.answer, self.function = asked, answer, function
+
+
+class Writing(Listing):
+    """A list that is being written, with the questions that were asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guards: list[Guard] = []
+        self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
+        self.called: dict[int, str] = {}  # by the id of an array: its name
+        self.names: Callable[[], None] = lambda: None  # looks for names of what there is
+        self.where: Callable[[], str] = lambda: ""  # the module call that runs
+
+    def constant(self, array: Any) -> Expression:
+        """An array that the program is written with, as it is now."""
+        found = super().constant(array)
+        self.origins[id(array)] = array, found
+        for whole in (array, array.base):  # of a buffer, a part may be used
+            if id(whole) in self.called:
+                found.hint = (2, self.called[id(whole)])
+        return found
+
+
+class Flags:
+    """Nothing is promised of how a symbol lies in memory."""
+
+    c_contiguous = f_contiguous = writeable = owndata = True
+
+
+def is_symbol(x: Any) -> bool:
+    """A symbol, whatever it says of its class."""
+    return issubclass(type(x), Symbol)
+
+
+def concrete(a: Any) -> Any:
+    """The value in place of each symbol."""
+    if isinstance(a, dict):
+        return {k: concrete(v) for k, v in a.items()}
+    return replaced(a, lambda x: x.value if is_symbol(x) else x)
+
+
+def symbols_in(a: Any) -> Iterator[Symbol]:
+    """The symbols in nested tuples, lists and slices."""
+    if is_symbol(a):
+        yield a
+    elif isinstance(a, (tuple, list)):
+        for x in a:
+            yield from symbols_in(x)
+    elif isinstance(a, slice):
+        yield from symbols_in((a.start, a.stop, a.step))
+
+
+def beside_tensors(*xs: Any) -> bool:
+    """Is one of them a Tensor, which sees to the operation itself?"""
+    return any(isinstance(x, Variable) for x in xs)
+
+
+def asker() -> tuple[Any, bool]:
+    """The frame that asks for a number, and whether it is one of the package's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        accessor = file.startswith(PACKAGE) and name in ACCESSORS
+        if not (file.startswith((HERE, NUMPY)) or accessor):
+            break
+        frame = frame.f_back
+    return frame, frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def asking_function(frame: Any) -> str:
+    """The function of F that asks, by the name a user knows; else the one that asks itself."""
+    here, name = frame, frame.f_code.co_name.strip("_")
+    while here is not None and here.f_code.co_filename.startswith(PACKAGE):
+        if here.f_code.co_filename == str(Path(PACKAGE, "functional", "__init__.py")):
+            return str(here.f_code.co_name)
+        here = here.f_back
+    return "a rule" if name.startswith("<") else str(name)
+
+
+def refuse(what: str, instead: str) -> Exception:
+    """TypeError for what cannot be written down, with the line that did it."""
+    frame, _ = asker()
+    line = quoted(frame.f_code.co_filename, frame.f_lineno)
+    return TypeError(f"ta.source cannot write down {line}, which {what}. {instead}")
+
+
+class Symbol(Symbolic):
+    """An array of which it is written down how it was computed."""
+
+    __slots__ = ("expression", "value", "listing", "views", "base_symbol", "owes", "__weakref__")
+    __array_priority__ = 900  # below a Tensor's
+    base = None
+    flags = Flags()
+
+    def __init__(self, expression: Expression, value: Any, listing: Writing) -> None:
+        self.expression, self.value, self.listing = expression, value, listing
+        self.views: list[Any] = []  # weak references to the symbols that show this one's memory
+        self.base_symbol: Symbol | None = None  # the one whose memory this one shows
+        self.owes = False  # was a view of it written to, and the result not put back yet?
+        self.lent = False
+
+    def as_it_is(self) -> Symbol:
+        """The same values, whatever is done to this one later."""
+        return Symbol(self.expression, self.value, self.listing)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"an array that ta.source writes down has no attribute {name!r}")
+
+    # For `isinstance(x, np.ndarray)` in functions that also take numbers and lists.
+    __class__ = property(lambda self: np.ndarray)
+    shape = property(lambda self: self.value.shape)
+    dtype = property(lambda self: self.value.dtype)
+    ndim = property(lambda self: self.value.ndim)
+    size = property(lambda self: self.value.size)
+    itemsize = property(lambda self: self.value.itemsize)
+    nbytes = property(lambda self: self.value.nbytes)
+    strides = property(lambda self: self.value.strides)
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<an array {self.shape} of {self.dtype} that is written down>"
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self.value)))
+
+    # ---- numbers asked for
+
+    def _asked(self, answer: Any, what: str) -> Any:
+        frame, by_package = asker()
+        if by_package and frame.f_code.co_name in ONLY_WARN:
+            return answer
+        if not by_package or isinstance(answer, float):
+            raise refuse(
+                f"reads a number ({what}): the program would be right for this number only",
+                "Choose with np.where(condition, a, b), or choose before the call and pass the "
+                "choice as an argument that is no array.",
+            )
+        self.listing.guards.append(Guard(self.expression, answer, asking_function(frame)))
+        return answer
+
+    def __bool__(self) -> bool:
+        return self._asked(bool(self.value), "is it true?")
+
+    def __float__(self) -> float:
+        return self._asked(float(self.value), "float(...)")
+
+    def __int__(self) -> int:
+        return self._asked(int(self.value), "int(...)")
+
+    def __index__(self) -> int:
+        return self._asked(self.value.__index__(), "as an index or a size")
+
+    def item(self, *args: Any) -> Any:
+        """The number, if it may be asked for."""
+        return self._asked(self.value.item(*args), "item()")
+
+    def tolist(self) -> Any:
+        """The numbers, which may not be asked for."""
+        raise refuse("reads numbers (tolist())", "Leave them in the array.")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise refuse(
+            "turns an argument, or what was computed from one, into a plain array",
+            "Compute with operators, methods and functions of NumPy (np.where, np.sum, ...), "
+            "without np.asarray, np.array or functions of other libraries.",
+        )
+
+    # ---- calls of NumPy's
+
+    def _emit(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
+        """The symbol of a new value, or as many as there are values."""
+        for x in symbols_in((args, list(settings.values()))):
+            if x.owes:
+                raise refuse(
+                    "uses an array after a part of it was changed in place",
+                    "Write x[index] += y, or compute a new array.",
+                )
+        listing = self.listing
+        listing.scope = listing.where() if listing.phase == "forward" else listing.scope
+        if isinstance(value, (tuple, list)):
+            whole = self._written(kind, name, args, settings, value)
+            parts = [
+                Symbol(listing.make("part", i, (whole,), {}, v), v, listing)
+                for i, v in enumerate(value)
+            ]
+            if hasattr(value, "_fields"):
+                return type(value)(*parts)
+            return type(value)(parts)
+        value = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
+        made = Symbol(self._written(kind, name, args, settings, value), value, listing)
+        for x in symbols_in(args):
+            if isinstance(value, np.ndarray) and np.may_share_memory(value, x.value):
+                x.views.append(weakref.ref(made))
+                made.base_symbol = x
+        listing.names()
+        return made
+
+    def _written(self, kind: str, name: Any, args: tuple, settings: Any, value: Any) -> Expression:
+        expressed = lambda x: x.expression if is_symbol(x) else x
+        return self.listing.make(
+            kind,
+            name,
+            replaced(args, expressed),
+            {k: replaced(v, expressed) for k, v in settings.items()},
+            value,
+        )
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **settings: Any
+    ) -> Any:
+        if beside_tensors(*inputs):
+            return NotImplemented
+        if method == "at":
+            return self._at(ufunc, *inputs)
+        value = getattr(ufunc, method)(*map(concrete, inputs), **concrete(settings))
+        if ufunc is elementwise._erf:  # which has numbers of Python's
+            value = np.asarray(value, np.float64)
+            return self._emit("call", "erf", inputs, {}, value if value.ndim else value[()])
+        if method == "__call__":
+            sign = None if settings else sign_of(ufunc, inputs)
+            if sign:
+                made = self._emit("operator", sign, inputs, {}, value)
+            else:
+                made = self._emit("call", function_name(ufunc), inputs, settings, value)
+        elif method == "reduce" and ufunc in REDUCTIONS:
+            made = self._method(REDUCTIONS[ufunc], inputs[0], (), settings, value)
+        else:
+            made = self._emit("call", f"{ufunc.__name__}.{method}", inputs, settings, value)
+        if out is not None:
+            return self._into(out, made)
+        return made
+
+    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
+        if any(issubclass(t, Variable) for t in types):
+            return NotImplemented
+        if function in FRESH:
+            return self._fresh(function, args, settings)
+        if function in OF_SHAPES:
+            return function(*concrete(args), **concrete(settings))
+        if function in TAKES_SIZES:
+            for x in symbols_in((args[1:], list(settings.values()))):
+                if x.ndim == 0:
+                    x.__index__()
+        out = settings.pop("out", None) if "out" in settings else None
+        value = function(*concrete(args), **concrete(settings))
+        if isinstance(value, str) or value is None:
+            return value
+        if function in METHODS and is_symbol(args[0]):
+            if function is np.copy:
+                return self._emit("method", "copy", args[:1], {}, value)
+            made = self._method(METHODS[function], args[0], args[1:], settings, value)
+        else:
+            made = self._emit("call", function_name(function), args, settings, value)
+            if function in SHAPED_BY_NUMBERS or function is np.where and len(args) == 1:
+                self._size_is_kept(made, function.__name__)
+        return made if out is None else self._into(out, made)
+
+    def _method(self, name: str, x: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
+        """A method of x; settings at their defaults are left out."""
+        if name == "reshape":
+            return self._emit("method", "reshape", (x, *value.shape), {}, value)
+        if name == "transpose":
+            axes = args[0] if args and isinstance(args[0], (tuple, list)) else args
+            axes = tuple(settings.get("axes") or axes or reversed(range(value.ndim)))
+            return self._emit(
+                "method", "transpose", (x, *(a % value.ndim for a in axes)), {}, value
+            )
+        if name == "swapaxes" and not args:
+            args = tuple(settings.values())
+            settings = {}
+        if name in REDUCTIONS.values() or name == "mean":
+            settings = {**dict(zip(("axis",), args)), **settings}
+            args = ()
+        usual = {"axis": None, "keepdims": False, "dtype": None, "where": True}
+        left = {
+            k: v
+            for k, v in settings.items()
+            if not (k in usual and v is usual[k]) and v is not np._NoValue
+        }
+        return self._emit("method", name, (x, *args), left, value)
+
+    def _fresh(self, function: Any, args: tuple, settings: dict[str, Any]) -> Any:
+        value = function(*concrete(args), **concrete(settings))
+        value = np.full(value.shape, FRESH[function], value.dtype)
+        return Symbol(self.listing.constant(value), value, self.listing)
+
+    # ---- in place
+
+    def _write(self, name: str, args: tuple, value: Any) -> None:
+        """This array is changed: from here on the symbol is the changed one."""
+        if self.lent or self.expression.kind == "input":
+            raise refuse(
+                "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
+            )
+        if self.base_symbol is not None or any(view() is not None for view in self.views):
+            raise refuse(
+                "changes an array in place that another one shares its memory with",
+                "Compute a new array, or change a copy, x.copy().",
+            )
+        expression = self._written("update", name, (self, *args), {}, value)
+        self.expression, self.value, self.owes, self.views = expression, value, False, []
+
+    def _at(self, ufunc: Any, target: Any, index: Any, *values: Any) -> None:
+        if not is_symbol(target):
+            raise refuse(
+                "adds to a plain array in place", "Make it with np.zeros_like(x, shape=...)."
+            )
+        value = target.value.copy()
+        ufunc.at(value, concrete(index), *map(concrete, values))
+        target._write(f"{ufunc.__name__}.at", (index, *values), value)
+
+    def __setitem__(self, index: Any, x: Any) -> None:
+        value = self.value.copy()
+        value[concrete(index)] = concrete(x)
+        self.owes = False
+        self.views = [v for v in self.views if v() is not None and v().base_symbol is self]
+        self._write("setitem", (index, x), value)
+
+    def _into(self, out: Any, made: Any) -> Any:
+        target = out[0] if isinstance(out, tuple) else out
+        if not is_symbol(target):
+            raise refuse("writes into a plain array (out=)", "Leave out= away.")
+        target[...] = made
+        return target
+
+    def _in_place(self, ufunc: Any, other: Any) -> Any:
+        made = self.__array_ufunc__(ufunc, "__call__", self, other)
+        if made is NotImplemented or not self.ndim:
+            return made
+        made = made.astype(self.dtype)
+        if self.base_symbol is not None:  # x[index] += y: Python puts the sum into x next
+            self.base_symbol.owes = True
+            return made
+        refused = self.lent or self.expression.kind == "input"
+        if refused or any(view() is not None for view in self.views):
+            self._write("setitem", (..., made), made.value)
+        self.expression, self.value = made.expression, made.value
+        return self
+
+    # ---- methods
+
+    def _m(self, name: str, *args: Any, **settings: Any) -> Any:
+        value = getattr(self.value, name)(*concrete(args), **concrete(settings))
+        return self._method(name, self, args, settings, value)
+
+    def reshape(self, *shape: Any, **settings: Any) -> Any:
+        """The same elements in another shape."""
+        shape = (
+            tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        )
+        return self._method("reshape", self, (), {}, self.value.reshape(shape, **settings))
+
+    def transpose(self, *axes: Any) -> Any:
+        """Axes in another order."""
+        axes = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        value = self.value.transpose(axes or None)
+        return self._method("transpose", self, tuple(axes or ()), {}, value)
+
+    @property
+    def T(self) -> Any:
+        return self._emit("attribute", "T", (self,), {}, self.value.T)
+
+    @property
+    def mT(self) -> Any:
+        return self._emit("attribute", "mT", (self,), {}, self.value.mT)
+
+    def __getitem__(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        for x in symbols_in([p for p in parts if isinstance(p, slice)]):
+            x.__index__()
+        made = self._emit("item", None, (self, index), {}, self.value[concrete(index)])
+        for mask in parts:
+            if is_symbol(mask) and mask.dtype.kind == "b":
+                count: Any = np.count_nonzero(mask)
+                self.listing.guards.append(Guard(count.expression, int(count.value), "x[mask]"))
+        return made
+
+    def _size_is_kept(self, made: Any, what: str) -> None:
+        """Let the program check that as many elements are found as here."""
+        first = next(symbols_in(made))
+        size = np.intp(first.value.size)
+        asked = self.listing.make("attribute", "size", (first.expression,), {}, size)
+        self.listing.guards.append(Guard(asked, int(size), what))
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """The same numbers in another dtype."""
+        if np.dtype(dtype) == self.dtype:
+            return self
+        return self._emit("method", "astype", (self, np.dtype(dtype)), {}, self.value.astype(dtype))
+
+    def copy(self, order: str = "C") -> Any:
+        """The same numbers in memory of their own."""
+        return self._emit("method", "copy", (self,), {}, self.value.copy())
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """Without axes of size 1."""
+        return self.reshape(self.value.squeeze(axis).shape)
+
+    def ravel(self, order: str = "C") -> Any:
+        """As one row."""
+        return self.reshape(-1)
+
+    flatten = ravel
+
+
+def sign_of(ufunc: Any, inputs: tuple) -> str | None:
+    """The operator that a ufunc is, if these operands can be written with one."""
+    if ufunc in (np.logical_and, np.logical_or):
+        boolean = all(getattr(getattr(x, "dtype", None), "kind", "") == "b" for x in inputs)
+        return ("&" if ufunc is np.logical_and else "|") if boolean else None
+    return OPERATORS.get(ufunc)
+
+
+def function_name(function: Any) -> str:
+    """What stands after `np.`; for a function that is not NumPy's, its own name."""
+    module = (getattr(function, "__module__", None) or "numpy").split(".")
+    name = ".".join([*(p for p in module[1:] if not p.startswith("_")), function.__name__])
+    for candidate in (function.__name__, name):
+        found: Any = np
+        for part in candidate.split("."):
+            found = getattr(found, part, None)
+        if found is function:
+            return candidate
+    raise refuse(
+        f"calls {function.__name__}, which is no function of NumPy's",
+        "The program has nothing but NumPy: write the function with NumPy's.",
+    )
+
+
+def _put_operators() -> None:
+    """The operators, and the methods that do nothing but call the array's."""
+    arithmetic = dict(
+        add=np.add,
+        sub=np.subtract,
+        mul=np.multiply,
+        truediv=np.divide,
+        matmul=np.matmul,
+        pow=np.power,
+        floordiv=np.floor_divide,
+        mod=np.remainder,
+        xor=np.bitwise_xor,
+    )
+    arithmetic |= {"and": np.bitwise_and, "or": np.bitwise_or}
+    compare = dict(
+        lt=np.less,
+        le=np.less_equal,
+        gt=np.greater,
+        ge=np.greater_equal,
+        eq=np.equal,
+        ne=np.not_equal,
+    )
+
+    def forwards(ufunc: Any) -> Any:
+        return lambda a, b: a.__array_ufunc__(ufunc, "__call__", a, b)
+
+    def reflected(ufunc: Any) -> Any:
+        return lambda b, a: b.__array_ufunc__(ufunc, "__call__", a, b)
+
+    def in_place(ufunc: Any) -> Any:
+        return lambda a, b: a._in_place(ufunc, b)
+
+    for name, ufunc in (arithmetic | compare).items():
+        setattr(Symbol, f"__{name}__", forwards(ufunc))
+    for name, ufunc in arithmetic.items():
+        setattr(Symbol, f"__r{name}__", reflected(ufunc))
+        setattr(Symbol, f"__i{name}__", in_place(ufunc))
+    for name, ufunc in dict(neg=np.negative, invert=np.invert, abs=np.absolute).items():
+        setattr(Symbol, f"__{name}__", lambda a, u=ufunc: a.__array_ufunc__(u, "__call__", a))
+    setattr(Symbol, "__pos__", lambda a: a)  # noqa: B010 (as the others)
+    names = "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take repeat"
+    for name in f"{names} dot diagonal swapaxes clip round trace nonzero searchsorted".split():
+        setattr(Symbol, name, _method_called(name))
+
+
+def _method_called(name: str) -> Callable[..., Any]:
+    return lambda x, *args, **settings: x._m(name, *args, **settings)
+
+
+_put_operators()
