@@ -183,7 +183,15 @@ class Optimizer:
             check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # it may be set by hand
             names = self._state_names(group)
             params = [p for p in group["params"] if p._grad is not None]
-            values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
+            values: list[Any] = [
+                p._data if p._data.__class__ is np.ndarray else p._array() for p in params
+            ]
+            gradients = [
+                g
+                if g.__class__ is np.ndarray
+                else (g if isinstance(g, Tensor) else p.grad)._array()
+                for p, g in [(p, p._grad) for p in params]
+            ]
             try:
                 histories = list(map(self._histories.__getitem__, params))
                 states = [list(map(history.__getitem__, names)) for history in histories]
