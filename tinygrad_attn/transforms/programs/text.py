@@ -199,8 +199,7 @@ class Text:
         return e.name, 5 if "/" in e.name else UNARY if e.name.startswith("-") else ATOM
 
     def _constant(self, e: Expression, dtype: Any) -> tuple[str, int]:
-        text = pattern(e.value, self.sizes)
-        assert text is not None, "a constant without a spelling is an argument"  # noqa: S101
+        text = str(pattern(e.value, self.sizes))  # one without a pattern is an argument, named
         return text, UNARY if text[0] in "-~" else ATOM
 
     def _operator(self, e: Expression, dtype: Any) -> tuple[str, int]:
