@@ -232,9 +232,9 @@ def test_indices_of_a_large_input_are_its_own():
     )
 
 
-@pytest.mark.parametrize("n", [600, 1500, 4000])
+@pytest.mark.parametrize("n", [600, 1500])
 def test_ten_percent_at_one_small_element_is_found_and_its_op_named(n):
-    for seed in range(4):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         index, x = int(rng.integers(n)), rng.standard_normal(n)
         off = named(

@@ -337,7 +337,7 @@ def test_a_rule_that_is_wrong_for_a_broadcast_g_is_named():
     assert report.op == "minds_layout", report
 
 
-@pytest.mark.parametrize("n", [90, 96, 97, 120, 300, 700])
+@pytest.mark.parametrize("n", [96, 97, 300])
 @pytest.mark.parametrize("off", [1.003, 1.01])
 def test_one_element_that_is_off_by_a_little_is_found_at_any_size(n, off):
     for seed in range(3):
@@ -361,7 +361,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    "shape", [(), (1,), (2,), (1, 3), (3, 1), (2, 3, 4), (97,), (20, 30)], ids=str
+    "shape", [(), (1,), (2,), (1, 3), (3, 1), (2, 3, 4), (97,), (9, 12)], ids=str
 )
 @pytest.mark.parametrize("name", WRONG)
 def test_whatever_the_shape_the_op_is_named_and_no_explanation_fails(name, shape):

@@ -4,17 +4,18 @@ import inspect
 
 import numpy as np
 import pytest
-import torch
 from enumeration import asserted, calls, code_of, public, unmet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from optable import CONSTANTS, TABLE
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn.engine.quick import Equation
 from tinygrad_attn.functional import equations
 
+torch = require("torch")
 ADVICE = (
     "put an entry with the key 'F.{name}' into TABLE in tests/helpers/optable.py, "
     "or one into CONSTANTS there if nothing is differentiated"

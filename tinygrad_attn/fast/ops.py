@@ -185,7 +185,8 @@ def _chooses(condition: Any, a: Any, b: Any) -> bool:
     if max(like.size, condition.size) < tuning.WHERE_BY_BITS or like.dtype not in BITS:
         return False
     return like.ndim > 0 and all(
-        x.__class__ in (int, float, bool) or getattr(x, "dtype", None) == like.dtype for x in (a, b)
+        x.__class__ in (int, float, bool) or x.__class__ is ndarray and x.dtype == like.dtype
+        for x in (a, b)
     )
 
 
