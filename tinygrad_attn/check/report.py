@@ -281,9 +281,8 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
     """
     if not isinstance(reference, Mapping):
         mine, reference = {"result": mine}, {"result": reference}
-    elif not isinstance(
-        mine, Mapping
-    ):  # an answer without names: each name is missing, and it was not asked for
+    # In an answer without names each name is missing, and the answer was not asked for.
+    elif not isinstance(mine, Mapping):
         mine = {"result": mine}
     lines = []
     for name, expected in reference.items():

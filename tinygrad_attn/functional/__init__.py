@@ -232,12 +232,10 @@ def draw_keep(x: Any, p: float) -> np.ndarray:
     array, generator = plain(x), random.default_generator()
     if array.flags.c_contiguous:
         return generator.bernoulli(array.shape, 1 - p)
-    order = list(
-        range(array.ndim)
-    )  # the axes as they lie in memory, the one with the longest steps first
-    stepping = [
-        i for i in order if array.strides[i]
-    ]  # one that is only repeated stays in its place
+    # The axes in the order of memory: the one with the longest steps comes first, and one along
+    # which a number is only repeated stays in its place.
+    order = list(range(array.ndim))
+    stepping = [i for i in order if array.strides[i]]
     for place, axis in zip(stepping, sorted(stepping, key=lambda i: -abs(array.strides[i]))):
         order[place] = axis
     return generator.bernoulli([array.shape[i] for i in order], 1 - p).transpose(np.argsort(order))

@@ -189,9 +189,8 @@ def cross_entropy(
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
     ignored = target == ignore_index
-    if np.any(
-        ignored
-    ):  # their numbers do not matter, and if infinite 0 times their slope would be NaN
+    # The scores of ignored samples do not matter; of infinite ones, 0 times the slope would be NaN.
+    if np.any(ignored):
         x = ops.where(np.expand_dims(ignored, axis), 0.0, x)
     log_p = log_softmax(x, axis=axis)
     index = np.where(ignored, 0, target)

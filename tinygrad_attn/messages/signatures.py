@@ -143,9 +143,8 @@ def as_layer(init: Function) -> Function:
     @functools.wraps(init)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         for name, value in (*zip([*parameters][1:], args), *kwargs.items()):
-            if (
-                hasattr(type(value), "_record") and value.ndim and name != "weight"
-            ):  # asked itself, a module would look for a hint
+            # The class is asked, since a module that is asked itself would look for a hint.
+            if hasattr(type(value), "_record") and value.ndim and name != "weight":
                 raise TypeError(
                     f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), "
                     "or layer(x) for one that is "

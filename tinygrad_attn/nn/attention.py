@@ -410,9 +410,8 @@ class SelfAttention(Module):
         if x.ndim not in (2, 3):
             raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
         batch = x if x.ndim == 3 else x[None]  # (B, T, d_in)
-        q, k, v = (
-            F.split_heads(W(batch), 1) for W in (self.W_query, self.W_key, self.W_value)
-        )  # (B, 1, T, d_out)
+        projections = (self.W_query, self.W_key, self.W_value)
+        q, k, v = (F.split_heads(W(batch), 1) for W in projections)  # (B, 1, T, d_out)
         wanted = scopes.recording()
         dropout_p = self.dropout.p if self.dropout.training else 0.0
         out = F.scaled_dot_product_attention(
@@ -468,16 +467,13 @@ class AdditiveAttention(Module):
                 "AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and "
                 f"value (B, S, V), got {describe(query)}, {describe(key)} and {describe(value)}."
             )
-        q, k = (
-            self.W_query(query)[:, :, None],
-            self.W_key(key)[:, None],
-        )  # (B, T, 1, h), (B, 1, S, h)
+        q = self.W_query(query)[:, :, None]  # (B, T, 1, h)
+        k = self.W_key(key)[:, None]  # (B, 1, S, h)
         scores = self.w_score(np.tanh(q + k)).squeeze(-1)  # (B, T, S)
         if key_padding_mask is not None:
             sizes = masks.Sizes(query.shape[0], 1, query.shape[1], key.shape[1])
-            mask = masks.check_key_padding_mask(
-                key_padding_mask, sizes, batched=True
-            )  # (B, 1, 1, S)
+            # (B, 1, 1, S)
+            mask = masks.check_key_padding_mask(key_padding_mask, sizes, batched=True)
             scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
         if scopes.recording():

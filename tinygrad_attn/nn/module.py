@@ -415,9 +415,8 @@ class Module:
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
-                changes.changed(
-                    tensor._array()
-                )  # a graph recorded before has counted on the numbers as they were
+                # A graph that was recorded before has counted on the numbers as they were.
+                changes.changed(tensor._array())
                 tensor._grad = (
                     None if tensor._grad is None else gradient_of(tensor)._data.astype(dtype)
                 )

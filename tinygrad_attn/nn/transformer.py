@@ -98,9 +98,8 @@ class _Layer(Module):
         cache: KeyValueCache | None,
     ) -> Any:
         """attention(x, memory, memory) without its weights, as it goes through this dropout."""
-        more: dict[str, Any] = (
-            {} if cache is None else {"cache": cache}
-        )  # an attention of your own need not take one
+        # An attention of the user's own need not take a cache.
+        more: dict[str, Any] = {} if cache is None else {"cache": cache}
         out = attention(
             x,
             memory,

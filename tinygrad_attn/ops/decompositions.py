@@ -77,9 +77,8 @@ def _cofactors(a):
     on a chessboard.
     """
     n = a.shape[-1]
-    if not isinstance(
-        a, Variable
-    ):  # no derivative follows: a = U S V^T with each s for the product of the others
+    # Where no derivative follows: in a = U S V^T, each s is replaced by the product of the others.
+    if not isinstance(a, Variable):
         u, s, vt = np.linalg.svd(a)
         others = np.where(np.eye(n, dtype=bool), 1, _row(s)).prod(axis=-1)
         return _matrices(np.linalg.det(u @ vt)) * ((u * _row(others)) @ vt)
@@ -97,16 +96,14 @@ def _cancels(a):
         return n > 0
     if n > 16:  # they would take too much memory
         return False
-    s = np.linalg.svd(
-        a[np.isfinite(a).all(axis=(-2, -1))], compute_uv=False
-    )  # of others it raises, or never ends
+    # Of a matrix that holds NaN or infinity the decomposition raises, or never ends.
+    s = np.linalg.svd(a[np.isfinite(a).all(axis=(-2, -1))], compute_uv=False)
     return np.any(s[..., -1] < np.finfo(a.dtype).eps ** (1 / 3) * s[..., 0])
 
 
 def _det_rule(g, y, a):
-    if (
-        np.any(values(y) == 0) or isinstance(a, Variable) and _cancels(values(a))
-    ):  # or some matrix has no inverse
+    # Without an inverse, or with one whose slope would lose its digits, the cofactors are taken.
+    if np.any(values(y) == 0) or isinstance(a, Variable) and _cancels(values(a)):
         return _matrices(g) * _cofactors(a)
     return _matrices(g * y) * inv(a).mT
 

@@ -85,9 +85,8 @@ def einsum(*operands, labels, result):
     operand, such as ("ij", "jk"), "ik".
     """
     big = len(operands) > 1 and any(np.size(x) >= _BIG for x in operands)
-    half = (
-        np.result_type(*operands) == np.float16
-    )  # NumPy adds those up in float16, where 2,048 + 1 is 2,048
+    # NumPy would add float16 up in float16, in which 2,048 + 1 is 2,048.
+    half = np.result_type(*operands) == np.float16
     if big and not half and _is_product(operands, labels, result):
         return _product(operands, labels, result)
     order = (
@@ -124,9 +123,8 @@ def _partial(g, i, operands, labels, result):
     if reached != distinct:  # a label that only this operand has was summed
         part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
     full = tuple(own[a] if sizes.get(a, 1) == 1 else sizes[a] for a in distinct)
-    if (
-        part.shape != full
-    ):  # the same slope all along it, or along one element of the others that was repeated
+    # Along a label that was summed, or along which another operand was repeated, g is the same.
+    if part.shape != full:
         part = broadcast_to(part, shape=full)
     if distinct != mine:  # a label twice in one operand reads its diagonal
         part = sum_to(part, tuple(own.values()))  # a diagonal of one element may have been repeated
@@ -191,9 +189,8 @@ def _letters(sublist: Sequence[Any]) -> str:
 
 def _letter(number: Any) -> str:
     try:
-        place = (
-            -1 if isinstance(number, bool) else index(number)
-        )  # as NumPy, which takes np.array(3) for 3, and True for nothing
+        # NumPy takes np.array(3) for 3, and True for no label.
+        place = -1 if isinstance(number, bool) else index(number)
     except TypeError:
         place = -1
     if not 0 <= place < len(_LETTERS):

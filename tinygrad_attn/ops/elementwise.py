@@ -63,9 +63,8 @@ def _int_power(a, n):
 @op(broadcasts=True)
 def power(a, b):
     """y = a ** b"""
-    if type(b) in (int, float) and (
-        type(a) in (int, float) or a.dtype.kind == "f"
-    ):  # NumPy's int8 ** 2.0 is float64
+    # An array of integers is left to NumPy, whose int8 ** 2.0 is float64.
+    if type(b) in (int, float) and (type(a) in (int, float) or a.dtype.kind == "f"):
         return _int_power(a, b)
     return a**b
 
@@ -75,9 +74,8 @@ def _power_by_base(g, y, a, b):
         if b == 0:
             return np.zeros(a.shape, g.dtype)  # also where a is 0, where 0 * a ** -1 would be NaN
         return g * b * (a if b == 2 else _int_power(a, b - 1))
-    tracked = (
-        isinstance(b, Variable) and b._tracked
-    )  # its own derivative of this needs a ** (b - 1), where that does not overflow
+    # The derivative of this slope by b needs a ** (b - 1) itself, where that does not overflow.
+    tracked = isinstance(b, Variable) and b._tracked
     zero = (b == 0) & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny if tracked else True)
     # b is 0 there: a ** 0 is 1 also where a is infinite or NaN, and a ** 1, where b is tracked,
     # leaves 0 as the slope by b where a is 0
@@ -227,14 +225,12 @@ def share_of_sum(g, y, a, b, power=np.exp):
     """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many
     digits as y has before the point.
     """
-    with np.errstate(
-        over="ignore"
-    ):  # where e^(b - a) overflows 1 / inf = 0 is right, except in float16, where e^12 does
+    # Where e^(b - a) overflows, 1 / inf = 0 is right; not so in float16, in which e^12 overflows.
+    with np.errstate(over="ignore"):
         if not (isinstance(y, Variable) or y.dtype == np.float16):
             return g / (1 + power(b - a))
-        e = power(
-            np.where(a > b, b - a, a - b)
-        )  # the slope, e / (1 + e)^2, neither overflows nor is lost as in 1 - share
+        # The slope of this, e / (1 + e)^2, neither overflows nor is lost as in 1 - share.
+        e = power(np.where(a > b, b - a, a - b))
         return g * np.where(a > b, 1, e) / (1 + e)
 
 

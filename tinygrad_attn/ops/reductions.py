@@ -144,9 +144,8 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
     """
     top = values(y)
     hit = values(x) == kept(top, x, axis)
-    if (
-        np.count_nonzero(hit) == top.size and not np.isnan(top).any()
-    ):  # no ties, and no NaN, which equals nothing
+    # The usual case has no ties, and no NaN, which equals nothing.
+    if np.count_nonzero(hit) == top.size and not np.isnan(top).any():
         return kept(g, x, axis) * hit
     hit |= np.isnan(values(x)) & np.isnan(kept(top, x, axis))
     share = hit / hit.sum(axis=axis, keepdims=True)
@@ -178,14 +177,13 @@ def prod(x, *, axis=None, keepdims=False):
 def _prod_rule(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = values(x) == 0
-    if not np.any(zero) and not (
-        isinstance(x, Variable) and count(x, axis) <= 16
-    ):  # of few, the slopes of y / x_i would cancel
+    # Where y / x_i is differentiated again and y has few factors, its slopes would cancel.
+    few = isinstance(x, Variable) and count(x, axis) <= 16
+    if not np.any(zero) and not few:
         return g * y / x
     axes = axes_of(x, axis)
-    if not isinstance(
-        x, Variable
-    ):  # no derivative follows: the product of all others, if none of them is zero
+    # Where no derivative follows, the slope is the product of the others if none of them is zero.
+    if not isinstance(x, Variable):
         safe = np.where(zero, 1, x)
         others = safe.prod(axis=axis, keepdims=True) / safe
         return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
@@ -232,10 +230,9 @@ def _cumprod_rule(g, y, x, *, axis):
         return _cumprod_rule(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
     before = np.concatenate([np.ones_like(values(y)[..., :1]), y[..., :-1]], axis=-1)
+    # In each round s_i has `terms` terms of its sum over g, and the next round doubles them.
     factors, terms = x[..., 1:], 1
-    while (
-        terms < x.shape[-1]
-    ):  # so many of g's are in each s, and twice as many after one more round
+    while terms < x.shape[-1]:
         s = np.concatenate([s[..., :-terms] + factors * s[..., terms:], s[..., -terms:]], axis=-1)
         factors, terms = factors[..., :-terms] * factors[..., terms:], 2 * terms
     return (before * s).swapaxes(axis, -1)

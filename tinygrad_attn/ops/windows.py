@@ -24,9 +24,8 @@ def overlapped(g, *, sizes, axes, shape):
     adjoint of windows.
     """
     out = np.zeros_like(g, order="C", shape=shape)
-    for within in np.ndindex(
-        sizes
-    ):  # all windows at once, since no two of them have this place in common
+    # No two windows have the same place of theirs in common, so all can be added at once there.
+    for within in np.ndindex(sizes):
         start = [0] * out.ndim
         for axis, k in zip(axes, within, strict=True):
             start[axis] += k  # an axis may be listed twice

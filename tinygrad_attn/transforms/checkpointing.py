@@ -117,9 +117,8 @@ def _run_again(
             f"{describe(result)} instead of shape {y.shape}."
         )
     first = getattr(y, "_data", y)
-    if changes.last_change(first) <= saved and _differs(
-        result._data, first
-    ):  # what the user has put into y since, f need not repeat
+    # What the user has put into y since then, f need not repeat.
+    if changes.last_change(first) <= saved and _differs(result._data, first):
         raise ValueError(
             "a checkpointed function must do the same when it is run again, but its result is "
             "another one. Was an array changed in place that it uses, or train() or eval() called "

@@ -205,9 +205,8 @@ def vjp(
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
         g = _direction(g, y, "g has y's shape")
-        again = (
-            recorded or g._tracked and _recorded(create_graph)
-        )  # g may be a variable of a function around this call alone
+        # g may be a variable of a function around this call, although no input is one.
+        again = recorded or g._tracked and _recorded(create_graph)
         return _gradients(y, inputs, g, again, True)
 
     return _outcome(y, recorded), pullback

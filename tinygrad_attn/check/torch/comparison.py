@@ -87,9 +87,8 @@ class Run:
     gradients: dict[str, np.ndarray] = field(default_factory=dict)  # of the module outputs
     leaves: dict[str, np.ndarray] = field(default_factory=dict)  # of parameters and inputs
     parameters: set[str] = field(default_factory=set)  # the names of those that ask for a gradient
-    results: dict[str, np.ndarray] = field(
-        default_factory=dict
-    )  # of the whole, by their place in a tuple, list or dict
+    # Of the whole, by their place in a tuple, list or dict.
+    results: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def compare_with_torch(
@@ -130,9 +129,8 @@ def compare_with_torch(
     try:
         _compare(report, module, torch_module, inputs, keywords)
     finally:
-        set_rng_state(
-            state
-        )  # a dropout that was left on must not shift the caller's random numbers
+        # A dropout that was left on must not shift the caller's random numbers.
+        set_rng_state(state)
     if verbose:
         print(report)
     return report

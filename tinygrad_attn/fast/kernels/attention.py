@@ -307,13 +307,14 @@ def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
     if causal:
         height = (block if threads > 1 else block // 2) // (at_once * columns)
         height = max(tuning.CAUSAL_STRIP, height)
+        # The last rows, which see the most, come first, with all columns.
         strips = [
             (
                 slice(max(0, end - height), end),
                 slice(0, columns if end == rows else min(end, columns)),
             )
             for end in range(rows, 0, -height)
-        ]  # the last rows, which see the most, come first, with all columns
+        ]
     return Cut(cut, strips, big and threads > 1)
 
 

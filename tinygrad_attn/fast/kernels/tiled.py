@@ -54,9 +54,8 @@ class Tiled(NamedTuple):
     lse: ndarray  # (..., T), 0 for a row that sees nothing
     maximum: ndarray  # (..., T), 0 where it was not needed; (..., 0) if it was needed nowhere
     shifted: ndarray  # (..., number of row tiles), bool
-    kept: dict[
-        tuple[tuple[int, ...], int, int], ndarray
-    ]  # by head, first row and first column: a tile of exp(scores), rows x columns
+    # By head, first row and first column: a tile of exp(scores), rows x columns.
+    kept: dict[tuple[tuple[int, ...], int, int], ndarray]
 
 
 def _shares(heads: int, tiles: int) -> int:

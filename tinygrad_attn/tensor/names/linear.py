@@ -297,9 +297,8 @@ def cond(x: Any, p: Any = None) -> Any:
     if p in (None, 2, -2):
         sizes = ops.singular_values(x)
         found = sizes[..., -1] / sizes[..., 0] if p == -2 else sizes[..., 0] / sizes[..., -1]
-        zeros = np.isnan(plain(found)) & ~np.isnan(plain(x)).any(
-            (-2, -1)
-        )  # 0 / 0 of a zero matrix.
+        # Of a zero matrix the quotient is 0 / 0.
+        zeros = np.isnan(plain(found)) & ~np.isnan(plain(x)).any((-2, -1))
         return ops.where(zeros, math.inf, found)
     return matrix_norm(x, ord=p) * matrix_norm(ops.inv(x), ord=p)
 
