@@ -25,6 +25,7 @@ def marker():
             "_marks_engine",
             "_marks_layers",
             "_marks_parallel",
+            "_marks_program",
             "_marks_project",
             "_probe",
             "_zoo",

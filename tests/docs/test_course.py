@@ -1,6 +1,7 @@
 """The course's exercises: every stub fails its marker with a helpful text, every solution passes, and usual mistakes are named."""
 
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from support import EXERCISES, ROOT, changed
 
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
 from tinygrad_attn import cli
 from tinygrad_attn.check import zoo
 
@@ -80,7 +83,7 @@ def test_the_index_says_what_a_chapter_takes():
         cost[re.match(r"0?(\d+b?)", page)[1]] = 3 * int(read) + 2 * int(write) * (int(write) <= 20)
     plan = re.findall(r"^\| \d+ \| (?:these, then )?([\d ;]+) \|$", index, re.M)
     sessions = [session.split() for row in plan for session in row.split("; ")]
-    assert len(sessions) == 11 and sum(sessions, []) == [
+    assert len(sessions) == 12 and sum(sessions, []) == [
         number for number in cost if number not in ("3b", "7b")
     ]
     assert all(sum(map(cost.get, session)) <= 90 for session in [*sessions, ["3b"], ["7b"]])
@@ -1282,6 +1285,96 @@ MISTAKES = [
     delta = (g""",
         "no scores and no mask of all keys",
     ),
+    ("written", "(up - down) / (2 * eps)", "(up - down) / eps", "divided by twice the step"),
+    (
+        "written",
+        "np.isclose(np.sum(gradients[name] * u), (up - down) / (2 * eps), rtol",
+        "np.isclose(abs(np.sum(gradients[name] * u)), abs(up - down) / (2 * eps), rtol",
+        "are absolute values compared?",
+    ),
+    (
+        "written",
+        "wrong.append(name)",
+        "wrong.append(name) if name in ('x', 'y', 'Wq', 'Wk', 'Wv') else None",
+        "the right direction and twice the length",
+    ),
+    (
+        "written",
+        "u = rng.standard_normal(array.shape)",
+        "u = np.zeros(array.shape)\n        u.flat[0] = 1",
+        "Its last element alone is wrong",
+    ),
+    (
+        "written",
+        "rng.standard_normal(array.shape)",
+        "np.ones(array.shape)",
+        "ones see the sum alone",
+    ),
+    ("written", "rtol=1e-5, atol=1e-7", "rtol=1e-2, atol=1e-2", "off by a thousandth"),
+    (
+        "written",
+        "not np.isclose(np.sum(gradients[name] * u), (up - down) / (2 * eps), rtol=1e-5, atol=1e-7)",
+        "abs(np.sum(gradients[name] * u) - (up - down) / (2 * eps)) > 1e-6",
+        "NaN > 1e-5 is false",
+    ),
+    (
+        "written",
+        "    return wrong\n",
+        "    return wrong[:1]\n",
+        "wrong are x, Wq, Wk; not found: Wq, Wk",
+    ),
+    (
+        "written",
+        "    return wrong\n",
+        "    return wrong or ['Wq']\n",
+        "wrong are none; named, and right: Wq",
+    ),
+    ("written", "    return wrong\n", "    return wrong or ['W3']\n", "there is no such array"),
+    ("written", "    return wrong\n", "    return ', '.join(wrong)\n", "asks for a list of names"),
+    (
+        "written",
+        "array + step * u",
+        "np.add(array, step * u, out=array)",
+        "changes the array that was given",
+    ),
+    ("written", "    return changed, before\n", "    return changed\n", "mended returns two lines"),
+    (
+        "written",
+        '(d_normalised * normalised).mean(-1, keepdims=True) / deviation"\n    before',
+        'd_normalised"\n    before',
+        "PROGRAM has no line 'g1 = d_normalised'",
+    ),
+    (
+        "written",
+        "    return changed, before\n",
+        "    return 'q = x @ Wq', 'q = Wq @ x'\n",
+        "the forward part is right",
+    ),
+    (
+        "written",
+        "    return changed, before\n",
+        "    return 'd_norm = d_result + g1 @ W1.T', 'd_norm = g1 @ W1.T'\n",
+        "If it were wrong, weight, bias would be wrong as well",
+    ),
+    (
+        "written",
+        "    return changed, before\n",
+        "    return 'd_k = g1.T @ q', 'd_k = g1 @ q'\n",
+        "It has nothing to do with Wq, Wv",
+    ),
+    (
+        "written",
+        "    return changed, before\n",
+        "    return 'd_centred = d_normalised / deviation', 'd_centred = d_normalised'\n",
+        "one of the few that come into question, but it is right",
+    ),
+    (
+        "written",
+        'before = "g1 = (d_centred * normalised)',
+        'before = "g1 = (d_centred * centred)',
+        "the gradients by x, Wq, Wk, Wv are wrong",
+    ),
+    ("written", 'before = "g1 =', 'before = "g1 :=', "does not run: SyntaxError"),
 ]
 
 
@@ -1420,6 +1513,50 @@ def test_other_right_dual_numbers_pass(marker, tmp_path, right, other):
     path.write_text(changed(text, right, other), "utf-8")
     marks = mark(marker, "dual", path)
     assert marks.ok, str(marks)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (
+            "    g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation  # (3, 1)",
+            "g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation**2",
+        ),
+        (  # the two lines belong together, and either can be mended
+            "d_centred = d_centred - g1 * centred",
+            "d_centred = d_centred - g1 / deviation * centred",
+        ),
+    ],
+)
+def test_other_right_ways_to_mend_the_line_pass(marker, tmp_path, answer):
+    text = (EXERCISES / "solutions" / "written.py").read_text("utf-8")
+    path = tmp_path / "written.py"
+    path.write_text(changed(text, "return changed, before", f"return {answer!r}"), "utf-8")
+    marks = mark(marker, "written", path)
+    assert marks.ok, str(marks)
+
+
+def test_the_program_of_the_exercise_is_the_marker_s_and_one_line_away_from_ours(marker):
+    """The exercise's text is the marker's; before the change, its gradients are the package's."""
+    module = sys.modules["_marks_program"]
+    for folder in ("", "solutions"):
+        written = runpy.run_path(str(EXERCISES / folder / "written.py"))
+        assert written["PROGRAM"] == module.PROGRAM
+    pairs = list(zip(module.RIGHT.splitlines(), module.PROGRAM.splitlines(), strict=True))
+    assert sum(one != other for one, other in pairs) == 1
+    assert module.wrong_in(module.PROGRAM) == ["x", "Wq", "Wk", "Wv"]
+
+    def loss(x, y, Wq, Wk, Wv, weight, bias, W1, W2):
+        h = x + F.softmax(x @ Wq @ (x @ Wk).T / 2) @ (x @ Wv)
+        norm = F.layer_norm(h, 4, weight, bias)
+        return np.mean((norm + F.relu(norm @ W1) @ W2 - y) ** 2)
+
+    given = module.arrays()
+    value, gradients = ta.value_and_grad(loss, argnums=tuple(range(9)))(*given.values())
+    found, named = module.run(module.RIGHT)(**given)
+    assert np.isclose(found, value.item(), rtol=1e-12)
+    for name, gradient in zip(given, gradients, strict=True):
+        np.testing.assert_allclose(named[name], gradient.numpy(), rtol=1e-10, atol=1e-13)
 
 
 def test_a_rule_of_the_wrong_shape_shows_no_error_of_zero(marker, tmp_path):

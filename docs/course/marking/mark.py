@@ -28,6 +28,7 @@ import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
 import _marks_layers  # noqa: F401
 import _marks_parallel  # noqa: F401
+import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
 import _zoo
 from _apart import mark_apart

@@ -1,0 +1,108 @@
+"""Chapter 21: a backward pass in which one line is wrong.
+
+PROGRAM, below, was written by ta.source: attention with one head, a residual connection, layer norm, a feed-forward net around which
+there is another residual connection, and the mean of the squared differences from y. Then one line of its backward part was
+changed. Such a program is called with arrays by name and returns the loss and the gradients, by the same names:
+
+    loss, gradients = program(x=x, y=y, Wq=Wq, ...)        # gradients["x"] has the shape of x
+
+Write two functions:
+
+    wrong_gradients   call any such program, and say which of its gradients are not the slopes of its loss
+    mended            which line of PROGRAM was changed, and what it was before
+
+and find the line with the first one and a pencil. `run(PROGRAM)` makes a function of the text.
+
+Hints for the first: nudge one array at a time, in all its elements at once, along a random direction u. The loss must change by
+sum(gradient * u) times the step. Ones in place of a random u do not see everything: a matrix and its transpose have the
+same sum. Central differences with a step of 1e-6 are good to about 1e-8 here. Add to a copy: the arrays that you are given stay.
+
+Hints for the second: chapter 21, "One line wrong". Which lines do all the wrong gradients need, and none of the right ones? Those are
+few; derive each of them from the lines of the forward part.
+"""
+
+import numpy as np
+
+PROGRAM = '''
+import numpy as np
+
+
+def forward_backward(x, y, *, Wq, Wk, Wv, weight, bias, W1, W2):
+    """loss and its gradients, for x (3, 4) float64, y (3, 4) float64."""
+    if (x.shape, y.shape) != ((3, 4), (3, 4)):
+        raise ValueError("written for other shapes")
+    q = x @ Wq                                                            # (3, 4)
+    k = x @ Wk                                                            # (3, 4)
+    v = x @ Wv                                                            # (3, 4)
+    scores = q @ k.T / 2.0                                                # (3, 3)
+    e = np.exp(scores - scores.max(-1, keepdims=True))                    # (3, 3)
+    totals = e.sum(-1, keepdims=True)                                     # (3, 1)
+    weights = e / totals                                                  # (3, 3)
+    h1 = x + weights @ v                                                  # (3, 4)
+    centred = h1 - h1.mean(-1, keepdims=True)                             # (3, 4)
+    centred = centred - centred.mean(-1, keepdims=True)                   # (3, 4)
+    deviation = np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-05)  # (3, 1)
+    normalised = centred / deviation                                      # (3, 4)
+    norm = normalised * weight + bias                                     # (3, 4)
+    hidden = np.maximum(norm @ W1, 0)                                     # (3, 6)
+    result = norm + hidden @ W2                                           # (3, 4)
+    h1 = result - y                                                       # (3, 4)
+    loss = (h1 * h1).mean()
+    # ---- backward
+    d_result = 1 / 6 * h1                                                 # (3, 4)
+    d_y = -d_result                                                       # (3, 4)
+    d_hidden = d_result @ W2.T                                            # (3, 6)
+    d_W2 = hidden.T @ d_result                                            # (6, 4)
+    g1 = np.where(hidden != 0, d_hidden, 0)                               # (3, 6)
+    d_W1 = norm.T @ g1                                                    # (4, 6)
+    d_norm = d_result + g1 @ W1.T                                         # (3, 4)
+    d_bias = d_norm.sum(0)                                                # (4,)
+    d_normalised = d_norm * weight                                        # (3, 4)
+    d_weight = (d_norm * normalised).sum(0)                               # (4,)
+    d_centred = d_normalised / deviation                                  # (3, 4)
+    g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation  # (3, 1)
+    d_centred = d_centred - g1 * centred                                  # (3, 4)
+    d_centred = d_centred - d_centred.mean(-1, keepdims=True)             # (3, 4)
+    d_weights = d_centred @ v.T                                           # (3, 3)
+    d_v = weights.T @ d_centred                                           # (3, 4)
+    d_e = d_weights / totals                                              # (3, 3)
+    d_e = d_e - (d_e * weights).sum(-1, keepdims=True)                    # (3, 3)
+    d_scores = d_e * e                                                    # (3, 3)
+    g1 = d_scores / 2.0                                                   # (3, 3)
+    d_q = g1 @ k                                                          # (3, 4)
+    d_k = g1.T @ q                                                        # (3, 4)
+    d_Wv = x.T @ d_v                                                      # (4, 4)
+    d_Wk = x.T @ d_k                                                      # (4, 4)
+    d_Wq = x.T @ d_q                                                      # (4, 4)
+    d_x = d_centred + d_v @ Wv.T + d_k @ Wk.T + d_q @ Wq.T                # (3, 4)
+    return loss, {"x": d_x, "y": d_y, "Wq": d_Wq, "Wk": d_Wk, "Wv": d_Wv, "weight": d_weight,
+                  "bias": d_bias, "W1": d_W1, "W2": d_W2}
+'''
+
+
+def run(text):
+    """The function that a program defines."""
+    names = {}
+    exec(text, names)
+    return names["forward_backward"]
+
+
+def wrong_gradients(program, arrays):
+    """program: a function as above; arrays: {name: float64 array}, all that it takes. Returns a list of names."""
+    gradients, wrong = program(**arrays)[1], []
+    rng, eps = np.random.default_rng(0), 1e-6
+    for name, array in arrays.items():
+        u = rng.standard_normal(array.shape)
+        up, down = (program(**{**arrays, name: array + step * u})[0] for step in (eps, -eps))
+        if not np.isclose(
+            np.sum(gradients[name] * u), (up - down) / (2 * eps), rtol=1e-5, atol=1e-7
+        ):
+            wrong.append(name)
+    return wrong
+
+
+def mended():
+    """Two lines of text: (the line of PROGRAM that was changed, the line as it was before)."""
+    changed = "g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation"
+    before = "g1 = (d_centred * normalised).mean(-1, keepdims=True) / deviation"
+    return changed, before
