@@ -558,6 +558,8 @@ class Simplifier:
         if x.dtype == dtype:
             return x
         single = x.dtype == np.float64 and dtype == np.float32
+        if single and negated(x):
+            return self.minus(self.method("astype", x.args[0], dtype, value=-value))
         if single and is_(x, "method", "sum") and x.args[0].dtype == np.float32:
             if x.args[0].value.size <= MANY * max(1, x.value.size):
                 rest = {k: v for k, v in x.settings.items() if k != "dtype"}
