@@ -17,7 +17,7 @@ import time
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -256,17 +256,18 @@ class Entry:
             random.set_rng_state(keep[0])
             np.random.set_state(keep[1])
             raise Refusal("it draws random numbers")
-        if Outside((self.f, self.objects)).key != self.outside_key():
+        if Outside((self.f, self.objects)).key != self.outside.key:
             self.outside.put_back()
             raise Refusal("it changes something outside of itself when it is called")
-        self.flat = Flat(found, results, SEED, self.speculate)
-        self.lines = self.flat.lines
-        self.op = Program(self)
-        self.compare(given)
-
-    def outside_key(self) -> list[Any]:
-        """What was outside when the program was written."""
-        return self.outside.key
+        try:
+            self.flat = Flat(found, results, SEED, self.speculate)
+            self.lines = self.flat.lines
+            self.op = Program(self)
+            self.compare(given)
+        except (Refusal, Changed):
+            raise
+        except Exception as error:
+            raise Refusal(f"it could not be written: {error}") from error
 
     def traced(self, given: Given) -> tuple[Trace, list[Any]]:
         """The function, and the sweep after it, run on symbols."""
@@ -289,25 +290,23 @@ class Entry:
                     raise Refusal("it changes a list or a dict that it is given")
             self.result = Result(y)
             root = self.result.root(y)
-            results = [root, *self.result.others]
+            results = [
+                expression_of(x) for x in (root, *self.result.others) if x is not None
+            ]
             self.leaves: dict[str, int] = {}
             order = [*given.tensors, *given.arrays, *outside]
             if root is not None:
                 differentiate(found, root, symbols)
                 at = {id(t): i for i, t in enumerate(order)}
                 self.leaves = {n: at[id(t)] for n, t in symbols.items() if n in found.gradients}
-            self.checked(order, outside)
+            self.others = outside  # the Tensors that are inputs beside the arguments
         inputs = [n for n in found.inputs if n != SEED]
         here = len(given.tensors)
         of_arrays = [n for n in inputs if n[0] == "a"]
         of_tensors = [n for n in inputs if n[0] == "x"]
         ordered = [*of_tensors[:here], *of_arrays, *of_tensors[here:]]
         found.inputs = {n: found.inputs[n] for n in [*ordered, *found.inputs]}
-        return found, [expression_of(x) for x in results if x is not None]
-
-    def checked(self, order: list[Any], outside: list[Any]) -> None:
-        """The Tensors that are inputs beside the arguments."""
-        self.others = outside
+        return found, results
 
     def compare(self, given: Given) -> None:
         """Raise Refusal unless the program gives what the function gives; see which is quicker."""
@@ -325,19 +324,18 @@ class Entry:
                 wanted = self.shares_of(root, g, leaves)
             middle = time.thread_time()
             try:
-                z = self.run(given, self.guard(), direct=True)
+                mine, others = self.called(given, self.guard())
+                if mine is not None:
+                    shares = self.op.shares(g, mine._record.saved[0], mine._record.inputs)
             except Changed:
                 if self.speculate and self.flat.speculates:
                     self.speculate = False
                     return self.write(given)
                 raise Refusal("its numbers need another program at each call") from None
-            mine = Result(z).root(z)
-            if mine is not None:
-                shares = self.op.shares(g, mine._record.saved[0], mine._record.inputs)
             best[0] = min(best[0], middle - start)
             best[1] = min(best[1], time.thread_time() - middle)
             if repeats == 1:
-                if not alike(plain_values(z), plain_values(y)):
+                if not alike(plain_values(self.result.built(mine, others)), plain_values(y)):
                     raise Refusal("the program gives other numbers than the function")
                 for x, expected in wanted.items() if root is not None else ():
                     i = next(i for i, t in enumerate(mine._record.inputs) if t is x)
@@ -363,31 +361,35 @@ class Entry:
         finally:
             here.recording = before
 
-    def run(self, given: Given, data: list[Any], direct: bool = False) -> Any:
+    def run(self, given: Given, data: list[Any]) -> Any:
         """The results, around one record."""
         if self.reason:
             return self.f(*given.args, **given.kwargs)
         try:
-            with np.errstate(all="ignore"):
-                results, saved = self.flat.forward(*given.data, *given.arrays, *data)
+            root, others = self.called(given, data)
         except Changed:
-            if direct:
-                raise
             return self.rewritten(given)
+        except Exception:  # the function itself says what is wrong
+            return self.f(*given.args, **given.kwargs)
+        return self.result.built(root, others)
+
+    def called(self, given: Given, data: list[Any]) -> tuple[Any, list[Any]]:
+        """The result that is differentiated, with its record, and the others."""
+        with np.errstate(all="ignore"):
+            results, saved = self.flat.forward(*given.data, *given.arrays, *data)
         if self.result.whole is None:
-            return self.result.built(None, results)
+            return None, results
         arrays = (*given.data, *given.arrays, *data)
         inputs = (*given.tensors, *given.arrays, *self.others)
         kept = tuple(
             x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)
         )
-        here = local.context
-        record = Record(clock(), self.op, kept, {}, (saved, given), here.scope)
+        record = Record(clock(), self.op, kept, {}, (saved, given), local.context.scope)
         root = constant(results[0], record)
         if changes.handed_out or given.arrays:
             for watcher in everywhere:
                 watcher.computed(self.op, inputs, {}, root)
-        return self.result.built(root, results[1:])
+        return root, results[1:]
 
     def rewritten(self, given: Given) -> Any:
         """These numbers need another program: one that expects less, or the function itself."""
@@ -403,11 +405,8 @@ class Entry:
                         self.refused(str(refusal))
             data = self.guard()
             if data is not None and not self.reason:
-                with np.errstate(all="ignore"):
-                    try:
-                        return self.run(given, data, direct=True)
-                    except Changed:
-                        pass
+                with suppress(Changed):
+                    return self.result.built(*self.called(given, data))
         return self.f(*given.args, **given.kwargs)
 
     def again(self, given: Given) -> Any:

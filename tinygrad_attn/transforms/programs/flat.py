@@ -384,7 +384,8 @@ class Writer:
             axis = self.of(e.settings.get("axis"))
             keep = ", None, None, True" if e.settings.get("keepdims") else ""
             return [f"{name} = {reduce}({self.of(x)}, {axis}{keep})"]
-        words = [self.of(a) for a in args] + [f"{k}={self.of(v)}" for k, v in e.settings.items()]
+        words = [self.of(tuple(args))] if e.name == "reshape" else [self.of(a) for a in args]
+        words += [f"{k}={self.of(v)}" for k, v in e.settings.items()]
         return [f"{name} = {self.of(x)}.{e.name}({', '.join(words)})"]
 
     def _call(self, e: Expression, name: str) -> list[str]:

@@ -46,6 +46,14 @@ VALUES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), ran
 MAKERS = ("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__")
 
 
+UNCALLED = set(
+    "__dict__ __weakref__ __doc__ __module__ __annotations__ __copy__ __deepcopy__ __reduce__ "
+    "__reduce_ex__ __getstate__ __setstate__ __repr__ __str__ __del__ __dir__ __sizeof__ "
+    "__format__ __class_getitem__".split()
+)
+"""What no computation reads of a class unless it names it."""
+
+
 class Refusal(Exception):
     """Why there is no program."""
 
@@ -359,7 +367,7 @@ class Outside:
             space = vars(base)
             for k, v in list(space.items()):
                 special = k.startswith("__") and k.endswith("__")
-                if k in ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__"):
+                if k in UNCALLED and k not in self.names:
                     continue
                 if k in MAKERS and not made or not (special or k in self.names):
                     continue
