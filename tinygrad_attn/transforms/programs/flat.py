@@ -8,6 +8,8 @@ from what the backward pass needs and from the results, which are the caller's o
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -75,11 +77,7 @@ class Flat:
         forward = reached([*outputs, *(g.asked for g in early)])
         known = {e.id for e in forward}
         again = views_of_inputs(late_order)
-        backward = [
-            e
-            for e in reached([*shares, *(g.asked for g in others)])
-            if e.id not in known or e.id in again
-        ]
+        backward = needed([*shares, *(g.asked for g in others)], known - again)
         later = {e.id for e in backward}
         saved = {
             x.id: x
@@ -159,6 +157,18 @@ def depending(order: Sequence[Expression], seed: Any) -> set[int]:
     return found
 
 
+def needed(ends: list[Any], known: set[int]) -> list[Expression]:
+    """What these need, in order, beside what is known."""
+    found: dict[int, Expression] = {}
+    waiting = list(inside(ends))
+    while waiting:
+        e = waiting.pop()
+        if e.id not in found and (e.id not in known or e.kind in ("input", "constant", "number")):
+            found[e.id] = e
+            waiting.extend(operands(e))
+    return [found[i] for i in sorted(found)]
+
+
 def views_of_inputs(order: list[Expression]) -> set[int]:
     """The ids of what may be a view of an input: it is not saved, for the input may change."""
     found: set[int] = set()
@@ -213,8 +223,6 @@ class Names:
 
     def function(self, title: str, arguments: list[str], body: list[str]) -> tuple[str, Any]:
         """The text of a function, and the function."""
-        import re
-
         words = set(re.findall(r"\w+", "\n".join(body)))
         used = [name for name in self.objects if name in words]
         given = ", ".join([*arguments, *(["*"] if used else []), *(f"{n}={n}" for n in used)])
@@ -233,6 +241,8 @@ class Writer:
         self.names, self.saved = names, saved
         self.group: dict[int, Any] = {}  # by expression: the memory that it lies in
         self.last: dict[Any, int] = {}  # by group: the last line that needs it
+        self.places: dict[int, tuple[Expression, str]] = {}  # of a product: a stack, and where in it
+        self.begun: set[int] = set()  # the stacks for which there is memory, and their parts
         self.now = 0
 
     # ---- memory
@@ -246,9 +256,12 @@ class Writer:
 
     def assign(self, order: list[Expression], ends: Iterable[Expression], guards: Any) -> None:
         """The group of each value, and the last line that needs it."""
+        self.stacks(order, ends)
         for i, e in enumerate(order):
             if e.kind in ("input", "constant", "number"):
                 self.group[e.id] = HELD
+            elif e.id in self.places:
+                self.group[e.id] = self.places[e.id][0].id
             elif fresh(e):
                 self.group[e.id] = e.id
             else:
@@ -263,6 +276,49 @@ class Writer:
                 self.last[g] = max(self.last.get(g, 0), i)
         for x in [*inside(list(ends)), *(g.asked for g in guards)]:
             self.last[self.group_of(x)] = len(order) + 1
+
+    def stacks(self, order: list[Expression], ends: Iterable[Expression]) -> None:
+        """Where products are stacked and used for nothing else, each is written into the stack."""
+        uses = Counter(x.id for e in order for x in operands(e))
+        uses.update(x.id for x in inside(list(ends)))
+        computed = {e.id for e in order}
+        for e in order:
+            if not e.is_a("call", "stack") or e.settings.keys() - {"axis"}:
+                continue
+            axis = e.settings.get("axis", 0) % e.ndim
+            found = []
+            for i, x in enumerate(e.args[0]):
+                place = f"[{':, ' * axis}{i}]"
+                while x.is_a("method", "swapaxes") and uses[x.id] == 1:
+                    place += f"@{x.args[1]}, {x.args[2]}"
+                    x = x.args[0]
+                if x.is_a("operator", "@") and uses[x.id] == 1 and x.id in computed:
+                    if x.ndim > 1 and x.dtype == e.dtype:
+                        found.append((x, place))
+            if len(found) == len(e.args[0]):
+                for x, place in found:
+                    first, *turns = place.split("@")
+                    turned = "".join(f".swapaxes({t})" for t in turns)
+                    self.places[x.id] = e, first + turned
+                for part in e.args[0]:
+                    while part.is_a("method", "swapaxes"):
+                        self.begun.add(part.id)
+                        part = part.args[0]
+
+    def into_stack(self, e: Expression, name: str) -> list[str]:
+        """The lines of a product that is written into a stack."""
+        stack, place = self.places[e.id]
+        whole = self.names.name(stack)
+        empty = self.names.function_of("empty", np.empty)
+        matmul = self.names.function_of("matmul", np.matmul)
+        start = [f"{whole} = {empty}({self.of(stack.shape)}, {self.names.hold(stack.dtype)})"]
+        lines = start if stack.id not in self.begun else []
+        self.begun.add(stack.id)
+        return [
+            *lines,
+            f"{name} = {whole}{place}",
+            f"{matmul}({self.of(e.args[0])}, {self.of(e.args[1])}, {name})",
+        ]
 
     def dying(self, x: Any, e: Expression) -> bool:
         """May the result e be written into the memory of its operand x?"""
@@ -342,6 +398,10 @@ class Writer:
     def statement(self, e: Expression) -> list[str]:
         """The lines of one expression."""
         name = self.names.name(e)
+        if e.id in self.places:
+            return self.into_stack(e, name)
+        if e.id in self.begun:  # all its parts are there
+            return []
         return list(getattr(self, f"_{e.kind}")(e, name))
 
     def _operator(self, e: Expression, name: str) -> list[str]:

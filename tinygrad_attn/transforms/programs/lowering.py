@@ -17,6 +17,8 @@ from .simplify import MANY, is_, number_in, shape_of
 from .symbol import Guard
 
 NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
+BY_ELEMENT = {("operator", sign) for sign in ("+", "-", "*", "/", ">", "<", "==", "!=")}
+BY_ELEMENT |= {("call", f) for f in ("exp", "tanh", "sqrt", "maximum", "where", "erf")}
 SMALL = 1 << 16
 """Elements of an array of zeros that is kept to be compared with."""
 
@@ -73,6 +75,8 @@ class Lowering:
         """The expression, by a rule of this class if there is one."""
         rule = getattr(self, f"{kind}_{NAMES.get(name, name)}", None)
         found = rule(args, settings, value) if rule is not None else None
+        if found is None and not settings and (kind, name) in BY_ELEMENT:
+            found = self.on_rows(kind, name, args, value)
         if found is not None:
             return found  # type: ignore[no-any-return]
         return self.listing.make(kind, name, args, settings, value)
@@ -138,12 +142,18 @@ class Lowering:
         ones = self.listing.constant(np.full(n, factor, x.dtype))
         if axes == (x.ndim - 1,):
             rows = like(x.shape[:-1], x.dtype)
+            rows_of = flattened(x, x.shape) and x.ndim > 2 and x.args[0].ndim == 2
+            if rows_of and is_(x.args[0], "operator", "*"):
+                inner = self.summed(x.args[0], {"axis": -1}, rows.reshape(-1), factor)
+                if inner is not None:
+                    return self.shaped(inner, value.shape)
             if is_(x, "operator", "*") and all(shape_of(a) == x.shape for a in x.args) and (
                 all(a.dtype == x.dtype for a in x.args)
             ):
-                found = self.listing.make("call", "vecdot", x.args, {}, rows)
+                found = self.row_products(x.args, x.shape)
                 if factor != 1:
-                    found = self.make("operator", "*", (found, x.dtype.type(factor)), rows)
+                    scaled = (found, x.dtype.type(factor))
+                    found = self.listing.make("operator", "*", scaled, {}, found.value)
             else:
                 flat = self.shaped(x, (x.value.size // n, n))
                 rows = like((x.value.size // n,), x.dtype)
@@ -155,6 +165,42 @@ class Lowering:
             found = self.listing.make("dot", None, (ones, flat), {}, rows)
             return self.shaped(found, value.shape)
         return None
+
+    def row_products(self, args: Any, shape: tuple[int, ...]) -> Any:
+        """The sums of a * b along the last axis."""
+        rows = like(shape[:-1], args[0].dtype)
+        if len(shape) > 2 and any(flattened(x, shape) for x in args) and all(map(easy, args)):
+            found = [self.as_rows(x, shape) for x in args]
+            flat = like((math.prod(shape[:-1]),), args[0].dtype)
+            return self.listing.make("call", "vecdot", tuple(found), {}, flat)
+        return self.listing.make("call", "vecdot", args, {}, rows)
+
+    # ---- element by element, as matrices
+
+    def as_rows(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """An operand of an element-wise step on arrays of this shape, for the same on its rows."""
+        if not isinstance(x, Expression) or x.ndim < 2:
+            return x
+        n = math.prod(shape[:-1])
+        if x.shape == shape:
+            return self.shaped(x, (n, shape[-1]))
+        if x.shape == (*shape[:-1], 1):
+            return self.shaped(x, (n, 1))
+        return None
+
+    def on_rows(self, kind: str, name: Any, args: Any, value: Any) -> Any:
+        """An element-wise step between products: on the matrix that they are made as, which saves
+        reshaping it to and fro.
+        """
+        if np.ndim(value) < 3 or not any(flattened(x, value.shape) for x in args):
+            return None
+        if not all(easy(x) for x in args):
+            return None
+        rows = [self.as_rows(x, value.shape) for x in args]
+        if any(x is None for x in rows):
+            return None
+        flat = like((math.prod(value.shape[:-1]), value.shape[-1]), value.dtype)
+        return self.shaped(self.make(kind, name, tuple(rows), flat), value.shape)
 
     # ---- element by element
 
@@ -175,6 +221,9 @@ class Lowering:
         """np.maximum(x, 0): with an array of zeros it is three times as quick."""
         x, y = args
         if number_in(y) == 0 and not settings and isinstance(x, Expression):
+            found = self.on_rows("call", "maximum", args, value)
+            if found is not None:
+                return found
             if 1 <= x.ndim and x.value.size <= SMALL and x.dtype == value.dtype:
                 zeros = self.listing.constant(np.zeros(x.shape, x.dtype))
                 return self.listing.make("call", "maximum", (x, zeros), {}, value)
@@ -209,6 +258,25 @@ class Lowering:
             for x in self.listing.expressions
             if x.is_a("operator", "/") and all(isinstance(a, Expression) for a in x.args)
         }
+
+
+def flattened(x: Any, shape: tuple[int, ...]) -> bool:
+    """Is this a matrix in another shape, of which the rows are the same? Of one number a row, also
+    a vector.
+    """
+    if not is_(x, "method", "reshape") or x.shape != shape:
+        return False
+    n, inner = math.prod(shape[:-1]), x.args[0].shape
+    return inner == (n, x.shape[-1]) or x.shape[-1] == 1 and inner == (n,)
+
+
+def easy(x: Any) -> bool:
+    """An operand whose rows can be had without a copy, as far as one knows?"""
+    if not isinstance(x, Expression) or x.ndim < 2:
+        return True
+    if x.is_a("method", "reshape"):
+        return True
+    return x.kind in ("input", "constant", "operator", "dot") or x.is_a("call", "vecdot")
 
 
 def like(shape: tuple[int, ...], dtype: Any) -> Any:
