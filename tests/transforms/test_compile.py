@@ -1,7 +1,12 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
+import datetime
+import functools
 import importlib.util
+import itertools
+import random
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -30,7 +35,9 @@ def in_float64():
 
 
 def close(mine, expected, tolerance=1e-12):
-    mine, expected = (x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (mine, expected))
+    mine, expected = (
+        x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (mine, expected)
+    )
     assert mine.shape == expected.shape and mine.dtype == expected.dtype
     size = np.abs(expected[np.isfinite(expected)]).max(initial=0)
     np.testing.assert_allclose(mine, expected, rtol=tolerance, atol=tolerance * max(1, size))
@@ -319,7 +326,7 @@ def test_globals_closures_and_attributes(monkeypatch):
     both()
     inner = leaf(7)
     both()
-    helper = lambda x: x + SCALE  # noqa: E731, F841
+    helper = lambda x: x + SCALE  # noqa: E731, F811, F841
     both()
     assert {line.reason for line in c.report()} == {""}
 
@@ -396,6 +403,62 @@ def test_what_cannot_be_compiled_says_why():
         c(x)
         assert len(seen) == n and isinstance(seen[-1].numpy(), np.ndarray)
     assert "changes something" in c.report()[0].reason
+
+
+def test_clocks_caches_and_generators_are_not_frozen():
+    x = leaf(3)
+    numbers, turns = itertools.count(), random.Random(0)
+
+    @functools.lru_cache
+    def cached():
+        return SCALE
+
+    refused = {
+        "time": lambda x: x * time.time(),
+        "datetime": lambda x: x * datetime.datetime.now().second,
+        "random": lambda x: x * random.random(),
+        "a Random": lambda x: x * turns.random(),
+        "count": lambda x: x * next(numbers),
+        "lru_cache": lambda x: x * cached(),
+        "own ufunc": lambda x: x * OWN(2.0),
+    }
+    for name, f in refused.items():
+        c = compiled(f)
+        c(x)
+        assert "watched" in c.report()[0].reason, (name, c.report())
+
+
+OWN = np.frompyfunc(lambda x: x * SCALE, 1, 1)
+
+
+def test_functions_inside_functions_are_looked_into(monkeypatch):
+    inner = lambda x: np.sum(x**2) * SCALE
+    both = ta.value_and_grad(inner)
+    again = ta.compile(inner)
+    partial = functools.partial(lambda n, x: np.sum(x) * n * SCALE, 3)
+
+    class Held:
+        def __getattr__(self, name):
+            return SCALE
+
+        def __call__(self, x):
+            return x * self.anything
+
+    class Own(nn.TransformerEncoderLayer):
+        pass
+
+    layer = Own(8, 2, 12, 0.0, batch_first=True)
+    functions = [lambda x: both(x)[0], lambda x: again(x), partial, Held(), layer,
+                 lambda x: nn.Linear and inner(x)]  # fmt: skip
+    made = [compiled(f) for f in functions]
+    x = leaf(2, 3, 8)
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        layer.norm_first = scale == 3.0
+        for c, f in zip(made, functions):
+            close(c(x), f(x))
+            close(c(x), f(x))
+    assert [c.report()[0].reason for c in made[1:5]] == [""] * 4
 
 
 def test_a_refused_function_draws_what_it_would_have_drawn():

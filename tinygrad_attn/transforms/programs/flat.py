@@ -25,16 +25,16 @@ from .tracing import Trace
 from .writing import facts_of, once
 
 UFUNCS = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc is not np.negative}
-WITH_OUT = set(
-    "exp log sqrt tanh sin cos maximum minimum square absolute reciprocal exp2 log1p expm1".split()
-)
+TAKE_OUT = "exp log sqrt tanh sin cos maximum minimum square absolute reciprocal exp2 log1p expm1"
+WITH_OUT = set(TAKE_OUT.split())
 REDUCED = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 FRESH = {"sum", "mean", "max", "min", "prod", "any", "all", "astype", "copy", "cumsum", "argmax"}
-FRESH_CALLS = WITH_OUT | set(
+MAKE_ANEW = (
     "where stack concatenate erf vecdot matmul equal not_equal isnan isfinite sign log2 log10 "
     "take_along_axis einsum logical_not logical_and logical_or hypot arctan2 tan arcsin arccos "
-    "arctan sinh cosh arcsinh arccosh arctanh floor ceil rint trunc".split()
+    "arctan sinh cosh arcsinh arccosh arctanh floor ceil rint trunc"
 )
+FRESH_CALLS = WITH_OUT | set(MAKE_ANEW.split())
 HELD = "held"
 """A group of memory that is not ours to write into."""
 
@@ -53,7 +53,7 @@ class Flat:
         gradients = found.gradients
         guards = [*found.guards, *(blind_rows(found) if speculate else [])]
         (outputs, shares), asked = simplified(
-            [results, gradients], [g.asked for g in guards], facts_of(guards)
+            [results, gradients], [g.asked for g in guards], facts_of(guards), in_single=True
         )
         made = [Guard(e, g.answer, g.function) for e, g in zip(asked, guards, strict=True)]
         made = [g for g in once(made) if g.asked.kind not in ("constant", "number")]
@@ -143,9 +143,7 @@ def covered(asked: Any, scores: set[int]) -> bool:
         return False
     (equal, *_) = asked.args
     top = equal.args[0] if isinstance(equal, Expression) and equal.args else None
-    return (
-        isinstance(top, Expression) and top.is_a("method", "max") and top.args[0].id in scores
-    )
+    return isinstance(top, Expression) and top.is_a("method", "max") and top.args[0].id in scores
 
 
 def depending(order: Sequence[Expression], seed: Any) -> set[int]:
@@ -241,7 +239,8 @@ class Writer:
         self.names, self.saved = names, saved
         self.group: dict[int, Any] = {}  # by expression: the memory that it lies in
         self.last: dict[Any, int] = {}  # by group: the last line that needs it
-        self.places: dict[int, tuple[Expression, str]] = {}  # of a product: a stack, and where in it
+        # Of a product that is put into a stack: the stack, and the place in it.
+        self.places: dict[int, tuple[Expression, str]] = {}
         self.begun: set[int] = set()  # the stacks for which there is memory, and their parts
         self.now = 0
 
@@ -356,7 +355,8 @@ class Writer:
             what = f"1e-15 < {least}({name}, None) and {most}({name}, None) < 1e15"
             return f"if not ({what}): raise Changed({guard.function!r})"
         answer = self.of(guard.answer)
-        same = f"bool({name}) is {answer}" if isinstance(guard.answer, bool) else f"{name} == {answer}"
+        whole = isinstance(guard.answer, bool)
+        same = f"bool({name}) is {answer}" if whole else f"{name} == {answer}"
         return f"if not ({same}): raise Changed({guard.function!r})"
 
     def own(self, ends: list[Any], kept: set[Any]) -> list[str]:
@@ -505,7 +505,7 @@ def fresh(e: Expression) -> bool:
         return True
     if e.kind == "method":
         return e.name in FRESH
-    return e.kind == "call" and (e.name in FRESH_CALLS or e.name in ("add.at",))
+    return e.kind == "call" and e.name in FRESH_CALLS
 
 
 def masks(e: Expression) -> bool:
@@ -536,7 +536,7 @@ def numpy_function(name: str) -> Callable[..., Any]:
     found: Any = np
     for part in name.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def erf(x: Any) -> Any:

@@ -62,7 +62,8 @@ class Lowering:
         found = [self.new[x.id] for x in operands(e)]
         known = found and all(x.kind in ("constant", "number") for x in found)
         if known and e.kind != "update" and isinstance(e.value, (np.ndarray, np.generic)):
-            return self.listing.constant(np.asarray(e.value)) if np.ndim(e.value) else self.number(e)
+            whole = np.ndim(e.value) > 0
+            return self.listing.constant(np.asarray(e.value)) if whole else self.number(e)
         args = replaced(e.args, self.of)
         settings = {k: replaced(v, self.of) for k, v in e.settings.items()}
         return self.make(e.kind, e.name, args, e.value, **settings)
@@ -78,7 +79,7 @@ class Lowering:
         if found is None and not settings and (kind, name) in BY_ELEMENT:
             found = self.on_rows(kind, name, args, value)
         if found is not None:
-            return found  # type: ignore[no-any-return]
+            return found
         return self.listing.make(kind, name, args, settings, value)
 
     # ---- shapes
@@ -147,9 +148,7 @@ class Lowering:
                 inner = self.summed(x.args[0], {"axis": -1}, rows.reshape(-1), factor)
                 if inner is not None:
                     return self.shaped(inner, value.shape)
-            if is_(x, "operator", "*") and all(shape_of(a) == x.shape for a in x.args) and (
-                all(a.dtype == x.dtype for a in x.args)
-            ):
+            if is_(x, "operator", "*") and all(same_kind(a, x) for a in x.args):
                 found = self.row_products(x.args, x.shape)
                 if factor != 1:
                     scaled = (found, x.dtype.type(factor))
@@ -224,7 +223,7 @@ class Lowering:
             found = self.on_rows("call", "maximum", args, value)
             if found is not None:
                 return found
-            if 1 <= x.ndim and x.value.size <= SMALL and x.dtype == value.dtype:
+            if x.ndim >= 1 and x.value.size <= SMALL and x.dtype == value.dtype:
                 zeros = self.listing.constant(np.zeros(x.shape, x.dtype))
                 return self.listing.make("call", "maximum", (x, zeros), {}, value)
         return None
@@ -268,6 +267,11 @@ def flattened(x: Any, shape: tuple[int, ...]) -> bool:
         return False
     n, inner = math.prod(shape[:-1]), x.args[0].shape
     return inner == (n, x.shape[-1]) or x.shape[-1] == 1 and inner == (n,)
+
+
+def same_kind(a: Any, x: Expression) -> bool:
+    """Is a an array of the shape and dtype of x?"""
+    return isinstance(a, Expression) and a.shape == x.shape and a.dtype == x.dtype
 
 
 def easy(x: Any) -> bool:
@@ -321,7 +325,7 @@ def powers_vanish(e: Expression, order: list[Expression], ends: set[int]) -> boo
             return False
         if any(shape_of(x) not in ((), e.shape, (*e.shape[:-1], 1)) for x in y.args):
             return False
-        each = [powers.get(getattr(x, "id", None), 0) for x in y.args]
+        each = [powers.get(x.id, 0) if isinstance(x, Expression) else 0 for x in y.args]
         if y.name in ("+", "-"):
             if len(set(each)) > 1:
                 return False

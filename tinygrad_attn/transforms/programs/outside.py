@@ -15,6 +15,7 @@ import dis
 import functools
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,15 +31,19 @@ MOST = 20_000
 """Values that are looked at."""
 OPEN = ("engine", "ops", "tensor", "functional", "transforms", "nn", "fast", "messages")
 """The rooms whose functions do nothing but compute."""
-CALM = "math cmath operator itertools functools collections typing types numbers abc".split()
-CALM += ["dataclasses", "enum", "fractions", "__future__", "contextlib", "copy", "numpy"]
+STILL = (
+    "math cmath operator itertools functools collections typing types numbers abc dataclasses enum "
+    "fractions __future__ contextlib copy numpy"
+)
+CALM = set(STILL.split())
 """Modules whose functions answer the same each time."""
-PLAIN_BUILTINS = set(
+BUILTINS = (
     "abs all any bool bytes callable complex dict divmod enumerate filter float frozenset getattr "
     "hasattr int isinstance issubclass iter len list map max min next object pow property range "
     "repr reversed round set slice sorted staticmethod classmethod str sum super tuple type zip "
-    "NotImplemented Ellipsis __build_class__ __debug__ __name__".split()
+    "NotImplemented Ellipsis __build_class__ __debug__ __name__"
 )
+PLAIN_BUILTINS = set(BUILTINS.split())
 CHANGES = {"backward", "zero_grad", "zero_grad_", "retain_grad", "requires_grad_", "manual_seed"}
 READS = {"grad", "_grad"}
 ALL_NAMES = {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter"}
@@ -46,11 +51,12 @@ VALUES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), ran
 MAKERS = ("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__")
 
 
-UNCALLED = set(
+SPECIAL = (
     "__dict__ __weakref__ __doc__ __module__ __annotations__ __copy__ __deepcopy__ __reduce__ "
     "__reduce_ex__ __getstate__ __setstate__ __repr__ __str__ __del__ __dir__ __sizeof__ "
-    "__format__ __class_getitem__".split()
+    "__format__ __class_getitem__"
 )
+UNCALLED = set(SPECIAL.split())
 """What no computation reads of a class unless it names it."""
 
 
@@ -91,6 +97,8 @@ def read(code: Any, maker: bool) -> Code:
         chain = None
         if name == "LOAD_SUPER_ATTR":
             attributes.add(step.argval)
+        elif name == "MATCH_CLASS":
+            trouble = "matches the attributes of a class"
         elif name == "IMPORT_NAME":
             imports.append(step.argval)
         elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
@@ -103,9 +111,7 @@ def read(code: Any, maker: bool) -> Code:
     inner = tuple(c for c in code.co_consts if isinstance(c, types.CodeType))
     if code.co_flags & (0x80 | 0x100 | 0x200):
         trouble = "is async"
-    return Code(
-        tuple(map(tuple, chains)), frozenset(attributes), inner, tuple(imports), trouble
-    )
+    return Code(tuple(map(tuple, chains)), frozenset(attributes), inner, tuple(imports), trouble)
 
 
 def home(x: Any) -> str:
@@ -182,7 +188,9 @@ class Outside:
 
     def harmless(self, x: Any) -> bool:
         """A function written in C, or one of the package's, that does nothing but compute?"""
-        if isinstance(x, (np.ufunc, slice, types.WrapperDescriptorType, types.GenericAlias)):
+        if isinstance(x, np.ufunc):
+            return "vectorized" not in x.__name__
+        if isinstance(x, (slice, types.WrapperDescriptorType, types.GenericAlias)):
             return True
         if isinstance(x, types.BuiltinFunctionType):
             owner = x.__self__
@@ -195,6 +203,11 @@ class Outside:
         if isinstance(x, (types.MemberDescriptorType, types.ClassMethodDescriptorType)):
             return True
         known = calm(home(type(x))) and callable(x) and not is_module(x)
+        known = known and home(type(x)).partition(".")[0] in (PACKAGE, "numpy", "operator")
+        if known and isinstance(getattr(x, "pyfunc", None), types.FunctionType):
+            self.visit(x.pyfunc, "pyfunc")
+        if known and "_f" in getattr(x, "__dict__", ()):  # one that is compiled itself
+            self.visit(x._f, "f")
         return isinstance(x, Equation) or known
 
     def array(self, x: Any, name: str) -> None:
@@ -241,6 +254,7 @@ class Outside:
         if not (is_module(x) or theirs) or not heap(kind):
             raise Refusal(f"it uses {name}, {described(x)}, which cannot be watched")
         self.klass(kind, name, False)
+        theirs = theirs and not of_ours(kind)
         has = getattr(x, "__dict__", None)
         if has is not None:
             self.sizes.append((has, len(has)))
@@ -279,6 +293,8 @@ class Outside:
             self.klass(x, name, True)
         elif not calm(home(x)):
             self.function(x)
+        else:
+            self.held(x)
 
     def function(self, f: Any) -> None:
         """The globals, the closure and the defaults of a function."""
@@ -297,6 +313,17 @@ class Outside:
         self.visit(f.__kwdefaults__, f.__name__)
         if f.__dict__:
             self.visit(f.__dict__, f.__name__)
+
+    def held(self, f: Any) -> None:
+        """What a function of the package's holds of the user's: that of ta.value_and_grad, say."""
+        for cell in getattr(f, "__closure__", None) or ():
+            with suppress(ValueError):  # a cell that is empty yet
+                v = cell.cell_contents
+                function = isinstance(v, (types.FunctionType, types.MethodType, functools.partial))
+                theirs = function and (calm(home(v)) or not ours(home(v)))
+                compiled = "_f" in getattr(v, "__dict__", ())
+                if theirs or compiled or is_module(v) or isinstance(v, Variable):
+                    self.visit(v, f.__name__)
 
     def code(self, code: Any, space: dict[str, Any], f: Any, maker: bool) -> None:
         """The names that are read in bytecode, and in that of functions inside."""
@@ -323,6 +350,7 @@ class Outside:
     def chain(self, chain: tuple[str, ...], space: dict[str, Any], f: Any) -> None:
         """`name.attribute.attribute`, as far as they are of modules."""
         name, *rest = chain
+        self.names.update(ALL_NAMES.intersection(rest))
         if name in space:
             x, place = space[name], space
         elif hasattr(builtins, name):
@@ -354,6 +382,8 @@ class Outside:
         """The methods and attributes of a class that are read; of one that is called, how it makes
         objects.
         """
+        if kind.__module__ != "builtins" and not calm(kind.__module__) and not heap(kind):
+            raise Refusal(f"it uses {name}, the class {kind.__name__}, which cannot be watched")
         if kind.__module__ == "builtins":
             raised = issubclass(kind, BaseException)
             if not raised and kind.__name__ not in PLAIN_BUILTINS:
@@ -369,7 +399,8 @@ class Outside:
                 special = k.startswith("__") and k.endswith("__")
                 if k in UNCALLED and k not in self.names:
                     continue
-                if k in MAKERS and not made or not (special or k in self.names):
+                read = special or k in self.names or self.names & ALL_NAMES
+                if k in MAKERS and not made or not read:
                     continue
                 if special and not callable(v) and not isinstance(v, property):
                     continue
@@ -394,8 +425,8 @@ class Outside:
         for x, n in self.sizes:
             test(f"len({name_of(x)}) == {n}")
         for x, k, v in self.slots:
-            where = f"{name_of(x)}[{k!r}]" if type(k) in (str, int) else f"{name_of(x)}[{name_of(k)}]"
-            test(f"{where} is {name_of(v)}")
+            key = repr(k) if type(k) in (str, int) else name_of(k)
+            test(f"{name_of(x)}[{key}] is {name_of(v)}")
         for cell, v in self.cells:
             test(f"{name_of(cell)}.cell_contents is {name_of(v)}")
         for x, k in self.absent:
@@ -414,7 +445,7 @@ class Outside:
         lines.append(f"    return [{', '.join(f'd{i}' for i in range(len(self.tensors)))}]")
         lines.append("  except (KeyError, IndexError, AttributeError, ValueError): return None")
         exec(compile("\n".join(lines), "<what ta.compile asks at each call>", "exec"), held)
-        return held["guard"]  # type: ignore[no-any-return]
+        return held["guard"]
 
     def put_back(self) -> None:
         """The containers as they were before the function was run."""
@@ -432,9 +463,24 @@ def same_array(x: Any, copy: Any) -> bool:
     return x.shape == copy.shape and x.dtype == copy.dtype and x.tobytes() == copy.tobytes()
 
 
-def heap(kind: type) -> bool:
-    """A class that was written in Python, and whose bases are?"""
-    return all(base is object or base.__flags__ & (1 << 9) for base in kind.__mro__)
+@functools.lru_cache(maxsize=4096)
+def heap(kind: Any) -> bool:
+    """A class that was written in Python, and whose bases are? Others keep what nobody can ask."""
+    return all(base is object or in_python(base) for base in kind.__mro__)
+
+
+def in_python(base: type) -> bool:
+    """A class without methods that were written in C?"""
+    calm_one = base in (BaseException, Exception) or base.__module__ in ("builtins", "typing")
+    if not base.__flags__ & (1 << 9):
+        return calm_one and issubclass(base, (tuple, BaseException))
+    return not any(isinstance(v, types.MethodDescriptorType) for v in vars(base).values())
+
+
+def of_ours(kind: type) -> bool:
+    """A user's layer that goes on from one of the package's, whose code reads its attributes?"""
+    bases = [base for base in kind.__mro__[1:] if ours(base.__module__)]
+    return any(base.__name__ != "Module" for base in bases)
 
 
 def slots_of(kind: type) -> list[str]:
