@@ -485,7 +485,7 @@ class Writer:
         start = f"{self.of(base)}.copy()"
         if base.kind == "update" and self.dying(base, e):
             start = self.of(base)
-        elif zero and e.ndim:
+        elif zero:
             zeros = self.names.function_of("zeros", np.zeros)
             start = f"{zeros}({self.of(e.shape)}, {self.names.hold(e.dtype)})"
         at, given = self.of(index), ", ".join(map(self.of, values))

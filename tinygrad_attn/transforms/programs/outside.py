@@ -251,7 +251,7 @@ class Outside:
         theirs = not ours(home(kind))
         if isinstance(x, types.ModuleType):
             raise Refusal(f"it uses the module {x.__name__} itself, not only what is in it")
-        if not (is_module(x) or theirs) or not heap(kind):
+        if not (is_module(x) or theirs) or not heap(kind):  # type: ignore[arg-type]
             raise Refusal(f"it uses {name}, {described(x)}, which cannot be watched")
         self.klass(kind, name, False)
         theirs = theirs and not of_ours(kind)
@@ -376,7 +376,7 @@ class Outside:
             if not calm(inside.__name__) and not ours(inside.__name__):
                 self.slots.append((vars(inside), name, x))
         self.attribute_names(frozenset(rest), f)
-        return self.visit(x, ".".join(chain))
+        return self.visit(x, ".".join(chain[: len(chain) - len(rest)]))
 
     def klass(self, kind: Any, name: str, made: bool) -> None:
         """The methods and attributes of a class that are read; of one that is called, how it makes
