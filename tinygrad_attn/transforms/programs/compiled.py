@@ -52,8 +52,10 @@ PROGRAMS = 8
 """Signatures of which a function keeps programs."""
 MISSES = 16
 """New signatures in a row after which it is not traced any more."""
-WORTH = 0.97
-"""Of the function's time, what a program may take at most."""
+WORTH, WORTH_OF_LONG, LONG = 0.97, 0.9, 0.1
+"""Of the function's time, what a program may take at most; of more than so many seconds, which are
+measured twice only and are hardly Python's, less.
+"""
 SEED = "d_output"
 
 
@@ -352,7 +354,8 @@ class Entry:
             repeats = 5 if enough else repeats + 1
         if states() != self.before:
             raise Refusal("it draws random numbers")
-        if self.measure and best[1] > WORTH * best[0]:
+        share = WORTH if best[0] < LONG else WORTH_OF_LONG
+        if self.measure and best[1] > share * best[0]:
             raise Refusal(
                 f"it would save too little: the program takes {1e3 * best[1]:.4g} ms here, the "
                 f"function {1e3 * best[0]:.4g}"
