@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .transforms import (
         Program,
         checkpoint,
+        compile,
         hessian,
         hvp,
         jacobian,
@@ -54,6 +55,7 @@ _HOMES = {
     "transforms": (
         "Program",
         "checkpoint",
+        "compile",
         "hessian",
         "hvp",
         "jacobian",
@@ -80,6 +82,7 @@ __all__ = [
     "check",
     "checkpoint",
     "compare_with_torch",
+    "compile",
     "detect_anomaly",
     "enable_grad",
     "engine",

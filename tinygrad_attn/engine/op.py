@@ -50,6 +50,7 @@ class Op:
         self.quick: Any = None  # its quick way, if fast/ has one
 
     quick_call: Any = None  # how fast/ calls an op
+    fresh = False  # is what its rules return new, and held by nobody else?
 
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"

@@ -29,15 +29,18 @@ many added one after the other lose four digits.
 """
 
 
-def simplified(outputs: Any, asked: Any, facts: Mapping[int, bool]) -> tuple[Any, Any]:
+def simplified(
+    outputs: Any, asked: Any, facts: Mapping[int, bool], in_single: bool = False
+) -> tuple[Any, Any]:
     """The outputs, nested as they were, and what guards ask, from simpler expressions.
 
     `facts` says of which boolean arrays, by the id of their expression, all elements are known,
-    since a guard has asked. What the guards themselves ask is left as it is.
+    since a guard has asked. What the guards themselves ask is left as it is. With `in_single` the
+    few numbers that a rule of float32 adds up in float64 are added in float32.
     """
-    outputs, asked = Simplifier(facts).run(outputs, asked)
+    outputs, asked = Simplifier(facts, in_single).run(outputs, asked)
     for _ in range(2):
-        outputs, asked = Simplifier({}).run(outputs, asked)
+        outputs, asked = Simplifier({}, in_single).run(outputs, asked)
     return outputs, asked
 
 
@@ -100,8 +103,8 @@ def last_two(e: Expression) -> bool:
 class Simplifier:
     """Writes a new list, expression by expression."""
 
-    def __init__(self, facts: Mapping[int, bool]) -> None:
-        self.listing, self.facts = Listing(), facts
+    def __init__(self, facts: Mapping[int, bool], in_single: bool = False) -> None:
+        self.listing, self.facts, self.in_single = Listing(), facts, in_single
         self.simple: dict[int, Expression] = {}
 
     def run(self, outputs: Any, asked: Any) -> tuple[Any, Any]:
@@ -558,6 +561,8 @@ class Simplifier:
         if x.dtype == dtype:
             return x
         single = x.dtype == np.float64 and dtype == np.float32
+        if self.in_single and single and negated(x):
+            return self.minus(self.method("astype", x.args[0], dtype, value=-value))
         if single and is_(x, "method", "sum") and x.args[0].dtype == np.float32:
             if x.args[0].value.size <= MANY * max(1, x.value.size):
                 rest = {k: v for k, v in x.settings.items() if k != "dtype"}

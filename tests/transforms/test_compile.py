@@ -1,0 +1,658 @@
+"""`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
+
+import datetime
+import functools
+import importlib.util
+import itertools
+import random
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from optable import TABLE
+from support import ROOT
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, optim
+
+rng = np.random.default_rng(0)
+SCALE = 2.0
+MASK = np.tri(7, dtype=bool)
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    before = ta.get_default_dtype()
+    ta.set_default_dtype(np.float64)
+    ta.manual_seed(0)
+    yield
+    ta.set_default_dtype(before)
+
+
+def close(mine, expected, tolerance=1e-12):
+    mine, expected = (
+        x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (mine, expected)
+    )
+    assert mine.shape == expected.shape and mine.dtype == expected.dtype
+    size = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    np.testing.assert_allclose(mine, expected, rtol=tolerance, atol=tolerance * max(1, size))
+
+
+def compiled(f, **flags):
+    return ta.compile(f, measure=False, **flags)
+
+
+def gradients(y, leaves):
+    """The gradients of a weighted sum of y, zeros where there is none."""
+    g = np.random.default_rng(3).standard_normal(y.shape)
+    found = ta.grad(y, leaves, g[()], allow_unused=True)
+    return [np.zeros(x.shape) if s is None else s.numpy() for x, s in zip(leaves, found)]
+
+
+def check(c, f, *args, params=(), tolerance=1e-12):
+    """The compiled function gives what the function gives, and its gradients."""
+    leaves = [*(x for x in args if isinstance(x, Tensor) and x.requires_grad), *params]
+    expected = f(*args)
+    mine = c(*args)
+    assert type(mine) is type(expected)
+    close(mine, expected, tolerance)
+    if isinstance(expected, Tensor):
+        assert mine.requires_grad == expected.requires_grad
+        if leaves and expected.requires_grad:
+            for a, b in zip(gradients(mine, leaves), gradients(expected, leaves)):
+                close(a, b, tolerance)
+
+
+def runs(c, programs=1):
+    """Are there so many programs, and no kind of call without one?"""
+    assert [line.reason for line in c.report()] == [""] * programs
+    assert all(line.compiled and line.lines for line in c.report())
+
+
+def leaf(*shape):
+    return Tensor(rng.standard_normal(shape), requires_grad=True)
+
+
+# ---- every op, and random programs
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_entry_of_the_table_of_ops(name):
+    """At two calls with different numbers: values and gradients are the function's own."""
+
+    @settings(max_examples=4, deadline=None, database=None,
+              suppress_health_check=[*HealthCheck], phases=[Phase.generate])  # fmt: skip
+    @given(data=st.data())
+    def run(data):
+        sample = TABLE[name](data.draw)
+        args = [Tensor(x.astype(np.float64), requires_grad=True) for x in sample.inputs]
+        if not isinstance(sample.ours(*args), Tensor):
+            return
+        c = compiled(sample.ours)
+        check(c, sample.ours, *args)
+        others = [
+            Tensor(x.numpy() + 0.01 * np.arange(x.size).reshape(x.shape), requires_grad=True)
+            for x in args
+        ]
+        try:
+            sample.ours(*others)
+        except (ValueError, np.linalg.LinAlgError):
+            return
+        check(c, sample.ours, *others)
+        check(c, sample.ours, *args)
+        if "torch" not in c.report()[0].reason:  # the sample calls PyTorch's function to compare
+            COMPILED.setdefault(name, []).extend(line.reason for line in c.report())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run()
+
+
+COMPILED = {}
+
+
+def test_nearly_all_of_the_table_runs_compiled():
+    if len(COMPILED) < len(TABLE) // 2:
+        pytest.skip("the test above was not run")
+    without = {name: set(found) for name, found in COMPILED.items() if all(found)}
+    assert len(without) <= 4, without
+
+
+def test_random_programs():
+    spec = importlib.util.spec_from_file_location(
+        "source_fuzz", ROOT / "tests" / "transforms" / "test_source_fuzz.py"
+    )
+    source_fuzz = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(source_fuzz)
+    drawn = source_fuzz.drawn
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(40):
+            f, arrays = drawn(seed)
+            c = compiled(f)
+            noise = np.random.default_rng(seed)
+            for _ in range(3):
+                args = [
+                    Tensor(a + 0.1 * noise.standard_normal(a.shape), requires_grad=True)
+                    for a in arrays
+                ]
+                check(c, f, *args, tolerance=1e-10)
+
+
+# ---- layers
+
+
+def encoder(**flags):
+    flags = {"dropout": 0.0, "batch_first": True, **flags}
+    return nn.TransformerEncoderLayer(8, 2, 12, **flags)
+
+
+@pytest.mark.parametrize("flags", [{}, {"norm_first": True}, {"activation": "gelu"}], ids=str)
+def test_encoder_layers(flags):
+    layer = encoder(**flags)
+    c = compiled(layer)
+    params = list(layer.parameters())
+    for _ in range(3):
+        check(c, layer, leaf(5, 7, 8), params=params)
+    runs(c)
+
+
+def test_a_decoder_layer_and_masks_that_change():
+    layer = nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True)
+
+    def f(tgt, memory, padded):
+        return layer(tgt, memory, tgt_is_causal=True, memory_key_padding_mask=padded)
+
+    c = compiled(f)
+    for lengths in ([6, 3, 4, 1, 5], [1, 2, 3, 4, 6], [6, 6, 6, 6, 6]):
+        padded = np.arange(6) >= np.array(lengths)[:, None]
+        check(c, f, leaf(5, 7, 8), leaf(5, 6, 8), padded, params=list(layer.parameters()))
+    runs(c)
+
+
+def test_rows_that_may_see_nothing_and_scores_that_overflow():
+    def f(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    c = compiled(f)
+    open_, blind = np.ones((4, 5), bool), np.ones((4, 5), bool)
+    blind[1] = False
+    for size, mask in ((1, open_), (1, blind), (60, open_), (60, blind), (1, open_)):
+        q, k, v = leaf(2, 4, 3), leaf(2, 5, 3), leaf(2, 5, 3)
+        q = Tensor(size * q.numpy(), requires_grad=True)
+        check(c, f, q, k, v, mask)
+    runs(c)
+
+
+def test_float32_stays_float32():
+    layer = encoder().astype(np.float32)
+    c = compiled(layer)
+    x = Tensor(rng.standard_normal((5, 7, 8)).astype(np.float32), requires_grad=True)
+    for _ in range(2):
+        check(c, layer, x, tolerance=1e-5)
+        c(x).sum().backward()
+    assert x.grad.dtype == np.float32 and layer.linear1.weight.grad.dtype == np.float32
+    runs(c)
+
+
+# ---- what changes between calls
+
+
+def test_shapes_and_dtypes():
+    f = lambda x: np.sum(np.sin(x) * x, axis=-1)
+    c = compiled(f)
+    for x in (leaf(3, 4), leaf(4, 3), leaf(3, 4), Tensor([1, 2]), leaf(3, 4).astype(np.float32)):
+        check(c, f, x, tolerance=1e-12 if x.dtype != np.float32 else 1e-6)
+    assert len(c.report()) == 4
+
+
+def test_optimiser_steps_in_place_are_seen():
+    def train(compile):
+        ta.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+        step = lambda x, t: F.cross_entropy(model(x), t)
+        step = compile(step)
+        optimiser = optim.AdamW(model.parameters(), lr=0.05)
+        draw, losses = np.random.default_rng(0), []
+        for _ in range(12):
+            x, target = Tensor(draw.standard_normal((8, 6))), draw.integers(0, 3, 8)
+            optimiser.zero_grad()
+            loss = step(x, target)
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        if compile is compiled:
+            runs(step)
+        return losses
+
+    close(train(compiled), train(lambda f: f), 1e-10)
+
+
+def test_parameters_replaced():
+    layer = nn.Linear(3, 2)
+    c = compiled(layer)
+    x = leaf(4, 3)
+    check(c, layer, x, params=[layer.weight])
+    layer.weight = nn.Parameter(rng.standard_normal((2, 3)))
+    check(c, layer, x, params=[layer.weight])
+    layer.weight.data = rng.standard_normal((2, 3))
+    check(c, layer, x, params=[layer.weight])
+    layer.weight.requires_grad = False
+    check(c, layer, x, params=[layer.bias])
+    layer.bias = None
+    check(c, layer, x)
+
+
+def test_train_eval_and_dropout():
+    layer = encoder(dropout=0.5)
+    c = compiled(layer)
+    x = leaf(5, 7, 8)
+    for _ in range(2):
+        layer.train()
+        ta.manual_seed(5)
+        mine = c(x)
+        ta.manual_seed(5)
+        close(mine, layer(x))
+        layer.eval()
+        check(c, layer, x, params=list(layer.parameters()))
+    layer.dropout.p = 0.1
+    check(c, layer, x)
+    reasons = [line.reason for line in c.report()]
+    assert any("random" in reason for reason in reasons) and "" in reasons
+
+
+def test_no_grad():
+    layer = encoder()
+    c = compiled(layer)
+    x = leaf(5, 7, 8)
+    for _ in range(2):
+        check(c, layer, x)
+        with ta.no_grad():
+            check(c, layer, x)
+            assert not c(x).requires_grad
+    runs(c, 2)
+
+
+def test_globals_closures_and_attributes(monkeypatch):
+    shift, weights, table = 1.0, [1.0, 2.0], {"a": 3.0}
+    inner = leaf(7)
+    array = np.ones(7)
+
+    class Settings:
+        factor = 4.0
+
+        def __init__(self):
+            self.power = 2
+
+    kept = Settings()
+
+    def helper(x):
+        return x * SCALE
+
+    def f(x):
+        y = helper(x) + shift + weights[1] + table["a"] + kept.power + Settings.factor
+        return np.where(MASK[3], y, 0.0) * inner + array
+
+    c = compiled(f)
+    x = leaf(2, 7)
+
+    def both():
+        check(c, f, x, params=[inner])
+        check(c, f, x, params=[inner])
+
+    both()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    both()
+    shift = 5.0
+    both()
+    weights[1] = 7.0
+    both()
+    weights.append(1)
+    table["a"] = -1.0
+    both()
+    kept.power = 5
+    both()
+    Settings.factor = 0.5
+    both()
+    array[2] = 9.0
+    both()
+    monkeypatch.setitem(globals(), "MASK", ~MASK)
+    both()
+    inner = leaf(7)
+    both()
+    helper = lambda x: x + SCALE  # noqa: E731, F811, F841
+    both()
+    assert {line.reason for line in c.report()} == {""}
+
+
+def test_arguments_that_are_no_arrays():
+    def f(x, power, *, pair=(1.0, 2.0), flag=False):
+        return (x**power * pair[0] + pair[1]) if flag else -x * pair[1]
+
+    c = compiled(f)
+    x = leaf(3)
+    for args, kwargs in [((2,), {}), ((2.0,), {"flag": True}), ((3,), {"flag": True}),
+                         ((2,), {"pair": (3.0, 4.0)}), ((2,), {"pair": (x, 4.0), "flag": True}),
+                         ((True,), {"flag": True}), ((2,), {"pair": [x, leaf(3)]})]:  # fmt: skip
+        close(c(x, *args, **kwargs), f(x, *args, **kwargs))
+        close(c(x, *args, **kwargs), f(x, *args, **kwargs))
+    assert {line.reason for line in c.report()} == {""}
+
+
+def test_one_tensor_in_several_places():
+    w = leaf(3)
+
+    def f(a, b):
+        return a * b + w * a
+
+    c = compiled(f)
+    x, y = leaf(3), leaf(3)
+    for args in ((x, y), (x, x), (w, x), (w, w), (x, y)):
+        check(c, f, *args, params=[w])
+
+
+# ---- what is refused, with the reason
+
+
+def reason_of(f, *args):
+    c = compiled(f)
+    for _ in range(2):
+        c(*args)
+    (line,) = {line.reason for line in c.report()}
+    with pytest.raises(TypeError, match="fullgraph"):
+        compiled(f, fullgraph=True)(*args)
+    return line
+
+
+def test_what_cannot_be_compiled_says_why():
+    own = np.random.default_rng(0)
+    seen = []
+    counter = {"calls": 0}
+
+    def counted(x):
+        counter["calls"] += 1
+        return x * counter["calls"]
+
+    def collecting(x):
+        y = x * 2
+        seen.append(y)
+        return y
+
+    def printing(x):
+        print("here")
+        return x
+
+    x = leaf(3)
+    assert "reads a number" in reason_of(lambda x: x if x.sum() > 0 else -x, x)
+    assert "Generator" in reason_of(lambda x: x * own.random(), x)
+    assert "draws random" in reason_of(lambda x: x * np.random.rand(), x)
+    assert "random" in reason_of(lambda x: F.dropout(x, 0.5), x)
+    assert "print" in reason_of(printing, x)
+    assert ".grad" in reason_of(lambda x: x * (1 if x.grad is None else 2), x)
+    c = compiled(counted)
+    for n in (1, 2, 3):
+        close(c(x), x.numpy() * n)
+    c = compiled(collecting)
+    for n in (1, 2, 3):
+        c(x)
+        assert len(seen) == n and isinstance(seen[-1].numpy(), np.ndarray)
+    assert "changes something" in c.report()[0].reason
+
+
+def test_clocks_caches_and_generators_are_not_frozen():
+    x = leaf(3)
+    numbers, turns = itertools.count(), random.Random(0)
+
+    @functools.lru_cache
+    def cached():
+        return SCALE
+
+    refused = {
+        "time": lambda x: x * time.time(),
+        "datetime": lambda x: x * datetime.datetime.now().second,
+        "random": lambda x: x * random.random(),
+        "a Random": lambda x: x * turns.random(),
+        "count": lambda x: x * next(numbers),
+        "lru_cache": lambda x: x * cached(),
+        "own ufunc": lambda x: x * OWN(2.0),
+    }
+    for name, f in refused.items():
+        c = compiled(f)
+        c(x)
+        assert "watched" in c.report()[0].reason, (name, c.report())
+
+
+OWN = np.frompyfunc(lambda x: x * SCALE, 1, 1)
+
+
+def test_functions_inside_functions_are_looked_into(monkeypatch):
+    inner = lambda x: np.sum(x**2) * SCALE
+    both = ta.value_and_grad(inner)
+    again = ta.compile(inner)
+    partial = functools.partial(lambda n, x: np.sum(x) * n * SCALE, 3)
+
+    class Held:
+        def __getattr__(self, name):
+            return SCALE
+
+        def __call__(self, x):
+            return x * self.anything
+
+    class Own(nn.TransformerEncoderLayer):
+        pass
+
+    layer = Own(8, 2, 12, 0.0, batch_first=True)
+    functions = [lambda x: both(x)[0], lambda x: again(x), partial, Held(), layer,
+                 lambda x: nn.Linear and inner(x)]  # fmt: skip
+    made = [compiled(f) for f in functions]
+    x = leaf(2, 3, 8)
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        layer.norm_first = scale == 3.0
+        for c, f in zip(made, functions):
+            close(c(x), f(x))
+            close(c(x), f(x))
+    assert [c.report()[0].reason for c in made[1:5]] == [""] * 4
+
+
+def test_a_refused_function_draws_what_it_would_have_drawn():
+    c = compiled(lambda x: F.dropout(x, 0.5))
+    x = leaf(30)
+    ta.manual_seed(3)
+    mine = [c(x).numpy() for _ in range(3)]
+    ta.manual_seed(3)
+    for a in mine:
+        close(a, F.dropout(x, 0.5))
+
+
+def test_values_on_which_the_package_branches():
+    f = lambda x: np.prod(x)
+    c = compiled(f)
+    for numbers in ([1.0, 2.0, 3.0], [2.0, 0.0, 5.0], [0.0, 0.0, 5.0], [1.0, 2.0, 4.0]):
+        check(c, f, Tensor(numbers, requires_grad=True))
+
+
+# ---- as without it
+
+
+def test_results_are_the_callers_own():
+    layer = encoder()
+    c = compiled(layer)
+    one, two = leaf(5, 7, 8), leaf(5, 7, 8)
+    y = c(one)
+    kept = y.numpy().copy()
+    z = c(two)
+    assert not np.shares_memory(y.numpy(), z.numpy())
+    close(y, kept)
+    first = gradients(y, [one])
+    close(first[0], gradients(layer(one), [one])[0])
+    f = compiled(lambda x: x)
+    f(one)
+    runs(f)
+    assert not np.shares_memory(f(one).numpy(), one.numpy())
+    (g1,), (g2,) = ta.grad(z.sum(), [two], retain_graph=True), ta.grad(z.sum(), [two])
+    assert not np.shares_memory(g1.numpy(), g2.numpy())
+
+
+def test_what_a_caller_does_to_a_result_does_not_reach_the_gradient():
+    f = lambda x: np.exp(x)
+    c = compiled(f)
+    x = leaf(4)
+    for _ in range(2):
+        y = c(x)
+        try:
+            y.numpy()[:] = 0
+            y.sum().backward()
+        except ValueError:
+            continue
+        close(x.grad, np.exp(x.numpy()))
+        x.grad = None
+
+
+def test_retain_graph_and_a_second_pass():
+    c = compiled(lambda x: np.sum(np.tanh(x) ** 2))
+    x = leaf(4)
+    for _ in range(2):
+        y = c(x)
+        (once,) = ta.grad(y, [x], retain_graph=True)
+        (twice,) = ta.grad(y, [x])
+        close(once, twice)
+        with pytest.raises(RuntimeError, match="released"):
+            ta.grad(y, [x])
+
+
+def test_second_order():
+    w = leaf(4, 4)
+    f = lambda x: np.sum(np.tanh(x @ w) ** 2)
+    c = compiled(f)
+    x = leaf(3, 4)
+
+    def second(function):
+        y = function(x * 2)
+        gx, gw = ta.grad(y, [x, w], create_graph=True)
+        loss = (gx**2).sum() + (gw**3).sum()
+        return [g.numpy() for g in ta.grad(loss, [x, w])]
+
+    for _ in range(2):
+        for a, b in zip(second(c), second(f)):
+            close(a, b)
+    close(ta.hessian(c, x), ta.hessian(f, x))
+
+
+def test_a_parameter_changed_before_backward_is_an_error():
+    layer = nn.Linear(3, 2)
+    c = compiled(layer)
+    x = leaf(4, 3)
+    for _ in range(2):
+        y = c(x)
+        layer.weight.data += 1
+        with pytest.raises(ValueError, match="changed in place"):
+            y.sum().backward()
+
+
+def test_something_outside_changed_before_a_second_derivative_is_an_error(monkeypatch):
+    c = compiled(lambda x: np.sum(x**3) * SCALE)
+    x = leaf(3)
+    y = c(x)
+    monkeypatch.setitem(globals(), "SCALE", 10.0)
+    with pytest.raises(RuntimeError, match="changed"):
+        ta.grad(y, [x], create_graph=True)
+
+
+def test_several_results():
+    def f(x, n):
+        return {"sum": x.sum(), "rows": (x * 2, x[0]), "index": n + 1, "n": 3}
+
+    c = compiled(f)
+    for _ in range(2):
+        x, n = leaf(3, 4), np.arange(3)
+        mine, expected = c(x, n), f(x, n)
+        assert mine["n"] == 3 and type(mine["index"]) is np.ndarray
+        close(mine["index"], expected["index"])
+        total = lambda y: y["sum"] * 2 + (y["rows"][0] ** 2).sum() + y["rows"][1].sum()
+        close(ta.grad(total(mine), [x])[0], ta.grad(total(expected), [x])[0])
+        assert mine["rows"][1].shape == (4,)
+    runs(c)
+
+
+def test_as_a_decorator_and_of_a_method():
+    @ta.compile
+    def f(x):
+        """Twice x."""
+        return 2 * x
+
+    assert f.__doc__ == "Twice x." and f.__name__ == "f"
+    close(f(leaf(2)).shape, (2,))
+
+    class Model(nn.Module):
+        def __init__(self):
+            self.linear = nn.Linear(3, 3)
+            self.factor = 2.0
+
+        @ta.compile(measure=False)
+        def forward(self, x):
+            return self.linear(x) * self.factor
+
+    one, two = Model(), Model()
+    x = leaf(2, 3)
+    for model in (one, two, one):
+        close(model(x), (model.linear(x) * 2.0))
+    one.factor = 3.0
+    close(one(x), one.linear(x) * 3.0)
+    with pytest.raises(TypeError, match="a function or a module, got"):
+        ta.compile(3)
+
+
+def test_in_plain_mode_the_function_itself_runs():
+    c = compiled(lambda x: np.sum(np.exp(x)))
+    x = leaf(3)
+    c(x)
+    with ta.plain():
+        assert c(x)._record.op.__name__ == "sum"
+    assert "compiled" in c(x)._record.op.__name__
+
+
+def test_an_error_of_the_functions_own():
+    c = compiled(lambda x: x @ np.ones((5, 2)))
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            c(leaf(3, 4))
+
+
+def test_many_kinds_of_call():
+    c = compiled(lambda x, n: x * n)
+    x = leaf(3)
+    for n in range(40):
+        close(c(x, n), x.numpy() * n)
+    assert len(c.report()) <= 8
+    close(c(x, 3), x.numpy() * 3)
+
+
+def test_threads():
+    layer = encoder()
+    c = compiled(layer)
+    params = list(layer.parameters())
+    wrong = []
+    inputs = [[leaf(2 + i % 2, 7, 8) for _ in range(8)] for i in range(4)]
+    expected = [[gradients(layer(x), [x, *params]) for x in xs] for xs in inputs]
+
+    def work(i):
+        try:
+            for x, grads in zip(inputs[i], expected[i]):
+                for a, b in zip(gradients(c(x), [x, *params]), grads):
+                    close(a, b)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong, wrong
