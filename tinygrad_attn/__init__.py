@@ -24,6 +24,7 @@ from .tensor import Tensor, get_default_dtype, set_default_dtype
 if TYPE_CHECKING:
     from . import check, functional, nn, ops, optim, viz
     from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
+    from .fast.compiling import compile
     from .fast.threads import get_num_threads, reuse_memory, set_num_threads
     from .files import load, save
     from .files.checkpoints import load_checkpoint, save_checkpoint
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from .transforms import (
         Program,
         checkpoint,
-        compile,
         hessian,
         hvp,
         jacobian,
@@ -55,7 +55,6 @@ _HOMES = {
     "transforms": (
         "Program",
         "checkpoint",
-        "compile",
         "hessian",
         "hvp",
         "jacobian",
@@ -69,6 +68,7 @@ _HOMES = {
     "nn.stateless": ("functional_call",),
     "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
     "nn.scopes": ("record_attention",),
+    "fast.compiling": ("compile",),
     "fast.threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
     "viz": ("backward_steps",),
 }
@@ -122,14 +122,16 @@ __all__ = [
 
 
 def _without_fast(name: str) -> Any:
-    """What stands for ta.set_num_threads and the like where the folder fast/ has been deleted."""
+    """What stands for ta.compile, ta.set_num_threads and the like where fast/ has been deleted."""
 
-    def nothing(*_: Any) -> Any:
+    def nothing(f: Any = None, **_: Any) -> Any:
         errors.warn(
-            f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which threads and memory are "
+            f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which all that is for speed is "
             "seen to, has been deleted."
         )
-        return 1 if name == "get_num_threads" else False if name == "reuse_memory" else None
+        if name == "compile":
+            return (lambda f: f) if f is None else f
+        return {"get_num_threads": 1, "reuse_memory": False}.get(name)
 
     return nothing
 

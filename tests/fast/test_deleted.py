@@ -68,6 +68,27 @@ def test_threads_say_that_the_room_is_missing(copy):
     assert "ta.set_num_threads() changes nothing" in done.stderr
 
 
+def test_a_compiled_function_is_the_function_where_the_room_is_missing(copy):
+    code = """
+import tinygrad_attn as ta
+@ta.compile
+def f(x):
+    return x * 2
+@ta.compile(measure=False)
+def g(x):
+    return x * 3
+print(f(1), g(1), ta.compile(f) is f)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "2 3 True", done.stderr
+    assert "ta.compile() changes nothing" in done.stderr
+
+
 @pytest.mark.slow
 def test_numbers_with_detection_switched_off():
     run(ROOT, NUMBERS[1:2], TINYGRAD_ATTN_TEST_NO_DETECTION="1")

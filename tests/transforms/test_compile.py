@@ -20,18 +20,10 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 
+pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
 SCALE = 2.0
 MASK = np.tri(7, dtype=bool)
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-    before = ta.get_default_dtype()
-    ta.set_default_dtype(np.float64)
-    ta.manual_seed(0)
-    yield
-    ta.set_default_dtype(before)
 
 
 def close(mine, expected, tolerance=1e-12):
@@ -656,3 +648,18 @@ def test_threads():
     for t in threads:
         t.join()
     assert not wrong, wrong
+
+
+def test_a_program_that_fails_where_the_function_does_not_is_told_and_used_no_more(monkeypatch):
+    c = compiled(lambda x: np.sum(x * x))
+    x = leaf(3)
+    c(x)
+    (entry,) = next(iter(c._entries.values()))
+
+    def fails(*_):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(entry.flat, "forward", fails)
+    close(c(x), (x * x).sum())
+    assert c.report()[0].reason == "the program failed where the function did not: out of order"
+    close(c(x), (x * x).sum())

@@ -17,16 +17,8 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 
+pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-    before = ta.get_default_dtype()
-    ta.set_default_dtype(np.float64)
-    ta.manual_seed(0)
-    yield
-    ta.set_default_dtype(before)
 
 
 def assert_close(mine, expected, tolerance=1e-12):

@@ -7,7 +7,6 @@ tensors when that pass is itself recorded, which is how derivatives have derivat
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -28,8 +27,6 @@ class Op:
     derivative.
     """
 
-    __slots__ = ("parameters", "forward", "broadcasts", "saves", "twin", "rules", "joint", "plain",
-                 "quick", "__dict__", "__weakref__")  # fmt: skip  # the name lies in __dict__
     __name__: str
 
     def __init__(
@@ -41,8 +38,9 @@ class Op:
         twin: Callable[..., Any] | None = None,
     ) -> None:
         self.parameters = Parameters(forward)
-        functools.update_wrapper(self, forward)
         self.__name__ = self.parameters.function
+        self.__doc__, self.__module__ = forward.__doc__, forward.__module__
+        self.__wrapped__ = forward  # whose signature `help` shows
         self.forward, self.broadcasts, self.saves, self.twin = forward, broadcasts, saves, twin
         self.rules: tuple[Callable[..., Any] | None, ...] = ()  # one for each input,
         self.joint: Callable[..., Any] | None = None  # or one for all of them
@@ -50,7 +48,6 @@ class Op:
         self.quick: Any = None  # its quick way, if fast/ has one
 
     quick_call: Any = None  # how fast/ calls an op
-    fresh = False  # is what its rules return new, and held by nobody else?
 
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"

@@ -22,10 +22,7 @@ class Symbolic:
 
     __slots__ = ("lent",)
     lent: bool  # may the user have got hold of it as a Tensor's array?
-
-    def as_it_is(self) -> Any:
-        """The same values, whatever is done to this one later."""
-        raise NotImplementedError
+    as_it_is: Any  # () -> the same values, whatever is done to this one later
 
 
 def as_operands(op: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -161,5 +161,6 @@ def leading_to(
             leads = any(x in goal or x in through for x in filter(tracked, record.inputs))
         if leads:
             through.add(y)
-    known = not stop and not any(isinstance(y._record.op, Released) for y in made)  # type: ignore[union-attr]
+    records: list[Any] = [y._record for y in made]
+    known = not stop and not any(isinstance(record.op, Released) for record in records)
     return through, [x for x in found if x not in through] if known else None

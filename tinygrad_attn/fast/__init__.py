@@ -5,6 +5,7 @@ It registers itself from outside. `engine` puts a quicker call of an op and a qu
 place, `ops` and `indexing` quicker ways of ops, `equations` of the functions of F, `optimizers` of
 their steps; each names what it replaces and when it fits. What they compute stands in `kernels/`;
 `threads`, `signals` and `allocator` look after the machine, and all thresholds stand in `tuning`.
+`compiling` is `ta.compile`, which is loaded when it is first asked for.
 In plain mode nothing of this runs.
 """
 

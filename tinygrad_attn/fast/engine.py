@@ -398,7 +398,7 @@ def _undo_all(  # noqa: C901
             total = hand_gradient if x is hand else gradients.get(x)
             if total is None:  # the first share is kept by reference
                 total = share
-                if op.fresh and share.__class__ is ndarray:
+                if isinstance(op, QuickOp) and op.fresh and share.__class__ is ndarray:
                     own.add(x)
                 made = x._record
                 if made is None or through is not None and x not in through:

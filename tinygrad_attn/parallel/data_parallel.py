@@ -33,8 +33,9 @@ from .buckets import Buckets
 from .group import group
 
 BUCKET_CAP_MB = 1.0
-"""The size of a bucket in MiB: the smallest that `python -m tests.benchmarks.parallel` measured at
-nearly full bandwidth between processes of one machine. Over a network more may be better."""
+"""The size of a bucket in MiB. A larger one comes closer to full bandwidth, a smaller one leaves
+sooner; `python -m tests.benchmarks.parallel` measures both. Over a network more may be better.
+"""
 
 
 class DataParallel(Module):

@@ -155,18 +155,22 @@ class Tensor(Variable):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
         return self._data.shape
 
     @property
     def dtype(self) -> np.dtype:
+        """NumPy's dtype of the numbers."""
         return self._data.dtype
 
     @property
     def ndim(self) -> int:
+        """How many axes there are."""
         return self._data.ndim
 
     @property
     def size(self) -> int:
+        """How many numbers there are."""
         return ElementCount(self._data.size)
 
     @property
@@ -451,6 +455,10 @@ class Tensor(Variable):
         return ops.swapaxes(self, a=-1, b=-2)
 
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
+        """The same numbers in another shape, row by row; -1 stands for the size that follows.
+
+        Raises ValueError where the number of elements is another.
+        """
         if order != "C":
             raise ValueError(
                 f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, "
@@ -461,16 +469,20 @@ class Tensor(Variable):
     view = reshape
 
     def ravel(self, order: str = "C") -> Tensor:
+        """All numbers along one axis, row by row."""
         return self.reshape(-1, order=order)
 
     @own_names
     def flatten(self, order: str = "C") -> Tensor:
+        """All numbers along one axis, row by row."""
         return self.reshape(-1, order=order)
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        """Two axes exchanged: (..., A, ..., B, ...) -> (..., B, ..., A, ...)."""
         return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
+        """The axes in another order, by default reversed; ValueError for what is no permutation."""
         if not axes or axes == (None,):
             return ops.transpose(self)
         order = as_sizes(axes)
@@ -479,15 +491,19 @@ class Tensor(Variable):
 
     @own_names
     def squeeze(self, axis: Axis = None) -> Tensor:
+        """Without the axes of size 1, or without the named ones, which must have it."""
         return _np.squeeze(self, axis)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        """y has each element, or each row along `axis`, `repeats` times in a row."""
         return _np.repeat(self, repeats, axis)
 
     def take(self, indices: Any, axis: int | None = None) -> Tensor:
+        """The elements at these places along `axis`, or of the flattened tensor."""
         return _np.take(self, indices, axis)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """The elements at (i, i + offset) of two axes, as the last axis of the result."""
         return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
@@ -503,90 +519,115 @@ class Tensor(Variable):
 
     @own_names
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """y = sum of x over the axes (None: all); IndexError for an axis that is not there."""
         return ops.sum(self, axis=axis, keepdims=keepdims)
 
     @own_names
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """y = sum of x / n over the axes (None: all)."""
         return ops.mean(self, axis=axis, keepdims=keepdims)
 
     @own_names
     def var(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
+        """y = sum of (x - mean)^2 / (n - ddof) over the axes (None: all)."""
         return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
     @own_names
     def std(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
+        """y = sqrt(var) over the axes (None: all), with slope 0 where it is 0."""
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
     @own_names
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The largest element along the axes (None: all); equal ones share the gradient."""
         return values_alone(ops.max(self, axis=axis, keepdims=keepdims))
 
     @own_names
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The smallest element along the axes (None: all); equal ones share the gradient."""
         return values_alone(ops.min(self, axis=axis, keepdims=keepdims))
 
     @own_names
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """y = product of x over the axes (None: all)."""
         return ops.prod(self, axis=axis, keepdims=keepdims)
 
     @own_names
     def cumsum(self, axis: int | None = None) -> Tensor:
+        """y_i = x_0 + ... + x_i along the axis, or over the flattened tensor."""
         return ops.cumsum(self, axis=axis)
 
     @own_names
     def cumprod(self, axis: int | None = None) -> Tensor:
+        """y_i = x_0 ... x_i along the axis, or over the flattened tensor."""
         return ops.cumprod(self, axis=axis)
 
     def clip(self, min: Any = None, max: Any = None) -> Tensor:
+        """y = x held between two bounds, None for none."""
         return ops.clip(self, min, max)
 
     def dot(self, other: Any) -> Tensor:
+        """The product of np.dot: of two vectors a number, of matrices their product."""
         return np.dot(self, other)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """y = the sum of the diagonal of two axes."""
         return _np.trace(self, offset, axis1, axis2)
 
     def round(self, decimals: int = 0) -> Tensor:
+        """y = x rounded to so many decimals; its slope is 0."""
         return ops.round(self, decimals=decimals)
 
     def exp(self) -> Tensor:
+        """y = e^x, element by element."""
         return ops.exp(self)
 
     def log(self) -> Tensor:
+        """y = log x, element by element; -inf at 0, NaN below."""
         return ops.log(self)
 
     def sqrt(self) -> Tensor:
+        """y = sqrt(x), element by element; NaN below 0."""
         return ops.sqrt(self)
 
     def tanh(self) -> Tensor:
+        """y = (e^x - e^-x) / (e^x + e^-x), element by element."""
         return ops.tanh(self)
 
     def relu(self) -> Tensor:
+        """y = max(x, 0), element by element, with slope 0 at 0."""
         return ops.relu(self)
 
     def sigmoid(self) -> Tensor:
+        """y = 1 / (1 + e^-x), element by element."""
         return ops.sigmoid(self)
 
     def abs(self) -> Tensor:
+        """y = |x|, element by element, with slope 0 at 0."""
         return ops.absolute(self)
 
     @own_names
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        """Where the largest element stands, plain integers without a gradient."""
         return _np.argmax(self, axis, keepdims=keepdims)
 
     @own_names
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        """Where the smallest element stands, plain integers without a gradient."""
         return _np.argmin(self, axis, keepdims=keepdims)
 
     def argsort(self, axis: int = -1) -> np.ndarray:
+        """The places of the elements in rising order, plain integers without a gradient."""
         return _np.argsort(self, axis)
 
     @own_names
     def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        """Is every element true? Plain booleans, without a gradient."""
         return _np.all(self, axis, keepdims=keepdims)
 
     @own_names
     def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        """Is some element true? Plain booleans, without a gradient."""
         return _np.any(self, axis, keepdims=keepdims)
 
 

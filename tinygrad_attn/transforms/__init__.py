@@ -3,12 +3,10 @@
 from .checkpointing import checkpoint
 from .derivatives import hessian, hvp, jacobian, jvp, value_and_grad, vjp
 from .programs import Program, source
-from .programs.compiled import compile
 
 __all__ = [
     "Program",
     "checkpoint",
-    "compile",
     "hessian",
     "hvp",
     "jacobian",

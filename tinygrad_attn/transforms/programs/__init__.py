@@ -136,15 +136,15 @@ def arrays_in(y: Any) -> Any:
     return y._data if isinstance(y, Variable) else y
 
 
-def same(mine: Any, expected: Any, digits: float = 1e-9) -> bool:
-    """Equal up to rounding, in shape and in dtype?"""
+def same(mine: Any, expected: Any, digits: float = 1e-9, size: float = 0.0) -> bool:
+    """Equal up to the rounding of the largest, or of numbers of this size, in shape and dtype?"""
     if isinstance(expected, dict):
         return mine.keys() == expected.keys() and all(
-            same(mine[k], expected[k], digits) for k in mine
+            same(mine[k], expected[k], digits, size) for k in mine
         )
     if isinstance(expected, (tuple, list)):
         return len(mine) == len(expected) and all(
-            same(a, b, digits) for a, b in zip(mine, expected)
+            same(a, b, digits, size) for a, b in zip(mine, expected)
         )
     expected = getattr(expected, "value", expected)
     if not isinstance(expected, (np.ndarray, np.generic)):
@@ -155,5 +155,5 @@ def same(mine: Any, expected: Any, digits: float = 1e-9) -> bool:
         return bool(np.array_equal(mine, expected))
     digits = max(digits, {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 0.0))
     finite = np.abs(np.asarray(expected)[np.isfinite(expected)])
-    size = float(finite.max(initial=0))
+    size = max(size, float(finite.max(initial=0)))
     return bool(np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True))

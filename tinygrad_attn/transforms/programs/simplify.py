@@ -23,9 +23,9 @@ ARITHMETIC = {
     "/": np.divide,
 }
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-MANY = 1024
-"""Sums of more numbers than this stay in float64, where the rules take them there from float32: so
-many added one after the other lose four digits.
+SUMMED_IN_SINGLE = 1024
+"""So many numbers of float32 may be added in float32, although the rule adds in float64; of
+more than these, added one after the other, up to four digits would be lost.
 """
 
 
@@ -564,7 +564,7 @@ class Simplifier:
         if self.in_single and single and negated(x):
             return self.minus(self.method("astype", x.args[0], dtype, value=-value))
         if single and is_(x, "method", "sum") and x.args[0].dtype == np.float32:
-            if x.args[0].value.size <= MANY * max(1, x.value.size):
+            if x.args[0].value.size <= SUMMED_IN_SINGLE * max(1, x.value.size):
                 rest = {k: v for k, v in x.settings.items() if k != "dtype"}
                 return self.method("sum", *x.args, value=value, **rest)
         return None

@@ -24,7 +24,6 @@ import numpy as np
 
 from ... import random
 from ...engine import (
-    Op,
     Variable,
     Watcher,
     changes,
@@ -40,11 +39,13 @@ from ...engine.graph import Record, array_of, clock, tracked
 from ...engine.operands import Symbolic
 from ...messages.errors import describe
 from ...tensor import get_default_dtype
-from .expressions import BACKWARD
+from ...transforms.programs import same
+from ...transforms.programs.expressions import BACKWARD
+from ...transforms.programs.symbol import is_symbol
+from ...transforms.programs.tracing import Trace, input_symbol, states
+from ..engine import QuickOp
 from .flat import Changed, Flat
 from .outside import VALUES, Outside, Refusal
-from .symbol import is_symbol
-from .tracing import Trace, input_symbol, states
 
 TRACING = threading.RLock()
 """Held while symbols lie in Tensors."""
@@ -232,6 +233,7 @@ class Entry:
 
     def __init__(self, owner: Compiled, given: Given) -> None:
         self.f, self.measure = owner._f, owner._measure
+        self.__name__ = f"compiled {getattr(self.f, '__name__', type(self.f).__name__)}"
         self.arguments, self.reason = given.described(), ""
         self.lines, self.speculate, self.changed = 0, True, 0
         self.guard: Callable[[], Any] = lambda: []
@@ -337,7 +339,8 @@ class Entry:
             try:
                 mine, others = self.called(given, self.guard())
                 if mine is not None:
-                    shares = self.op.shares(g, mine._record.saved[0], mine._record.inputs)
+                    record = mine._record
+                    shares = self.op.shares(g, record, list(map(array_of, record.inputs)))
             except Changed:
                 if self.speculate and self.flat.speculates:
                     self.speculate = False
@@ -346,7 +349,7 @@ class Entry:
             best[0] = min(best[0], middle - start)
             best[1] = min(best[1], time.thread_time() - middle)
             if repeats == 1:
-                if not alike(plain_values(self.result.built(mine, others)), plain_values(y)):
+                if not same(plain_values(self.result.built(mine, others)), plain_values(y)):
                     raise Refusal("the program gives other numbers than the function")
                 if root is not None:
                     self.compare_gradients(mine._record.inputs, shares, wanted)
@@ -367,7 +370,7 @@ class Entry:
         size = max((float(np.abs(g).max(initial=0)) for g in wanted.values()), default=0.0)
         for x, expected in wanted.items():
             i = next(i for i, t in enumerate(inputs) if t is x)
-            if not alike(mine.get(i, np.zeros_like(expected)), expected, size):
+            if not same(mine.get(i, np.zeros_like(expected)), expected, size=size):
                 raise Refusal("the program gives other gradients than the function")
 
     # ---- calls
@@ -389,8 +392,10 @@ class Entry:
             root, others = self.called(given, data)
         except Changed:
             return self.rewritten(given)
-        except Exception:  # the function itself says what is wrong
-            return self.f(*given.args, **given.kwargs)
+        except Exception as error:
+            y = self.f(*given.args, **given.kwargs)  # which mostly says what is wrong with the call
+            self.refused(f"the program failed where the function did not: {error}")
+            return y
         return self.result.built(root, others)
 
     def called(self, given: Given, data: list[Any]) -> tuple[Any, list[Any]]:
@@ -442,26 +447,22 @@ class Entry:
             return Result(y).root(y)
 
 
-class Program(Op):
+class Program(QuickOp):
     """The op whose function and rule are the two functions of a program."""
 
-    fresh = True
-
     def __init__(self, entry: Entry) -> None:
-        name = getattr(entry.f, "__name__", type(entry.f).__name__)
         forward, self.backward = entry.flat.forward, entry.flat.backward
-        super().__init__(lambda *inputs: forward(*inputs)[0][0])
-        self.__name__ = f"compiled {name}"
+        super().__init__(entry, lambda *inputs: forward(*inputs)[0][0])
+        self.fresh = True
         self.entry, self.leaves, self.of = entry, entry.leaves, entry.flat.names
 
-    def shares(self, g: Any, saved: Any, inputs: Any) -> dict[int, Any]:
-        """By the backward function."""
-        arrays = [array_of(x) for x in inputs]
+    def shares(self, g: Any, record: Record, arrays: list[Any]) -> dict[int, Any]:
+        """{i: the gradient by input i}, by the backward function."""
         if any(isinstance(a, Symbolic) for a in arrays):  # another thread traces
             with TRACING:
-                arrays = [array_of(x) for x in inputs]
+                arrays = [array_of(x) for x in record.inputs]
         with np.errstate(all="ignore"):
-            found = self.backward(g, saved, arrays)  # type: ignore[misc]
+            found = self.backward(g, record.saved[0], arrays)  # type: ignore[misc]
         return {self.leaves[name]: share for name, share in zip(self.of, found)}
 
     def pull(
@@ -469,25 +470,12 @@ class Program(Op):
     ) -> dict[int, Any]:
         """The gradients by the inputs that need one."""
         again = isinstance(g, Variable)
-        saved, given = record.saved
         if not again:
-            try:
-                with np.errstate(all="ignore"):
-                    arrays = inputs
-                    if any(isinstance(a, Symbolic) for a in arrays):
-                        with TRACING:
-                            arrays = [array_of(x) for x in record.inputs]
-                    found = self.backward(g, saved, arrays)  # type: ignore[misc]
-                leaves = self.leaves
-                return {
-                    leaves[name]: share
-                    for name, share in zip(self.of, found)
-                    if needs[leaves[name]]
-                }
-            except Changed:
-                pass
+            with suppress(Changed):
+                shares = self.shares(g, record, inputs)
+                return {i: share for i, share in shares.items() if needs[i]}
         wanted = {i: x for i, (x, need) in enumerate(zip(record.inputs, needs)) if need}
-        root = self.entry.again(given)
+        root = self.entry.again(record.saved[1])
         found = self.entry.shares_of(root, g, list(wanted.values()), again)
         return {i: found[x] for i, x in wanted.items() if x in found}
 
@@ -620,20 +608,6 @@ def plain_values(y: Any) -> list[Any]:
     """The arrays in a result."""
     found = Result(y)
     return [array_of(x) for x in (*found.parts, *found.others)]
-
-
-def alike(mine: Any, expected: Any, size: float = 0.0) -> bool:
-    """Equal up to the rounding of numbers of this size, in shape and in dtype?"""
-    if isinstance(expected, list):
-        return len(mine) == len(expected) and all(map(alike, mine, expected))
-    if np.shape(mine) != np.shape(expected) or mine.dtype != expected.dtype:
-        return False
-    if expected.dtype.kind != "f":
-        return bool(np.array_equal(mine, expected))
-    digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9)
-    finite = np.abs(np.asarray(expected)[np.isfinite(expected)])
-    size = max(size, float(finite.max(initial=0)))
-    return bool(np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True))
 
 
 __all__ = ["Compiled", "Signature", "compile"]

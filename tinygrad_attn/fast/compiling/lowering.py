@@ -12,9 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import Expression, Listing, inside, operands, reached, replaced
-from .simplify import MANY, is_, number_in, shape_of
-from .symbol import Guard
+from ...transforms.programs.expressions import (
+    Expression,
+    Listing,
+    inside,
+    operands,
+    reached,
+    replaced,
+)
+from ...transforms.programs.simplify import SUMMED_IN_SINGLE, is_, number_in, shape_of
+from ...transforms.programs.symbol import Guard
 
 NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
 BY_ELEMENT = {("operator", sign) for sign in ("+", "-", "*", "/", ">", "<", "==", "!=")}
@@ -138,7 +145,7 @@ class Lowering:
         axes = axes if isinstance(axes, tuple) else (axes,)
         axes = tuple(sorted(a % x.ndim for a in axes))
         n = x.value.size // value.size
-        if n > MANY and x.dtype != np.float64:
+        if n > SUMMED_IN_SINGLE and x.dtype != np.float64:
             return None
         ones = self.listing.constant(np.full(n, factor, x.dtype))
         if axes == (x.ndim - 1,):

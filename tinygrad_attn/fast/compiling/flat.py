@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ...ops import elementwise
-from .expressions import Expression, inside, operands, reached
-from .layout import basic, picks_once
+from ...transforms.programs.expressions import Expression, inside, operands, reached
+from ...transforms.programs.layout import basic, picks_once
+from ...transforms.programs.simplify import number_in, simplified
+from ...transforms.programs.symbol import OPERATORS, Guard
+from ...transforms.programs.tracing import Trace
+from ...transforms.programs.writing import facts_of, once
 from .lowering import Lowering
-from .simplify import number_in, simplified
-from .symbol import OPERATORS, Guard
-from .tracing import Trace
-from .writing import facts_of, once
 
 UFUNCS = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc is not np.negative}
 TAKE_OUT = "exp log sqrt tanh sin cos maximum minimum square absolute reciprocal exp2 log1p expm1"
