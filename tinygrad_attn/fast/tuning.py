@@ -84,6 +84,8 @@ PIECE = 1_000_000
 PIECE_COLUMNS = 128
 # Rows of a piece, below which nothing is gained; twice as many where they lie as columns.
 PIECE_ROWS = 16
+# Numbers that such a kernel may add up one after the other. For accuracy.
+SUMMED_AT_ONCE = 256
 # Rows of x, or numbers of a head and one more, with which large products gain most, up to twice.
 THIN = range(4, 18)
 

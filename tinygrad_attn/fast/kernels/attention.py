@@ -43,7 +43,7 @@ from .. import tuning
 from ..threads import get_num_threads, tasks
 from . import tiled
 from .elementwise import EXP, UNIT
-from .products import left_to_library
+from .products import left_to_library, weighted_sums
 from .rows import ALL, QUIET, accumulate, in_range, ones, row_maximum, scaled
 
 # ---- which kernel
@@ -387,7 +387,7 @@ def keep_weights(
             weights *= np.reciprocal(total, out=total)[..., None]
             saved[n].append(weights)
             if keep is None:
-                np.matmul(weights, values, out=result)
+                weighted_sums(weights, values, result)
             else:
                 np.multiply(
                     weights * keep[(*at, rows, columns)] @ values,

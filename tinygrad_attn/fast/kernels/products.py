@@ -68,6 +68,21 @@ def thin(rows: int, size: int) -> bool:
     return rows in tuning.THIN and rows * size > tuning.PIECE and _cuts()
 
 
+def weighted_sums(weights: ndarray, values: ndarray, out: ndarray) -> None:
+    """out <- weights values. OpenBLAS's kernel without copies adds one number after the other and
+    rounds nearly equal ones to one side, so there a long sum is made of short ones.
+    """
+    *_, rows, length = weights.shape
+    small = rows * length * values.shape[-1] <= tuning.PIECE
+    if rows == 1 or length <= 2 * tuning.SUMMED_AT_ONCE or not (small and _cuts()):
+        np.matmul(weights, values, out=out)
+        return
+    np.matmul(weights[..., : tuning.SUMMED_AT_ONCE], values[..., : tuning.SUMMED_AT_ONCE, :], out)
+    for start in range(tuning.SUMMED_AT_ONCE, length, tuning.SUMMED_AT_ONCE):
+        part = slice(start, start + tuning.SUMMED_AT_ONCE)
+        out += weights[..., part] @ values[..., part, :]
+
+
 def room(n: int, depth: int, dtype: np.dtype, *lead: int) -> ndarray:
     """Memory for `turn`: n columns as blocks, (..., blocks, depth, width)."""
     count = (
