@@ -1,9 +1,10 @@
 """How a computation is remembered and differentiated.
 
-Read `graph` (records), `op` and `sweep`; that is the algorithm. Beside them: `recording` and
-`autograd`, what a user calls; `quick`, where fast/ hangs quicker ways; `changes`, the watcher that
-finds values changed in place; `parameters`, `operands` and `misuse`, which say what is wrong with a
-call or a rule.
+Read `graph` (records), `op` and `sweep`; that is the algorithm. Beside them: `context`, what holds
+in a thread; `released`, what stands in a graph that has been used; `recording` and `autograd`, what
+a user calls; `quick`, where fast/ hangs quicker ways; `changes`, the watcher that finds values
+changed in place, with `reading`, which values a rule reads, and `history`, what was computed from
+what; `parameters`, `operands` and `misuse`, which say what is wrong with a call or a rule.
 """
 
 from . import changes  # it puts its watcher in

@@ -27,7 +27,8 @@ def backward(
     """
     check_flags("backward", retain_graph=retain_graph, create_graph=create_graph)
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
-    here = local.context  # not a `with`, at the end of which an interrupt may come
+    # Not `with no_grad()`: Ctrl-C could come before its end and leave recording switched off.
+    here = local.context
     before, here.recording = here.recording, create_graph
     try:
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
@@ -37,7 +38,7 @@ def backward(
                 _accumulate(t, g)
     finally:
         here.recording = before
-    for watcher in everywhere:
+    for watcher in (*everywhere, *here.watchers):
         watcher.finished(found)
 
 
@@ -46,7 +47,8 @@ def _accumulate(t: Variable, g: Any) -> None:
     while True:
         old = None if t._grad is None else gradient_of(t)
         total = g if old is None else old + (g if isinstance(g, Variable) else constant(g))
-        if t._grad is old:  # Python changes threads at calls, so not between here and the next line
+        # Python changes threads only at calls, and between this line and the next there is none.
+        if t._grad is old:
             t._grad = total
             return
 
@@ -107,7 +109,7 @@ def grad(
         if g is not None and any(x is other for other in inputs[:i]):  # listed twice
             g = clone(g) if isinstance(g, Variable) else g.copy()
         results.append(g if g is None or isinstance(g, Variable) else constant(g))
-    for watcher in everywhere:
+    for watcher in (*everywhere, *here.watchers):
         watcher.finished(inputs)
     return tuple(results)
 

@@ -15,7 +15,7 @@ views are covered; of an operand only the part that was used is looked at, which
 large data set.
 
 The watcher computes nothing that an answer needs: `context.everywhere.remove(changes.watcher)`
-switches it off, and no number is another.
+switches it off, and no result changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Watch:
     __slots__ = ("ref", "changed", "told", "checksum", "place")
 
     def __init__(self, memory: ndarray) -> None:
-        self.ref = _forgotten_from(watched, memory)
+        self.ref = _forgotten_from(watched, memory)  # kept so that it can call back
         self.changed = 0  # the time of the last known change,
         self.told = 0  # and of the last one that the package has made itself
         self.checksum: int | None = (
@@ -164,7 +164,8 @@ def lend(array: ndarray) -> None:
     """Watch an array of the user's that an op needs."""
     if id(array) not in handed_out and not isinstance(array, Symbolic):
         memory = owner(array)
-        part = array if array.nbytes < memory.nbytes else memory  # repeated rows count as more
+        # A broadcast array counts its repeated rows, and so more bytes than its memory has.
+        part = array if array.nbytes < memory.nbytes else memory
         if id(part) not in handed_out:
             _note(part)
 

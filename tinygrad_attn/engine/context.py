@@ -18,7 +18,8 @@ class Context:
 
     def __init__(self) -> None:
         self.recording = True  # False inside `with no_grad():`
-        self.rehearsal: Any = None  # the block of a checkpointed function's first run
+        # The no_grad block of a checkpoint's first run, whose ops are recorded when it runs again.
+        self.rehearsal: Any = None
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope: Any = None  # the module call that is running
         self.watchers: tuple[Any, ...] = ()

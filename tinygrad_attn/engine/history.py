@@ -8,10 +8,10 @@ from .graph import Variable
 
 
 def history(roots: Iterable[Variable]) -> list[Variable]:
-    """Every tensor behind the roots, and of them, that an op has made: oldest first, each once.
+    """Every tensor that an op has made, of the roots and behind them, each once: oldest first.
 
     An op's inputs are older than its result, so this is a topological order; read backwards, it is
-    the order of a backward pass.  Nothing recurses: a chain of a million ops is a list like any
+    the order of a backward pass. Nothing recurses: a chain of a million ops is a list like any
     other.
     """
     found = {id(t): t for t in roots}

@@ -1,8 +1,9 @@
 """What is asked of an op, its rules and its results, so that a mistake is found where it was made
 and told in words.
 
-Nothing here computes what an answer needs: where all is well, each function returns what it was
-given.
+Almost all of it only asks, and returns what it was given. Two functions also complete what a rule
+gave: `share_as_array` makes an array of a number, `check_share` repeats a share along axes that the
+rule has left out.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Op:
         self.forward, self.broadcasts, self.saves, self.twin = forward, broadcasts, saves, twin
         self.rules: tuple[Callable[..., Any] | None, ...] = ()  # one for each input,
         self.joint: Callable[..., Any] | None = None  # or one for all of them
-        self.plain: Op = self  # a quick way's is the op that it stands for
+        self.plain: Op = self  # in a quick way, the op that it replaces
         self.quick: Any = None  # its quick way, if fast/ has one
 
     quick_call: Any = None  # how fast/ calls an op
@@ -75,8 +75,8 @@ class Op:
         return rule
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        """forward(*inputs, **settings); where an input is a tensor, a tensor that remembers how it
-        was made.
+        """forward(*inputs, **settings); where an input is a tensor, a tensor, which remembers how
+        it was made if a gradient is wanted.
         """
         if self.quick_call is not None and not local.context.plain:
             y = self.quick_call(inputs, settings)
@@ -98,6 +98,7 @@ class Op:
     ) -> Any:
         """The tensor around the result y, with a record if a gradient can be asked for."""
         here, record = local.context, None
+        # Integers and booleans, which are no floating numbers, have no derivative.
         if here.recording and any(map(tracked, inputs)) and y.dtype.kind == "f":
             kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays, strict=True))
             record = Record(clock(), self, kept, settings, saved, here.scope)

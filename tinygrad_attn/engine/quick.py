@@ -30,7 +30,7 @@ ways: list[QuickWay] = []
 
 
 when_loaded: dict[str, Callable[[], Any]] = {}
-"""By the name of a room that is loaded late: what puts its quick ways in place then."""
+"""By the name of a room that is loaded late: what puts its quick ways in place once it is there."""
 
 
 def loaded(room: str) -> None:
@@ -59,6 +59,7 @@ class Equation:
         self.most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
+        # A call that Python would refuse in other words: dim= for axis=, or transpose(0, 1).
         if settings and not settings.keys() <= self.names:
             raise strange_keyword(self.function, self.__name__, settings)
         if len(args) > self.most and "axis" in self.names:

@@ -25,7 +25,7 @@ class _Block(ContextDecorator, metaclass=NeedsBrackets):
 
     _recording: bool | None = None  # None: as it was
     _plain: bool | None = None
-    _turn: Any = None  # of the generator in which it was open last, between two turns
+    _turn: Any = None  # the turn of a decorated generator that ended with this block still open
 
     @overload
     def __new__(cls) -> Self: ...
@@ -96,7 +96,9 @@ class _Block(ContextDecorator, metaclass=NeedsBrackets):
         if here.blocks and here.blocks[-1][0] is self:  # nearly always, and again without a call
             *here.blocks, (_, here.recording, here.plain) = here.blocks
             return
-        for place in here, self._turn:  # begun in a decorated generator, it may end outside it
+        # A block begun in a decorated generator may end after the generator has yielded: then it
+        # is in the list of that turn.
+        for place in here, self._turn:
             at = _last(self, place)
             if at >= 0:
                 _, recording, plain = place.blocks.pop(at)

@@ -21,7 +21,7 @@ class Released:
     """
 
     __name__ = "released"
-    twin, broadcasts, saves, rules = None, False, False, ()
+    twin, broadcasts, saves, rules = None, False, False, ()  # what is asked of an op
     ends: dict[int, Any] | None = None
 
     @property
@@ -38,8 +38,8 @@ class Released:
         self.ends = None if tensors is None else {id(x): ref(x) for x in tensors}
 
     def may_hide(self, wanted: Iterable[Variable], time: int) -> bool:
-        """Can one of the wanted tensors have been behind a record of that time, which the pass has
-        used?
+        """May a wanted tensor have been an input, near or far, of a record of that time, which is
+        gone? Where the ends of the pass are not known, any older tensor may.
         """
         older = [x for x in wanted if x._record is None or x._record.time < time]
         if self.ends is None:

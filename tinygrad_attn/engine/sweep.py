@@ -22,7 +22,7 @@ from .quick import equation
 from .released import Released
 
 
-@equation
+@equation  # a quicker sweep may be put in its place; in plain mode this one runs
 def sweep(
     roots: Sequence[Variable],
     seeds: Sequence[Any],
@@ -35,29 +35,31 @@ def sweep(
     """{tensor: the gradient of sum(seed * root) by it}, for every leaf, or for the tensors in
     `wanted`.
 
-    With `stop` the wanted tensors count as leaves: nothing goes on behind them.
+    With `stop` nothing goes on behind a wanted tensor, as behind the inputs of a checkpoint, which
+    have a graph of their own.
     """
-    through, aside = (None, None) if wanted is None else leading_to(wanted, roots, stop)
     goal = set(wanted or ())
+    # The tensors on a way to a wanted one (None: all are), and the others, at which the pass ends.
+    through, aside = (None, None) if wanted is None else leading_to(wanted, roots, stop)
     gradients: dict[Variable, Any] = {}  # what has come in so far
-    complete: dict[Variable, Any] = {}  # of the wanted tensors that are no leaves
+    complete: dict[Variable, Any] = {}  # of tensors that are no leaves, but wanted or retained
     newest: list[tuple[int, Variable]] = []  # a heap, by time
     watchers = (*everywhere, *local.context.watchers)
-    released = Released()
+    released = None if retain_graph or create_graph else Released()
+    leads = lambda x: through is None or x in through
 
     def add(x: Variable, share: Any) -> None:
         if x in gradients:
             gradients[x] = gradients[x] + share
         else:
             gradients[x] = share
-            if x._record is not None and (through is None or x in through):
+            if x._record is not None and leads(x):
                 heappush(newest, (-x._record.time, x))
 
     def undo(y: Variable, g: Any) -> None:
+        # The chain rule: each share is g times a partial derivative, and `add` sums the shares up.
         record: Any = y._record
-        needs = [
-            tracked(x) and (through is None or x in through or x in goal) for x in record.inputs
-        ]
+        needs = [tracked(x) and (leads(x) or x in goal) for x in record.inputs]
         for i, share in pull(g, y, needs, create_graph).items():
             x = record.inputs[i]
             share = fit(share, x, record.op, i)
@@ -66,7 +68,7 @@ def sweep(
                 watcher.pulled(y, record, g, i, x, share, gradients[x])
 
     for root, seed in zip(roots, seeds, strict=True):
-        if through is None or root in through or root in goal:
+        if leads(root) or root in goal:
             add(root, seed)
     while newest:
         y = heappop(newest)[1]
@@ -75,9 +77,9 @@ def sweep(
         for watcher in watchers:
             watcher.pulling(y, gradients[y])
         undo(y, gradients.pop(y))
-        if not (retain_graph or create_graph):
+        if released is not None:
             released.let_go(y._record)
-    if not (retain_graph or create_graph):
+    if released is not None:
         released.end_at(gradients if wanted is None else aside)
     return {x: apart(g, x) for x, g in (complete | gradients).items()}
 
@@ -139,8 +141,8 @@ def apart(g: Any, x: Variable) -> Any:
 def leading_to(
     wanted: Iterable[Variable], roots: Sequence[Variable], stop: bool
 ) -> tuple[set[Variable], list[Variable] | None]:
-    """The tensors that were computed from a wanted one, through which alone a sweep need go; and
-    all others.
+    """Two groups of the tensors behind the roots: those computed from a wanted one, through which
+    alone a sweep need go, and all others.
 
     None for the others where a part of the graph has been released, for nobody knows what was
     behind it.

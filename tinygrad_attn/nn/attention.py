@@ -38,8 +38,8 @@ def _caller_lays_it_out() -> bool:
 
 
 def as_pytorch_lays_it(out: Any) -> Any:
-    """(B, T, E) copied to lie as (T, B, E): PyTorch's output does, and a dropout draws in the order
-    of memory.
+    """(B, T, E) copied to lie in memory as (T, B, E), as PyTorch's output does: a dropout draws its
+    numbers in the order of memory, and so draws the same as PyTorch's.
     """
     return out.swapaxes(0, 1).clone().swapaxes(0, 1)
 

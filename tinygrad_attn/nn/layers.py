@@ -1,6 +1,6 @@
 """The layers a Transformer is made of, and the activations and losses as modules.
 
-The mathematics is in functional.py; here are the parameters, their initial values in PyTorch's
+The mathematics is in functional/; here are the parameters, their initial values in PyTorch's
 drawing order, and the shapes.
 """
 
@@ -271,7 +271,7 @@ class ReLU(Module):
     """
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()  # makes what a subclass has mixed in
+        super().__init__()  # for a subclass that has a second base class
 
     def forward(self, input: Any) -> Any:
         """input -> max(input, 0)"""
@@ -304,7 +304,7 @@ class SiLU(Module):
     """
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()  # makes what a subclass has mixed in
+        super().__init__()  # for a subclass that has a second base class
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""

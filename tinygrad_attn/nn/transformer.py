@@ -78,7 +78,7 @@ class _Layer(Module):
 
     norm_first: bool
     self_attn: MultiheadAttention
-    lays_out_attention = True  # for the dropout that follows; see `_attention`
+    lays_out_attention = True  # `_attention` copies the result for the dropout that follows it
 
     def _residual(
         self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]

@@ -46,9 +46,8 @@ def divide(a, b):
     return a / b
 
 
-divide.vjp(
-    lambda g, y, a, b: g / b, lambda g, y, a, b: -g / b * y
-)  # g y or y / b may be infinite where this is not, in float16 soonest
+# -g / b * y divides first: g * y could overflow where g / b * y does not, in float16 above all.
+divide.vjp(lambda g, y, a, b: g / b, lambda g, y, a, b: -g / b * y)
 
 
 def _int_power(a, n):
@@ -74,14 +73,12 @@ def _power_by_base(g, y, a, b):
         if b == 0:
             return np.zeros(a.shape, g.dtype)  # also where a is 0, where 0 * a ** -1 would be NaN
         return g * b * (a if b == 2 else _int_power(a, b - 1))
-    # The derivative of this slope by b needs a ** (b - 1) itself, where that does not overflow.
+    # Where b = 0 the slope b a^(b - 1) is 0, but computed so it is 0 inf = NaN at a = 0. So another
+    # exponent is put there: 0, or 1 where this slope is differentiated by b and a is 0.
     tracked = isinstance(b, Variable) and b._tracked
     zero = (b == 0) & (abs(getattr(a, "_data", a)) < np.finfo(y.dtype).tiny if tracked else True)
-    # b is 0 there: a ** 0 is 1 also where a is infinite or NaN, and a ** 1, where b is tracked,
-    # leaves 0 as the slope by b where a is 0
-    return (
-        g * b * a ** np.where(zero, int(tracked), b - 1) if np.any(zero) else g * b * a ** (b - 1)
-    )
+    exponent = np.where(zero, int(tracked), b - 1) if np.any(zero) else b - 1
+    return g * b * a**exponent
 
 
 def _power_by_exponent(g, y, a, b):
@@ -131,9 +128,9 @@ def _weighed(g, weights):
 
 def _share(g, mine, other, loses):
     """The part of g that belongs to an operand of maximum or minimum: half at a tie, else all where
-    it does not lose, as PyTorch.
+    it does not lose, as PyTorch. A comparison with NaN is False, so to NaN neither operand loses.
     """
-    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))  # to NaN nothing loses
+    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))
 
 
 @op(broadcasts=True)
@@ -208,6 +205,7 @@ def _where_inside(g, y, x, low, high):
     return _weighed(g, (True if low is None else x >= low) & (True if high is None else x <= high))
 
 
+# As torch.clamp: where low > high the result is high, and where they are equal low gets nothing.
 clip.vjp(
     _where_inside,
     lambda g, y, x, low, high: _weighed(g, (x < low) & (True if high is None else low < high)),
@@ -221,16 +219,16 @@ def logaddexp(a, b):
     return np.logaddexp(a, b)
 
 
-def share_of_sum(g, y, a, b, power=np.exp):
+def share_of_sum(g, y, a, b, exponential=np.exp):
     """g e^a / (e^a + e^b), by the difference: y is rounded, so that e^(a - y) would lose as many
     digits as y has before the point.
     """
     # Where e^(b - a) overflows, 1 / inf = 0 is right; not so in float16, in which e^12 overflows.
     with np.errstate(over="ignore"):
         if not (isinstance(y, Variable) or y.dtype == np.float16):
-            return g / (1 + power(b - a))
+            return g / (1 + exponential(b - a))
         # The slope of this, e / (1 + e)^2, neither overflows nor is lost as in 1 - share.
-        e = power(np.where(a > b, b - a, a - b))
+        e = exponential(np.where(a > b, b - a, a - b))
         return g * np.where(a > b, 1, e) / (1 + e)
 
 
@@ -360,7 +358,7 @@ def relu(x):
     return np.maximum(x, 0)
 
 
-relu.vjp(lambda g, y, x: np.where(y != 0, g, 0))
+relu.vjp(lambda g, y, x: np.where(y != 0, g, 0))  # and not y > 0: a NaN keeps its gradient
 
 
 @op

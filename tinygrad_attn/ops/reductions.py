@@ -139,8 +139,8 @@ l2_norm.vjp(lambda g, y, x, *, axis, keepdims: kept(g, x, axis) * (x / divisor(k
 
 
 def to_the_extremes(g, y, x, *, axis, keepdims):
-    """All of g to the extreme element, in equal parts where several tie; those that are NaN where y
-    is.
+    """All of g to the extreme element, in equal parts where several tie. Where y is NaN, those that
+    are NaN share it.
     """
     top = values(y)
     hit = values(x) == kept(top, x, axis)
@@ -177,7 +177,8 @@ def prod(x, *, axis=None, keepdims=False):
 def _prod_rule(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = values(x) == 0
-    # Where y / x_i is differentiated again and y has few factors, its slopes would cancel.
+    # y / x_i cancels badly where it is differentiated again; with at most 16 factors the product of
+    # the others, made without a division, is affordable.
     few = isinstance(x, Variable) and count(x, axis) <= 16
     if not np.any(zero) and not few:
         return g * y / x

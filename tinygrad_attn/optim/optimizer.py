@@ -129,7 +129,7 @@ class Optimizer:
         if not any(w.parameters for w in work):
             warn(_NO_GRADIENT)
         try:
-            plain = quick_walk is None or getattr(local.context, "plain", False)
+            plain = quick_walk is None or local.context.plain
             if plain or not quick_walk(self, work):  # type: ignore[misc]
                 apply_updates(self, work)
         finally:  # a step that was broken off has changed some
@@ -151,7 +151,7 @@ class Optimizer:
         raise TypeError(_ABSTRACT)
 
     def _counts(self, group: Mapping[str, Any]) -> bool:
-        """Is an update with these settings one of those that `step` in `_update` numbers?"""
+        """Does `step` count this update? SGD counts those with momentum, as the first differs."""
         return True
 
     def _update(
@@ -260,7 +260,7 @@ class Optimizer:
         ]
         state = {int(index): entry for index, entry in state_dict["state"].items()}
         loaded = self._loaded(state, renewed)
-        # In one call, for an interrupt comes between calls: all is as it was, or all is loaded.
+        # Ctrl-C comes before or after a call, not in it: so all is as it was, or all is loaded.
         any(map(dict.update, [*self.param_groups, vars(self)], [*renewed, loaded]))
 
     def _renewed(self, group: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:

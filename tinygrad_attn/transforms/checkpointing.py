@@ -43,7 +43,7 @@ class _Run:
         self.random_state = get_rng_state()
         self.scope = local.context.scope
         self.depth = depth.value
-        # The other parameters of each functional_call around this one have to be put in again.
+        # What a functional_call around this one has put in place of parameters is put in again.
         self.around = [o for o in local.context.watchers if hasattr(o, "in_place")]
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -117,7 +117,7 @@ def _run_again(
             f"{describe(result)} instead of shape {y.shape}."
         )
     first = getattr(y, "_data", y)
-    # What the user has put into y since then, f need not repeat.
+    # If y was changed in place since, f need not give y again.
     if changes.last_change(first) <= saved and _differs(result._data, first):
         raise ValueError(
             "a checkpointed function must do the same when it is run again, but its result is "

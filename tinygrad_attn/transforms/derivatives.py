@@ -124,7 +124,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 
 
 def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
-    """Does f apply ops to its inputs? Then a plain result is no constant: it has left the graph."""
+    """Does f, called once more, apply ops to its inputs? Then a plain result has left the graph."""
     here, watcher = local.context, Closure(())
     before, here.watchers = here.watchers, (*here.watchers, watcher)
     try:
@@ -135,7 +135,9 @@ def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any])
 
 
 def _moves_with(f: Callable, y: Any, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
-    """Does a plain result change with the inputs, as that of math.sin does? Then it is none too."""
+    """Does a plain result of f, called once more, change with the inputs, as that of math.sin does?
+    Then it is no constant either.
+    """
     moved = [
         Tensor._of(x._data + 1e-3 * (1 + abs(x._data)))
         if isinstance(x, Variable) and x._tracked
