@@ -461,8 +461,8 @@ class Writer:
             words = [self.number_or(a, b), self.number_or(b, a)]
         if e.name in WITH_OUT and not e.settings:
             for x in e.args:
-                if self.dying(x, e):
-                    words.append(self.of(x))
+                if self.dying(x, e):  # NumPy wants the third argument of np.maximum by its name
+                    words.append(f"out={self.of(x)}" if len(e.args) > 1 else self.of(x))
                     break
         words += [f"{k}={self.of(v)}" for k, v in e.settings.items()]
         return [f"{name} = {function}({', '.join(words)})"]
