@@ -307,6 +307,14 @@ MASK = np.array([[True, True, False], [True, True, True]])
             ),
             r"blocks every key of a sequence.*write ~mask",
         ),
+        (
+            lambda: F.scaled_dot_product_attention(*[t(2, 3, 4)] * 3, scale=np.sqrt(4)),
+            r"multiplied by scale, and 2 is the square root of D = 4\. Write 1 / scale",
+        ),
+        (
+            lambda: setattr(nn.Linear(2, 2), "scale", t(2)),
+            r"Linear\.scale is a Tensor and no Parameter.*Write nn\.Parameter\(value\)",
+        ),
         (lambda: t(2, 3).max(1)[0], r"t\.argmax\(axis\) for the indices"),
         (lambda: t(2, 3).min(-1)[1], r"gives the values alone"),
         (lambda: t(3).repeat(2), r"np\.tile\(t, \(2,\)\) for PyTorch's repeat"),
@@ -332,6 +340,7 @@ def test_what_is_not_read_otherwise_is_silent():
     assert m.max(1)[-1].item() == m.numpy()[1].max() and m.max(1).shape == (2,)
     assert (m.max(1) + 0).shape == (2,) and m.max()[()].size == 1 and len([m.max(0), 0]) == 2
     assert m.repeat(2, axis=0).shape == (4, 3) and m.repeat([1, 2], 0).shape == (3, 3)
+    F.scaled_dot_product_attention(x, x, x, scale=0.5), setattr(nn.ReLU(), "seen", m * 2)
     nn.LayerNorm(3, 0), nn.LayerNorm(3, np.float64(1e-5)), nn.Embedding(5, 2, 0)
 
 

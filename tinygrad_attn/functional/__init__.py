@@ -438,7 +438,7 @@ def scaled_dot_product_attention(
     scale = (
         1 / math.sqrt(q.shape[-1] or 1)
         if scale is None
-        else arguments.check_number(scale, "scaled_dot_product_attention", "scale")
+        else arguments.check_scale(scale, q.shape[-1])
     )
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
     settings: dict[str, Any] = dict(

@@ -450,6 +450,17 @@ def warn_if_counted(mask: Any, name: str) -> None:
         )
 
 
+def check_scale(scale: Any, width: int) -> Any:
+    """The number; a warning of sqrt(D), by which the scores were to be divided."""
+    scale = check_number(scale, "scaled_dot_product_attention", "scale")
+    if isinstance(scale, float) and width > 1 and abs(scale * scale - width) < 1e-6 * width:
+        warn(
+            f"scaled_dot_product_attention: the scores are multiplied by scale, and {scale:g} is "
+            f"the square root of D = {width}. Write 1 / scale, which is the default."
+        )
+    return scale
+
+
 def check_grouped(q: Any, x: Any, name: str) -> None:
     """Query heads a multiple of the heads of k or v."""
     if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:

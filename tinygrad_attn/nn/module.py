@@ -233,6 +233,11 @@ class Module:
                 f"this {type(self).__name__} or is it: a module inside itself would be walked "
                 "through for ever. Write a tuple, (module,), for one that belongs elsewhere."
             )
+        if value.__class__ is Tensor and value._tracked and value._record is None:
+            warn(
+                f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() leaves "
+                "it out: it is neither trained nor saved. Write nn.Parameter(value)."
+            )
         kind, persistent = self._place(name)
         if kind is not None and value is None:
             self._leave_empty(name, kind, persistent)
