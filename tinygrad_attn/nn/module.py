@@ -235,8 +235,8 @@ class Module:
             )
         if value.__class__ is Tensor and value._tracked and value._record is None:
             warn(
-                f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() leaves "
-                "it out: it is neither trained nor saved. Write nn.Parameter(value)."
+                f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() "
+                "leaves it out: it is neither trained nor saved. Write nn.Parameter(value)."
             )
         kind, persistent = self._place(name)
         if kind is not None and value is None:
