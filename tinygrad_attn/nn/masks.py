@@ -105,8 +105,8 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
         if mask.all(axis=-1).any():
             warn(
                 "this key_padding_mask blocks every key of a sequence, which then gets zeros. In "
-                "nn True means blocked: write ~mask where it stands for a token. "
-                "F.padding_mask(lengths) makes one, and knows that an empty sequence is meant."
+                "nn True means blocked: write ~mask if here it stands for a token. Masks of "
+                "F.padding_mask(lengths) may have empty sequences without this warning."
             )
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
