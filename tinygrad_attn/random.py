@@ -305,6 +305,7 @@ def default_generator() -> Generator:
     return getattr(_of_the_thread, "generator", _of_the_process)
 
 
+@own_names
 def manual_seed(seed: int) -> Generator:
     """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` on the CPU.
 

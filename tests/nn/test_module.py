@@ -42,6 +42,21 @@ def torch_net(torch):
     return Net()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_model_of_torchs_takes_our_state_dict_as_it_is(dtype):
+    torch = require("torch")
+    ours, theirs = Net(), torch_net(torch).to(getattr(torch, dtype))
+    ours.table, theirs.table = nn.Buffer(np.array(2.0)), torch.nn.Buffer(torch.zeros(()))
+    theirs.load_state_dict(ours.state_dict())
+    for value, taken in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
+        assert np.array_equal(value.numpy(), taken) and not np.shares_memory(value.numpy(), taken)
+    assert str(theirs.first.weight.dtype) == f"torch.{dtype}"
+    with pytest.raises(TypeError, match="PyTorch's add takes PyTorch's tensors"):
+        torch.add(ours.state_dict()["scale"], 1)
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        torch.nn.Linear(4, 3).load_state_dict(nn.Linear(3, 4).state_dict())
+
+
 def test_names_and_order_are_torchs():
     torch = require("torch")
     theirs, ours = torch_net(torch), Net()

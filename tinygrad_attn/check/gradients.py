@@ -96,6 +96,7 @@ def gradcheck(
     return report
 
 
+@own_names
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
     """`gradcheck` with order=2: the gradient, and its own gradient.
 

@@ -177,9 +177,10 @@ def _seed(
     elif not isinstance(gradient, Variable):
         gradient = _numbers(gradient, caller, keyword)
     if gradient.shape != shape:
+        hint = "" if shape or caller != "grad()" else " Several inputs are a list: grad(y, [a, b])."
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must "
-            "be the same."
+            f"be the same.{hint}"
         )
     if gradient.dtype != dtype:
         gradient = gradient.astype(dtype)

@@ -62,6 +62,12 @@ def _check_rule(op: Any, rule: Any, inputs: int) -> None:
             f"a rule of op {op.__name__!r} is called with {inputs + 2} arguments, ({names}), but "
             f"one takes only {takes}, {code.co_varnames[:takes]}. Write lambda {names}: ..."
         )
+    if sorted(code.co_varnames[:takes]) == sorted(names.split(", ")) and takes == inputs + 2:
+        if code.co_varnames[:takes] != (*names.split(", "),):
+            raise ValueError(
+                f"a rule of op {op.__name__!r} is called with ({names}), in this order, but one "
+                f"takes {code.co_varnames[:takes]}. Write lambda {names}: ..."
+            )
     if told.optional and takes - len(rule.__defaults__ or ()) > inputs + 2 - len(told.optional):
         raise ValueError(
             f"op {op.__name__!r} may be called without {told.optional[0]!r}, but one of its rules "

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from ..messages.signatures import several_axes, strange_keyword
+from ..messages.signatures import several_axes, strange_keyword, wrong_number
 from .context import local
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -64,11 +64,16 @@ class Equation:
             raise strange_keyword(self.function, self.__name__, settings)
         if len(args) > self.most and "axis" in self.names:
             raise several_axes(self.__name__, args)
-        if self.quick is not None and not local.context.plain:
-            y = self.quick(*args, **settings)
-            if y is not NotImplemented:
-                return y
-        return self.function(*args, **settings)
+        try:
+            if self.quick is not None and not local.context.plain:
+                y = self.quick(*args, **settings)
+                if y is not NotImplemented:
+                    return y
+            return self.function(*args, **settings)
+        except TypeError as error:
+            if (told := wrong_number(self.function, self.__name__, error)) is None:
+                raise
+            raise told from None
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}>"

@@ -443,7 +443,9 @@ def quick_gelu(x: Any, approximate: str = "none") -> Any:
 def quick_silu(x: Any, inplace: bool = False) -> Any:
     """Of many numbers."""
     a = x._data if isinstance(x, Variable) else x
-    return run(silu, (x,), (a,), {}) if fits(a) and a.size >= tuning.SILU else NotImplemented
+    if not fits(a) or a.size < tuning.SILU or inplace.__class__ is not bool:
+        return NotImplemented
+    return run(silu, (x,), (a,), {})
 
 
 @quick_way(F.softmax)

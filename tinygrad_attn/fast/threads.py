@@ -25,6 +25,7 @@ from weakref import ref
 
 import numpy as np
 
+from ..messages.signatures import own_names
 from .signals import Signals
 
 __all__ = ["get_num_threads", "reuse_memory", "set_num_threads", "split", "tasks"]
@@ -35,6 +36,7 @@ __all__ = ["get_num_threads", "reuse_memory", "set_num_threads", "split", "tasks
 _chosen: int | None = None
 
 
+@own_names
 def set_num_threads(n: int) -> None:
     """Use `n` threads from now on: in the matrix products and in the blocks that the fused
     operations work through.

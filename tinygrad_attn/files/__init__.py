@@ -55,6 +55,7 @@ def _safetensors() -> Any:
 # ---- saving --------------------------------------------------------------------------------------
 
 
+@own_names
 def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays to one safetensors file: `ta.save(model.state_dict(), "m.safetensors")`.
 

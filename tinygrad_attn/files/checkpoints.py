@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..messages.errors import describe, unmade
+from ..messages.signatures import own_names
 from ..random import get_rng_state, set_rng_state
 from . import Path, load_with_metadata, save
 
@@ -38,6 +39,7 @@ class Progress(NamedTuple):
     extra: Any
 
 
+@own_names
 def save_checkpoint(
     path: Path,
     *misplaced: Any,
@@ -79,6 +81,7 @@ def save_checkpoint(
     save(arrays, path, metadata)
 
 
+@own_names
 def load_checkpoint(
     path: Path, *misplaced: Any, model: Any = None, optimizer: Any = None, schedule: Any = None
 ) -> Progress:
@@ -138,9 +141,10 @@ def _by_name(
             f"everything else by name, and always the model.{unmade(model)}"
         )
     for name, part in (("model", model), ("optimizer", optimizer), ("schedule", schedule)):
-        if part is not None and not hasattr(part, "state_dict"):
+        if part is not None and (isinstance(part, type) or not hasattr(part, "state_dict")):
             raise TypeError(
                 f"{function}: {name}= has a state_dict(), but this is {describe(part)}."
+                f"{unmade(part)}"
             )
 
 

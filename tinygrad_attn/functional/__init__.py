@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import ops, random
 from ..engine import Variable, equation
-from ..messages.errors import describe, missing_from, no_setting, refuse_mask
+from ..messages.errors import describe, missing_from, no_setting, refuse_mask, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -55,18 +55,23 @@ __all__ = [
 # ---- activations
 
 
+@own_names
 def relu(x: Any, inplace: bool = False) -> Any:
     """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted for PyTorch's sake;
     the result is a new one.
     """
+    if inplace.__class__ is not bool:
+        check_flags("relu", inplace=inplace)
     return ops.relu(x if isinstance(x, Variable) else arguments.operand(x, "relu"))
 
 
+@own_names
 def sigmoid(x: Any) -> Any:
     """sigmoid(x) = 1 / (1 + e^-x).  Any shape."""
     return ops.sigmoid(real(x, "sigmoid"))
 
 
+@own_names
 def tanh(x: Any) -> Any:
     """tanh(x) = (e^x - e^-x) / (e^x + e^-x).  Any shape."""
     return ops.tanh(real(x, "tanh"))
@@ -77,6 +82,7 @@ def silu(x: Any, inplace: bool = False) -> Any:
     """silu(x) = x sigmoid(x). Any shape. `inplace` is accepted, as in relu. (Elfwing et al. 2017,
     arXiv:1702.03118)
     """
+    check_flags("silu", inplace=inplace)
     return equations.silu(real(x, "silu"))
 
 
@@ -251,7 +257,8 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
     al. 2014)
     """
     arguments.check_probability(p, "dropout")
-    check_flags("dropout", training=training)
+    check_flags("dropout", training=training, inplace=inplace)
+    x = arguments.operand(x, "dropout")
     if not training or p == 0:
         return x
     x = real(x, "dropout")
@@ -309,6 +316,11 @@ def cross_entropy(
     label_smoothing = arguments.check_smoothing(label_smoothing)
     ignore_index = arguments.single(ignore_index)
     axis = min(1, x.ndim - 1)
+    if x.shape[axis] == 1:
+        warn(
+            f"cross_entropy of one class, as {describe(x)} has it, is 0 whatever the scores. For a "
+            "yes or no from one score write np.mean(np.logaddexp(x, 0) - x * target)."
+        )
     if weight is not None:
         weight = arguments.class_weights(weight, x.shape[axis])
     target = arguments.classes_or_probabilities(target, x.dtype)
@@ -332,6 +344,7 @@ def cross_entropy(
 # ---- attention
 
 
+@own_names
 def split_heads(x: Any, num_heads: int) -> Any:
     """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis.  Any leading axes.
 
@@ -354,6 +367,7 @@ def split_heads(x: Any, num_heads: int) -> Any:
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
 
 
+@own_names
 def merge_heads(x: Any) -> Any:
     """(B, H, T, D) -> (B, T, H D): the heads side by side again, undoing split_heads. Any leading
     axes; ValueError without.
@@ -424,7 +438,7 @@ def scaled_dot_product_attention(
     scale = (
         1 / math.sqrt(q.shape[-1] or 1)
         if scale is None
-        else arguments.check_number(scale, "scaled_dot_product_attention", "scale")
+        else arguments.check_scale(scale, q.shape[-1])
     )
     keep, keep_scale = draw_kept_weights(scores, dropout_p)
     settings: dict[str, Any] = dict(
@@ -491,6 +505,7 @@ def _share_heads(q: Any, x: Any, name: str) -> Any:
 # ---- positions
 
 
+@own_names
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)): a constant Tensor
     (length, d_model).
@@ -506,7 +521,7 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
     ):
         raise ValueError(
             "sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got "
-            f"{length!r} and {d_model!r}."
+            f"{describe(length)} and {describe(d_model)}."
         )
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable
-from ..messages.errors import describe, nearest, refuse_mask, warn
+from ..engine import Symbolic, Variable
+from ..messages.errors import describe, is_module, nearest, refuse_mask, warn
 from ..tensor import Tensor, get_default_dtype
+from ..tensor.convert import ragged
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -33,18 +34,24 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
             f"{function} takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) "
             "first. No gradient flows back through that into the other library."
         )
-    return Tensor(x, dtype=dtype)
+    try:
+        return Tensor(x, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{function}: {error}") from None
 
 
 def values(x: Any, function: str) -> Any:
     """What is no Tensor as an array: a mask, or the classes; another library's tensor only if no
     gradient by it is wanted.
     """
-    if isinstance(x, (Variable, np.ndarray)):
+    if isinstance(x, (Variable, np.ndarray, Symbolic)):
         return x
     if getattr(x, "requires_grad", False):
         return operand(x, function)  # which refuses it
-    return np.asarray(x)
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{function}: {ragged(error)}") from None
 
 
 def real(x: Any, function: str) -> Any:
@@ -61,7 +68,7 @@ def real(x: Any, function: str) -> Any:
 def integers(x: Any, function: str, what: str) -> np.ndarray:
     """A plain array of integers: a copy, for the caller may change theirs before backward()."""
     refuse_mask(function, x)
-    array = np.copy(plain(x))
+    array = np.copy(plain(values(x, function)))
     if array.size == 0 and not hasattr(x, "dtype"):
         array = array.astype(np.int64)  # an empty list is a list of no integers
     if array.dtype.kind not in "iu":
@@ -76,8 +83,8 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
     """The row of a table that gets no gradient, counted from the start."""
     if padding_idx is None:
         return None
-    try:
-        row = index(padding_idx)
+    try:  # False, which would be row 0, was meant for no row or for another argument
+        row = rows if isinstance(padding_idx, (bool, np.bool_)) else index(padding_idx)
     except TypeError:
         row = rows
     if not -rows <= row < rows:
@@ -90,9 +97,9 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
 def check_array(x: Any, function: str, name: str) -> None:
     """A Tensor or an array, which has a shape and a dtype."""
     if not isinstance(x, (Variable, np.ndarray, np.generic)):
-        raise TypeError(
-            f"{function}: {name} is a Tensor or an array, got {describe(x)}; write Tensor({name})."
-        )
+        hint = f"; write Tensor({name})" if isinstance(x, (list, tuple, int, float)) else ""
+        hint = f"; write layer.{name}" if is_module(x) and hasattr(x, name) else hint
+        raise TypeError(f"{function}: {name} is a Tensor or an array, got {describe(x)}{hint}.")
 
 
 def first_outside(values: np.ndarray, outside: np.ndarray) -> str:
@@ -109,7 +116,14 @@ def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
     ndim = max(x.ndim, 1)
     for a in axis if several and isinstance(axis, tuple) else (axis,):
         if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
-            raise TypeError(f"{function} needs an integer axis, got {a!r}.")
+            hint = (
+                " Several are a tuple: axis=tuple(range(x.ndim)) for all."
+                if several
+                else " Join several into one first, with x.reshape."
+                if axis is None or isinstance(axis, (tuple, list))
+                else ""
+            )
+            raise TypeError(f"{function} needs an integer axis, got {describe(a)}.{hint}")
         if not -ndim <= a < ndim:
             raise ValueError(
                 f"{function}: axis {a} does not exist in {describe(x)}; it lies in "
@@ -132,7 +146,7 @@ def check_probability(p: float, function: str, name: str = "p") -> None:
     if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
         raise ValueError(
             f"{function}: {name} is the probability to drop an element and lies in [0, 1], got "
-            f"{p!r}."
+            f"{describe(p)}."
         )
 
 
@@ -199,7 +213,12 @@ def normalized_axes(
 
 def check_linear(x: Any, weight: Any, bias: Any) -> None:
     """x (..., I), weight (O, I) or (I,), bias (O,) or ()."""
-    if x.ndim == 0 or weight.ndim not in (1, 2) or x.shape[-1] != weight.shape[-1]:
+    if weight.ndim not in (1, 2):
+        raise ValueError(
+            f"linear: the weight is one matrix (out, in), or (in,), got {describe(weight)}. For a "
+            "matrix to each of a batch write x @ weight.mT."
+        )
+    if x.ndim == 0 or x.shape[-1] != weight.shape[-1]:
         turned = weight.ndim == 2 and x.ndim and x.shape[-1] == weight.shape[0]
         raise ValueError(
             "linear: the last size of the input must be the last size of the weight (out, in); got "
@@ -223,7 +242,7 @@ def check_smoothing(label_smoothing: Any) -> Any:
 
 def class_weights(weight: Any, classes: int) -> Any:
     """One number for each class."""
-    weight = real(weight, "cross_entropy")
+    weight = real(weight, "cross_entropy's weight")
     if weight.shape != (classes,):
         raise ValueError(
             f"cross_entropy: weight has one number for each of the {classes} classes, "
@@ -299,6 +318,12 @@ def _labels_hint(x: Any, labels: np.ndarray, axis: int) -> str:
 def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
     """Target probabilities have the shape of the scores; float class labels are a common slip."""
     if target.shape == x.shape:
+        numbers = plain(target)
+        if isinstance(numbers, np.ndarray) and numbers.min(initial=0) < 0:
+            warn(
+                "cross_entropy: the target holds numbers below 0, which are no probabilities. The "
+                "scores come first: cross_entropy(scores, target)."
+            )
         if ignore_index is not None and ignore_index >= 0:
             raise ValueError(
                 f"cross_entropy: ignore_index={ignore_index} is for class labels, and the target "
@@ -359,6 +384,12 @@ def _broadcast_lead(q: Any, k: Any, v: Any) -> tuple[int, ...]:
 
 
 def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:
+    if not mask.ndim:  # one number for all scores changes nothing, so another argument was meant
+        raise TypeError(
+            "attn_mask, the fourth argument, is an array that broadcasts to the scores (..., T, S),"
+            f" got {describe(plain(mask).item())}. Write is_causal=True for a causal mask, and "
+            "dropout_p= for a probability."
+        )
     if mask.dtype.kind not in "bf":
         raise TypeError(
             "attn_mask is boolean (True = may look) or float (added to the scores), "
@@ -370,8 +401,14 @@ def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:
         fits = False
     if not fits:
         raise ValueError(
-            f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S). "
-            "For a mask (B, S) over keys write mask[:, None, None, :]."
+            f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S)."
+            + (
+                f" For a mask (B, S) over keys write mask[:, {'None, ' * (len(scores) - 2)}:]."
+                if mask.shape == (scores[0], scores[-1])
+                else " Transposed? Rows are queries, columns are keys."
+                if mask.shape[-2:] == scores[:-3:-1]
+                else ""
+            )
         )
 
 
@@ -411,6 +448,17 @@ def warn_if_counted(mask: Any, name: str) -> None:
             "scores and block nothing. Write mask.astype(bool) where 1 stands for True, mask == 0 "
             "where it stands for False."
         )
+
+
+def check_scale(scale: Any, width: int) -> Any:
+    """The number; a warning of sqrt(D), by which the scores were to be divided."""
+    scale = check_number(scale, "scaled_dot_product_attention", "scale")
+    if isinstance(scale, float) and width > 1 and abs(scale * scale - width) < 1e-6 * width:
+        warn(
+            f"scaled_dot_product_attention: the scores are multiplied by scale, and {scale:g} is "
+            f"the square root of D = {width}. Write 1 / scale, which is the default."
+        )
+    return scale
 
 
 def check_grouped(q: Any, x: Any, name: str) -> None:

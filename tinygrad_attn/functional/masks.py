@@ -77,6 +77,7 @@ def causal_mask(length: int) -> BlockedMask:
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
 
+@own_names
 def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     """mask[b, s] = s >= lengths[b], for `nn`: True where there is only padding.
 

@@ -97,8 +97,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     shapes = [tuple(np.shape(getattr(x, "_data", x))) for x in inputs if x is not None]
     text = str(error)
     hint = _hint(op, inputs, shapes, error)
-    if op == "matmul" and len(shapes) == 2:
-        text = "these shapes cannot be multiplied"
+    if op == "matmul":
+        text = f"these {'shapes' if len(shapes) == 2 else 'two'} cannot be multiplied"
     kind = next(
         kind
         for kind in (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
@@ -117,8 +117,10 @@ def _hint(op: str, inputs: Sequence[Any], shapes: list[tuple[int, ...]], error: 
             "Text cannot be computed with; write float(...) or look it up in a table of indices "
             "first."
         )
-    if any(x is None for x in inputs) and isinstance(error, TypeError) and "NoneType" in str(error):
+    if any(x is None for x in inputs) and ("NoneType" in str(error) or op == "matmul"):
         return "An operand is None: does the function it comes from return its result?"
+    if any(map(is_module, inputs)):
+        return "A module is no operand, it is called: write module(x)."
     found = _hint_of_op(op, shapes, error)
     return _hint_of_text(op, str(error), shapes, error) if found is None else found
 
@@ -128,6 +130,8 @@ def _hint_of_op(op: str, shapes: list[tuple[int, ...]], error: Exception) -> str
     every, text = ", ".join(map(str, shapes)), str(error)
     if op == "matmul" and len(shapes) == 2:
         return _matmul_hint(*shapes)
+    if op in _BY_OP and not isinstance(error, IndexError):
+        return _BY_OP[op]
     if op == "scatter" and isinstance(error, IndexError):
         return ""
     if op in ("getitem", "take_along_axis", "embedding") and isinstance(error, IndexError):
@@ -165,11 +169,11 @@ def _hint_of_text(op: str, text: str, shapes: list[tuple[int, ...]], error: Exce
             "Axes and sizes are integers: write int(...), or divide with // instead of /; several "
             "of them are a tuple, not a list."
         )
-    if "broadcast" in text and op != "setitem":
-        return _broadcast_hint(shapes)
     for word, hint in _BY_WORD.items():
         if word in text:
             return hint
+    if "broadcast" in text and op != "setitem":
+        return _broadcast_hint(shapes)
     if shapes and ("axis" in text or "axes" in text) and not text.startswith("index "):
         rank = len(shapes[0])
         if not rank:
@@ -182,7 +186,16 @@ def _hint_of_text(op: str, text: str, shapes: list[tuple[int, ...]], error: Exce
     return ""
 
 
+_BY_OP = {
+    "np.repeat": "The repeats are one whole number, or one for each row along the axis.",
+    "np.pad": "The widths are one number, one pair (before, after), or a pair for each axis.",
+}
 _BY_WORD = {
+    "duplicate value": "Each axis is named once.",
+    "which has no identity": "Give it a number to begin with: np.max(t, axis, initial=-np.inf), "
+    "np.min(t, axis, initial=np.inf).",
+    "must be non-negative": "The shape is the whole one, as one tuple and without -1.",
+    "equal division": "Give the places to cut instead, as in np.split(t, [2, 4]), or pad t first.",
     "reshape": "The number of elements must stay the same; write -1 for one size that follows from "
     "the others.",
     "squeeze": "squeeze drops axes of size 1: write .squeeze() for all of size 1, or t[:, 0] to "

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .other_names import AFTER, ELSEWHERE
+from .other_names import AFTER, ELSEWHERE, METHODS
 
 _PARTS = {"": "ta", ".nn": "nn", ".optim": "optim", ".functional": "F"}
 """Modules whose names may have been looked for in another one, and what each is called."""
@@ -102,7 +102,7 @@ class MissingName:
     @classmethod
     def fill(cls, owner: type, rules: Iterable[Any]) -> None:
         """Put one in place of each such name; `rules` are NumPy's functions that take a Tensor."""
-        known, hints = set(rules), dict[str, Any](ELSEWHERE)
+        known, hints = set(rules), dict[str, Any](ELSEWHERE | METHODS)
         numbers = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "fiub"}
         for name, value in vars(np).items():
             if isinstance(value, type) and value in numbers:

@@ -331,6 +331,43 @@ ELSEWHERE |= {
         "y[rows] in it"
     ),
 }
+# Names of JAX's, tinygrad's and torch.distributed's.
+ELSEWHERE |= {
+    "jacfwd": "ta.jacobian(f, x)",
+    "jacrev": "ta.jacobian(f, x)",
+    "stop_gradient": "t.detach()",
+    "PRNGKey": "ta.manual_seed(seed)",
+    "default_rng": "ta.random.Generator(seed)",
+    "block_until_ready": "nothing: numbers are computed at once",
+    "realize": "nothing: numbers are computed at once",
+    "TinyJit": ELSEWHERE["jit"],
+    "assign": "t.data[...] = value",
+    "at": (
+        "np.where(mask, value, t) for t.at[mask].set(value), or t + ta.ops.scatter(value, "
+        "index=index, shape=t.shape) for .add(value)"
+    ),
+    "sparse_categorical_crossentropy": "F.cross_entropy(t, target)",
+    "attention": "F.scaled_dot_product_attention(q, k, v)",
+    "multi_head_attention_forward": "nn.MultiheadAttention(embed_dim, num_heads)",
+    "bce_loss": ELSEWHERE["binary_cross_entropy"],
+    "rand": "ta.rand(*shape)",
+    "randn": "ta.randn(*shape)",
+    "init_process_group": "nothing: mpiexec -n 4 python train.py starts the processes",
+    "destroy_process_group": "nothing: a process ends by itself",
+    "get_rank": "parallel.rank()",
+    "get_world_size": "parallel.world_size()",
+    "all_reduce": "parallel.total(values), or parallel.mean(values)",
+    "DistributedDataParallel": "parallel.DataParallel(model)",
+}
+METHODS = {
+    "cross_entropy": "F.cross_entropy(t, target)",
+    "mse_loss": "F.mse_loss(t, target)",
+    "layer_norm": "F.layer_norm(t, t.shape[-1])",
+    "dropout": "F.dropout(t, p)",
+    "silu": "F.silu(t)",
+}
+"""Functions of F that are methods in tinygrad."""
+
 ELSEWHERE["utils"] = (
     ELSEWHERE["DataLoader"] + ", for utils.data; ta.checkpoint is utils.checkpoint's"
 )

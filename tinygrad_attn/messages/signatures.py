@@ -43,6 +43,10 @@ TORCH_ONLY = dict.fromkeys(
     "inputs": "has no inputs=: write ta.grad(loss, inputs), which returns the gradients by them",
 }
 TORCH_ONLY |= {
+    "epoch": "has no epoch=: write step= for a number that counts, extra={'epoch': epoch} beside",
+    "has_aux": "has no has_aux=: call f, keep what else it returns, and write ta.grad(loss, xs)",
+}
+TORCH_ONLY |= {
     name: f"has no {name}=: leave it out"
     for name in (
         "only_inputs",
@@ -59,6 +63,14 @@ TORCH_ONLY |= {
         "last_epoch",
         "verbose",
         "mmap",
+        "mode",
+        "backend",
+        "dynamic",
+        "options",
+        "device_ids",
+        "output_device",
+        "find_unused_parameters",
+        "gradient_as_bucket_view",
     )
 }
 
@@ -83,6 +95,18 @@ def strange_keyword(function: Callable[..., Any], title: str, kwargs: Iterable[s
         f"{title}() got an unexpected keyword argument {strange[0]!r}.{nearest(strange[0], known)} "
         f"It is {called_as(function, title)}."
     )
+
+
+def wrong_number(function: Callable[..., Any], title: str, error: TypeError) -> TypeError | None:
+    """Python's error for a call with too few or too many arguments, and how it is called.
+
+    None for an error from inside of the function, whose traceback goes on beyond the call.
+    """
+    text, trace = str(error), error.__traceback__
+    if trace is not None and trace.tb_next is not None or "()" not in text:
+        return None
+    said = text[text.index("()") :].removesuffix(".")
+    return TypeError(f"{title}{said}. It is {called_as(function, title)}.")
 
 
 def several_axes(title: str, args: tuple) -> TypeError:
@@ -115,7 +139,12 @@ def own_names(function: Function) -> Function:
             raise strange_keyword(function, title, kwargs)
         if one_axis and len(args) > 2 and args[-1].__class__ is int:
             raise several_axes(title, args)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if (told := wrong_number(function, title, error)) is None:
+                raise
+            raise told from None
 
     return cast(Function, call)
 
@@ -131,6 +160,15 @@ def check_flags(function: str, **flags: Any) -> None:
             raise TypeError(f"{function}: {name} is True or False, got {describe(value)}.")
 
 
+def not_made_yet(call: str, value: Any, name: str) -> TypeError:
+    """The error for `nn.ReLU(x)`, where the layer's input is given to its class."""
+    made = call.partition("(")[0]
+    return TypeError(
+        f"{made}(...) makes the layer, which is called then: write {call}(x), or layer(x) for one "
+        f"that is made; got {describe(value)} as {name}."
+    )
+
+
 def as_layer(init: Function) -> Function:
     """A layer's __init__, but the layer's input or a flag not boolean is an error that helps."""
     parameters, named, made = (
@@ -139,17 +177,15 @@ def as_layer(init: Function) -> Function:
         init.__qualname__.removesuffix(".__init__"),
     )
     flags = {name for name, p in parameters.items() if p.annotation == "bool"}
+    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind != 2][1:]
+    making = f"nn.{made}({', '.join(needed)})"
 
     @functools.wraps(init)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         for name, value in (*zip([*parameters][1:], args), *kwargs.items()):
             # The class is asked, since a module that is asked itself would look for a hint.
-            if hasattr(type(value), "_record") and value.ndim and name != "weight":
-                raise TypeError(
-                    f"nn.{made}(...) makes the layer, which is called then: write nn.{made}()(x), "
-                    "or layer(x) for one that is "
-                    f"made; got {describe(value)} as {name}."
-                )
+            if hasattr(type(value), "_record") and value.ndim > (name == "weight"):
+                raise not_made_yet(making, value, name)
             if name in flags:
                 check_flags(made, **{name: value})
         named(self, *args, **kwargs)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Self
 
-from ..messages.errors import describe
+from ..messages.errors import describe, nearest
 from .module import Module, check_name
 
 
@@ -74,11 +74,14 @@ class _Numbered(Module):
         return iter(self._items())
 
     def __getitem__(self, index: int | slice) -> Any:
-        return (
-            type(self)._of_items(self._items()[index])
-            if isinstance(index, slice)
-            else self._items()[index]
-        )
+        items = self._items()
+        try:
+            return type(self)._of_items(items[index]) if isinstance(index, slice) else items[index]
+        except (IndexError, TypeError) as error:
+            raise type(error)(
+                f"a {type(self).__name__} of {len(items)} modules has none at {describe(index)}: "
+                f"it takes whole numbers in [{-len(items)}, {len(items)})."
+            ) from None
 
     @classmethod
     def _of_items(cls, modules: Iterable[Module]) -> Self:
@@ -219,7 +222,12 @@ class ModuleDict(Module):
         _put(self, name, module)
 
     def __getitem__(self, name: str) -> Any:
-        return dict(self.items())[name]
+        items = dict(self.items())
+        if name not in items:
+            raise KeyError(
+                f"a ModuleDict of {[*items]} has no {name!r}.{nearest(str(name), items)}"
+            )
+        return items[name]
 
     def __delitem__(self, name: str) -> None:
         self.pop(name)

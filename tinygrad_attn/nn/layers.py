@@ -41,6 +41,17 @@ def floating(x: Any, like: Any = None) -> Any:
     return x.astype(get_default_dtype() if like is None else like.dtype)
 
 
+def _epsilon(eps: Any, layer: str) -> float:
+    """A number; a whole one was meant as a size, as 4 in LayerNorm(3, 4)."""
+    eps = check_number(eps, layer, "eps")
+    if isinstance(eps, int) and eps:
+        raise ValueError(
+            f"{layer}: eps is a small number such as 1e-5, got {eps}. Several sizes are one tuple: "
+            f"nn.{layer}((rows, columns))."
+        )
+    return eps
+
+
 class Identity(Module):
     """y = x, whatever the arguments it was made with."""
 
@@ -167,7 +178,7 @@ class LayerNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        eps = check_number(eps, "LayerNorm", "eps")
+        eps = _epsilon(eps, "LayerNorm")
         self.normalized_shape, self.eps, self.elementwise_affine = (
             sizes_of(normalized_shape),
             eps,
@@ -215,7 +226,7 @@ class RMSNorm(Module):
         dtype: Any = None,
     ) -> None:
         if eps is not None:
-            eps = check_number(eps, "RMSNorm", "eps")
+            eps = _epsilon(eps, "RMSNorm")
         self.normalized_shape, self.eps, self.elementwise_affine = (
             sizes_of(normalized_shape),
             eps,

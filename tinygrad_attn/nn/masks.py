@@ -16,8 +16,10 @@ import numpy as np
 from .. import functional as F
 from ..engine import Symbolic
 from ..functional.arguments import warn_if_counted, warn_if_upside_down
-from ..messages.errors import describe, refuse_mask
+from ..functional.masks import BlockedMask
+from ..messages.errors import describe, refuse_mask, warn
 from ..tensor import Tensor
+from ..tensor.convert import ragged
 
 
 class Sizes(NamedTuple):
@@ -33,7 +35,10 @@ def plain_mask(mask: Any, name: str) -> Any:
     """A boolean array, or a floating array or Tensor."""
     if not isinstance(mask, (Tensor, Symbolic)):
         refuse_mask(name, mask)
-        mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
+        try:
+            mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
+        except ValueError as error:
+            raise ValueError(f"{name}: {ragged(error)}") from None
     if mask.dtype.kind not in "bf":
         raise TypeError(
             f"{name} is boolean (True = blocked) or float (added to the scores), got "
@@ -82,6 +87,7 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
 
 def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
     """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S), of a good dtype."""
+    known = isinstance(mask, BlockedMask)
     mask = plain_mask(mask, "key_padding_mask")
     want = (sizes.batch, sizes.keys) if batched else (sizes.keys,)
     if mask.shape != want:
@@ -95,6 +101,13 @@ def check_key_padding_mask(mask: Any, sizes: Sizes, batched: bool) -> Any:
             f"key_padding_mask must have the shape {letters} = {want} for this {kind} input, one "
             f"entry for each key, got {describe(mask)}.{hint}"
         )
+    if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
+        if mask.all(axis=-1).any():
+            warn(
+                "this key_padding_mask blocks every key of a sequence, which then gets zeros. In "
+                "nn True means blocked: write ~mask if here it stands for a token. Masks of "
+                "F.padding_mask(lengths) may have empty sequences without this warning."
+            )
     return mask.reshape(sizes.batch, 1, 1, sizes.keys)
 
 

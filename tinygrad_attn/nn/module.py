@@ -17,8 +17,8 @@ import numpy as np
 
 from ..engine import changes, local
 from ..engine.autograd import gradient_of
-from ..messages.errors import describe, nearest
-from ..messages.signatures import as_layer, called_as, check_flags
+from ..messages.errors import describe, nearest, warn
+from ..messages.signatures import as_layer, called_as, check_flags, not_made_yet
 from ..tensor import Tensor
 from ..tensor.convert import as_value, floating_dtype
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
@@ -50,7 +50,7 @@ ELSEWHERE = {
     "get_submodule": "dict(module.named_modules())[name]",
     "get_parameter": "dict(module.named_parameters())[name]",
     "get_buffer": "dict(module.named_buffers())[name]",
-    "compile": "nothing: modules run as they are",
+    "compile": "ta.compile(module)",
     "register_module": "module.add_module(name, child)",
     "save": "ta.save(module.state_dict(), path)",
     "weights": "module.state_dict(), or dict(module.named_parameters())",
@@ -94,6 +94,20 @@ def explain_call(forward: Callable[..., Any], error: TypeError) -> None:
         error.args = (f"{text}.{hint}",)
 
 
+def _inside_of_another(missing: list[str], unexpected: list[str]) -> str:
+    """What to write where the names have what a module around this one puts before them."""
+    for own in missing[:1]:
+        for name in unexpected:
+            if str(name).endswith(f".{own}"):
+                before = name[: -len(own)]
+                return (
+                    f"\nOf the names with {before!r} before them write load_state_dict({{"
+                    f"n.removeprefix({before!r}): v for n, v in mapping.items() "
+                    f"if n.startswith({before!r})}})."
+                )
+    return ""
+
+
 def contains(module: Module, wanted: Module) -> bool:
     """Is this module inside the other one, or the same?"""
     seen, waiting = set[int](), [module]
@@ -130,6 +144,18 @@ class Module:
         if ours and "__init__" in vars(cls):  # ours say what to write for PyTorch's keywords
             cls.__init__ = as_layer(vars(cls)["__init__"])  # type: ignore[method-assign]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args and isinstance(args[0], Tensor):
+            raise not_made_yet(f"{type(self).__name__}()", args[0], "an argument of the class")
+        try:
+            super().__init__(*args, **kwargs)  # makes what a subclass has mixed in
+        except TypeError as error:
+            if not str(error).startswith("object.__init__() "):
+                raise
+            raise TypeError(
+                f"{type(self).__name__}() takes no arguments, unless its class defines __init__."
+            ) from None
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass defines it."""
         raise TypeError(
@@ -144,7 +170,9 @@ class Module:
         scope.module = self
         scope.outer = outer
         try:
-            return self.forward(*args, **kwargs)
+            if (y := self.forward(*args, **kwargs)) is None:
+                warn(f"{type(self).__name__} returned None: does its forward end with return?")
+            return y
         except Exception as error:
             if error.__class__ is TypeError:
                 explain_call(self.forward, error)
@@ -205,6 +233,11 @@ class Module:
                 f"this {type(self).__name__} or is it: a module inside itself would be walked "
                 "through for ever. Write a tuple, (module,), for one that belongs elsewhere."
             )
+        if value.__class__ is Tensor and value._tracked and value._record is None:
+            warn(
+                f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() "
+                "leaves it out: it is neither trained nor saved. Write nn.Parameter(value)."
+            )
         kind, persistent = self._place(name)
         if kind is not None and value is None:
             self._leave_empty(name, kind, persistent)
@@ -232,7 +265,11 @@ class Module:
         if tensor is None:
             self._leave_empty(check_name(name), Buffer, persistent)
         else:
-            setattr(self, check_name(name), Buffer(tensor, persistent=persistent))
+            try:
+                buffer = Buffer(tensor, persistent=persistent)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{type(self).__name__}: {name}: {error}") from None
+            setattr(self, check_name(name), buffer)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """The same as `self.name = param`; None keeps a place for one.
@@ -492,8 +529,13 @@ class Module:
             if array.shape != own[name].shape
         ]
         if lines:
-            nested = [name for name in unexpected if isinstance(state_dict[name], Mapping)]
+            nested = [
+                name
+                for name in unexpected
+                if isinstance(state_dict[name], Mapping) and {*state_dict[name]} & {*own}
+            ]
             hint = f"\nDid you mean load_state_dict(mapping[{nested[0]!r}])?" if nested else ""
+            hint = hint or _inside_of_another(missing, unexpected)
             text = "\n  ".join(
                 [f"this mapping does not fit {type(self).__name__}; nothing was changed.", *lines]
             )

@@ -95,6 +95,14 @@ class StateValue(Tensor):
     def __reduce__(self) -> Any:
         return Tensor, (self._data,)
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function.__name__ != "copy_":  # with it PyTorch's load_state_dict takes each value
+            return super().__torch_function__(function, types, args, kwargs)
+        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
+
     _assigned = Parameter._assigned
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = (
         __imatmul__

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..engine import Variable, Watcher, watching
 from ..messages.errors import describe, nearest, unmade
+from ..messages.signatures import own_names
 from ..tensor import Tensor
 from .module import Buffer, Module, Parameter, replaced
 
@@ -17,6 +18,7 @@ _alone = threading.RLock()
 """One call at a time: it changes the module, and puts back what it has found there."""
 
 
+@own_names
 def functional_call(
     module: Module,
     parameters_and_buffers: Mapping[str, Any] | Sequence[Mapping[str, Any]],

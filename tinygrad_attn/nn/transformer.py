@@ -280,6 +280,11 @@ class TransformerDecoderLayer(_Layer):
 
 
 def _copies(layer: Module, count: int) -> ModuleList:
+    if not isinstance(layer, (Module, type)):  # of a class the list of the copies says what to do
+        raise TypeError(
+            "the first argument is one layer, such as nn.TransformerEncoderLayer(d_model, nhead), "
+            f"and num_layers says how many copies of it; got {describe(layer)}."
+        )
     if not isinstance(count, (int, np.integer)) or count < 0:
         raise TypeError(
             "num_layers is how many copies of the layer there are, a whole number such as 6; got "
@@ -464,7 +469,7 @@ class Transformer(Module):
         means: look at the mask. Raises ValueError for widths other than d_model and batches that
         differ.
         """
-        src, tgt = floating(src, self), floating(tgt, self)
+        given, (src, tgt) = (src, tgt), (floating(src, self), floating(tgt, self))
         axis = 0 if self.batch_first else 1
         if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
             raise ValueError(
@@ -474,7 +479,8 @@ class Transformer(Module):
         if not src.shape[-1] == tgt.shape[-1] == self.d_model:
             raise ValueError(
                 f"the last axis of src and tgt must be d_model={self.d_model}, got src "
-                f"{describe(src)} and tgt {describe(tgt)}."
+                f"{describe(given[0])} and tgt {describe(given[1])}. Tokens are embedded first, by "
+                "nn.Embedding(tokens, d_model)."
             )
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal

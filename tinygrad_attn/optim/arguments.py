@@ -67,8 +67,10 @@ def parameter_groups(params: Any) -> list[Mapping[str, Any]]:
         or hasattr(params, "parameters")
         or not isinstance(params, Iterable)
     ):
+        group = "; a group of them is in a list too, SGD([{'params': [p]}])"
         raise TypeError(
             f"an optimiser takes a list of parameters, got {type(params).__name__}; {TRAINED}"
+            + (group if isinstance(params, Mapping) and "params" in params else "")
         )
     params = list(params)
     if not params:

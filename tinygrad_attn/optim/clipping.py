@@ -42,6 +42,11 @@ def _gradients(parameters: Any) -> list[Array]:
                 "write list(model.parameters())"
             )
     grads = [p.grad for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+    if parameters and not grads:
+        warn(
+            "clipping changed nothing: no parameter has a gradient. Call it between "
+            "loss.backward() and optimizer.step(), with the parameters, not with their gradients."
+        )
     for g in grads:
         if g.dtype.kind != "f":
             raise TypeError(

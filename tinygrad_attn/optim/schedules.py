@@ -23,7 +23,10 @@ __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 def _groups(optimizer: Any) -> list[dict[str, Any]]:
     if not hasattr(optimizer, "param_groups"):
-        raise TypeError(f"a schedule steers an optimiser, got {type(optimizer).__name__}")
+        raise TypeError(
+            f"a schedule steers an optimiser, got {type(optimizer).__name__}; the optimiser comes "
+            "first, as in Schedule(optimizer, factor)"
+        )
     return optimizer.param_groups
 
 
@@ -143,6 +146,11 @@ def warmup_cosine(
         (min_lr, "min_lr"),
     ):
         _number(value, name)
+    if 0 < warmup_steps < 1:
+        raise ValueError(
+            f"warmup_steps counts updates, got {warmup_steps}; a share of them is "
+            f"int({warmup_steps} * total_steps)"
+        )
     if not 0 <= warmup_steps < total_steps:
         raise ValueError(
             f"need 0 <= warmup_steps < total_steps, got {warmup_steps} and {total_steps}"

@@ -13,6 +13,9 @@ without them. In reading order: group.py (who talks to whom), buckets.py, data_p
 sampler.py, clipping.py, sharded.py, checkpoints.py, tensor_parallel.py.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from ..messages.errors import missing_from
 from .checkpoints import load_checkpoint, save_checkpoint
 from .clipping import clip_grad_norm_
 from .data_parallel import DataParallel
@@ -54,3 +57,10 @@ __all__ = [
     "total",
     "world_size",
 ]
+
+
+if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+
+    def __getattr__(name: str) -> Any:
+        """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
+        raise missing_from("tinygrad_attn.parallel", name, globals())

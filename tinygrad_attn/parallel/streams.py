@@ -19,4 +19,5 @@ def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> Generator
 
     Returns the generator.
     """
-    return seed_here(seed if same else seed + group(comm).rank)
+    rank = 0 if same else group(comm).rank
+    return seed_here(seed + rank if rank else seed)

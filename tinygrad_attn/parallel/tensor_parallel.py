@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import functional as F
 from ..engine import Variable, op
+from ..messages.errors import describe
 from ..nn import Linear, Module, MultiheadAttention, Parameter
 from ..tensor import Tensor
 from .group import Group, group
@@ -54,6 +55,16 @@ class ShardedParameter(Parameter):
         return new
 
 
+def _made(layer: Any, kind: type, user: Any) -> Any:
+    """The layer whose parts are shared out, or TypeError."""
+    if not isinstance(layer, kind):
+        raise TypeError(
+            f"{type(user).__name__} takes an nn.{kind.__name__} that is made, and divides it; got "
+            f"{describe(layer)}."
+        )
+    return layer
+
+
 def _share(size: int, ranks: Group, what: str) -> slice:
     """Which of `size` things are this rank's."""
     if size % ranks.size:
@@ -69,6 +80,7 @@ class ColumnParallelLinear(Module):
     """
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
+        _made(linear, Linear, self)
         self._ranks = group(comm)
         mine = _share(linear.out_features, self._ranks, "outputs")
         self.weight = ShardedParameter(linear.weight.numpy()[mine], self._ranks)
@@ -88,6 +100,7 @@ class RowParallelLinear(Module):
     """
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
+        _made(linear, Linear, self)
         self._ranks = group(comm)
         mine = _share(linear.in_features, self._ranks, "inputs")
         self.weight = ShardedParameter(linear.weight.numpy()[:, mine], self._ranks)
@@ -125,6 +138,7 @@ class ParallelAttention(Module):
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
+        _made(attention, MultiheadAttention, self)
         ranks = group(comm)
         if attention.dropout or attention.bias_k is not None or attention.add_zero_attn:
             raise ValueError(

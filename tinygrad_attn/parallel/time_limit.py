@@ -40,7 +40,7 @@ def set_time_limit(seconds: float) -> None:
     ValueError unless it is above 0.
     """
     global _limit
-    if not seconds > 0:
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise ValueError(f"the time limit is a number of seconds above 0, got {seconds!r}.")
     _limit = float(seconds)
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from ..engine import Symbolic, Variable
 from ..messages.errors import describe, explain, numbers_of, refuse_mask, several_results
+from ..messages.signatures import own_names
 
 _default_dtype = np.dtype(np.float32)
 _BASIC = {int, slice, type(None), type(Ellipsis)}
 
 
+@own_names
 def set_default_dtype(dtype: Any) -> None:
     """Set the dtype that Python numbers and lists of them take when they become a Tensor.
 
@@ -114,11 +116,15 @@ def _from_list(data: Any) -> np.ndarray:
     try:
         return np.array(data)
     except ValueError as error:
-        raise ValueError(
-            "the rows of this list differ in length, so it is no array. Pad them to one length "
-            "(and hide the padding with F.padding_mask), or keep several Tensors. NumPy says: "
-            f"{error}"
-        ) from None
+        raise ragged(error) from None
+
+
+def ragged(error: ValueError) -> ValueError:
+    """NumPy's complaint about a list that is no array."""
+    return ValueError(
+        "the rows of this list differ in length, so it is no array. Pad them to one length (and "
+        f"hide the padding with F.padding_mask), or keep several Tensors. NumPy says: {error}"
+    )
 
 
 def _no_numbers(data: Any, dtype: Any, found: Any) -> TypeError:
@@ -242,7 +248,8 @@ def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
         sizes = sizes[0]
     try:
         return tuple(s.__index__() for s in sizes)
-    except AttributeError:
-        raise TypeError(
-            f"sizes and axes are integers, got {tuple(sizes)}; divide with // instead of /."
-        ) from None
+    except (AttributeError, TypeError):
+        hint = "; divide with // instead of /" if any(isinstance(s, float) for s in sizes) else ""
+        if any(isinstance(s, (type, str, np.dtype)) for s in sizes):
+            hint = "; write t.astype(dtype) for another dtype"
+        raise TypeError(f"sizes and axes are integers, got {tuple(sizes)}{hint}.") from None

@@ -31,7 +31,13 @@ from .convert import (
     set_default_dtype,
 )
 from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS, in_terms_of
-from .pytorch_habits import ElementCount, check_unpacking, values_alone, warn_of_no_transpose
+from .pytorch_habits import (
+    ElementCount,
+    check_unpacking,
+    times_and_axis,
+    values_alone,
+    warn_of_no_transpose,
+)
 from .row_swaps import check_swap, took
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
@@ -61,6 +67,8 @@ class Tensor(Variable):
 
     @own_names
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
+        if requires_grad.__class__ is not bool:
+            as_flag(requires_grad)
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
@@ -158,10 +166,18 @@ class Tensor(Variable):
         """The sizes of the axes."""
         return self._data.shape
 
+    @shape.setter
+    def shape(self, value: Any) -> None:
+        raise AttributeError("a Tensor keeps its shape. Write t = t.reshape(shape).")
+
     @property
     def dtype(self) -> np.dtype:
         """NumPy's dtype of the numbers."""
         return self._data.dtype
+
+    @dtype.setter
+    def dtype(self, value: Any) -> None:
+        raise AttributeError("a Tensor keeps its dtype. Write t = t.astype(dtype).")
 
     @property
     def ndim(self) -> int:
@@ -230,7 +246,8 @@ class Tensor(Variable):
 
     def __index__(self) -> int:
         if self._data.dtype.kind not in "iu" or self._data.ndim:
-            raise TypeError(f"only a single integer can be an index, got {describe(self)}.")
+            hint = " Write int(t) for its whole part." if self._data.size == 1 else ""
+            raise TypeError(f"only a single integer can be an index, got {describe(self)}.{hint}")
         return int(self._data)
 
     __hash__ = object.__hash__
@@ -494,9 +511,9 @@ class Tensor(Variable):
         """Without the axes of size 1, or without the named ones, which must have it."""
         return _np.squeeze(self, axis)
 
-    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: Any, *more: Any, axis: int | None = None) -> Tensor:
         """y has each element, or each row along `axis`, `repeats` times in a row."""
-        return _np.repeat(self, repeats, axis)
+        return _np.repeat(self, *times_and_axis(self, (repeats, *more), axis))
 
     def take(self, indices: Any, axis: int | None = None) -> Tensor:
         """The elements at these places along `axis`, or of the flattened tensor."""
@@ -540,12 +557,12 @@ class Tensor(Variable):
     @own_names
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The largest element along the axes (None: all); equal ones share the gradient."""
-        return values_alone(ops.max(self, axis=axis, keepdims=keepdims))
+        return values_alone(ops.max(self, axis=axis, keepdims=keepdims), axis)
 
     @own_names
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The smallest element along the axes (None: all); equal ones share the gradient."""
-        return values_alone(ops.min(self, axis=axis, keepdims=keepdims))
+        return values_alone(ops.min(self, axis=axis, keepdims=keepdims), axis)
 
     @own_names
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:

@@ -13,6 +13,7 @@ from ..engine import Op, Symbolic, Variable, changes, clone, constant, local, sw
 from ..engine.autograd import enable_grad, no_grad
 from ..engine.graph import clock
 from ..messages.errors import describe
+from ..messages.signatures import own_names
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
 from .derivatives import Closure, depth
@@ -161,6 +162,7 @@ recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
 
+@own_names
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     """f(*xs), remembering only its inputs: the inside is computed again in the backward pass.
 

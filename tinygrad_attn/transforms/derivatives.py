@@ -16,6 +16,7 @@ import numpy as np
 from ..engine import Variable, Watcher, clone, local
 from ..engine.autograd import enable_grad, grad
 from ..messages.errors import describe
+from ..messages.signatures import own_names
 from ..tensor import Tensor
 from ..tensor.convert import as_gradient, holds
 
@@ -193,6 +194,7 @@ def _outcome(y: Tensor, create_graph: bool) -> Tensor:
     return y if create_graph else Tensor._of(y._data)
 
 
+@own_names
 def vjp(
     f: Callable[..., Any], *xs: Any, create_graph: bool | None = None
 ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
@@ -201,6 +203,7 @@ def vjp(
     g has y's shape (ValueError otherwise). The pullback may be called several times. Raises
     TypeError if f returns several tensors. As jax.vjp.
     """
+    _check_function(f)
     recorded = _recorded(create_graph)
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
@@ -214,6 +217,7 @@ def vjp(
     return _outcome(y, recorded), pullback
 
 
+@own_names
 def jvp(
     f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -256,6 +260,7 @@ def jvp(
     return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
 
 
+@own_names
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
 ) -> Callable[..., tuple[Tensor, Any]]:
@@ -297,6 +302,7 @@ def value_and_grad(
     return both
 
 
+@own_names
 def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """dy_i / dx_j for all i and j: shape y.shape + x.shape, by a backward pass for each y_i."""
     recorded = _recorded(create_graph)
@@ -315,6 +321,7 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
     return stacked.reshape(*y.shape, *x.shape)
 
 
+@own_names
 def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """d^2 f / (dx_i dx_j) for all i and j: shape x.shape + x.shape.
 
@@ -323,6 +330,7 @@ def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) 
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
+@own_names
 def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
     """H v, the Hessian of f at x times v, without building H: the gradient of <grad f, v>.
 

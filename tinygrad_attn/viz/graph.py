@@ -7,10 +7,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..messages.errors import MissingName
+from ..messages.signatures import own_names
 from . import render, tree
 from .build import build
 from .dot import to_dot
 from .model import Picture
+
+
+class DotText(str):
+    """The DOT text of a graph; `graph.dot()` gives it as well as `graph.dot`."""
+
+    def __call__(self) -> str:
+        return str(self)
 
 
 class Graph:
@@ -20,13 +29,18 @@ class Graph:
     is released.
     """
 
+    render, view, show = (
+        MissingName(name, "graph.save('graph.svg') or print(graph); a notebook shows it by itself")
+        for name in ("render", "view", "show")
+    )
+
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
 
     @functools.cached_property
     def dot(self) -> str:
         """The DOT text, the same on every run; raises ImportError without the graphviz package."""
-        return to_dot(self.picture)
+        return DotText(to_dot(self.picture))
 
     @functools.cached_property
     def _svg(self) -> str:
@@ -102,6 +116,7 @@ class Graph:
         return {"text/plain": repr(self)} | ({"text/html": shown} if shown else {})
 
 
+@own_names
 def graph(
     tensor: Any,
     model: Any = None,

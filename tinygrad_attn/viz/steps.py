@@ -16,6 +16,7 @@ import numpy as np
 from ..engine import Variable, Watcher, watching
 from ..engine.history import history
 from ..messages.errors import describe
+from ..messages.signatures import own_names
 from . import labels, stepper
 from .build import build
 from .graph import Graph
@@ -211,6 +212,7 @@ class Steps:
             return None
 
 
+@own_names
 def backward_steps(
     loss: Any,
     gradient: Any = None,

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...engine.autograd import backward, enable_grad
 from ...messages.errors import describe, is_module, unmade
+from ...messages.signatures import own_names
 from ...random import get_rng_state, set_rng_state
 from ...tensor import Tensor
 from .variations import variations
@@ -91,6 +92,7 @@ class Run:
     results: dict[str, np.ndarray] = field(default_factory=dict)
 
 
+@own_names
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:

@@ -38,6 +38,7 @@ from ...engine import (
 from ...engine.graph import Record, array_of, clock, tracked
 from ...engine.operands import Symbolic
 from ...messages.errors import describe
+from ...messages.signatures import check_flags, own_names
 from ...tensor import get_default_dtype
 from ...transforms.programs import same
 from ...transforms.programs.expressions import BACKWARD
@@ -75,6 +76,7 @@ class Signature(NamedTuple):
         return f"({self.arguments}): {said}"
 
 
+@own_names
 def compile(f: Any = None, *, fullgraph: bool = False, measure: bool = True) -> Any:
     """f, which from its second call on runs as a flat NumPy program, forwards and backwards.
 
@@ -92,6 +94,7 @@ def compile(f: Any = None, *, fullgraph: bool = False, measure: bool = True) -> 
     """
     if f is None:
         return functools.partial(compile, fullgraph=fullgraph, measure=measure)
+    check_flags("ta.compile", fullgraph=fullgraph, measure=measure)
     if not callable(f):
         raise TypeError(f"ta.compile takes a function or a module, got {describe(f)}.")
     return Compiled(f, fullgraph, measure)

@@ -137,10 +137,11 @@ def no_rule(name: str, home: str = "np.") -> TypeError:
 def in_terms_of(function: Any, args: Sequence[Any], error: Exception) -> Exception:
     """NumPy's own complaint about a call of its function, with the operands; ours as it is."""
     text = str(error)
-    names_an_operand = "Tensor" in text or "array " in text and "(" in text
+    whole = "interpreted as an integer" in text or "according to the rule" in text
+    names_an_operand = "Tensor" in text or "array " in text and "(" in text and not whole
     if text.startswith("np.") or names_an_operand or not any(isinstance(x, Variable) for x in args):
         return error
-    if isinstance(error, TypeError) and "interpreted as an integer" not in text:
+    if isinstance(error, TypeError) and not whole:
         return error
     name = f"{function.__module__.replace('numpy', 'np')}.{function.__name__}"
     return explain(name, [x for x in args if hasattr(x, "shape")], error)

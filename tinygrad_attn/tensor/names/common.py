@@ -29,7 +29,8 @@ ADVICE = {
     "out": "A tensor's memory is not written over, since a derivative may still need the old "
     "values: write y = np.{0}(...) for a new one",
     "where": "Compute everywhere and choose afterwards with np.where(mask, a, b)",
-    "order": "Elements are kept in C order: transpose first for another one",
+    "order": "Elements are kept in C order: transpose first for another one. Several sizes are one "
+    "tuple",
     "mean": "Leave it out; the mean is computed again",
     "copy": "A Tensor is not changed in place: write t = np.{0}(t)",
     "retstep": "Leave it out; the step is (stop - start) / (num - 1), with endpoint=False / num",

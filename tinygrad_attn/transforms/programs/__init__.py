@@ -15,6 +15,7 @@ import numpy as np
 
 from ...engine import Variable, enable_grad
 from ...messages.errors import describe, is_module
+from ...messages.signatures import own_names
 from ...tensor import Tensor
 from .program import Program
 from .tracing import trace
@@ -23,6 +24,7 @@ from .writing import written
 __all__ = ["Program", "source"]
 
 
+@own_names
 def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
     """The program that computes f(*args) and its gradients, as the text of one NumPy file.
 
