@@ -1,0 +1,255 @@
+"""The trial of a mutant: a copy of the package with the change in it, and the tests of its room on that copy.
+
+Each job has a copy of its own, in a temporary folder; the working tree is only read. The tests run in a process that is
+forked from this one, which has already imported all that they import except the package. They run file by file, and in a
+file those first whose names speak of the changed function; the first that fails ends the trial.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .places import PACKAGE, ROOT, Mutant
+
+# The tests of a room's kind, the likeliest to fail first; a folder stands for all its files that are not named before it.
+TESTS = {
+    "ops": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
+    "functional": [
+        "tests/functional",
+        "tests/fast/test_registry.py",
+        "tests/ops/test_properties.py",
+    ],
+    "fast": ["tests/fast/test_registry.py", "tests/fast/test_fused.py", "tests/fast"],
+    "kernels": [
+        "tests/fast/test_kernels_rows.py",
+        "tests/fast/test_kernels_attention.py",
+        "tests/fast/test_kernels_products.py",
+        "tests/fast/test_registry.py",
+        "tests/fast",
+    ],
+    "transforms": ["tests/transforms"],
+    "nn": ["tests/nn/test_layers.py", "tests/nn/test_attention.py", "tests/nn"],
+    "optim": ["tests/optim"],
+}
+IMPORTED = ["pytest", "hypothesis", "numpy", "torch", "torch.testing._internal.common_modules"]
+IMPORTED += ["torch.testing._internal.common_methods_invocations", "safetensors.numpy", "tqdm"]
+PROCESSOR_SECONDS, SECONDS = 120, 600  # what one test may take, before it counts as endless
+
+
+class Outcome(NamedTuple):
+    """What came of a trial: the test that failed, or None where none did."""
+
+    mutant: Mutant
+    killer: str | None
+    seconds: float
+
+
+def prepare() -> None:
+    """Import what all tests import. Before that: one BLAS thread, so that no thread is lost in a fork."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    for name in IMPORTED:
+        # Where one is missing its tests are skipped; in CI they fail, without any mutant too.
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def files(room: str, root: Path = ROOT) -> list[str]:
+    """The test files of a room, in the order in which they run."""
+    found: dict[str, None] = {}
+    for name in TESTS[room]:
+        path = root / name
+        paths = [path] if path.suffix else sorted(path.rglob("test_*.py"))
+        found.update(dict.fromkeys(p.relative_to(root).as_posix() for p in paths))
+    return list(found)
+
+
+class Watching:
+    """What pytest is asked to tell: which test failed. And in which order it is to go."""
+
+    def __init__(self, function: str) -> None:
+        self.words = [w for w in function.lower().replace(".", "_").split("_") if len(w) > 2]
+        self.failed: list[str] = []
+
+    def pytest_configure(self) -> None:
+        from hypothesis import settings
+
+        settings.load_profile("ci")  # the same examples at each trial
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        def speaks_of_it(item: Any) -> int:
+            return sum(word in item.nodeid.lower() for word in self.words)
+
+        items.sort(key=speaks_of_it, reverse=True)
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, PROCESSOR_SECONDS)  # these end the process
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+class Copy:
+    """A job's copy of the repository: package and tests as files, all else as links."""
+
+    def __init__(self, folder: Path, root: Path = ROOT) -> None:
+        self.root, self.folder, self.changes = root, folder / "repository", 0
+        self.pycache = folder / "pycache"
+        self.folder.mkdir(parents=True)
+        without = shutil.ignore_patterns("__pycache__", "results")
+        for path in root.iterdir():
+            if path.name in (PACKAGE, "tests"):
+                shutil.copytree(path, self.folder / path.name, ignore=without)
+            elif path.is_file():
+                shutil.copy2(path, self.folder)
+            elif not path.name.startswith("."):
+                (self.folder / path.name).symlink_to(path)
+
+    def change(self, mutant: Mutant) -> None:
+        """Write the mutant, with a time of its own: by that Python knows that it must compile it."""
+        path = self.folder / PACKAGE / mutant.file
+        path.write_text(mutant.source(self.root))
+        self.changes += 1
+        os.utime(path, (self.changes, self.changes))
+
+    def restore(self, mutant: Mutant) -> None:
+        """The file as it was."""
+        shutil.copy2(self.root / PACKAGE / mutant.file, self.folder / PACKAGE / mutant.file)
+
+    def start(self, function: str, names: list[str], *options: str) -> int:
+        """Run these tests in a process of their own, whose number is returned."""
+        (self.folder / "outcome").unlink(missing_ok=True)
+        process = os.fork()
+        if process:
+            return process
+        try:
+            os.setsid()
+            self.enter()
+            self.run(function, names, options)
+        finally:
+            os._exit(0)
+
+    def enter(self) -> None:
+        """Make the forked process one that was started in the copy."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        output = os.open(self.folder / "output", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for number, stream in enumerate((nothing, output, output)):
+            os.dup2(stream, number)
+        os.chdir(self.folder)
+        here = {"", str(self.root), os.getcwd()}
+        sys.path[:] = [str(self.folder), *(p for p in sys.path if p not in here)]
+        sys.pycache_prefix, sys.dont_write_bytecode = str(self.pycache), False
+        os.environ["PYTHONPYCACHEPREFIX"], os.environ["PYTHONPATH"] = str(self.pycache), sys.path[0]
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        for name in [n for n in sys.modules if n.split(".")[0] in ("tests", PACKAGE)]:
+            del sys.modules[name]
+
+    def run(self, function: str, names: list[str], options: tuple[str, ...]) -> None:
+        """The tests, file by file; the first that fails ends them."""
+        import pytest
+
+        failed: list[str] = []
+        for name in names if not options else [names]:
+            watching = Watching(function)
+            arguments = [
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                "--tb=line",
+                "-m",
+                "not slow",
+                *options,
+            ]
+            arguments += [name] if isinstance(name, str) else name
+            code = pytest.main(arguments if options else ["-x", *arguments], [watching])
+            failed += watching.failed
+            if not failed and code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+                failed.append(f"{name} (pytest ended with {int(code)})")
+            if failed:
+                break
+        (self.folder / "outcome").write_text(json.dumps(failed))
+
+    def outcome(self, status: int) -> list[str]:
+        """What the process has left: the tests that failed, or why it did not get to the end."""
+        path = self.folder / "outcome"
+        if path.exists():
+            return json.loads(path.read_text())
+        ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "an exit"
+        timers = ("SIGALRM", "SIGVTALRM")
+        return ["an endless test" if ended in timers else f"the process ended by {ended}"]
+
+
+def kill(process: int) -> None:
+    """End a trial and what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def trials(mutants: list[Mutant], jobs: int, folder: Path, root: Path = ROOT) -> Iterator[Outcome]:
+    """The outcome of each mutant, in the order in which they come."""
+    waiting = list(reversed(mutants))
+    free = [Copy(folder / str(job), root) for job in range(min(jobs, len(mutants)))]
+    running: dict[int, tuple[Copy, Mutant, float]] = {}
+    try:
+        while waiting or running:
+            while waiting and free:
+                copy, mutant = free.pop(), waiting.pop()
+                copy.change(mutant)
+                process = copy.start(mutant.function, files(mutant.room, root))
+                running[process] = copy, mutant, time.monotonic()
+            process, status = os.waitpid(-1, 0)
+            if process not in running:
+                continue
+            kill(process)
+            copy, mutant, started = running.pop(process)
+            copy.restore(mutant)
+            free.append(copy)
+            killers = copy.outcome(status)
+            yield Outcome(mutant, next(iter(killers), None), time.monotonic() - started)
+    finally:
+        for process in running:
+            kill(process)
+            os.waitpid(process, 0)
+
+
+def with_progress(mutants: list[Mutant], jobs: int, folder: Path) -> Iterator[Outcome]:
+    """The same, with a bar on a terminal and a line each in a log."""
+    outcomes = trials(mutants, jobs, folder)
+    if sys.stderr.isatty() and "tqdm" in sys.modules:
+        yield from sys.modules["tqdm"].tqdm(outcomes, total=len(mutants), unit="mutant")
+        return
+    for i, o in enumerate(outcomes, 1):
+        fate = f"killed by {o.killer}" if o.killer else f"SURVIVED  {o.mutant.text}"
+        print(f"{i}/{len(mutants)}  {o.seconds:.0f} s  {o.mutant.name}  {fate}", flush=True)
+        yield o
+
+
+def unfounded(outcomes: list[Outcome], folder: Path, root: Path = ROOT) -> set[str]:
+    """Which of the tests that failed fail without any mutant, too: what they have killed counts for nothing."""
+    names = {o.killer for o in outcomes if o.killer and o.killer.startswith("tests/")}
+    tests = sorted(name for name in names if "::" in name)
+    modules = sorted({name.split(" ")[0] for name in names if "::" not in name})
+    copy = Copy(folder / "unchanged", root)
+    found: set[str] = set()
+    for chosen, option in ((tests, "--maxfail=1000"), (modules, "--collect-only")):
+        if chosen:
+            process = copy.start("", chosen, option)
+            found |= set(copy.outcome(os.waitpid(process, 0)[1]))
+            kill(process)
+    return found
