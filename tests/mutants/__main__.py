@@ -13,7 +13,7 @@ from pathlib import Path
 from . import trial
 from .kinds import KINDS
 from .places import ROOMS, Mutant, mutants, sample
-from .trial import Outcome
+from .trial import Copy, Outcome
 
 EXPLAINED = Path(__file__).with_name("explained.toml")
 KILLED = 0.97  # so large a part at least,
@@ -60,7 +60,7 @@ def table(outcomes: Iterable[Outcome], explained: set[Mutant]) -> str:
     return "\n".join(lines)
 
 
-def report(outcomes: list[Outcome], why: dict[tuple[str, str], str], wrong: set[str]) -> bool:
+def report(outcomes: list[Outcome], why: dict[tuple[str, str], str]) -> bool:
     """Print what came of all; is it well?"""
     explained = {o.mutant for o in outcomes if (o.mutant.file, o.mutant.text) in why}
     print("\n" + table(outcomes, explained))
@@ -68,12 +68,27 @@ def report(outcomes: list[Outcome], why: dict[tuple[str, str], str], wrong: set[
     for m in survivors:
         reason = why.get((m.file, m.text), "NOT EXPLAINED: write the test that would have found it")
         print(f"survived  {m.name}\n          {m.text}\n          {reason}")
-    for name in sorted(wrong):
-        print(f"fails without any mutant, so it kills none: {name}")
     killed = len(outcomes) - len(survivors)
     few = len(outcomes) >= ENOUGH and killed < KILLED * len(outcomes)
     print(f"{killed} of {len(outcomes)} mutants killed" + (", which is too few." if few else "."))
-    return not (few or wrong or any(m not in explained for m in survivors))
+    return not (few or any(m not in explained for m in survivors))
+
+
+def try_all(found: list[Mutant], copies: list[Copy], outcomes: list[Outcome]) -> None:
+    """Append the outcome of each to `outcomes`. A test that fails without a mutant, too, counts for nothing: those that
+    it has killed are tried again without it.
+    """
+    without: set[str] = set()
+    while found:
+        before = len(outcomes)
+        for o in trial.with_progress(trial.trials(found, copies, without), len(found)):
+            outcomes.append(o)
+        wrong = trial.unfounded(outcomes[before:], copies[0])
+        for name in sorted(wrong):
+            print(f"fails without any mutant, so it is left out: {name}", flush=True)
+        found = [o.mutant for o in outcomes[before:] if o.killer in wrong]
+        outcomes[:] = [o for o in outcomes if o.killer not in wrong]
+        without |= wrong
 
 
 def main() -> int:
@@ -96,16 +111,17 @@ def main() -> int:
     outcomes = [Outcome(m, None, 0.0) for m in known]
     found = [m for m in found if m not in known]
     trial.prepare()
-    interrupted, wrong = False, set[str]()
+    well = False
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        jobs = range(min(options.jobs, len(found)) or 1)
+        copies = [Copy(Path(folder) / str(job)) for job in jobs]
         try:
-            for o in trial.with_progress(found, options.jobs, Path(folder)):
-                outcomes.append(o)
-            wrong = trial.unfounded(outcomes, Path(folder))
+            try_all(found, copies, outcomes)
+            well = True
         except KeyboardInterrupt:
-            interrupted = True
-    well = report(outcomes, why, wrong)
-    return 130 if interrupted else 0 if well else 1
+            print("Interrupted; so far:", file=sys.stderr)
+        well = report(outcomes, why) and well
+    return 0 if well else 1
 
 
 if __name__ == "__main__":

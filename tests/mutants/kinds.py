@@ -18,6 +18,7 @@ IN_ANY_ORDER |= {"isinstance", "issubclass", "getattr", "hasattr", "setattr", "z
 IN_ANY_ORDER |= {"broadcast_shapes", "result_type", "fmax", "fmin", "logical_and", "logical_or"}
 REDUCTIONS = {"sum", "mean", "max", "min", "prod", "argmax", "any", "all", "squeeze", "var", "std"}
 REARRANGED = {"swapaxes", "transpose", "moveaxis"}
+TYPES = {"int", "float", "str", "Callable"}
 EVEN = {"square", "abs", "absolute", "fabs"}  # of -x they are what they are of x
 SMALL = 1e-3  # what is smaller is there to keep something from being 0
 
@@ -59,8 +60,10 @@ def literal(node: ast.AST) -> bool:
 
 
 def arithmetic(node: ast.AST, *signs: type) -> bool:
-    """Is this a op b for one of these signs, of numbers?"""
+    """Is this a op b for one of these signs, of numbers? `int | None` is a type."""
     if not isinstance(node, ast.BinOp) or literal(node.left) or literal(node.right):
+        return False
+    if any(getattr(n, "id", "") in TYPES for n in ast.walk(node)):
         return False
     return isinstance(node.op, signs)
 

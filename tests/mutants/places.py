@@ -23,7 +23,7 @@ ROOMS = {
     "functional": ["functional/equations.py", "functional/masks.py", "functional/__init__.py"],
     "fast": ["fast/equations.py", "fast/ops.py", "fast/indexing.py", "fast/optimizers.py"],
     "kernels": ["fast/kernels/*.py"],
-    "transforms": ["transforms/derivatives.py", "transforms/programs/simplify.py"],
+    "transforms": ["transforms/derivatives.py", "transforms/checkpointing.py"],
     "nn": ["nn/*.py"],
     "optim": ["optim/adam.py", "optim/sgd.py", "optim/*ing.py", "optim/schedules.py"],
 }

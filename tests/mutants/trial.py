@@ -14,35 +14,41 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .places import PACKAGE, ROOT, Mutant
 
-# The tests of a room's kind, the likeliest to fail first; a folder stands for all its files that are not named before it.
+# The tests of the kind of a file, the likeliest to fail first; a folder stands for all its files not named before it.
+# The first pattern that fits a file counts.
 TESTS = {
-    "ops": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
-    "functional": [
-        "tests/functional",
-        "tests/fast/test_registry.py",
+    "ops/*": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
+    "functional/*": [
         "tests/ops/test_properties.py",
+        "tests/fast/test_registry.py",
+        "tests/functional",
+        "tests/nn/test_layers.py",
     ],
-    "fast": ["tests/fast/test_registry.py", "tests/fast/test_fused.py", "tests/fast"],
-    "kernels": [
+    "fast/optimizers.py": ["tests/optim", "tests/fast"],
+    "fast/kernels/*": [
         "tests/fast/test_kernels_rows.py",
         "tests/fast/test_kernels_attention.py",
         "tests/fast/test_kernels_products.py",
         "tests/fast/test_registry.py",
         "tests/fast",
     ],
-    "transforms": ["tests/transforms"],
-    "nn": ["tests/nn/test_layers.py", "tests/nn/test_attention.py", "tests/nn"],
-    "optim": ["tests/optim"],
+    "fast/*": ["tests/fast/test_registry.py", "tests/fast/test_fused.py", "tests/fast"],
+    "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms"],
+    "nn/*": ["tests/nn/test_layers.py", "tests/nn/test_attention.py", "tests/nn"],
+    "optim/*": ["tests/optim"],
 }
 IMPORTED = ["pytest", "hypothesis", "numpy", "torch", "torch.testing._internal.common_modules"]
 IMPORTED += ["torch.testing._internal.common_methods_invocations", "safetensors.numpy", "tqdm"]
+NOTHING_TO_RUN = 5  # pytest's number for a file all of whose tests are left out
+TIMERS = ("SIGVTALRM", "SIGALRM")
 PROCESSOR_SECONDS, SECONDS = 120, 600  # what one test may take, before it counts as endless
 
 
@@ -64,10 +70,11 @@ def prepare() -> None:
             importlib.import_module(name)
 
 
-def files(room: str, root: Path = ROOT) -> list[str]:
-    """The test files of a room, in the order in which they run."""
+def tests_of(file: str, root: Path = ROOT) -> list[str]:
+    """The test files for a file of the package, in the order in which they run."""
+    names = next(names for pattern, names in TESTS.items() if fnmatch(file, pattern))
     found: dict[str, None] = {}
-    for name in TESTS[room]:
+    for name in names:
         path = root / name
         paths = [path] if path.suffix else sorted(path.rglob("test_*.py"))
         found.update(dict.fromkeys(p.relative_to(root).as_posix() for p in paths))
@@ -75,9 +82,10 @@ def files(room: str, root: Path = ROOT) -> list[str]:
 
 
 class Watching:
-    """What pytest is asked to tell: which test failed. And in which order it is to go."""
+    """What pytest is asked to tell: which test failed. And which are to be run, in which order."""
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, without: Collection[str]) -> None:
+        self.without = without
         self.words = [w for w in function.lower().replace(".", "_").split("_") if len(w) > 2]
         self.failed: list[str] = []
 
@@ -90,6 +98,7 @@ class Watching:
         def speaks_of_it(item: Any) -> int:
             return sum(word in item.nodeid.lower() for word in self.words)
 
+        items[:] = [item for item in items if item.nodeid not in self.without]
         items.sort(key=speaks_of_it, reverse=True)
 
     def pytest_runtest_logstart(self) -> None:
@@ -130,8 +139,8 @@ class Copy:
         """The file as it was."""
         shutil.copy2(self.root / PACKAGE / mutant.file, self.folder / PACKAGE / mutant.file)
 
-    def start(self, function: str, names: list[str], *options: str) -> int:
-        """Run these tests in a process of their own, whose number is returned."""
+    def start(self, names: list[str], function: str, without: Collection[str] = ()) -> int:
+        """Run these test files, or tests, in a process of their own, whose number is returned."""
         (self.folder / "outcome").unlink(missing_ok=True)
         process = os.fork()
         if process:
@@ -139,7 +148,8 @@ class Copy:
         try:
             os.setsid()
             self.enter()
-            self.run(function, names, options)
+            failed = self.first_failure(names, function, without)
+            (self.folder / "outcome").write_text(json.dumps(failed))
         finally:
             os._exit(0)
 
@@ -159,40 +169,48 @@ class Copy:
         for name in [n for n in sys.modules if n.split(".")[0] in ("tests", PACKAGE)]:
             del sys.modules[name]
 
-    def run(self, function: str, names: list[str], options: tuple[str, ...]) -> None:
-        """The tests, file by file; the first that fails ends them."""
-        import pytest
+    def first_failure(
+        self, names: list[str], function: str, without: Collection[str]
+    ) -> str | None:
+        """The first test that fails, file by file."""
+        for name in names:
+            watching = Watching(function, without)
+            code = run_pytest(["-x", name], watching)
+            if watching.failed:
+                return watching.failed[0]
+            if code not in (0, NOTHING_TO_RUN):
+                return f"{name} (pytest ended with {code})"
+        return None
 
-        failed: list[str] = []
-        for name in names if not options else [names]:
-            watching = Watching(function)
-            arguments = [
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:xdist",
-                "--tb=line",
-                "-m",
-                "not slow",
-                *options,
-            ]
-            arguments += [name] if isinstance(name, str) else name
-            code = pytest.main(arguments if options else ["-x", *arguments], [watching])
-            failed += watching.failed
-            if not failed and code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                failed.append(f"{name} (pytest ended with {int(code)})")
-            if failed:
-                break
-        (self.folder / "outcome").write_text(json.dumps(failed))
-
-    def outcome(self, status: int) -> list[str]:
-        """What the process has left: the tests that failed, or why it did not get to the end."""
+    def outcome(self, status: int) -> str | None:
+        """What the process has left: the test that failed, or why it did not get to the end."""
         path = self.folder / "outcome"
         if path.exists():
             return json.loads(path.read_text())
         ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "an exit"
-        timers = ("SIGALRM", "SIGVTALRM")
-        return ["an endless test" if ended in timers else f"the process ended by {ended}"]
+        return "an endless test" if ended in TIMERS else f"the process ended by {ended}"
+
+    def fail_here(self, names: Collection[str]) -> set[str]:
+        """Which of these tests fail in the copy as it is."""
+        process = os.fork()
+        if not process:
+            try:
+                self.enter()
+                watching = Watching("", ())
+                run_pytest([*names], watching)
+                (self.folder / "outcome").write_text(json.dumps(watching.failed))
+            finally:
+                os._exit(0)
+        os.waitpid(process, 0)
+        return set(json.loads((self.folder / "outcome").read_text()))
+
+
+def run_pytest(arguments: list[str], watching: Watching) -> int:
+    """Run pytest in this process. Its watch over hanging tests is a thread, which a fork does not have."""
+    import pytest
+
+    without = [f"-pno:{name}" for name in ("cacheprovider", "xdist", "faulthandler")]
+    return int(pytest.main([*without, "--tb=line", "-m", "not slow", *arguments], [watching]))
 
 
 def kill(process: int) -> None:
@@ -201,55 +219,44 @@ def kill(process: int) -> None:
         os.killpg(process, signal.SIGKILL)
 
 
-def trials(mutants: list[Mutant], jobs: int, folder: Path, root: Path = ROOT) -> Iterator[Outcome]:
-    """The outcome of each mutant, in the order in which they come."""
-    waiting = list(reversed(mutants))
-    free = [Copy(folder / str(job), root) for job in range(min(jobs, len(mutants)))]
+def trials(
+    mutants: list[Mutant], copies: list[Copy], without: Collection[str] = ()
+) -> Iterator[Outcome]:
+    """The outcome of each mutant, in the order in which they come; as many at once as there are copies."""
+    waiting, free = list(reversed(mutants)), list(copies)
     running: dict[int, tuple[Copy, Mutant, float]] = {}
     try:
         while waiting or running:
             while waiting and free:
                 copy, mutant = free.pop(), waiting.pop()
                 copy.change(mutant)
-                process = copy.start(mutant.function, files(mutant.room, root))
+                process = copy.start(tests_of(mutant.file, copy.root), mutant.function, without)
                 running[process] = copy, mutant, time.monotonic()
             process, status = os.waitpid(-1, 0)
-            if process not in running:
-                continue
-            kill(process)
             copy, mutant, started = running.pop(process)
+            kill(process)
             copy.restore(mutant)
             free.append(copy)
-            killers = copy.outcome(status)
-            yield Outcome(mutant, next(iter(killers), None), time.monotonic() - started)
+            yield Outcome(mutant, copy.outcome(status), time.monotonic() - started)
     finally:
-        for process in running:
+        for process, (copy, mutant, _) in running.items():
             kill(process)
             os.waitpid(process, 0)
+            copy.restore(mutant)
 
 
-def with_progress(mutants: list[Mutant], jobs: int, folder: Path) -> Iterator[Outcome]:
+def with_progress(outcomes: Iterator[Outcome], size: int) -> Iterator[Outcome]:
     """The same, with a bar on a terminal and a line each in a log."""
-    outcomes = trials(mutants, jobs, folder)
     if sys.stderr.isatty() and "tqdm" in sys.modules:
-        yield from sys.modules["tqdm"].tqdm(outcomes, total=len(mutants), unit="mutant")
+        yield from sys.modules["tqdm"].tqdm(outcomes, total=size, unit="mutant")
         return
     for i, o in enumerate(outcomes, 1):
         fate = f"killed by {o.killer}" if o.killer else f"SURVIVED  {o.mutant.text}"
-        print(f"{i}/{len(mutants)}  {o.seconds:.0f} s  {o.mutant.name}  {fate}", flush=True)
+        print(f"{i}/{size}  {o.seconds:.0f} s  {o.mutant.name}  {fate}", flush=True)
         yield o
 
 
-def unfounded(outcomes: list[Outcome], folder: Path, root: Path = ROOT) -> set[str]:
+def unfounded(outcomes: list[Outcome], copy: Copy) -> set[str]:
     """Which of the tests that failed fail without any mutant, too: what they have killed counts for nothing."""
-    names = {o.killer for o in outcomes if o.killer and o.killer.startswith("tests/")}
-    tests = sorted(name for name in names if "::" in name)
-    modules = sorted({name.split(" ")[0] for name in names if "::" not in name})
-    copy = Copy(folder / "unchanged", root)
-    found: set[str] = set()
-    for chosen, option in ((tests, "--maxfail=1000"), (modules, "--collect-only")):
-        if chosen:
-            process = copy.start("", chosen, option)
-            found |= set(copy.outcome(os.waitpid(process, 0)[1]))
-            kill(process)
-    return found
+    tests = {o.killer for o in outcomes if o.killer and "::" in o.killer}
+    return copy.fail_here(tests) if tests else set()
