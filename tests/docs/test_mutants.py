@@ -140,7 +140,7 @@ def project(tmp_path):
     """A package of one room, with a rule that is tested, a rule that is not, and a loop that may not end."""
     root = tmp_path / "project"
     files = {
-        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'\npythonpath = ['.']\nmarkers = ['slow: slow']\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'\npythonpath = ['.']\nmarkers = ['slow: slow']\nfaulthandler_timeout = 300\n",
         "tinygrad_attn/__init__.py": "",
         "tinygrad_attn/ops/__init__.py": "",
         "tinygrad_attn/ops/few.py": (
@@ -190,3 +190,9 @@ def test_a_test_that_fails_without_a_mutant_kills_none(project, tmp_path, capsys
     try_all(mutants(project)[:1], [trial.Copy(tmp_path / "copy", project)], outcomes)
     assert [o.killer for o in outcomes] == [None]
     assert f"left out: {FEW}" in capsys.readouterr().out
+
+
+def test_tests_that_cannot_run_are_told_and_kill_none(project, tmp_path):
+    (project / "tests/ops/test_properties.py").write_text("import nothing_of_this_name")
+    with pytest.raises(SystemExit, match="cannot read tests/ops/test_properties.py"):
+        try_all(mutants(project)[:1], [trial.Copy(tmp_path / "copy", project)], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import tomllib
@@ -110,6 +111,7 @@ def main() -> int:
     known = [m for m in found if not options.names and (m.file, m.text) in why]
     outcomes = [Outcome(m, None, 0.0) for m in known]
     found = [m for m in found if m not in known]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was started with &
     trial.prepare()
     well = False
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

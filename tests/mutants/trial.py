@@ -190,15 +190,16 @@ class Copy:
         ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "an exit"
         return "an endless test" if ended in TIMERS else f"the process ended by {ended}"
 
-    def fail_here(self, names: Collection[str]) -> set[str]:
-        """Which of these tests fail in the copy as it is."""
+    def fail_here(self, names: Collection[str], *options: str) -> set[str]:
+        """Which of these tests fail in the copy as it is; a file of which pytest cannot say it fails, too."""
         process = os.fork()
         if not process:
             try:
                 self.enter()
                 watching = Watching("", ())
-                run_pytest([*names], watching)
-                (self.folder / "outcome").write_text(json.dumps(watching.failed))
+                code = run_pytest([*names, *options], watching)
+                failed = watching.failed if code in (0, 1, NOTHING_TO_RUN) else [*names]
+                (self.folder / "outcome").write_text(json.dumps(failed))
             finally:
                 os._exit(0)
         os.waitpid(process, 0)
@@ -206,11 +207,11 @@ class Copy:
 
 
 def run_pytest(arguments: list[str], watching: Watching) -> int:
-    """Run pytest in this process. Its watch over hanging tests is a thread, which a fork does not have."""
+    """Run pytest in this process. Its own watch over endless tests is a thread, and a fork leaves threads behind."""
     import pytest
 
-    without = [f"-pno:{name}" for name in ("cacheprovider", "xdist", "faulthandler")]
-    return int(pytest.main([*without, "--tb=line", "-m", "not slow", *arguments], [watching]))
+    options = ["-pno:cacheprovider", "-pno:xdist", "-ofaulthandler_timeout=0", "--tb=line"]
+    return int(pytest.main([*options, "-m", "not slow", *arguments], [watching]))
 
 
 def kill(process: int) -> None:
@@ -258,5 +259,10 @@ def with_progress(outcomes: Iterator[Outcome], size: int) -> Iterator[Outcome]:
 
 def unfounded(outcomes: list[Outcome], copy: Copy) -> set[str]:
     """Which of the tests that failed fail without any mutant, too: what they have killed counts for nothing."""
-    tests = {o.killer for o in outcomes if o.killer and "::" in o.killer}
+    killers = {o.killer for o in outcomes if o.killer and o.killer.startswith("tests/")}
+    tests = {name for name in killers if "::" in name}
+    for name in sorted(killers - tests):  # of a file that could not even be read
+        file = name.split(" ")[0]
+        if copy.fail_here([file], "--collect-only"):
+            raise SystemExit(f"pytest cannot read {file}, without any mutant.")
     return copy.fail_here(tests) if tests else set()
