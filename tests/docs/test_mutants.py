@@ -1,21 +1,23 @@
 """The maker of mutants: it finds places of each kind in each room, changes what it says, and tells who is killed."""
 
 import ast
+import json
 import random
+import subprocess
+import sys
 from collections import Counter
 from fnmatch import fnmatch
 
 import pytest
 
 from tests.mutants import places, trial
-from tests.mutants.__main__ import explanations, report, try_all
+from tests.mutants.__main__ import explanations
 from tests.mutants.kinds import KINDS
 from tests.mutants.places import ROOMS, ROOT, Walk, mutants, sample
 
 # An optimiser takes each number by itself; a transform only calls the engine.
 NONE_OF_THIS_KIND = {("optim", "axis")}
 NONE_OF_THIS_KIND |= {("transforms", kind) for kind in ("axis", "factor", "eps")}
-FEW = "tests/ops/test_properties.py::test_few"
 
 
 @pytest.fixture(scope="module")
@@ -135,64 +137,104 @@ def test_every_explanation_is_a_sentence_about_a_mutant_that_there_is(every):
         assert why[0].isupper() and why.endswith(".") and len(why.split()) > 4, key
 
 
+FILES = {
+    "pyproject.toml": """
+[tool.pytest.ini_options]
+addopts = "--import-mode=importlib"
+pythonpath = ["."]
+markers = ["slow: slow"]
+faulthandler_timeout = 300
+""",
+    "tinygrad_attn/__init__.py": "",
+    "tinygrad_attn/ops/__init__.py": "",
+    "tinygrad_attn/ops/few.py": """
+def tested(a, b):
+    return a - b
+
+
+def untested(a):
+    return -a
+
+
+def loop(n):
+    while n:
+        n -= 1
+    return n
+""",
+    "tests/ops/test_opinfo.py": "",
+    "tests/ops/test_properties.py": """
+from tinygrad_attn.ops import few
+
+
+def test_few():
+    assert few.tested(3, 2) == 1
+
+
+def test_loop():
+    assert few.loop(3) == 0
+""",
+}
+CODE = """
+import json, sys
+from pathlib import Path
+from tests.mutants import trial
+from tests.mutants.__main__ import report, try_all
+from tests.mutants.places import mutants
+project, size, WHY = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+trial.IMPORTED[:] = ["pytest", "hypothesis"]
+trial.PROCESSOR_SECONDS = 0.3
+trial.prepare()
+outcomes = []
+try_all(mutants(project)[:size], [trial.Copy(project.parent / str(job), project) for job in range(2)], outcomes)
+well = [report(outcomes, {}), report(outcomes, {("ops/few.py", text): why for text, why in WHY.items()})]
+print(json.dumps([well, {o.mutant.text: o.killer for o in outcomes}]))
+"""
+WHY = {"untested: -a -> a": "Nobody asks for its sign."}
+FEW = "tests/ops/test_properties.py::test_few"
+
+
 @pytest.fixture
 def project(tmp_path):
-    """A package of one room, with a rule that is tested, a rule that is not, and a loop that may not end."""
-    root = tmp_path / "project"
-    files = {
-        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'\npythonpath = ['.']\nmarkers = ['slow: slow']\nfaulthandler_timeout = 300\n",
-        "tinygrad_attn/__init__.py": "",
-        "tinygrad_attn/ops/__init__.py": "",
-        "tinygrad_attn/ops/few.py": (
-            "def tested(a, b):\n    return a - b\n\n\ndef untested(a):\n    return -a\n\n\n"
-            "def loop(n):\n    while n:\n        n -= 1\n    return n\n"
-        ),
-        "tests/ops/test_opinfo.py": "",
-        "tests/ops/test_properties.py": (
-            "from tinygrad_attn.ops import few\n\n\ndef test_few():\n    assert few.tested(3, 2) == 1\n"
-            "\n\ndef test_loop():\n    assert few.loop(3) == 0\n"
-        ),
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+    """A package of one room, with a function that is tested, one that is not, and a loop that may not end."""
+    for name, text in FILES.items():
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "project"
 
 
-@pytest.fixture
-def copies(project, tmp_path):
-    return [trial.Copy(tmp_path / str(job), project) for job in range(2)]
+def tried(project, size=99):
+    """What a process of its own says of the project's first mutants: (is it well without and with explanations, who
+    killed whom), and its text.
+    """
+    command = [sys.executable, "-c", CODE, str(project), str(size), json.dumps(WHY)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    found = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else (None, None)
+    return *found, done.stdout + done.stderr
 
 
-def test_who_is_tested_is_killed_and_who_is_not_survives(project, copies, monkeypatch, capsys):
-    monkeypatch.setattr(trial, "PROCESSOR_SECONDS", 0.3)
-    before = {p: p.read_bytes() for p in project.rglob("*") if p.is_file()}
-    outcomes = []
-    try_all(mutants(project), copies, outcomes)
-    assert {p: p.read_bytes() for p in project.rglob("*") if p.is_file()} == before
-    killer = {o.mutant.text: o.killer for o in outcomes}
+def test_who_is_tested_is_killed_and_who_is_not_survives(project):
+    well, killer, text = tried(project)
     assert killer["tested: a - b -> (a + b)"] == killer["tested: a - b -> (b - a)"] == FEW
     assert killer["untested: -a -> a"] is None
     assert killer["loop: n -= 1 -> pass"] == "an endless test"
-    assert not report(outcomes, {})
-    assert "NOT EXPLAINED" in capsys.readouterr().out
-    assert report(outcomes, {("ops/few.py", "untested: -a -> a"): "Nobody asks for its sign."})
-    made, killed, explained, survived = map(
-        int, capsys.readouterr().out.split("all")[1].split()[:4]
-    )
-    assert (made, killed, explained, survived) == (len(outcomes), len(outcomes) - 1, 1, 0)
+    assert {name: (project / name).read_text() for name in FILES} == FILES
+    assert well == [False, True]
+    without, explained = text.split("mutants killed.")[:2]
+    assert "NOT EXPLAINED" in without and WHY["untested: -a -> a"] not in without
+    assert "NOT EXPLAINED" not in explained and WHY["untested: -a -> a"] in explained
+    made = len(killer)
+    for columns, report in (([made, made - 1, 0, 1], without), ([made, made - 1, 1, 0], explained)):
+        assert list(map(int, report.split("\nall")[1].split()[:4])) == columns
 
 
-def test_a_test_that_fails_without_a_mutant_kills_none(project, tmp_path, capsys):
+def test_a_test_that_fails_without_a_mutant_kills_none(project):
     path = project / "tests/ops/test_properties.py"
     path.write_text(path.read_text().replace("== 1", "== 2"))
-    outcomes = []
-    try_all(mutants(project)[:1], [trial.Copy(tmp_path / "copy", project)], outcomes)
-    assert [o.killer for o in outcomes] == [None]
-    assert f"left out: {FEW}" in capsys.readouterr().out
+    well, killer, text = tried(project, 1)
+    assert killer == {"tested: a - b -> (a + b)": None} and f"left out: {FEW}" in text
 
 
-def test_tests_that_cannot_run_are_told_and_kill_none(project, tmp_path):
+def test_tests_that_cannot_run_are_told_and_kill_none(project):
     (project / "tests/ops/test_properties.py").write_text("import nothing_of_this_name")
-    with pytest.raises(SystemExit, match="cannot read tests/ops/test_properties.py"):
-        try_all(mutants(project)[:1], [trial.Copy(tmp_path / "copy", project)], [])
+    assert "cannot read tests/ops/test_properties.py, without any mutant" in tried(project, 1)[2]

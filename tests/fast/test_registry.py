@@ -176,6 +176,19 @@ def test_a_number_of_any_kind_is_the_number_that_it_is(name, kind, monkeypatch):
     assert taken.count
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", TAKE_EPS)
+def test_an_eps_left_out_is_the_same_where_it_shows(name, dtype, monkeypatch):
+    """In rows so small that it is what they are divided by."""
+    f, taken = WAYS[name].replaces, Taken(WAYS[name], monkeypatch)
+    for size in (1e-2, 1e-4, 1e-8):
+        x = (size * rows(3, 5)).astype(dtype)
+        with ta.plain():
+            expected = f(x, 5)
+        np.testing.assert_allclose(f(x, 5), expected, rtol=1e-5)
+    assert taken.count == 3
+
+
 def rows(*shape):
     return np.random.default_rng(0).standard_normal(shape)
 
