@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from .places import PACKAGE, ROOT, Mutant
 
 # The tests of the kind of a file, the likeliest to fail first; a folder stands for all its files not named before it.
-# The first pattern that fits a file counts.
+# The first pattern that fits a file counts. In front of all come tests of the file's own name.
 TESTS = {
     "ops/*": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
     "functional/*": [
@@ -33,6 +33,7 @@ TESTS = {
         "tests/nn/test_layers.py",
     ],
     "fast/optimizers.py": ["tests/optim", "tests/fast"],
+    "fast/kernels/tiled.py": ["tests/fast/test_kernels_attention.py", "tests/fast"],
     "fast/kernels/*": [
         "tests/fast/test_kernels_rows.py",
         "tests/fast/test_kernels_attention.py",
@@ -78,7 +79,7 @@ def tests_of(file: str, root: Path = ROOT) -> list[str]:
         path = root / name
         paths = [path] if path.suffix else sorted(path.rglob("test_*.py"))
         found.update(dict.fromkeys(p.relative_to(root).as_posix() for p in paths))
-    return list(found)
+    return sorted(found, key=lambda name: Path(file).stem not in Path(name).stem.split("_"))
 
 
 class Watching:
