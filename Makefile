@@ -1,5 +1,6 @@
 # make demo        train a small Transformer on real images and write a report to open in a browser
 # make test        the whole test suite          (make test ARGS="-k softmax" for a part)
+# make mutants     changes the package in 200 places, one at a time: a test has to fail (ARGS="--sample 20", or a name)
 # make bench       timings against other libraries
 # make docs        the documentation as HTML, in docs/_build/html
 # make notebooks   the course's chapters as notebooks, in docs/_build/notebooks (make notebooks ARGS=--run runs them, too)
@@ -14,13 +15,16 @@ JOBS   ?= 2
 ARGS   ?=
 py     := .venv/bin/python
 
-.PHONY: demo test bench docs notebooks lint clean
+.PHONY: demo test mutants bench docs notebooks lint clean
 
 demo: .venv/.stamp-examples,viz
 	$(py) -m tinygrad_attn demo $(ARGS)
 
 test: .venv/.stamp-test .venv/.stamp-weights
 	$(py) -m pytest -n $(JOBS) $(ARGS)
+
+mutants: .venv/.stamp-test
+	$(py) -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 bench: .venv/.stamp-test
 	$(py) -m tests.benchmarks $(ARGS)

@@ -4,8 +4,11 @@ The ways are asked from the package; a new one is drawn from the entries whose k
 replaces, and a way that no sample takes fails.
 """
 
+import inspect
+
 import numpy as np
 import pytest
+from enumeration import ops_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from optable import TABLE
@@ -15,6 +18,7 @@ from tinygrad_attn import Tensor, ops
 from tinygrad_attn import functional as F
 from tinygrad_attn.engine import Op
 from tinygrad_attn.engine import quick as seam
+from tinygrad_attn.fast import equations as quick_equations
 from tinygrad_attn.functional import equations
 
 ELSEWHERE = {
@@ -135,6 +139,54 @@ def test_a_quick_way_says_what_it_replaces(name, monkeypatch):
         assert name in LARGE, (
             f"no sample of {keys} takes the quick way of {name!r}: add one that fits"
         )
+
+
+def defaults(function):
+    """The values of a function's parameters that may be left out."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+@pytest.mark.parametrize("name", sorted(WAYS))
+def test_what_a_quick_way_takes_for_an_argument_left_out_is_what_it_replaces_takes(name):
+    """Where it has one at all: an op on arrays may be given everything by the function around it."""
+    way, replaced = WAYS[name].way, WAYS[name].replaces
+    own, theirs = defaults(getattr(way, "forward", way)), defaults(replaced)
+    assert {k: own[k] for k in own if k in theirs} == {k: theirs[k] for k in own if k in theirs}
+
+
+@pytest.mark.parametrize("name", sorted(ops_in(quick_equations)))
+def test_the_defaults_of_a_quick_op_are_those_of_its_equation(name):
+    one = ops_in(quick_equations)[name]
+    own, theirs = defaults(one.forward), defaults(one.twin)
+    assert own == {k: theirs[k] for k in own}
+
+
+TAKE_EPS = [name for name in WAYS if "eps" in inspect.signature(WAYS[name].replaces).parameters]
+
+
+@pytest.mark.parametrize("kind", [float, int, np.float32, np.float64, np.int64, np.asarray])
+@pytest.mark.parametrize("name", TAKE_EPS)
+def test_a_number_of_any_kind_is_the_number_that_it_is(name, kind, monkeypatch):
+    """An eps of 2 is large enough to be seen, and a whole number."""
+    f, taken = WAYS[name].replaces, Taken(WAYS[name], monkeypatch)
+    with ta.plain():
+        expected = f(rows(3, 5), 5, eps=2.0)
+    np.testing.assert_allclose(f(rows(3, 5), 5, eps=kind(2)), expected, rtol=1e-12)
+    assert taken.count
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", TAKE_EPS)
+def test_an_eps_left_out_is_the_same_where_it_shows(name, dtype, monkeypatch):
+    """In rows so small that it is what they are divided by."""
+    f, taken = WAYS[name].replaces, Taken(WAYS[name], monkeypatch)
+    for size in (1e-2, 1e-4, 1e-8):
+        x = (size * rows(3, 5)).astype(dtype)
+        with ta.plain():
+            expected = f(x, 5)
+        np.testing.assert_allclose(f(x, 5), expected, rtol=1e-5)
+    assert taken.count == 3
 
 
 def rows(*shape):

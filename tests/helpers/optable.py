@@ -683,10 +683,15 @@ BY_CONVENTION = {name for name in TABLE if name.endswith("with padding")}
 # ---- matrices
 
 
-def matrices(name, ours, theirs, prepare):
+def matrices(name, ours, theirs, prepare, tall=False, wide=False):
+    """Square matrices, and also those with more rows or more columns where the op takes them."""
+
     def sample(draw):
-        n = draw(st.integers(1, 3))
-        x = numbers(draw, (*draw(shapes(max_dims=1)), n, n))
+        m = n = draw(st.integers(1, 3))
+        if tall or wide:
+            longer = draw(st.integers(0, 2))
+            m, n = (n, n + longer) if wide and draw(st.booleans()) else (n + longer, n)
+        x = numbers(draw, (*draw(shapes(max_dims=1)), m, n))
         return Sample([x], lambda x: ours(prepare(x)), lambda x: theirs(prepare(x)))
 
     TABLE[name] = sample
@@ -694,8 +699,9 @@ def matrices(name, ours, theirs, prepare):
 
 def regular(x):
     """Far from singular, with singular values and eigenvalues apart."""
-    n = x.shape[-1]
-    diagonal = np.diag(3.0 * np.arange(1, n + 1)).astype(str(x.dtype).removeprefix("torch."))
+    m, n = x.shape[-2:]
+    diagonal = 3.0 * np.arange(1, n + 1) * np.eye(m, n)
+    diagonal = diagonal.astype(str(x.dtype).removeprefix("torch."))
     return 0.3 * x + (torch.from_numpy(diagonal) if isinstance(x, torch.Tensor) else diagonal)
 
 
@@ -716,25 +722,30 @@ def pairs_torch(x):
 
 
 def triplets(x):
-    y, n = ops.svd(regular(x)), x.shape[-1]
-    return y[..., :n] * y[..., n].reshape(*y.shape[:-1], 1) * y[..., n + 1 :]
+    """Singular vectors up to sign: the matrix u s v^T of each triplet, (..., K, M, N)."""
+    y, m = ops.svd(regular(x)), x.shape[-2]
+    u, s, v = y[..., :m], y[..., m], y[..., m + 1 :]
+    s = s.reshape(*s.shape, 1, 1)
+    return u.reshape(*u.shape, 1) * s * v.reshape(*v.shape[:-1], 1, v.shape[-1])
 
 
 def triplets_torch(x):
     u, s, v = torch.linalg.svd(regular(x), full_matrices=False)
-    return u.mT * s[..., None] * v
+    return u.mT[..., None] * s[..., None, None] * v[..., None, :]
 
 
 matrices("inv", ops.inv, torch.linalg.inv, regular)
 matrices("det", ops.det, torch.linalg.det, regular)
 matrices("logabsdet", ops.logabsdet, torch.logdet, regular)
-matrices("pinv", ops.pinv, torch.linalg.pinv, regular)
+matrices("pinv", ops.pinv, torch.linalg.pinv, regular, tall=True, wide=True)
 matrices("cholesky", ops.cholesky, torch.linalg.cholesky, symmetric)
 matrices("eigvalsh", ops.eigvalsh, torch.linalg.eigvalsh, symmetric)
-matrices("singular_values", ops.singular_values, torch.linalg.svdvals, regular)
+matrices(
+    "singular_values", ops.singular_values, torch.linalg.svdvals, regular, tall=True, wide=True
+)
 matrices("eigh", pairs, pairs_torch, lambda x: x)
-matrices("svd", triplets, triplets_torch, lambda x: x)
-matrices("qr", ops.qr, lambda x: torch.cat(torch.linalg.qr(x), -2), regular)
+matrices("svd", triplets, triplets_torch, lambda x: x, tall=True, wide=True)
+matrices("qr", ops.qr, lambda x: torch.cat(torch.linalg.qr(x), -2), regular, tall=True)
 
 
 @entry("solve")

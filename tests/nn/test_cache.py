@@ -89,6 +89,15 @@ def test_a_mask_that_is_refused_leaves_no_token_behind(wrong):
     assert cache.length == 4
 
 
+def test_a_cache_counts_its_tokens_and_bytes_from_none_on():
+    layer, x, cache = attention(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
+    for t in range(4):
+        assert cache.length == cache.past(layer) == t
+        assert cache.nbytes == t * 2 * 2 * 8 * 4  # keys and values of two sequences, float32
+        step(layer, x, t, cache)
+    assert cache.length == copy.copy(cache).length == 4
+
+
 def test_a_mask_that_an_encoder_refuses_leaves_no_token_behind():
     model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
     model(x[:, :3], is_causal=True, cache=cache)

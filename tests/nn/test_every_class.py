@@ -8,7 +8,7 @@ from enumeration import asserted, public, unmet
 from moduletable import TABLE
 from support import require
 
-from tinygrad_attn import Tensor, functional_call, grad, manual_seed, nn
+from tinygrad_attn import Tensor, functional_call, grad, manual_seed, nn, randn
 from tinygrad_attn.nn import Module
 
 torch = require("torch")
@@ -173,3 +173,29 @@ def test_a_copy_and_a_loaded_state_give_the_same_numbers(name):
         for y, z in zip(outputs(same(*inputs)), expected, strict=True):
             assert np.array_equal(array(y), z)
         assert not {id(p) for p in same.parameters()} & {id(p) for p in module.parameters()}
+
+
+# Of classes that PyTorch has not: the first values of the parameters that are the class's own. Layers inside it draw theirs.
+FIRST = {"LearnedPositionalEncoding": lambda shape: 0.02 * randn(*shape)}
+OURS = [name for name, cls in classes().items() if issubclass(cls, Module)]
+OURS = [name for name in OURS if not hasattr(torch.nn, name)]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_pytorch_has_not_begins_with_the_values_that_it_states(name):
+    manual_seed(3)
+    model = TABLE[name].make(nn)
+    manual_seed(3)
+    for part in model.modules():
+        own = list(part.parameters(recurse=False))
+        if type(part) is nn.Linear:
+            expected = list(
+                nn.Linear(part.in_features, part.out_features, part.bias is not None).parameters()
+            )
+        else:
+            assert not own or type(part).__name__ in FIRST, (
+                f"say in FIRST what the parameters of {name} are at first"
+            )
+            expected = [FIRST[type(part).__name__](p.shape) for p in own]
+        for p, q in zip(own, expected, strict=True):
+            np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-6)

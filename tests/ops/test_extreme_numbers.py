@@ -105,6 +105,16 @@ def test_square_root_of_relu():
             assert np.array_equal(x.grad.numpy(), [0, 0.25] if x.ndim else 0)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_slope_of_a_power_changes_with_its_exponent_at_zero_however_small_the_base(dtype):
+    """d/db of b a^(b - 1) at b = 0 is 1 / a, for each a whose inverse is a number."""
+    a = Tensor(np.finfo(dtype).tiny * np.array([1, 2, 10, 99, 1e10], dtype), requires_grad=True)
+    b = Tensor(np.zeros(5, dtype), requires_grad=True)
+    (slope,) = ta.grad((a**b).sum(), [a], create_graph=True)
+    (mixed,) = ta.grad(slope.sum(), [b])
+    np.testing.assert_allclose(mixed.numpy(), 1 / a.numpy(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("offset", [0, 1e3, -1e5, 1e7])
 def test_log_softmax_and_cross_entropy_far_from_zero(offset):
     """The logarithm of the row sum must not be added to a large maximum: float32 has seven digits."""

@@ -66,6 +66,27 @@ def test_everything_agrees_with_torch():
     assert_close(slope, their.jacobian(torchs(torch, "scalar"), x))
 
 
+INNER = {
+    "vjp": lambda x: vjp(scalar, x)[1](1.0)[0],
+    "jvp": lambda x: jvp(scalar, x, V)[1],
+    "value_and_grad": lambda x: value_and_grad(scalar)(x)[1],
+    "jacobian": lambda x: jacobian(scalar, x),
+    "hessian": lambda x: hessian(scalar, x),
+    "hvp": lambda x: hvp(scalar, x, V),
+}
+
+
+@pytest.mark.parametrize("second", INNER)
+@pytest.mark.parametrize("first", INNER)
+def test_a_transform_inside_another_is_recorded_however_many_came_before_it(first, second):
+    """What the first has left behind must not tell the second that nobody differentiates it."""
+    alone = jacobian(INNER[second], X)
+    assert_close(jacobian(lambda x: (INNER[first](x), INNER[second](x))[1], X), alone)
+    again = jacobian(lambda x: jacobian(lambda z: (INNER[first](z), INNER[second](z))[1], x), X)
+    assert_close(again, jacobian(lambda x: jacobian(INNER[second], x), X))
+    assert np.abs(alone.numpy()).max() > 0
+
+
 def test_several_inputs_and_argnums():
     product = lambda a, b, power=1: np.sum((a * b) ** power)
     y, pullback = vjp(lambda a, b: a * b, X, V)
