@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...ops import elementwise
-from ...transforms.programs.expressions import Expression, inside, operands, reached
+from ...transforms.programs.expressions import Expression, inside, reached
 from ...transforms.programs.layout import basic, picks_once
 from ...transforms.programs.simplify import number_in, simplified
 from ...transforms.programs.symbol import OPERATORS, Guard
@@ -82,7 +82,7 @@ class Flat:
         saved = {
             x.id: x
             for e in [*backward, *(Expression(-1, "", "", tuple(shares), {}, 0),)]
-            for x in operands(e)
+            for x in e.operands
             if x.id not in later and x.kind not in ("input", "constant", "number")
         }
         held = Names()
@@ -150,7 +150,7 @@ def depending(order: Sequence[Expression], seed: Any) -> set[int]:
     """The ids of what depends on the gradient that comes in."""
     found: set[int] = set()
     for e in order:
-        if e.kind == "input" and e.name == seed or any(x.id in found for x in operands(e)):
+        if e.kind == "input" and e.name == seed or any(x.id in found for x in e.operands):
             found.add(e.id)
     return found
 
@@ -163,7 +163,7 @@ def needed(ends: list[Any], known: set[int]) -> list[Expression]:
         e = waiting.pop()
         if e.id not in found and (e.id not in known or e.kind in ("input", "constant", "number")):
             found[e.id] = e
-            waiting.extend(operands(e))
+            waiting.extend(e.operands)
     return [found[i] for i in sorted(found)]
 
 
@@ -172,7 +172,7 @@ def views_of_inputs(order: list[Expression]) -> set[int]:
     found: set[int] = set()
     for e in order:
         if e.kind not in ("input", "constant", "number") and not fresh(e):
-            parts = list(operands(e))
+            parts = list(e.operands)
             if any(x.kind == "input" or x.id in found for x in parts) and all(
                 x.id in found or x.kind in ("input", "constant", "number") for x in parts
             ):
@@ -183,7 +183,7 @@ def views_of_inputs(order: list[Expression]) -> set[int]:
 def backward_inputs(order: list[Expression], shares: list[Any], guards: list[Guard]) -> list[Any]:
     """The inputs that the backward pass reads."""
     ends = [*shares, *(g.asked for g in guards)]
-    used = {x.id: x for e in order for x in operands(e)} | {x.id: x for x in inside(ends)}
+    used = {x.id: x for e in order for x in e.operands} | {x.id: x for x in inside(ends)}
     return [x for x in used.values() if x.kind == "input"]
 
 
@@ -264,13 +264,13 @@ class Writer:
             elif fresh(e):
                 self.group[e.id] = e.id
             else:
-                groups = {self.group_of(x) for x in operands(e) if x.ndim or x.kind == "input"}
+                groups = {self.group_of(x) for x in e.operands if x.ndim or x.kind == "input"}
                 alone = e.kind in ("attribute", "item", "method", "part") and len(groups) == 1
                 self.group[e.id] = groups.pop() if alone and distinct(e) else HELD
                 if self.group[e.id] is HELD:
-                    for x in operands(e):  # nor may what it may be a view of be written into
+                    for x in e.operands:  # nor may what it may be a view of be written into
                         self.last[self.group_of(x)] = len(order) + 1
-            for x in operands(e):
+            for x in e.operands:
                 g = self.group_of(x)
                 self.last[g] = max(self.last.get(g, 0), i)
         for x in [*inside(list(ends)), *(g.asked for g in guards)]:
@@ -278,7 +278,7 @@ class Writer:
 
     def stacks(self, order: list[Expression], ends: Iterable[Expression]) -> None:
         """Where products are stacked and used for nothing else, each is written into the stack."""
-        uses = Counter(x.id for e in order for x in operands(e))
+        uses = Counter(x.id for e in order for x in e.operands)
         uses.update(x.id for x in inside(list(ends)))
         computed = {e.id for e in order}
         for e in order:
@@ -328,7 +328,7 @@ class Writer:
             return False
         if x.shape != e.shape or x.dtype != e.dtype or x.id in self.saved:
             return False
-        return all(y is x or self.group_of(y) != g for y in operands(e))
+        return all(y is x or self.group_of(y) != g for y in e.operands)
 
     # ---- lines
 
@@ -462,7 +462,7 @@ class Writer:
         if e.name in WITH_OUT and not e.settings:
             for x in e.args:
                 if self.dying(x, e):
-                    words.append(self.of(x))
+                    words.append(f"out={self.of(x)}")
                     break
         words += [f"{k}={self.of(v)}" for k, v in e.settings.items()]
         return [f"{name} = {function}({', '.join(words)})"]

@@ -16,7 +16,6 @@ from ...transforms.programs.expressions import (
     Expression,
     Listing,
     inside,
-    operands,
     reached,
     replaced,
 )
@@ -40,7 +39,7 @@ class Lowering:
         order = reached(ends)
         self.uses: dict[int, int] = {}
         for e in order:
-            for x in operands(e):
+            for x in e.operands:
                 self.uses[x.id] = self.uses.get(x.id, 0) + 1
         shifted = shift_free(order, ends) if speculate else {}
         self.speculated = [e.args[0] for e in order if e.id in shifted]
@@ -66,7 +65,7 @@ class Lowering:
             return self.listing.constant(e.value)
         if e.kind == "number":
             return self.listing.number(e.name, e.value)
-        found = [self.new[x.id] for x in operands(e)]
+        found = [self.new[x.id] for x in e.operands]
         known = found and all(x.kind in ("constant", "number") for x in found)
         if known and e.kind != "update" and isinstance(e.value, (np.ndarray, np.generic)):
             whole = np.ndim(e.value) > 0
@@ -320,7 +319,7 @@ def powers_vanish(e: Expression, order: list[Expression], ends: set[int]) -> boo
     """Does the factor of each row of e drop out of everything that is made of it?"""
     powers, summed = {e.id: 1}, False
     for y in order:
-        used = [x for x in operands(y) if powers.get(x.id)]
+        used = [x for x in y.operands if powers.get(x.id)]
         if not used or y.id == e.id:
             continue
         along = y.is_a("method", "sum") and y.settings == {"axis": -1, "keepdims": True}

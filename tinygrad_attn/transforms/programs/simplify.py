@@ -38,9 +38,12 @@ def simplified(
     since a guard has asked. What the guards themselves ask is left as it is. With `in_single` the
     few numbers that a rule of float32 adds up in float64 are added in float32.
     """
-    outputs, asked = Simplifier(facts, in_single).run(outputs, asked)
-    for _ in range(2):
-        outputs, asked = Simplifier({}, in_single).run(outputs, asked)
+    for known in (facts, {}, {}):
+        simplifier = Simplifier(known, in_single)
+        count = len(reached(inside_of([outputs, asked])))
+        outputs, asked = simplifier.run(outputs, asked)
+        if not known and len(simplifier.listing.expressions) == count:
+            break  # nothing was rewritten
     return outputs, asked
 
 
