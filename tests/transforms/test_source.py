@@ -669,6 +669,16 @@ def test_a_tensors_array_is_not_changed_in_place():
     assert_close(gradients["x"], np.ones_like(SRC[0]))
 
 
+def test_one_part_of_a_parameter_used_twice():
+    w, x = np.random.default_rng(0).standard_normal((2, 6, 4))
+
+    def f(x, w):
+        return ((x @ w[2:].mT) * (x[:1] @ w[2:].mT)).sum() + w[:2].sum()
+
+    program = ta.source(f, x, w)
+    assert_right(program, f, (x, w))
+
+
 def test_names_that_are_taken():
     def f(x, E, d_x, loss, np_):
         x = x * E + d_x

@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import elementwise
 from ...transforms.programs.expressions import Expression, inside, reached
 from ...transforms.programs.layout import basic, picks_once
 from ...transforms.programs.simplify import number_in, simplified
 from ...transforms.programs.symbol import OPERATORS, Guard
 from ...transforms.programs.tracing import Trace
 from ...transforms.programs.writing import facts_of, once
+from ..kernels.elementwise import erf
 from .lowering import Lowering
+from .outside import same_array
 
 UFUNCS = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc is not np.negative}
 TAKE_OUT = "exp log sqrt tanh sin cos maximum minimum square absolute reciprocal exp2 log1p expm1"
@@ -97,6 +98,7 @@ class Flat:
         ]
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
         inputs = [n for n in self.inputs]
+        self.objects = held.objects
         self.forward_text, self.forward = held.function("forward", inputs, body)
         self.backward_text, self.backward = "", None
         self.lines = len(body)
@@ -115,6 +117,15 @@ class Flat:
     def text(self) -> str:
         """Both functions."""
         return f"{self.forward_text}\n\n{self.backward_text}"
+
+    def computes_as(self, other: Flat) -> bool:
+        """Have both the same text, and the same constants in it?"""
+        mine, others = self.objects, other.objects
+        return self.text == other.text and all(
+            type(x) is type(others[k])
+            and (same_array(x, others[k]) if isinstance(x, np.ndarray) else x == others[k])
+            for k, x in mine.items()
+        )
 
 
 def blind_rows(found: Trace) -> list[Guard]:
@@ -424,6 +435,9 @@ class Writer:
         function = self.names.function_of(UFUNCS[e.name].__name__, UFUNCS[e.name])
         return [f"{name} = {function}({left}, {right})"]
 
+    def _state(self, e: Expression, name: str) -> list[str]:
+        return [f"{name} = {self.names.hold(e.name)}({', '.join(map(self.of, e.args))})"]
+
     def _dot(self, e: Expression, name: str) -> list[str]:
         return [f"{name} = {self.of(e.args[0])}.dot({self.of(e.args[1])})"]
 
@@ -450,7 +464,7 @@ class Writer:
 
     def _call(self, e: Expression, name: str) -> list[str]:
         if e.name == "erf":
-            function = self.names.hold(erf, "erf")
+            function = self.names.function_of("erf", erf)
         else:
             function = self.names.function_of(e.name, numpy_function(e.name))
         if e.name == "where" and masks(e):
@@ -537,9 +551,3 @@ def numpy_function(name: str) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part)
     return found
-
-
-def erf(x: Any) -> Any:
-    """As elementwise has it, in floats of NumPy's."""
-    y = np.asarray(elementwise._erf(x), np.float64)
-    return y if y.ndim else y[()]
