@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import report
-from .workloads import WORKLOADS, Workload
+from .workloads import COMPILED, WORKLOADS, Workload
 
 
 class Worker:
@@ -136,6 +136,7 @@ def main() -> int:
         action="store_true",
         help="also HIPS autograd, MyGrad, micrograd and JAX where installed",
     )
+    parser.add_argument("--compiled", action="store_true", help="also with ta.compile")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     options = parser.parse_args()
     chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
@@ -151,6 +152,7 @@ def main() -> int:
     for threads in options.threads:
         rows = []
         rivals = sorted({r for w in chosen for r in w.rivals}) if options.rivals else []
+        rivals += ["compiled"] if options.compiled else []
         workers = {name: Worker(name, threads) for name in ("torch", "ours", *rivals)}
         workers = {name: worker for name, worker in workers.items() if worker.alive}
         if {"torch", "ours"} - set(workers):
@@ -162,9 +164,9 @@ def main() -> int:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for w in chosen:
-                    allowed = {
-                        n: k for n, k in workers.items() if n in ("torch", "ours", *w.rivals)
-                    }
+                    more = ["compiled"] if w.kind in COMPILED else []
+                    names = ("torch", "ours", *w.rivals, *more)
+                    allowed = {n: k for n, k in workers.items() if n in names}
                     rows.append(measure(w, allowed, options.rounds, Path(folder)))
                     if w.memory and threads == options.threads[0]:
                         for name, peak in peaks(w, rows[-1]["libraries"], threads).items():

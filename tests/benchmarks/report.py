@@ -21,6 +21,7 @@ LABELS = {
     "mygrad": "MyGrad",
     "micrograd": "micrograd",
     "jax": "JAX jit",
+    "compiled": "ta.compile",
 }
 
 

@@ -17,6 +17,7 @@ from .workloads import WORKLOADS
 
 MODULES = {
     "ours": "ours",
+    "compiled": "compiled",
     "torch": "torch_eager",
     "hips": "hips",
     "mygrad": "mygrad_",

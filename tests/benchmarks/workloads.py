@@ -103,6 +103,9 @@ def _mlp(rng, batch, width, classes=10):
     }
 
 
+COMPILED = ("encoder", "decoder", "train", "mlp", "chain", "generate")
+"""The kinds that ta.compile is measured on."""
+
 INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "encoder": _encoder,
     "decoder": _decoder,

@@ -196,6 +196,15 @@ def test_float32_stays_float32():
 # ---- what changes between calls
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_gelu_is_computed_by_the_kernel(dtype, tolerance):
+    c, x = compiled(F.gelu), ta.Tensor(np.linspace(-7, 7, 60, dtype=dtype), requires_grad=True)
+    check(c, F.gelu, x, tolerance=tolerance)
+    with ta.no_grad():
+        check(c, F.gelu, x[30], tolerance=tolerance)
+    runs(c, 2)
+
+
 def test_shapes_and_dtypes():
     f = lambda x: np.sum(np.sin(x) * x, axis=-1)
     c = compiled(f)

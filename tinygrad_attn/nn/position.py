@@ -5,7 +5,10 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from .. import functional as F
+from ..engine import Symbolic
 from ..messages.errors import describe
 from ..tensor import Tensor
 from . import init
@@ -20,20 +23,26 @@ def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
             f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
             f"E = {table.shape[1]}, got {describe(x)}."
         )
-    try:
-        offset = index(offset)
-    except TypeError:
-        raise TypeError(
-            "offset is the first token's position, a whole number such as cache.length, got "
-            f"{describe(offset)}."
-        ) from None
+    if not isinstance(offset, Symbolic):
+        try:
+            offset = index(offset)
+        except TypeError:
+            raise TypeError(
+                "offset is the first token's position, a whole number such as cache.length, got "
+                f"{describe(offset)}."
+            ) from None
     length = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
     if offset < 0 or offset + length > len(table):
         raise ValueError(
             f"there are max_len={len(table)} positions, but this input of length {length} needs "
             f"those from {offset} to {offset + length - 1}; make the layer with a larger max_len."
         )
-    rows = table[offset : offset + length]
+    where = (
+        offset + np.arange(length)
+        if isinstance(offset, Symbolic)
+        else slice(offset, offset + length)
+    )
+    rows = table[where]
     return x + (rows[:, None] if x.ndim == 3 and not batch_first else rows)
 
 

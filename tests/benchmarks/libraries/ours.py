@@ -22,8 +22,14 @@ def forget(tensors):
         t.zero_grad()
 
 
+def mean_square(y):
+    return (y * y).mean()
+
+
 class Library:
     """tinygrad_attn"""
+
+    way = staticmethod(lambda f: f)  # how a function is called: as it is
 
     def __init__(self):
         ta.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -35,21 +41,19 @@ class Library:
         return layer
 
     def encoder(self, arrays, d, h, ff, B, T):
-        layer, x, last = (
+        layer, x = (
             self._layer(nn.TransformerEncoderLayer, arrays, d, h, ff),
             Tensor(arrays["x"], requires_grad=True),
-            {},
         )
+        loss = self.way(lambda x: mean_square(layer(x)))
 
         def step():
             layer.zero_grad()
             x.zero_grad()
-            y = layer(x)
-            last["y"] = y
-            (y * y).mean().backward()
+            loss(x).backward()
 
         return step, lambda: {
-            "y": last["y"].numpy(),
+            "y": layer(x).numpy(),
             "x": x.grad.numpy(),
             **{k: p.grad.numpy() for k, p in layer.named_parameters()},
         }
@@ -60,12 +64,12 @@ class Library:
             Tensor(arrays["x"], requires_grad=True),
         )
         memory = Tensor(arrays["memory"], requires_grad=True)
+        loss = self.way(lambda x, memory: mean_square(layer(x, memory)))
 
         def step():
             layer.zero_grad()
             forget([x, memory])
-            y = layer(x, memory)
-            (y * y).mean().backward()
+            loss(x, memory).backward()
 
         return step, lambda: {
             "x": x.grad.numpy(),
@@ -76,11 +80,11 @@ class Library:
     def train(self, arrays, d, h, ff, B, T):
         layer, x = self._layer(nn.TransformerEncoderLayer, arrays, d, h, ff), Tensor(arrays["x"])
         optimiser = optim.AdamW(layer.parameters(), lr=1e-4)
+        loss = self.way(lambda x: mean_square(layer(x)))
 
         def step():
             optimiser.zero_grad()
-            y = layer(x)
-            (y * y).mean().backward()
+            loss(x).backward()
             optimiser.step()
 
         return step, lambda: {k: p.numpy() for k, p in layer.named_parameters()}
@@ -92,15 +96,19 @@ class Library:
         stack.load_state_dict({k: v for k, v in arrays.items() if k.startswith("layers.")})
         table, text, last = Tensor(arrays["table"]), arrays["y"], {}
 
+        def read(tokens, cache):
+            x = stack(F.embedding(tokens, table), is_causal=True, cache=cache)
+            return x[:, -1] @ table.T
+
+        read = self.way(read)
+
         def step():
             cache = nn.KeyValueCache()
             with ta.no_grad():
                 unread = text[:, :prompt]
                 for i in range(prompt, prompt + tokens):
-                    x = stack(F.embedding(unread, table), is_causal=True, cache=cache)
-                    last["scores"] = (
-                        x[:, -1] @ table.T
-                    )  # a writer would choose by these; all libraries get the same text
+                    # A writer would choose by the scores; all libraries get the same text.
+                    last["scores"] = read(unread, cache)
                     unread = text[:, i : i + 1]
 
         return step, lambda: {"scores": last["scores"].numpy()}
@@ -125,26 +133,30 @@ class Library:
 
     def mlp(self, arrays, batch, width):
         t = leaves({k: v for k, v in arrays.items() if k != "y"})
-        y = arrays["y"]
+
+        @self.way
+        def loss(x, w1, b1, w2, b2, w3, b3, y):
+            h = F.relu(F.linear(F.relu(F.linear(x, w1, b1)), w2, b2))
+            return F.cross_entropy(F.linear(h, w3, b3), y)
 
         def step():
             forget(t.values())
-            h = F.relu(F.linear(t["x"], t["w1"], t["b1"]))
-            h = F.relu(F.linear(h, t["w2"], t["b2"]))
-            F.cross_entropy(F.linear(h, t["w3"], t["b3"]), y).backward()
+            loss(**t, y=arrays["y"]).backward()
 
         return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
 
     def chain(self, arrays, n, size=8):
         t = leaves(arrays)
-        x, a, b = t["x"], t["a"], t["b"]
+
+        @self.way
+        def total(x, a, b):
+            for _ in range(n // 4):
+                x = ops.tanh(x * a + b) * a
+            return x.sum()
 
         def step():
             forget(t.values())
-            y = x
-            for _ in range(n // 4):
-                y = ops.tanh(y * a + b) * a
-            y.sum().backward()
+            total(**t).backward()
 
         return step, lambda: {k: v.grad.numpy() for k, v in t.items()}
 

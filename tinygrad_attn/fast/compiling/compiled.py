@@ -10,6 +10,7 @@ itself is called, and `report()` says why.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import threading
@@ -45,6 +46,7 @@ from ...transforms.programs.expressions import BACKWARD
 from ...transforms.programs.symbol import is_symbol
 from ...transforms.programs.tracing import Trace, input_symbol, states
 from ..engine import QuickOp
+from .caching import KeyValueCache, TracedCache, kind_of
 from .flat import Changed, Flat
 from .outside import VALUES, Outside, Refusal
 
@@ -59,6 +61,8 @@ WORTH, WORTH_OF_LONG, LONG = 0.97, 0.9, 0.1
 measured twice only and are hardly Python's, less.
 """
 SEED = "d_output"
+EMPTY = ("a cache without tokens",)
+"""What kind of call it is whose cache is empty."""
 
 
 class Signature(NamedTuple):
@@ -86,6 +90,9 @@ def compile(f: Any = None, *, fullgraph: bool = False, measure: bool = True) -> 
     attributes it is traced again, for up to 8 kinds of call. What cannot be watched or written
     down, such as random numbers, a number that Python reads, or a change of something outside, is
     never frozen: then f itself is called, and `f.report()` has the reason.
+
+    Under `ta.no_grad()` a KeyValueCache among the arguments may grow from call to call: one program
+    serves all lengths.
 
     `fullgraph=True` raises TypeError instead. With `measure=False` a program is used even where the
     first call finds it slower than f. While a call is traced, other threads may call compiled
@@ -168,13 +175,14 @@ class Compiled:
 class Given:
     """The arguments of one call: the Tensors and arrays in them, and of what kind the call is."""
 
-    __slots__ = ("args", "kwargs", "spec", "tensors", "data", "arrays", "objects")
+    __slots__ = ("args", "kwargs", "spec", "tensors", "data", "arrays", "caches", "objects")
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.tensors: list[Any] = []
         self.data: list[Any] = []
         self.arrays: list[Any] = []
+        self.caches: list[Any] = []
         self.objects: list[Any] = []
         parts: list[Any] = [local.context.recording, get_default_dtype()]
         for x in args:
@@ -182,6 +190,8 @@ class Given:
         for name in sorted(kwargs) if kwargs else ():
             parts += (name, self.look(kwargs[name]))
         self.spec = tuple(parts)
+        if not all(cache.length for cache in self.caches):
+            self.spec = EMPTY  # whatever the first tokens are
 
     def look(self, x: Any) -> Any:
         """What has to be the same of an argument."""
@@ -201,6 +211,11 @@ class Given:
             return kind, repr(x) if kind in (float, complex) else x
         if isinstance(x, np.generic):
             return kind, repr(x)
+        if kind is KeyValueCache:
+            if x in self.caches:
+                return "again", self.caches.index(x)
+            self.caches.append(x)
+            return kind_of(x)
         if isinstance(x, (tuple, list)):
             return (kind, *map(self.look, x))
         if kind is dict:
@@ -208,16 +223,29 @@ class Given:
         self.objects.append(x)
         return "object", id(x)
 
-    def rebuilt(self, x: Any, symbols: Iterator[Any], made: list[Any]) -> Any:
-        """An argument with symbols in place of arrays."""
+    @property
+    def states(self) -> list[Any]:
+        """The caches, and how many tokens each has."""
+        return [x for cache in self.caches for x in (cache, np.int64(cache.length))]
+
+    def again(self) -> Given:
+        """The same call, with caches of its own."""
+        if not self.caches:
+            return self
+        copies = {id(cache): copy.copy(cache) for cache in self.caches}
+        new = lambda x: self.rebuilt(x, lambda a: copies.get(id(a), a), [])
+        return Given(tuple(map(new, self.args)), {k: new(x) for k, x in self.kwargs.items()})
+
+    def rebuilt(self, x: Any, symbol: Callable[[Any], Any], made: list[Any]) -> Any:
+        """An argument with symbols in place of arrays and caches."""
         kind = type(x)
-        if kind is np.ndarray:
-            return next(symbols)
+        if kind is np.ndarray or kind is KeyValueCache:
+            return symbol(x)
         if kind in (list, dict) or isinstance(x, tuple):
             if kind is dict:
-                new: Any = {k: self.rebuilt(v, symbols, made) for k, v in x.items()}
+                new: Any = {k: self.rebuilt(v, symbol, made) for k, v in x.items()}
             else:
-                parts = [self.rebuilt(v, symbols, made) for v in x]
+                parts = [self.rebuilt(v, symbol, made) for v in x]
                 new = kind(*parts) if hasattr(x, "_fields") else kind(parts)
             if kind in (list, dict):
                 made.append((new, new.copy()))
@@ -238,11 +266,16 @@ class Entry:
         self.f, self.measure = owner._f, owner._measure
         self.__name__ = f"compiled {getattr(self.f, '__name__', type(self.f).__name__)}"
         self.arguments, self.reason = given.described(), ""
-        self.lines, self.speculate, self.changed = 0, True, 0
+        self.lines, self.speculate = 0, True
         self.guard: Callable[[], Any] = lambda: []
         self.objects = list(given.objects)  # kept, so that no other gets the id
+        self.modules = [list(cache._kept) for cache in given.caches]  # so are these
         self.before = states()
         try:
+            if given.spec is EMPTY:
+                raise Refusal("its cache has no tokens yet, so the function itself reads the first")
+            if given.caches and local.context.recording:
+                raise Refusal("it has a cache, and is compiled under ta.no_grad() only")
             self.outside = Outside((self.f, self.objects))
             for t in given.tensors:
                 if self.outside.tensors.pop(id(t), None):
@@ -281,6 +314,10 @@ class Entry:
             raise Refusal("it changes something outside of itself when it is called")
         try:
             self.flat = Flat(found, results, SEED, self.speculate)
+            if given.caches:
+                longer = Flat(*self.traced(given, 1), SEED, self.speculate)
+                if not self.flat.computes_as(longer):
+                    raise Refusal("its program depends on how many tokens the cache has")
             self.lines = self.flat.lines
             self.op = Program(self)
             self.compare(given)
@@ -289,7 +326,7 @@ class Entry:
         except Exception as error:
             raise Refusal(f"it could not be written: {error}") from error
 
-    def traced(self, given: Given) -> tuple[Trace, list[Any]]:
+    def traced(self, given: Given, which: int = 0) -> tuple[Trace, list[Any]]:
         """The function, and the sweep after it, run on symbols."""
         found = Trace()
         watcher = Found()
@@ -297,9 +334,11 @@ class Entry:
         with symbols_in(found, [*given.tensors, *outside]) as symbols, plain():
             arrays = [input_symbol(found, f"a{i}", f"a{i}", x) for i, x in enumerate(given.arrays)]
             waiting, made = iter(arrays), list[Any]()
-            args = [given.rebuilt(x, waiting, made) for x in given.args]
+            caches = {id(c): TracedCache(found, c, i, which) for i, c in enumerate(given.caches)}
+            symbol = lambda x: caches.get(id(x)) or next(waiting)
+            args = [given.rebuilt(x, symbol, made) for x in given.args]
             names = sorted(given.kwargs)
-            kwargs = {k: given.rebuilt(given.kwargs[k], waiting, made) for k in names}
+            kwargs = {k: given.rebuilt(given.kwargs[k], symbol, made) for k in names}
             with watching(watcher):
                 y = self.f(*args, **kwargs)
             for x, before in made:
@@ -320,7 +359,8 @@ class Entry:
         here = len(given.tensors)
         of_arrays = [n for n in inputs if n[0] == "a"]
         of_tensors = [n for n in inputs if n[0] == "x"]
-        ordered = [*of_tensors[:here], *of_arrays, *of_tensors[here:]]
+        states = [n for n in inputs if n.startswith(("cache", "length"))]
+        ordered = [*of_tensors[:here], *of_arrays, *states, *of_tensors[here:]]
         found.inputs = {n: found.inputs[n] for n in [*ordered, *found.inputs]}
         return found, results
 
@@ -329,8 +369,9 @@ class Entry:
         best = [math.inf, math.inf]
         repeats = 1
         while repeats <= 4:
+            its, ours = given.again(), given.again()
             start = time.thread_time()
-            y = self.f(*given.args, **given.kwargs)
+            y = self.f(*its.args, **its.kwargs)
             root = Result(y).root(y)
             g = None
             if root is not None:
@@ -340,7 +381,7 @@ class Entry:
                 wanted = self.shares_of(root, g, leaves)
             middle = time.thread_time()
             try:
-                mine, others = self.called(given, self.guard())
+                mine, others = self.called(ours, self.guard())
                 if mine is not None:
                     record = mine._record
                     shares = self.op.shares(g, record, list(map(array_of, record.inputs)))
@@ -403,8 +444,14 @@ class Entry:
 
     def called(self, given: Given, data: list[Any]) -> tuple[Any, list[Any]]:
         """The result that is differentiated, with its record, and the others."""
-        with np.errstate(all="ignore"):
-            results, saved = self.flat.forward(*given.data, *given.arrays, *data)
+        before = [dict(cache._kept) for cache in given.caches]
+        try:
+            with np.errstate(all="ignore"):
+                results, saved = self.flat.forward(*given.data, *given.arrays, *given.states, *data)
+        except BaseException:
+            for cache, tokens in zip(given.caches, before):
+                cache._kept = tokens
+            raise
         if self.result.whole is None:
             return None, results
         arrays = (*given.data, *given.arrays, *data)
@@ -420,22 +467,21 @@ class Entry:
         return root, results[1:]
 
     def rewritten(self, given: Given) -> Any:
-        """These numbers need another program: one that expects less, or the function itself."""
-        self.changed += 1
+        """The function's own result, for these numbers need another program: one that expects
+        less, which the next call has, or none.
+        """
+        before = given.again()
+        y = self.f(*given.args, **given.kwargs)  # raises what is wrong with the call, if anything
         if self.speculate and self.flat.speculates:
             with TRACING:
                 if self.speculate:
                     self.speculate = False
                     try:
                         self.before = states()
-                        self.write(given)
+                        self.write(before)
                     except Refusal as refusal:
                         self.refused(str(refusal))
-            data = self.guard()
-            if data is not None and not self.reason:
-                with suppress(Changed):
-                    return self.result.built(*self.called(given, data))
-        return self.f(*given.args, **given.kwargs)
+        return y
 
     def again(self, given: Given) -> Any:
         """The result as the function gives it, recorded op by op."""

@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import elementwise
-from ...transforms.programs.expressions import Expression, inside, operands, reached
+from ...transforms.programs.expressions import Expression, inside, reached
 from ...transforms.programs.layout import basic, picks_once
 from ...transforms.programs.simplify import number_in, simplified
 from ...transforms.programs.symbol import OPERATORS, Guard
 from ...transforms.programs.tracing import Trace
 from ...transforms.programs.writing import facts_of, once
+from ..kernels.elementwise import erf
 from .lowering import Lowering
+from .outside import same_array
 
 UFUNCS = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc is not np.negative}
 TAKE_OUT = "exp log sqrt tanh sin cos maximum minimum square absolute reciprocal exp2 log1p expm1"
@@ -82,7 +83,7 @@ class Flat:
         saved = {
             x.id: x
             for e in [*backward, *(Expression(-1, "", "", tuple(shares), {}, 0),)]
-            for x in operands(e)
+            for x in e.operands
             if x.id not in later and x.kind not in ("input", "constant", "number")
         }
         held = Names()
@@ -97,6 +98,7 @@ class Flat:
         ]
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
         inputs = [n for n in self.inputs]
+        self.objects = held.objects
         self.forward_text, self.forward = held.function("forward", inputs, body)
         self.backward_text, self.backward = "", None
         self.lines = len(body)
@@ -115,6 +117,15 @@ class Flat:
     def text(self) -> str:
         """Both functions."""
         return f"{self.forward_text}\n\n{self.backward_text}"
+
+    def computes_as(self, other: Flat) -> bool:
+        """Have both the same text, and the same constants in it?"""
+        mine, others = self.objects, other.objects
+        return self.text == other.text and all(
+            type(x) is type(others[k])
+            and (same_array(x, others[k]) if isinstance(x, np.ndarray) else x == others[k])
+            for k, x in mine.items()
+        )
 
 
 def blind_rows(found: Trace) -> list[Guard]:
@@ -150,7 +161,7 @@ def depending(order: Sequence[Expression], seed: Any) -> set[int]:
     """The ids of what depends on the gradient that comes in."""
     found: set[int] = set()
     for e in order:
-        if e.kind == "input" and e.name == seed or any(x.id in found for x in operands(e)):
+        if e.kind == "input" and e.name == seed or any(x.id in found for x in e.operands):
             found.add(e.id)
     return found
 
@@ -163,7 +174,7 @@ def needed(ends: list[Any], known: set[int]) -> list[Expression]:
         e = waiting.pop()
         if e.id not in found and (e.id not in known or e.kind in ("input", "constant", "number")):
             found[e.id] = e
-            waiting.extend(operands(e))
+            waiting.extend(e.operands)
     return [found[i] for i in sorted(found)]
 
 
@@ -172,7 +183,7 @@ def views_of_inputs(order: list[Expression]) -> set[int]:
     found: set[int] = set()
     for e in order:
         if e.kind not in ("input", "constant", "number") and not fresh(e):
-            parts = list(operands(e))
+            parts = list(e.operands)
             if any(x.kind == "input" or x.id in found for x in parts) and all(
                 x.id in found or x.kind in ("input", "constant", "number") for x in parts
             ):
@@ -183,7 +194,7 @@ def views_of_inputs(order: list[Expression]) -> set[int]:
 def backward_inputs(order: list[Expression], shares: list[Any], guards: list[Guard]) -> list[Any]:
     """The inputs that the backward pass reads."""
     ends = [*shares, *(g.asked for g in guards)]
-    used = {x.id: x for e in order for x in operands(e)} | {x.id: x for x in inside(ends)}
+    used = {x.id: x for e in order for x in e.operands} | {x.id: x for x in inside(ends)}
     return [x for x in used.values() if x.kind == "input"]
 
 
@@ -264,13 +275,13 @@ class Writer:
             elif fresh(e):
                 self.group[e.id] = e.id
             else:
-                groups = {self.group_of(x) for x in operands(e) if x.ndim or x.kind == "input"}
+                groups = {self.group_of(x) for x in e.operands if x.ndim or x.kind == "input"}
                 alone = e.kind in ("attribute", "item", "method", "part") and len(groups) == 1
                 self.group[e.id] = groups.pop() if alone and distinct(e) else HELD
                 if self.group[e.id] is HELD:
-                    for x in operands(e):  # nor may what it may be a view of be written into
+                    for x in e.operands:  # nor may what it may be a view of be written into
                         self.last[self.group_of(x)] = len(order) + 1
-            for x in operands(e):
+            for x in e.operands:
                 g = self.group_of(x)
                 self.last[g] = max(self.last.get(g, 0), i)
         for x in [*inside(list(ends)), *(g.asked for g in guards)]:
@@ -278,7 +289,7 @@ class Writer:
 
     def stacks(self, order: list[Expression], ends: Iterable[Expression]) -> None:
         """Where products are stacked and used for nothing else, each is written into the stack."""
-        uses = Counter(x.id for e in order for x in operands(e))
+        uses = Counter(x.id for e in order for x in e.operands)
         uses.update(x.id for x in inside(list(ends)))
         computed = {e.id for e in order}
         for e in order:
@@ -328,7 +339,7 @@ class Writer:
             return False
         if x.shape != e.shape or x.dtype != e.dtype or x.id in self.saved:
             return False
-        return all(y is x or self.group_of(y) != g for y in operands(e))
+        return all(y is x or self.group_of(y) != g for y in e.operands)
 
     # ---- lines
 
@@ -424,6 +435,9 @@ class Writer:
         function = self.names.function_of(UFUNCS[e.name].__name__, UFUNCS[e.name])
         return [f"{name} = {function}({left}, {right})"]
 
+    def _state(self, e: Expression, name: str) -> list[str]:
+        return [f"{name} = {self.names.hold(e.name)}({', '.join(map(self.of, e.args))})"]
+
     def _dot(self, e: Expression, name: str) -> list[str]:
         return [f"{name} = {self.of(e.args[0])}.dot({self.of(e.args[1])})"]
 
@@ -450,7 +464,7 @@ class Writer:
 
     def _call(self, e: Expression, name: str) -> list[str]:
         if e.name == "erf":
-            function = self.names.hold(erf, "erf")
+            function = self.names.function_of("erf", erf)
         else:
             function = self.names.function_of(e.name, numpy_function(e.name))
         if e.name == "where" and masks(e):
@@ -461,8 +475,8 @@ class Writer:
             words = [self.number_or(a, b), self.number_or(b, a)]
         if e.name in WITH_OUT and not e.settings:
             for x in e.args:
-                if self.dying(x, e):  # NumPy wants the third argument of np.maximum by its name
-                    words.append(f"out={self.of(x)}" if len(e.args) > 1 else self.of(x))
+                if self.dying(x, e):
+                    words.append(f"out={self.of(x)}")
                     break
         words += [f"{k}={self.of(v)}" for k, v in e.settings.items()]
         return [f"{name} = {function}({', '.join(words)})"]
@@ -537,9 +551,3 @@ def numpy_function(name: str) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part)
     return found
-
-
-def erf(x: Any) -> Any:
-    """As elementwise has it, in floats of NumPy's."""
-    y = np.asarray(elementwise._erf(x), np.float64)
-    return y if y.ndim else y[()]

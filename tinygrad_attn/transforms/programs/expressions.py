@@ -20,16 +20,21 @@ class Expression:
     `kind` is input, constant, number, operator, call (of a function of NumPy's), method, attribute,
     item (an indexing), part (of a result of several arrays) or update (a write into the operand).
     `value` is what it was for the arguments that the program is written for; of these numbers only
-    shape and dtype are used, and those of constants.
+    shape and dtype are used, and those of constants. `operands` are the expressions in `args` and
+    `settings`; one that is used twice comes twice.
     """
 
-    __slots__ = ("id", "kind", "name", "args", "settings", "value", "phase", "scope", "hint")
+    __slots__ = (
+        *("id", "kind", "name", "args", "settings", "operands"),
+        *("value", "phase", "scope", "hint"),
+    )
 
     def __init__(
         self, id: int, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any
     ) -> None:
         self.id, self.kind, self.name, self.args = id, kind, name, args
         self.settings, self.value = settings, value
+        self.operands = tuple(inside((args, tuple(settings.values()))))
         self.phase, self.scope = FORWARD, ""
         self.hint: Any = None  # (priority, a name), or (0, the expression that this differentiates)
 
@@ -138,12 +143,6 @@ def inside(a: Any) -> Iterator[Expression]:
         yield from inside((a.start, a.stop, a.step))
 
 
-def operands(e: Expression) -> Iterator[Expression]:
-    """What an expression is computed from; one that it uses twice comes twice."""
-    yield from inside(e.args)
-    yield from inside(tuple(e.settings.values()))
-
-
 def reached(outputs: Iterable[Any]) -> list[Expression]:
     """All that these outputs need, in an order in which it can be computed."""
     seen: dict[int, Expression] = {}
@@ -152,5 +151,5 @@ def reached(outputs: Iterable[Any]) -> list[Expression]:
         e = waiting.pop()
         if e.id not in seen:
             seen[e.id] = e
-            waiting.extend(operands(e))
+            waiting.extend(e.operands)
     return [seen[i] for i in sorted(seen)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import BACKWARD, Expression, operands, reached
+from .expressions import BACKWARD, Expression, reached
 from .simplify import inside_of, uniform
 from .text import Sizes, Text, pattern
 from .tracing import identifier
@@ -66,7 +66,7 @@ class Layout:
         self.results, self.guards, self.inputs, self.sizes = results, guards, inputs, sizes
         self.ends = [*inside_of(results), *(g.asked for g in guards)]
         self.order = reached(self.ends)
-        self.uses = Counter(o.id for e in self.order for o in operands(e))
+        self.uses = Counter(o.id for e in self.order for o in e.operands)
         self.uses.update(e.id for e in self.ends)
         self.bases = Counter(e.args[0].id for e in self.order if e.kind == "update")
         self.result_names = {
@@ -135,12 +135,12 @@ class Layout:
     def inlined(self, e: Expression) -> list[Expression]:
         """What is written out inside the line of e."""
         found: dict[int, Expression] = {}
-        waiting = [x for x in operands(e) if not (e.kind == "update" and written_anew(e, x))]
+        waiting = [x for x in e.operands if not (e.kind == "update" and written_anew(e, x))]
         while waiting:
             x = waiting.pop()
             if x.id not in found and self.estimate(x) is None:
                 found[x.id] = x
-                waiting.extend(operands(x))
+                waiting.extend(x.operands)
         return list(found.values())
 
     # ---- names
@@ -243,13 +243,13 @@ class Layout:
         e = s.expression
         if s.guard is not None and e.id in self.lines:
             return [e]
-        found, waiting = [], list(operands(e))
+        found, waiting = [], list(e.operands)
         while waiting:
             x = waiting.pop()
             if x.id in self.lines or x.id in self.names or x.id in self.constants:
                 found.append(x)
             else:
-                waiting.extend(operands(x))
+                waiting.extend(x.operands)
         return found
 
     # ---- text

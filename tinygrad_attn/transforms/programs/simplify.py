@@ -8,6 +8,7 @@ simple already, and returns one that says the same.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -35,12 +36,15 @@ def simplified(
     """The outputs, nested as they were, and what guards ask, from simpler expressions.
 
     `facts` says of which boolean arrays, by the id of their expression, all elements are known,
-    since a guard has asked. What the guards themselves ask is left as it is. With `in_single` the
+    since a guard has asked; the guard itself still asks. With `in_single` the
     few numbers that a rule of float32 adds up in float64 are added in float32.
     """
-    outputs, asked = Simplifier(facts, in_single).run(outputs, asked)
-    for _ in range(2):
-        outputs, asked = Simplifier({}, in_single).run(outputs, asked)
+    for known in (facts, {}, {}):
+        simplifier = Simplifier(known, in_single)
+        count = len(reached(inside_of([outputs, asked])))
+        outputs, asked = simplifier.run(outputs, asked)
+        if not known and len(simplifier.listing.expressions) == count:
+            break  # nothing was rewritten
     return outputs, asked
 
 
@@ -109,22 +113,23 @@ class Simplifier:
 
     def run(self, outputs: Any, asked: Any) -> tuple[Any, Any]:
         """All that the outputs and the guards need, simplified."""
-        of_guards = {e.id for e in reached(inside_of(asked))}
-        without_facts: dict[int, Expression] = {}
+        of_guards = {e.id: e for e in inside_of(asked)}
+        computed: dict[int, Expression] = {}  # what the facts are about
+        as_asked = ChainMap(computed, self.simple)
         for e in reached(inside_of([outputs, asked])):
             self.listing.phase, self.listing.scope = e.phase, e.scope
             if e.id in of_guards:
-                without_facts[e.id] = self.rewritten(e, without_facts)
+                of_guards[e.id] = self.rewritten(e, as_asked)
+            new = self.rewritten(e, self.simple)
             if e.id in self.facts:
+                computed[e.id] = new
                 new = self.listing.constant(np.full(e.shape, self.facts[e.id]))
-            else:
-                new = self.rewritten(e, self.simple)
             self.simple[e.id] = new
         found = self.mapped(outputs)
-        self.simple = without_facts
+        self.simple.update(of_guards)
         return found, self.mapped(asked)
 
-    def rewritten(self, e: Expression, simple: dict[int, Expression]) -> Expression:
+    def rewritten(self, e: Expression, simple: Mapping[int, Expression]) -> Expression:
         """The expression of simple operands, simplified."""
         swap = lambda x: simple[x.id] if isinstance(x, Expression) else x
         settings = {k: replaced(v, swap) for k, v in e.settings.items()}
@@ -418,7 +423,8 @@ class Simplifier:
         places = [put_in_zeros(t, slice) for t in [*sum_of(a), *sum_of(b)]]
         if None in places or len(places) < 2:
             return None
-        found = sorted((i.indices(value.shape[0]), part) for i, part in places)  # type: ignore
+        found = [(i.indices(value.shape[0]), part) for i, part in places]  # type: ignore[misc]
+        found.sort(key=lambda place: place[0])
         ends = [0]
         for (start, stop, step), _ in found:
             if start != ends[-1] or step != 1:
@@ -450,7 +456,8 @@ class Simplifier:
             return self.minus(self.transposed(x.args[0], -value))
         if is_(x, "operator", "@") and all(isinstance(v, Expression) for v in x.args):
             left, right = x.args
-            if last_two(left) and left.ndim == right.ndim == value.ndim:
+            here = x.phase == self.listing.phase  # what was computed forwards is there already
+            if here and last_two(left) and left.ndim == right.ndim == value.ndim:
                 turned = self.transposed(right, right.value.swapaxes(-1, -2))
                 return self.op("@", turned, left.args[0], value)
         if value.ndim == 2:

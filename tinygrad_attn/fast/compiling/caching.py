@@ -1,0 +1,116 @@
+"""A decoding step with a key/value cache: one program for all lengths.
+
+While the step is traced a `TracedCache` stands in for the cache that was given. What an attention
+module appends to it, or finds in it, becomes an expression that asks the cache of each call, and
+`cache.length` is an input of the program. How many tokens there are is seen by attention alone. The
+program is written for two numbers of them, neither of which is the true one, and is used only if
+its text and its constants are the same for both.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...engine import constant
+from ...nn.cache import KeyValueCache
+from ...nn.module import Module
+from ...transforms.programs.symbol import PACKAGE, Symbol
+from ...transforms.programs.tracing import Trace, input_symbol
+from .lowering import LENGTHS
+from .outside import Refusal
+
+
+def kind_of(cache: KeyValueCache) -> tuple:
+    """What has to be the same of a cache: all but how many tokens of its own it has."""
+    found = []
+    for module, (k, v) in cache._kept.items():
+        sizes = k.shape if module in cache._memory else (*k.shape[:-2], k.shape[-1])
+        found.append((id(module), sizes, v.shape[-1], k.dtype, v.dtype))
+    return KeyValueCache, tuple(found)
+
+
+class Extend(NamedTuple):
+    """Appends keys and values of new tokens to a module's; returns all of them."""
+
+    module: Module
+
+    def __call__(self, cache: KeyValueCache, k: Any, v: Any) -> list[Any]:
+        return [x._data for x in cache.extend(self.module, constant(k), constant(v))]
+
+
+class Get(NamedTuple):
+    """The keys and values that a module has projected from this memory."""
+
+    module: Module
+
+    def __call__(self, cache: KeyValueCache, *memory: Any) -> list[Any]:
+        return [x._data for x in cache.get(self.module, memory)]
+
+
+class TracedCache(KeyValueCache):
+    """Stands for a cache while a step is traced; attention sees LENGTHS[which] tokens in it."""
+
+    def __init__(self, found: Trace, cache: KeyValueCache, number: int, which: int) -> None:
+        name = f"cache{number}"
+        expression = found.listing.make("input", name, (), {}, None, ("input", name))
+        found.inputs[name] = expression
+        self.cache, self.past_keys = cache, LENGTHS[which] - 1
+        self.symbol = Symbol(expression, None, found.listing)
+        self.tokens: Any = input_symbol(found, f"length{number}", name, np.array(cache.length))
+        self.extended: list[Module] = []
+
+    def __getattr__(self, name: str) -> Any:
+        raise Refusal(f"it uses {name.strip('_')} of a cache, which cannot be written down")
+
+    @property
+    def length(self) -> Any:
+        """How many tokens are behind us, an input."""
+        return self.tokens
+
+    def __contains__(self, module: Module) -> bool:
+        return module in self.cache
+
+    def past(self, module: Module) -> int:
+        """How many keys attention is told that there are."""
+        asked_by_attention()
+        return self.past_keys
+
+    def extend(self, module: Module, k: Any, v: Any) -> tuple[Any, Any]:
+        """The keys and values that the cache will return, of which here only the shape matters."""
+        asked_by_attention()
+        if module in self.extended or module not in self.cache:
+            raise Refusal("it calls an attention module twice, or one that the cache does not know")
+        if not self.extended:
+            self.tokens = self.tokens + k.shape[-2]
+        self.extended.append(module)
+        values = []
+        for old, new in zip(self.cache._kept[module], (k, v), strict=True):
+            sizes = (*old.shape[:-2], self.past_keys + new.shape[-2], old.shape[-1])
+            dtype = np.result_type(old.dtype, new.dtype)
+            values.append(np.broadcast_to(old._data[..., :1, :].astype(dtype), sizes))
+        return self.asked(Extend(module), (k, v), values)
+
+    def get(self, module: Module, memory: tuple[Any, Any]) -> tuple[Any, Any]:
+        """The keys and values of a memory."""
+        return self.asked(Get(module), memory, [x._data for x in self.cache._kept[module]])
+
+    def asked(self, what: Any, tensors: Any, values: list[Any]) -> tuple[Any, Any]:
+        """The two results of a call of the cache's."""
+        arrays = [x._data for x in tensors]
+        k, v = self.symbol._emit("state", what, (self.symbol, *arrays), {}, values)
+        return constant(k), constant(v)
+
+
+def asked_by_attention() -> None:
+    """Raise unless the layer that asks is the package's, and keeps for itself how many keys it got:
+    what others do may depend on that.
+    """
+    frame = sys._getframe(2)
+    if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_locals.get("wanted"):
+        raise Refusal("it asks a cache for its keys itself, or attention for weights of them")
+
+
+__all__ = ["KeyValueCache", "TracedCache", "kind_of"]
