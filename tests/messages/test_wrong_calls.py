@@ -165,6 +165,7 @@ CALLS = [
     (lambda: attend(t(2, 3), "causal"), T, r"got 'causal'\. Write is_causal=True"),
     (lambda: nn.LayerNorm(3, 4), V, r"got 4\. .*one tuple: nn\.LayerNorm\(\(rows, columns\)\)"),
     (lambda: nn.RMSNorm(3, 4), V, r"eps is a small number such as 1e-5, got 4"),
+    (lambda: nn.Softmax(axis=1, dim=0), T, r"dim= is another name for axis=, got 1 and 0"),
     (lambda: nn.Embedding(5, 2, False), V, r"padding_idx=False is not one of the 5 rows"),
     (lambda: F.embedding([0], t(5, 2), True), V, r"padding_idx=True is not one of the 5 rows"),
     (

@@ -344,6 +344,8 @@ class Softmax(Module):
     """
 
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
+        if dim is not None and axis not in (-1, dim):
+            raise TypeError(f"Softmax: dim= is another name for axis=, got {axis} and {dim}.")
         self.axis = axis if dim is None else dim
 
     def forward(self, input: Any) -> Any:
