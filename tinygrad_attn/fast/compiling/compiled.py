@@ -155,7 +155,7 @@ class Compiled:
                 entry = Entry(self, given)
                 self._entries[given.spec] = [entry, *entries][:PROGRAMS]
                 self._forget()
-            if self._fullgraph and entry.reason:
+            if self._fullgraph and entry.reason and given.spec is not EMPTY:
                 raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
             data = entry.guard()
         return self._f(*given.args, **given.kwargs) if data is None else entry.run(given, data)
