@@ -158,7 +158,7 @@ class Compiled:
                 entry = Entry(self, given)
                 self._entries[given.spec] = [entry, *entries][:PROGRAMS]
                 self._forget()
-            if self._fullgraph and entry.reason:
+            if self._fullgraph and entry.reason and given.spec is not EMPTY:
                 raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
             data = entry.guard()
         return self._f(*given.args, **given.kwargs) if data is None else entry.run(given, data)
@@ -384,7 +384,8 @@ class Entry:
                 mine, others = self.called(ours, self.guard())
                 if mine is not None:
                     record = mine._record
-                    shares = self.op.shares(g, record, list(map(array_of, record.inputs)))
+                    arrays = list(map(array_of, record.inputs))
+                    shares = self.op.shares(g, record, arrays, [True] * len(arrays))
             except Changed:
                 if self.speculate and self.flat.speculates:
                     self.speculate = False
@@ -500,19 +501,21 @@ class Program(QuickOp):
     """The op whose function and rule are the two functions of a program."""
 
     def __init__(self, entry: Entry) -> None:
-        forward, self.backward = entry.flat.forward, entry.flat.backward
+        forward = entry.flat.forward
         super().__init__(entry, lambda *inputs: forward(*inputs)[0][0])
         self.fresh = True
-        self.entry, self.leaves, self.of = entry, entry.leaves, entry.flat.names
+        self.entry, self.leaves, self.flat = entry, entry.leaves, entry.flat
 
-    def shares(self, g: Any, record: Record, arrays: list[Any]) -> dict[int, Any]:
-        """{i: the gradient by input i}, by the backward function."""
+    def shares(self, g: Any, record: Record, arrays: list[Any], needs: Any) -> dict[int, Any]:
+        """{i: the gradient by input i}, for those that need one, by the backward function."""
+        wanted = tuple(name for name in self.flat.names if needs[self.leaves[name]])
+        _, backward = self.flat.backward_of(wanted)
         if any(isinstance(a, Symbolic) for a in arrays):  # another thread traces
             with TRACING:
                 arrays = [array_of(x) for x in record.inputs]
         with np.errstate(all="ignore"):
-            found = self.backward(g, record.saved[0], arrays)  # type: ignore[misc]
-        return {self.leaves[name]: share for name, share in zip(self.of, found)}
+            found = backward(g, record.saved[0], arrays)
+        return {self.leaves[name]: share for name, share in zip(wanted, found)}
 
     def pull(
         self, g: Any, y: Any, record: Record, inputs: list, needs: list[bool]
@@ -521,8 +524,7 @@ class Program(QuickOp):
         again = isinstance(g, Variable)
         if not again:
             with suppress(Changed):
-                shares = self.shares(g, record, inputs)
-                return {i: share for i, share in shares.items() if needs[i]}
+                return self.shares(g, record, inputs, needs)
         wanted = {i: x for i, (x, need) in enumerate(zip(record.inputs, needs)) if need}
         root = self.entry.again(record.saved[1])
         found = self.entry.shares_of(root, g, list(wanted.values()), again)

@@ -54,7 +54,7 @@ class Flat:
         gradients = found.gradients
         guards = [*found.guards, *(blind_rows(found) if speculate else [])]
         (outputs, shares), asked = simplified(
-            [results, gradients], [g.asked for g in guards], facts_of(guards), in_single=True
+            [results, gradients], [g.asked for g in guards], facts_of(guards)
         )
         made = [Guard(e, g.answer, g.function) for e, g in zip(asked, guards, strict=True)]
         made = [g for g in once(made) if g.asked.kind not in ("constant", "number")]
@@ -91,27 +91,37 @@ class Flat:
         body = writer.lines(forward, [*outputs, *saved.values()], early)
         kept = {writer.group[e.id] for e in saved.values()}
         results = writer.own(outputs, kept)
-        names = [held.name(e) for e in saved.values()]
         kept_names = [
-            f"{n}.copy()" if e.ndim and writer.group[e.id] is HELD else n
-            for n, e in zip(names, saved.values())
+            f"{held.name(e)}.copy()" if e.ndim and writer.group[e.id] is HELD else held.name(e)
+            for e in saved.values()
         ]
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
-        inputs = [n for n in self.inputs]
         self.objects = held.objects
-        self.forward_text, self.forward = held.function("forward", inputs, body)
-        self.backward_text, self.backward = "", None
-        self.lines = len(body)
+        self.forward_text, self.forward = held.function("forward", list(self.inputs), body)
+        self.lines, self.backward_text = len(body), ""
+        self.rest = held, saved, known - again, others, shares, seed
+        self.written: dict[tuple[str, ...], Any] = {}  # by the gradients that are wanted
         if shares:
-            writer = Writer(held, set(saved))
-            body = [f"{', '.join(names)}, = saved"] if names else []
-            used = [e.name for e in backward_inputs(backward, shares, others) if e.name != seed]
-            body += [f"{n} = inputs[{inputs.index(n)}]" for n in used]
-            body += writer.lines(backward, shares, others)
-            body.append(f"return [{', '.join(writer.own(shares, set()))}]")
-            arguments = [seed or "_", "saved", "inputs"]
-            self.backward_text, self.backward = held.function("backward", arguments, body)
-            self.lines += len(body)
+            self.backward_text, _ = self.backward_of(tuple(self.names))
+            self.lines += self.backward_text.count("\n") - 1
+
+    def backward_of(self, wanted: tuple[str, ...]) -> tuple[str, Callable[..., Any]]:
+        """The text and the function that computes the gradients by these inputs."""
+        if wanted in self.written:
+            return self.written[wanted]
+        held, saved, known, guards, every, seed = self.rest
+        shares = [every[self.names.index(n)] for n in wanted]
+        order = needed([*shares, *(g.asked for g in guards)], known)
+        writer = Writer(held, set(saved))
+        names = "".join(f"{held.name(e)}, " for e in saved.values())
+        body = [f"{names}= saved"] if names else []
+        used = [e.name for e in backward_inputs(order, shares, guards) if e.name != seed]
+        inputs = list(self.inputs)
+        body += [f"{n} = inputs[{inputs.index(n)}]" for n in used]
+        body += writer.lines(order, shares, guards)
+        body.append(f"return [{', '.join(writer.own(shares, set()))}]")
+        made = held.function("backward", [seed or "_", "saved", "inputs"], body)
+        return self.written.setdefault(wanted, made)
 
     @property
     def text(self) -> str:
