@@ -169,7 +169,8 @@ class Copy:
         sys.path[:] = [str(self.folder), *(p for p in sys.path if p not in here)]
         sys.pycache_prefix, sys.dont_write_bytecode = str(self.pycache), False
         os.environ["PYTHONPYCACHEPREFIX"], os.environ["PYTHONPATH"] = str(self.pycache), sys.path[0]
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        for variable in ("PYTHONDONTWRITEBYTECODE", "PYTEST_ADDOPTS"):
+            os.environ.pop(variable, None)
         for name in [n for n in sys.modules if n.split(".")[0] in ("tests", PACKAGE)]:
             del sys.modules[name]
 
