@@ -270,4 +270,6 @@ def unfounded(outcomes: list[Outcome], copy: Copy) -> set[str]:
         file = name.split(" ")[0]
         if copy.fail_here([file], "--collect-only"):
             raise SystemExit(f"pytest cannot read {file}, without any mutant.")
-    return copy.fail_here(tests) if tests else set()
+    wrong = copy.fail_here(tests) if tests else set()
+    # Beside one that fails there may be others, which would come out one by one.
+    return wrong | copy.fail_here({name.partition("::")[0] for name in wrong}) if wrong else wrong
