@@ -29,6 +29,7 @@ TESTS = {
     "functional/*": [
         "tests/ops/test_properties.py",
         "tests/fast/test_registry.py",
+        "tests/functional/test_every_function.py",
         "tests/functional",
         "tests/nn/test_layers.py",
     ],
