@@ -147,6 +147,13 @@ def defaults(function):
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
+def required(function):
+    """How many arguments must be given."""
+    function = getattr(function, "forward", function)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(p.default is p.empty for p in parameters)
+
+
 @pytest.mark.parametrize("name", sorted(WAYS))
 def test_what_a_quick_way_takes_for_an_argument_left_out_is_what_it_replaces_takes(name):
     """Where it has one at all: an op on arrays may be given everything by the function around it."""
@@ -160,6 +167,45 @@ def test_the_defaults_of_a_quick_op_are_those_of_its_equation(name):
     one = ops_in(quick_equations)[name]
     own, theirs = defaults(one.forward), defaults(one.twin)
     assert own == {k: theirs[k] for k in own}
+
+
+OF_ONE = [name for name in sorted(set(WAYS) - set(ELSEWHERE)) if required(WAYS[name].replaces) == 1]
+SIZES = [
+    1,
+    255,
+    257,
+    (1 << 13) + 1,
+    (1 << 15) + 1,
+    (1 << 18) + 3,
+]  # on both sides of each threshold of tuning.py
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", OF_ONE)
+def test_a_quick_way_of_one_array_is_right_at_every_size_and_never_raises(name, dtype, monkeypatch):
+    """Where it raised, the engine would do without it and nobody would notice."""
+    one = WAYS[name].way if isinstance(WAYS[name].way, Op) else None
+    raised = []
+    if one is not None:
+        before = one.forward
+
+        def forward(*args, **kwargs):
+            try:
+                return before(*args, **kwargs)
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        monkeypatch.setattr(one, "forward", forward)
+    for size in SIZES:
+
+        class Drawn:
+            ours, inputs = staticmethod(WAYS[name].replaces), [(4 * rows(size)).astype(dtype)]
+
+        with ta.plain():
+            expected = outcome(Drawn, 1)
+        as_close(outcome(Drawn, 1), expected, f"{name} of {size} numbers")
+    assert not raised
 
 
 TAKE_EPS = [name for name in WAYS if "eps" in inspect.signature(WAYS[name].replaces).parameters]

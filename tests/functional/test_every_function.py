@@ -111,3 +111,20 @@ def test_a_tensor_of_another_library_is_refused_since_its_gradient_would_be_lost
                 assert given is theirs  # dropout that drops nothing
 
     run()
+
+
+def defaults(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+@pytest.mark.parametrize("name", sorted(functions()))
+def test_what_an_argument_is_when_it_is_left_out_is_pytorchs(name):
+    theirs = getattr(torch.nn.functional, name, None)
+    try:
+        expected = defaults(theirs)
+    except (TypeError, ValueError):  # PyTorch has none of this name, or does not show its signature
+        return
+    own = defaults(functions()[name])
+    shared = own.keys() & expected.keys()
+    assert {k: own[k] for k in shared} == {k: expected[k] for k in shared}

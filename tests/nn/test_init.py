@@ -36,6 +36,8 @@ FILLS = {
     "trunc normal cut": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, -0.5, 1.0),
     "trunc normal, over 0.3 of the mass": lambda i, t: i.trunc_normal_(t, a=-0.4, b=0.4),
     "trunc normal, under 0.3 of it": lambda i, t: i.trunc_normal_(t, a=-0.37, b=0.37),
+    "trunc normal around a mean": lambda i, t: i.trunc_normal_(t, 2.0, 1.0, 1.0, 3.0),
+    "trunc normal beside a mean": lambda i, t: i.trunc_normal_(t, 2.0, 1.0, -1.0, 1.0),
     "trunc normal tail": lambda i, t: i.trunc_normal_(t, 0.0, 1.0, 1.5, 1.9),
     "trunc normal tail of another mean": lambda i, t: i.trunc_normal_(t, -0.5, 0.8, 0.6, 1.2),
 }

@@ -945,6 +945,15 @@ def test_an_einsum_is_the_same_as_one_product_of_matrices(monkeypatch, text, sha
     np.testing.assert_allclose(expected[0], np.einsum(text, *operands), atol=1e-12)
 
 
+def test_an_einsum_by_numbers_knows_every_number_that_numpy_knows_and_their_order():
+    """0 to 51; the axes of a result that is left out come in their order."""
+    x = np.arange(6.0).reshape(2, 3)
+    for i, j in [*zip(range(51), range(1, 52)), (0, 51), (25, 27)]:
+        for labels in ([i, j], [j, i]):
+            expected = np.einsum(x, labels)
+            np.testing.assert_array_equal(np.einsum(Tensor(x), labels).numpy(), expected)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("windows_first", [True, False])
 def test_a_convolution_by_windows_copies_them_along_the_width_of_the_picture(

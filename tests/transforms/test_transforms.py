@@ -87,6 +87,26 @@ def test_a_transform_inside_another_is_recorded_however_many_came_before_it(firs
     assert np.abs(alone.numpy()).max() > 0
 
 
+@pytest.mark.parametrize("name", ["value_and_grad", "jacobian", "hessian", "hvp"])
+def test_a_transform_that_is_done_with_the_graph_has_let_go_of_it(name):
+    """Whoever keeps a result from inside the function does not keep all that it was made of."""
+    kept = []
+
+    def noted(x):
+        kept.append(np.exp(np.sin(x)))
+        return np.sum(kept[-1])
+
+    function = (lambda x: noted(x) * np.ones(2)) if name == "jacobian" else noted
+    {
+        "value_and_grad": lambda: value_and_grad(function)(X),
+        "jacobian": lambda: jacobian(function, X),
+        "hessian": lambda: hessian(function, X),
+        "hvp": lambda: hvp(function, X, V),
+    }[name]()
+    with pytest.raises(RuntimeError, match="released"):
+        kept[-1].sum().backward()
+
+
 def test_several_inputs_and_argnums():
     product = lambda a, b, power=1: np.sum((a * b) ** power)
     y, pullback = vjp(lambda a, b: a * b, X, V)
