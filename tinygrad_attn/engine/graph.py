@@ -58,5 +58,5 @@ def tracked(x: Any) -> bool:
 
 
 def array_of(x: Any) -> Any:
-    """The plain values of an input."""
+    """The plain values of an input. A masked array has a `_data` too, so the class is asked for."""
     return x._data if isinstance(x, Variable) else x

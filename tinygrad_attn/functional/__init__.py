@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import ops, random
-from ..engine import Variable, equation
+from ..engine import Variable, array_of, equation
 from ..messages.errors import describe, missing_from, no_setting, refuse_mask, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 from . import arguments, equations
-from .arguments import REDUCTIONS, integers, plain, real
+from .arguments import REDUCTIONS, integers, real
 from .masks import causal_mask, padding_mask, refuse_blocked
 
 __all__ = [
@@ -235,7 +235,7 @@ def draw_keep(x: Any, p: float) -> np.ndarray:
     """Which elements of x dropout keeps, each with probability 1 - p, drawn in the order of memory,
     as PyTorch does.
     """
-    array, generator = plain(x), random.default_generator()
+    array, generator = array_of(x), random.default_generator()
     if array.flags.c_contiguous:
         return generator.bernoulli(array.shape, 1 - p)
     # The axes in the order of memory: the one with the longest steps comes first, and one along

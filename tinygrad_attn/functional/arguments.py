@@ -8,18 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Symbolic, Variable
+from ..engine import Symbolic, Variable, array_of
 from ..messages.errors import describe, is_module, nearest, refuse_mask, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import ragged
 
 REDUCTIONS = ("none", "mean", "sum")
-
-
-def plain(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
-    # Masked arrays have a _data too, without their mask, so it is the class that is asked for.
-    return x._data if isinstance(x, Variable) else x
 
 
 def operand(x: Any, function: str, dtype: Any = None) -> Any:
@@ -57,7 +51,7 @@ def values(x: Any, function: str) -> Any:
 def real(x: Any, function: str) -> Any:
     """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
     x = operand(x, function)
-    kind = plain(x).dtype.kind
+    kind = array_of(x).dtype.kind
     if kind == "f":
         return x
     if kind in "iub":
@@ -68,7 +62,7 @@ def real(x: Any, function: str) -> Any:
 def integers(x: Any, function: str, what: str) -> np.ndarray:
     """A plain array of integers: a copy, for the caller may change theirs before backward()."""
     refuse_mask(function, x)
-    array = np.copy(plain(values(x, function)))
+    array = np.copy(array_of(values(x, function)))
     if array.size == 0 and not hasattr(x, "dtype"):
         array = array.astype(np.int64)  # an empty list is a list of no integers
     if array.dtype.kind not in "iu":
@@ -193,7 +187,7 @@ def normalized_axes(
 ) -> int:
     """How many trailing axes are normalised; raises unless they and the parameters fit."""
     shape = sizes_of(normalized_shape)
-    if not shape or plain(x).shape[-len(shape) :] != shape:
+    if not shape or array_of(x).shape[-len(shape) :] != shape:
         hint = f" Write normalized_shape={x.shape[-1]} for its last axis." if x.ndim else ""
         raise ValueError(
             f"{function}: normalized_shape {shape} must be the last sizes of the input, "
@@ -318,7 +312,7 @@ def _labels_hint(x: Any, labels: np.ndarray, axis: int) -> str:
 def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
     """Target probabilities have the shape of the scores; float class labels are a common slip."""
     if target.shape == x.shape:
-        numbers = plain(target)
+        numbers = array_of(target)
         if isinstance(numbers, np.ndarray) and numbers.min(initial=0) < 0:
             warn(
                 "cross_entropy: the target holds numbers below 0, which are no probabilities. The "
@@ -344,7 +338,7 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     """(..., T, D), (..., S, D), (..., S, V) and a mask fit together; returns (..., T, S)."""
-    qs, ks, vs = plain(q).shape, plain(k).shape, plain(v).shape
+    qs, ks, vs = array_of(q).shape, array_of(k).shape, array_of(v).shape
     lead = qs[:-2]
     if not (len(qs) >= 2 and lead == ks[:-2] == vs[:-2] and qs[-1] == ks[-1] and ks[-2] == vs[-2]):
         lead = _broadcast_lead(q, k, v)
@@ -387,7 +381,7 @@ def _check_mask(mask: Any, scores: tuple[int, ...]) -> None:
     if not mask.ndim:  # one number for all scores changes nothing, so another argument was meant
         raise TypeError(
             "attn_mask, the fourth argument, is an array that broadcasts to the scores (..., T, S),"
-            f" got {describe(plain(mask).item())}. Write is_causal=True for a causal mask, and "
+            f" got {describe(array_of(mask).item())}. Write is_causal=True for a causal mask, and "
             "dropout_p= for a probability."
         )
     if mask.dtype.kind not in "bf":
@@ -417,7 +411,7 @@ def warn_if_upside_down(mask: Any, blocked: bool) -> None:
 
     `blocked` is what stands in the mask for a blocked key.
     """
-    mask = plain(mask)
+    mask = array_of(mask)
     if (
         mask.ndim == 2
         and mask.shape[0] == mask.shape[1] > 1
@@ -435,7 +429,7 @@ def warn_if_counted(mask: Any, name: str) -> None:
     """Warn of a float mask of zeros and ones, which would be added to the scores."""
     if isinstance(mask, Variable) and mask._tracked:
         return  # a learned mask may be at zero or one by chance
-    mask = plain(mask)
+    mask = array_of(mask)
     if (
         mask.dtype.kind == "f"
         and mask.size

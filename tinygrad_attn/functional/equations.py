@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import equation
-from ..ops.shapes import in_single
-from .arguments import plain
+from ..engine import array_of, equation
+from ..ops.shapes import float16_in_float32
 
 Axis = int | tuple[int, ...]
 
@@ -26,7 +25,7 @@ Axis = int | tuple[int, ...]
 # ---- activations
 
 
-@in_single
+@float16_in_float32
 def gelu(x: Any, *, approximate: str = "none") -> Any:
     """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2, or its tanh
     approximation.
@@ -36,7 +35,7 @@ def gelu(x: Any, *, approximate: str = "none") -> Any:
     return 0.5 * x * (1 + ops.erf(x * math.sqrt(0.5)))
 
 
-@in_single
+@float16_in_float32
 def silu(x: Any) -> Any:
     """silu(x) = x / (1 + e^-x)"""
     return x * ops.sigmoid(x)
@@ -49,7 +48,7 @@ def _largest(x: Any, axis: Axis | None) -> Any:
     """The maximum along the axis, a constant to the derivative: it keeps exp in range and cancels
     in the result.
     """
-    array = plain(x)
+    array = array_of(x)
     return (
         ops.max(array, axis=axis, keepdims=True)
         if array.size
@@ -68,7 +67,7 @@ def _as_row(function: Any, x: Any) -> Any:
     return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0), shape=())
 
 
-@in_single
+@float16_in_float32
 def softmax(x: Any, *, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     if x.ndim == 0:
@@ -78,7 +77,7 @@ def softmax(x: Any, *, axis: int = -1) -> Any:
     return e / totals
 
 
-@in_single
+@float16_in_float32
 def log_softmax(x: Any, *, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     if x.ndim == 0:
@@ -87,7 +86,7 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
     return z - ops.log(ops.exp(z).sum(axis=axis, keepdims=True))
 
 
-@in_single
+@float16_in_float32
 def logsumexp(x: Any, *, axis: Axis | None = None, keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j; -inf for nothing or for nothing but -inf."""
     if x.ndim == 0:
@@ -95,7 +94,7 @@ def logsumexp(x: Any, *, axis: Axis | None = None, keepdims: bool = False) -> An
     top = finite_largest(x, axis)
     with np.errstate(divide="ignore"):
         y = ops.log(ops.exp(x - top).sum(axis=axis, keepdims=True)) + top
-    return y if keepdims else ops.reshape(y, shape=plain(x).sum(axis=axis).shape)
+    return y if keepdims else ops.reshape(y, shape=array_of(x).sum(axis=axis).shape)
 
 
 # ---- normalisation
@@ -106,7 +105,7 @@ def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
     return ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
 
 
-@in_single
+@float16_in_float32
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, *, ndim: int = 1, eps: float = 1e-5
 ) -> Any:
@@ -122,7 +121,7 @@ def layer_norm(
     return y if bias is None else y + bias
 
 
-@in_single
+@float16_in_float32
 def rms_norm(x: Any, weight: Any = None, *, ndim: int = 1, eps: float = 1e-5) -> Any:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last `ndim` axes."""
     axes = tuple(range(-ndim, 0))
@@ -145,7 +144,7 @@ def embedding(weight: Any, *, indices: np.ndarray, padding_idx: int | None = Non
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
         return y
-    return ops.where((indices == padding_idx)[..., None], plain(weight)[padding_idx], y)
+    return ops.where((indices == padding_idx)[..., None], array_of(weight)[padding_idx], y)
 
 
 @equation
@@ -153,7 +152,7 @@ def dropout(x: Any, *, keep: np.ndarray, p: float) -> Any:
     """y = x keep / (1 - p), where each element of `keep` was drawn to be True with probability 1 -
     p.
     """
-    return x * (keep / plain(x).dtype.type(1 - p)) if p < 1 else x * 0.0
+    return x * (keep / array_of(x).dtype.type(1 - p)) if p < 1 else x * 0.0
 
 
 # ---- losses
@@ -170,7 +169,7 @@ def mse_loss(x: Any, y: Any, *, reduction: str = "mean") -> Any:
 
 
 @equation
-@in_single
+@float16_in_float32
 def cross_entropy(
     x: Any,
     weight: Any = None,
@@ -207,12 +206,12 @@ def cross_entropy(
     loss = ops.where(ignored, 0.0, loss)
     if reduction != "mean":
         return reduce(loss, reduction)
-    counted = (~ignored).astype(plain(x).dtype)
+    counted = (~ignored).astype(array_of(x).dtype)
     with np.errstate(invalid="ignore"):  # all ignored: 0 / 0 = NaN, as in PyTorch
         return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
 
 
-@in_single
+@float16_in_float32
 def soft_cross_entropy(
     x: Any,
     target: Any,
@@ -247,7 +246,7 @@ def repeat_heads(x: Any, times: int) -> Any:
 
 
 @equation
-@in_single
+@float16_in_float32
 def attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Any:
@@ -257,7 +256,7 @@ def attention_weights(
     look, or float, added. `is_causal` lets query t look at keys 0 .. t. Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
-    may_look = plain(mask)  # None: at everything
+    may_look = array_of(mask)  # None: at everything
     if mask is not None and may_look.dtype != bool:
         scores, may_look = scores + mask, may_look != -math.inf
     if is_causal:
@@ -273,7 +272,7 @@ def attention_weights(
 
 
 @equation
-@in_single
+@float16_in_float32
 def scaled_dot_product_attention(
     q: Any,
     k: Any,
@@ -292,7 +291,7 @@ def scaled_dot_product_attention(
     """
     weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
     if keep is not None:
-        weights = weights * (keep * plain(weights).dtype.type(keep_scale))
+        weights = weights * (keep * array_of(weights).dtype.type(keep_scale))
     return ops.matmul(weights, v)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..functional.arguments import plain
+from ..engine import array_of
 from ..messages.errors import describe
 from ..tensor import Tensor
 from .module import Module
@@ -76,7 +76,7 @@ class KeyValueCache:
         memory is to be memory[rows] from here on. Raises IndexError for a row that the batch does
         not have, TypeError for what are no rows.
         """
-        rows = np.ravel(plain(rows))
+        rows = np.ravel(array_of(rows))
         rows = rows if rows.size else rows.astype(np.int64)  # an empty list is a list of no rows
         if rows.dtype.kind not in "iub":
             raise TypeError(
@@ -144,14 +144,14 @@ class KeyValueCache:
 
     def keep(self, module: Module, k: Any, v: Any, memory: tuple[Any, Any]) -> None:
         """Store k and v, which were projected from this key and value, for `get`."""
-        self._memory[module] = [plain(x) for x in memory]
+        self._memory[module] = [array_of(x) for x in memory]
         self._kept[module] = k, v
 
     def get(self, module: Module, memory: tuple[Any, Any]) -> tuple[Any, Any]:
         """The module's (k, v). Raises ValueError unless projected from this key and value."""
         known = self._memory.get(module)
-        if known is None or not all(_same(a, plain(b)) for a, b in zip(known, memory)):
-            raise _refusal(known, f"other numbers, {describe(plain(memory[0]))}")
+        if known is None or not all(_same(a, array_of(b)) for a, b in zip(known, memory)):
+            raise _refusal(known, f"other numbers, {describe(array_of(memory[0]))}")
         return self._kept[module]
 
 

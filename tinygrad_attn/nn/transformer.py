@@ -41,7 +41,7 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
     return ACTIVATIONS[activation]
 
 
-def made(part: Any, name: str) -> Any:
+def check_part(part: Any, name: str) -> Any:
     """A module, or any other function of tensors, or None; TypeError for anything else."""
     if part is not None and (isinstance(part, type) or not callable(part)):
         raise TypeError(
@@ -310,7 +310,7 @@ class TransformerEncoder(Module):
     ) -> None:
         self.layers = _copies(encoder_layer, num_layers)
         self.num_layers = num_layers
-        self.norm = made(norm, "norm")
+        self.norm = check_part(norm, "norm")
 
     def forward(
         self,
@@ -348,7 +348,7 @@ class TransformerDecoder(Module):
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         self.layers = _copies(decoder_layer, num_layers)
         self.num_layers = num_layers
-        self.norm = made(norm, "norm")
+        self.norm = check_part(norm, "norm")
 
     def forward(
         self,
@@ -431,12 +431,12 @@ class Transformer(Module):
         self.encoder: Module = (
             TransformerEncoder(layer(TransformerEncoderLayer), num_encoder_layers, norm())
             if custom_encoder is None
-            else made(custom_encoder, "custom_encoder")
+            else check_part(custom_encoder, "custom_encoder")
         )
         self.decoder: Module = (
             TransformerDecoder(layer(TransformerDecoderLayer), num_decoder_layers, norm())
             if custom_decoder is None
-            else made(custom_decoder, "custom_decoder")
+            else check_part(custom_decoder, "custom_decoder")
         )
         self.reset_parameters()
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first

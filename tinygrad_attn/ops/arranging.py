@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import op
+from ..engine import array_of, op
 from .indexing import getitem, take_along_axis
-from .reductions import values
 from .shapes import reshape
 
 
@@ -22,7 +21,8 @@ def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
     """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete,
     ...), differentiable.
     """
-    places = function(np.arange(np.size(values(x))).reshape(np.shape(values(x))), *args, **kwargs)
+    a = np.asarray(array_of(x))
+    places = function(np.arange(a.size).reshape(a.shape), *args, **kwargs)
     return getitem(reshape(x, shape=(-1,)), index=places)
 
 
@@ -41,9 +41,9 @@ pad.vjp(
 
 def sort(x: Any, axis: int | None = -1) -> Any:
     """The elements in rising order; each gradient goes back to where its element came from."""
-    return take_along_axis(x, indices=np.argsort(values(x), axis, kind="stable"), axis=axis)
+    return take_along_axis(x, indices=np.argsort(array_of(x), axis, kind="stable"), axis=axis)
 
 
 def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
     """The kth element in its sorted place, smaller ones before it and larger ones after it."""
-    return take_along_axis(x, indices=np.argpartition(values(x), kth, axis), axis=axis)
+    return take_along_axis(x, indices=np.argpartition(array_of(x), kth, axis), axis=axis)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine import Variable, op
-from .shapes import broadcast_to, flip, in_single, inverse, transpose
+from ..engine import Variable, array_of, op
+from .shapes import broadcast_to, flip, float16_in_float32, inverse, transpose
 
 
 def axes_of(x, axis):
@@ -49,18 +49,13 @@ def _divisor_of(g, n):
     return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
 
 
-def values(x):
-    """The plain array of an operand, for choices that no derivative follows."""
-    return getattr(x, "_data", x)
-
-
 def divisor(x):
     """x with inf in place of 0: what is divided by it is 0 there, and so is its slope."""
-    zero = values(x) == 0
+    zero = array_of(x) == 0
     return np.where(zero, np.inf, x) if np.any(zero) else x
 
 
-def _reduced_in_single(x, name, **settings):
+def _reduced_in_float32(x, name, **settings):
     """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at
     2,048, since 2,048 + 1 is 2,048 there.
     """
@@ -72,7 +67,7 @@ def _reduced_in_single(x, name, **settings):
 @op
 def sum(x, *, axis=None, keepdims=False):
     """y = sum of x over the axes."""
-    return _reduced_in_single(x, "sum", axis=axis, keepdims=keepdims)
+    return _reduced_in_float32(x, "sum", axis=axis, keepdims=keepdims)
 
 
 sum.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis), x))
@@ -96,7 +91,7 @@ def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
     if x.dtype != np.float16:
         x = _centred(x, axis)  # NumPy's variance of that takes out what rounding left of the mean
-    return _reduced_in_single(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
+    return _reduced_in_float32(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 def _centred(x, axis):
@@ -115,7 +110,7 @@ var.vjp(
 def std(x, *, axis=None, ddof=0, keepdims=False):
     """y = sqrt(var(x)); where y is 0 so is the gradient, as PyTorch."""
     if x.dtype == np.float16:
-        return _reduced_in_single(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
+        return _reduced_in_float32(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
 
 
@@ -129,7 +124,7 @@ std.vjp(
 
 
 @op
-@in_single  # in float16 300^2 is infinite, and (1e-4)^2 is 0
+@float16_in_float32  # in float16 300^2 is infinite, and (1e-4)^2 is 0
 def l2_norm(x, *, axis=None, keepdims=False):
     """y = sqrt(sum of x^2), with slope 0 at the zero vector, as torch.linalg.vector_norm."""
     return np.sqrt((x * x).sum(axis=axis, keepdims=keepdims))
@@ -142,12 +137,12 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
     """All of g to the extreme element, in equal parts where several tie. Where y is NaN, those that
     are NaN share it.
     """
-    top = values(y)
-    hit = values(x) == kept(top, x, axis)
+    top = array_of(y)
+    hit = array_of(x) == kept(top, x, axis)
     # The usual case has no ties, and no NaN, which equals nothing.
     if np.count_nonzero(hit) == top.size and not np.isnan(top).any():
         return kept(g, x, axis) * hit
-    hit |= np.isnan(values(x)) & np.isnan(kept(top, x, axis))
+    hit |= np.isnan(array_of(x)) & np.isnan(kept(top, x, axis))
     share = hit / hit.sum(axis=axis, keepdims=True)
     return kept(g, x, axis) * share.astype(g.dtype)
 
@@ -176,7 +171,7 @@ def prod(x, *, axis=None, keepdims=False):
 
 def _prod_rule(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
-    zero = values(x) == 0
+    zero = array_of(x) == 0
     # y / x_i cancels badly where it is differentiated again; with at most 16 factors the product of
     # the others, made without a division, is affordable.
     few = isinstance(x, Variable) and count(x, axis) <= 16
@@ -204,7 +199,7 @@ prod.vjp(_prod_rule)
 @op
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
-    return _reduced_in_single(x, "cumsum", axis=axis)
+    return _reduced_in_float32(x, "cumsum", axis=axis)
 
 
 def _cumsum_rule(g, y, x, *, axis):
@@ -222,7 +217,7 @@ def cumprod(x, *, axis=None):
     """y_i = x_0 ... x_i along the axis, or over the flattened array; the rule is right also where
     some are zero.
     """
-    return _reduced_in_single(x, "cumprod", axis=axis)
+    return _reduced_in_float32(x, "cumprod", axis=axis)
 
 
 def _cumprod_rule(g, y, x, *, axis):
@@ -230,7 +225,7 @@ def _cumprod_rule(g, y, x, *, axis):
     if axis is None or x.ndim == 0:
         return _cumprod_rule(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
-    before = np.concatenate([np.ones_like(values(y)[..., :1]), y[..., :-1]], axis=-1)
+    before = np.concatenate([np.ones_like(array_of(y)[..., :1]), y[..., :-1]], axis=-1)
     # In each round s_i has `terms` terms of its sum over g, and the next round doubles them.
     factors, terms = x[..., 1:], 1
     while terms < x.shape[-1]:

@@ -137,7 +137,7 @@ tril.vjp(lambda g, y, x, *, k: tril(g, k=k))
 triu.vjp(lambda g, y, x, *, k: triu(g, k=k))
 
 
-def in_single(function: Callable) -> Callable:
+def float16_in_float32(function: Callable) -> Callable:
     """The function of Tensors or arrays, but of float16 computed in float32 and rounded once, as
     PyTorch does.
 

@@ -9,7 +9,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..engine import Op, Symbolic, Variable, changes, clone, constant, local, sweep, tracked
+from ..engine import (
+    Op,
+    Symbolic,
+    Variable,
+    array_of,
+    changes,
+    clone,
+    constant,
+    local,
+    sweep,
+    tracked,
+)
 from ..engine.autograd import enable_grad, no_grad
 from ..engine.graph import clock
 from ..messages.errors import describe
@@ -108,7 +119,7 @@ def _run_again(
     create_graph = isinstance(g, Variable)
     given = inputs[: len(run.places)]
     fresh = [
-        clone(x) if create_graph and tracked(x) else Tensor._of(getattr(x, "_data", x), needed)
+        clone(x) if create_graph and tracked(x) else Tensor._of(array_of(x), needed)
         for x, needed in zip(given, needs, strict=False)
     ]
     result = run.again(fresh)
@@ -117,7 +128,7 @@ def _run_again(
             "a checkpointed function must do the same when it is run again, but returned "
             f"{describe(result)} instead of shape {y.shape}."
         )
-    first = getattr(y, "_data", y)
+    first = array_of(y)
     # If y was changed in place since, f need not give y again.
     if changes.last_change(first) <= saved and _differs(result._data, first):
         raise ValueError(

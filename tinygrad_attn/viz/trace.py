@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable
+from ..engine import Variable, array_of
 from ..engine.changes import owner
 from ..messages.errors import describe, is_module, nearest, unmade
 from ..nn.module import Parameter
@@ -19,11 +19,6 @@ from ..nn.module import Parameter
 def is_made(x: Any) -> bool:
     """Did an op make this tensor? A leaf, a plain array and a number were made by none."""
     return isinstance(x, Variable) and x._record is not None
-
-
-def array_of(x: Any) -> Any:
-    """The plain values of an operand."""
-    return x._data if isinstance(x, Variable) else x
 
 
 def gradient_of(x: Any) -> np.ndarray | None:

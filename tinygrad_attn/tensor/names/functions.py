@@ -13,7 +13,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from ... import ops
 from ...messages.errors import describe
-from ...ops.shapes import in_single
+from ...ops.shapes import float16_in_float32
 from .common import (
     FUNCTIONS,
     UNSET,
@@ -72,7 +72,7 @@ def _nan_to_num(x, nan=0.0, posinf=None, neginf=None):
 
 
 @rule(np.sinc)
-@in_single
+@float16_in_float32
 def _sinc(x):
     """sin(pi x) / (pi x); near 0 the power series, which has the right derivatives there."""
     x = x * math.pi

@@ -11,7 +11,7 @@ import numpy as np
 from ... import ops
 from ...messages.errors import describe
 from ...ops.einsum import parse
-from ...ops.shapes import in_single
+from ...ops.shapes import float16_in_float32
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
 from .shapes import _concatenate, _moveaxis, _ravel, _stack
 from .ufuncs import vecdot
@@ -139,7 +139,7 @@ def _power(x: Any, p: float) -> Any:
     return ops.where(zero, 0 if p > 0 else math.inf, ops.power(ops.where(zero, 1, x), p))
 
 
-@in_single
+@float16_in_float32
 def _root_of_powers(x: Any, *, axis: Any, keepdims: bool, ord: Any) -> Any:
     return _power(ops.sum(_power(x, ord), axis=axis, keepdims=keepdims), 1 / ord)
 

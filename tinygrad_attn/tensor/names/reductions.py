@@ -15,7 +15,7 @@ import numpy as np
 from ... import ops
 from ...engine import Variable, op
 from ...messages.errors import describe
-from ...ops.shapes import in_single
+from ...ops.shapes import float16_in_float32
 from ..pytorch_habits import values_alone
 from .common import UNSET, as_array, axes_of, cast, plain, refuse_whole, rule, tensor, together
 from .shapes import _concatenate, _diagonal, _moveaxis, _squeeze
@@ -132,14 +132,14 @@ def _ptp(a, axis=None, keepdims=False):
 # ---- means, variances and standard deviations
 
 
-@in_single  # The number of elements may be infinite in float16.
+@float16_in_float32  # The number of elements may be infinite in float16.
 def _mean_among(a, mask, *, axis, keepdims):
     """The mean of the elements that the mask chooses."""
     count = np.count_nonzero(mask, axis=axis, keepdims=keepdims)
     return ops.sum(ops.where(mask, a, 0), axis=axis, keepdims=keepdims) / cast(count, a.dtype)
 
 
-@in_single
+@float16_in_float32
 def _var_among(a, mask, *, axis, ddof, keepdims, none):
     """The variance of the chosen elements; `none` is divided by where there are at most ddof."""
     apart = ops.where(mask, a - _mean_among(a, mask, axis=axis, keepdims=True), 0)
@@ -148,7 +148,7 @@ def _var_among(a, mask, *, axis, ddof, keepdims, none):
     return total / cast(np.where(degrees > 0, degrees, none), a.dtype)
 
 
-@in_single
+@float16_in_float32
 def _std_among(a, mask, **settings):
     """The root of the variance, with slope 0 where it is 0, as np.std's."""
     variance = _var_among(a, mask, **settings)
