@@ -11,7 +11,7 @@ import numpy as np
 
 from ...engine import Variable, tracked, watching
 from ...engine.autograd import enable_grad
-from ..measuring import step_size
+from ..judging import SMALL
 from ..records import array_of, as_given
 from ..second_sweep import second_opinion
 from ..trace import Trace
@@ -152,10 +152,6 @@ def no_pattern(p: Pattern) -> Found:
     return {"small": small, "more": f" {told} = {p.n[worst]:.4g}."}
 
 
-SMALL = 512
-"""Elements of an input whose Jacobian is looked into, which takes a second at most."""
-
-
 def transposed_on_the_way(p: Pattern) -> Found:
     """As in attention's dk = ds @ q for ds.mT @ q: ds is the gradient of a value on the way."""
     if (text := forward_text(p)) is None:
@@ -198,7 +194,7 @@ def later_rows(p: Pattern) -> Found:
     s = p.suspect
     for which, x in enumerate(s.problem.inputs):
         if x.size <= SMALL and p.y is not None:
-            h = step_size(x._data)
+            h = s.problem.steady_step(which)
             matrices = s.problem.jacobian_by_rules(which), s.problem.jacobian(which, h)
             if causal_mask_forgotten(matrices, x.shape, p.y.shape):
                 return {"name": s.problem.names[which]}
@@ -231,7 +227,7 @@ def _with_a_transpose(p: Pattern) -> Iterator[tuple[str, np.ndarray | None]]:
     g = _turned(s.problem.cotangents[0])
     for i, operand in enumerate(operands if s.step.op.joint is None else ()):
         for turned in _turns(operand):
-            yield f"operand {i}", call_rule(s, y=p.y, operands=_with(operands, i, turned))
+            yield f"operand {i}", call_rule(s, y=p.y, args=_with(operands, i, turned))
     if g is not None:
         yield "the incoming gradient", call_rule(s, g=g)
 
@@ -244,7 +240,7 @@ def factors_in_the_wrong_order(p: Pattern) -> Found:
         return None
     for i, operand in enumerate(operands):
         if i != s.position and (turned := _turned(operand)) is not None:
-            answer = call_rule(s, y=p.y, g=g, operands=_with(operands, i, turned))
+            answer = call_rule(s, y=p.y, g=g, args=_with(operands, i, turned))
             if answer is not None and p.right(_turned(answer)):
                 return {"i": i}
     return None
@@ -281,7 +277,7 @@ def _gradient_of_another(p: Pattern, both: bool) -> Found:
     for other, x in enumerate(s.problem.inputs):
         if other == s.which or x.shape != p.a.shape:
             continue
-        slope = s.problem.numeric(other, step_size(x._data))
+        slope = s.problem.numeric(other, s.problem.steady_step(other))
         if p.fits(slope):
             given = s.problem.gradients()[other]
             if both == (given is not None and same(given, slope)):
@@ -307,11 +303,11 @@ def one_for_another(p: Pattern) -> Found:
         first, *rest = operands
         if rest and isinstance(first, np.ndarray) and first.shape == np.shape(rest[0]):
             how = "is right once its first two operands are exchanged: it takes one for the other"
-            yield how, {"operands": [rest[0], first, *rest[1:]]}
+            yield how, {"args": [rest[0], first, *rest[1:]]}
         if y is not None and y.shape == x.shape:
             yield "uses the result y where the input x belongs", {"y": x}
             if s.step.op.joint is None:
-                exchanged = {"operands": _with(operands, s.position, y)}
+                exchanged = {"args": _with(operands, s.position, y)}
                 yield "uses the input x where the result y belongs", exchanged
 
     return _right_once(p, trials())
@@ -351,7 +347,7 @@ def _exchanges(
         yield "the result y", {"y": f(y)}
     for i, x in enumerate(operands):
         if takes(x):
-            yield f"operand {i}", {"operands": _with(operands, i, f(x))}
+            yield f"operand {i}", {"args": _with(operands, i, f(x))}
     for name, value in settings.items():
         if takes(value):
             yield f"the setting {name!r}", {"settings": settings | {name: f(value)}}
@@ -365,7 +361,7 @@ def _right_for(s: Suspect, **change: Any) -> bool:
     try:
         it: Any = alone(s.step._replace(**change), np.random.default_rng(2))
         found = it.gradients()[s.which]
-        slope = it.numeric(s.which, step_size(it.inputs[s.which]._data))
+        slope = it.numeric(s.which, it.steady_step(s.which))
     except Exception:
         return False
     return found is not None and same(found, slope)

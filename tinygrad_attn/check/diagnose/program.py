@@ -23,7 +23,7 @@ def overwritten(program: Program) -> Found:
     for step in program.trace.steps:
         try:
             with np.errstate(all="ignore"):
-                again = np.asarray(step.again()[0])
+                again = np.asarray(step.again().y)
         except Exception:
             continue
         value = array_of(step.result)
