@@ -148,8 +148,8 @@ class Trial:
         flats = self.flats[:12]
         if not np.isfinite(self.entry.analytic.flat[flats]).all():
             return None
-        fine = self.agreement(flats, 2).all(axis=1)
-        return [h for h, agree in zip(self.steps(flats[0]), fine) if agree]
+        fine = np.flatnonzero(self.agreement(flats, 2).all(axis=1))
+        return [self.steps(flats[0])[k] for k in fine]
 
     def at_kink(self, flat: int) -> bool:
         return self.problem.at_kink(self.which, flat, self.how.eps, self.scale)

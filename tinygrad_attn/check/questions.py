@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -217,11 +216,13 @@ def _close(
     one: Sequence[Any], other: Sequence[Any], rtol: float = 1e-9, atol: Sequence[float] = ()
 ) -> bool:
     """Are two answers the same, beside the largest element and what rounding makes?"""
-    for a, b, more in zip_longest(one, other, atol, fillvalue=0.0):
+    for a, b, more in zip(one, other, [*atol, *[0.0] * (len(one) - len(atol))]):
         if a is None or b is None:
             if a is not b:
                 return False
-        elif a.shape != b.shape or (deviation(a, b) > rtol * np.abs(np.nan_to_num(a)).max(initial=0) + more).any():
+            continue
+        limit = rtol * np.abs(np.nan_to_num(a)).max(initial=0) + more
+        if a.shape != b.shape or (deviation(a, b) > limit).any():
             return False
     return True
 

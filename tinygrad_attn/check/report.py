@@ -309,8 +309,8 @@ def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: flo
         relative = np.where(error == 0, 0, error / np.abs(b))
     bad = ~(error <= atol + rtol * np.abs(np.nan_to_num(b)))
     verdict = _in_words(a, b, bad, atol, rtol) if bad.any() else "ok"
-    largest = (float(np.max(v, initial=0)) for v in (error, relative))
-    return Line(name, verdict, *largest, index_of_largest(error))
+    largest, most = (float(np.max(v, initial=0)) for v in (error, relative))
+    return Line(name, verdict, largest, most, index_of_largest(error))
 
 
 def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: float) -> str:

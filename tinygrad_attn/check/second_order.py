@@ -1,4 +1,4 @@
-"""The gradient as a function in its turn: of the inputs, and of the cotangents that weigh results."""
+"""The gradient as a function in its turn: of the inputs, and of the cotangents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def differentiable_gradient(problem: Problem) -> tuple[Gradient, list[Any]]:
         with enable_grad():
             outputs = problem.outputs()
             roots, extra = [outputs[k] for k in tracked], dict(create_graph=True, allow_unused=True)
-            return grad(roots, problem.inputs, weights, **extra)
+            return list(grad(roots, problem.inputs, weights, **extra))
 
     return gradient, weights
 
