@@ -95,61 +95,56 @@ class Trial:
 
     def __init__(self, problem: Problem, which: int, entry: Entry, how: How) -> None:
         self.problem, self.which, self.entry, self.how = problem, which, entry, how
-        self.x = problem.inputs[which]
-        self.flats = self.worst(24)
+        self.x, wrong = problem.inputs[which], np.flatnonzero(entry.wrong)
+        errors = np.nan_to_num(entry.error.flat[wrong], nan=np.inf)
+        self.flats = [int(i) for i in wrong[np.argsort(-errors, kind="stable")][:24]]
+        self.worst, size = self.flats[:12], abs(float(self.x._data.flat[self.flats[0]]))
+        self.steps = [h * size if 0 < size < 1e-8 else h for h in EPSILONS]
         sizes = np.abs([entry.numeric, entry.analytic])
         self.scale = float(sizes[np.isfinite(sizes)].max(initial=0))
-
-    def worst(self, most: int) -> list[int]:
-        """The elements that are off the most."""
-        flats = np.flatnonzero(self.entry.wrong)
-        errors = np.nan_to_num(self.entry.error.flat[flats], nan=np.inf)
-        return [int(i) for i in flats[np.argsort(-errors)][:most]]
 
     def slope(self, flat: int, eps: float) -> float:
         return self.problem.element(self.which, flat, eps)
 
-    def steps(self, flat: int) -> list[float]:
-        size = abs(float(self.x._data.flat[flat]))
-        return [h * size if 0 < size < 1e-8 else h for h in EPSILONS]
+    @cached_property
+    def slopes(self) -> np.ndarray:
+        """(step, element) for the worst elements; NaN outside the domain."""
+        return np.array([[self.slope(i, h) for i in self.worst] for h in self.steps])
 
     @cached_property
     def curve(self) -> list[tuple[float, float]]:
         """The worst element's error against eps: a V if the gradient is right, else flat."""
-        index, analytic = self.entry.index, self.entry.analytic
-        flat = int(np.ravel_multi_index(index, analytic.shape)) if index else 0
-        steps = self.steps(flat)[::2]
-        errors = [float(abs(self.slope(flat, h) - analytic.flat[flat])) for h in steps]
-        # NaN: outside the domain
-        return [(h, np.inf if np.isnan(error) else error) for h, error in zip(steps, errors)]
+        errors = np.abs(self.slopes[:, 0] - self.entry.analytic.flat[self.flats[0]])
+        errors = np.where(np.isnan(errors), np.inf, errors)
+        return [(h, float(error)) for h, error in zip(self.steps, errors)][::2]
 
-    def agreement(self, flats: list[int], better: float) -> np.ndarray:
-        """(step, element): do gradient and slope agree there, as with the next smaller step?"""
-        entry, steps = self.entry, self.steps(flats[0])
-        a, error = entry.analytic.flat[flats], entry.error.flat[flats]
-        n = np.array([[self.slope(i, h) for i in flats] for h in steps])
+    def agreement(self, better: float) -> np.ndarray:
+        """(step, element): do gradient and slope agree there, as with the next smaller step?
+
+        A wrong gradient may come near where a large step bends the slope: the error must be
+        better by a factor.
+        """
+        entry, n = self.entry, self.slopes
+        a, error = entry.analytic.flat[self.worst], entry.error.flat[self.worst]
         if a.any():
             own = np.fmax(np.abs(n), np.abs(a))
-            # A wrong gradient may come near where a large step bends the slope: no such
-            # improvement.
             allowed = 1e-3 * own + 1e-5 * own.max(axis=1, keepdims=True)
             fine = np.abs(n - a) <= np.minimum(allowed, error / better)
         else:
             # Slopes must vanish as h does, and not only because nothing moves any more.
-            largest, eps = np.abs(entry.numeric.flat[flats]).max(), self.how.eps
-            noise = np.array([self.problem.noise_of(self.which, i, eps) for i in flats])
-            hidden = noise * (eps / np.reshape(steps, (-1, 1)))
+            largest, eps = np.abs(entry.numeric.flat[self.worst]).max(), self.how.eps
+            noise = np.array([self.problem.noise_of(self.which, i, eps) for i in self.worst])
+            hidden = noise * (eps / np.reshape(self.steps, (-1, 1)))
             fine = (np.abs(n) <= 1e-5 * largest) & (hidden <= 1e-3 * largest)
         return fine[:-1] & fine[1:]
 
     @cached_property
     def agreeing_steps(self) -> list[float] | None:
         """The steps at which all agrees; None where it cannot be told."""
-        flats = self.flats[:12]
-        if not np.isfinite(self.entry.analytic.flat[flats]).all():
+        if not np.isfinite(self.entry.analytic.flat[self.worst]).all():
             return None
-        fine = np.flatnonzero(self.agreement(flats, 2).all(axis=1))
-        return [self.steps(flats[0])[k] for k in fine]
+        fine = np.flatnonzero(self.agreement(2).all(axis=1))
+        return [self.steps[k] for k in fine]
 
     def at_kink(self, flat: int) -> bool:
         return self.problem.at_kink(self.which, flat, self.how.eps, self.scale)
@@ -157,12 +152,11 @@ class Trial:
     @cached_property
     def cleared(self) -> bool:
         """Are the elements that are off right with another step, or at a kink, or no numbers?"""
-        entry = self.entry
-        flats = [i for i in self.flats if np.isfinite(entry.numeric.flat[i])]
-        if not np.isfinite(entry.analytic.flat[flats]).all():
+        n, a = (v.flat[self.worst] for v in (self.entry.numeric, self.entry.analytic))
+        if (np.isfinite(n) & ~np.isfinite(a)).any():
             return False
-        flats = [i for i in flats if not self.at_kink(i)]
-        return not flats or bool(self.agreement(flats, 10).any(axis=0).all())
+        kinks = np.isinf(n) | [self.at_kink(i) for i in self.worst]
+        return bool(kinks.all() or (kinks | self.agreement(10).any(axis=0)).all())
 
     @property
     def error(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from ...engine import Variable, tracked, watching
 from ...engine.autograd import enable_grad
 from ..judging import SMALL
+from ..measuring import Problem
 from ..records import array_of, as_given
 from ..second_sweep import second_opinion
 from ..trace import Trace
@@ -223,16 +224,17 @@ def operand_transposed(p: Pattern) -> Found:
 # ---- one thing for another
 
 
+def slope_of(problem: Problem, which: int) -> np.ndarray:
+    return problem.numeric(which, problem.steady_step(which))
+
+
 def gradient_of_another(p: Pattern) -> Found:
     """This is the gradient of another input, which gets it as well, or what belongs here."""
     s = p.suspect
     for other, x in enumerate(s.problem.inputs):
         if other == s.which or x.shape != p.a.shape:
             continue
-        slope, mine = (
-            s.problem.numeric(other, s.problem.steady_step(other)),
-            s.problem.names[s.which],
-        )
+        mine, slope = s.problem.names[s.which], slope_of(s.problem, other)
         if p.fits(slope):
             given = s.problem.gradients()[other]
             copied = given is not None and same(given, slope)
@@ -318,7 +320,7 @@ def _right_for(s: Suspect, **change: Any) -> bool:
     try:
         it: Any = alone(s.step._replace(**change), np.random.default_rng(2))
         found = it.gradients()[s.which]
-        slope = it.numeric(s.which, it.steady_step(s.which))
+        slope = slope_of(it, s.which)
     except Exception:
         return False
     return found is not None and same(found, slope)

@@ -72,7 +72,7 @@ def lost_beside_large_values(program: Program) -> Found:
     """The step is too small to move the values."""
     if program.agreeing_steps is None or program.agreeing_steps:
         return None
-    eps, flats = program.how.eps, program.flats[:12]
+    eps, flats = program.how.eps, program.worst
     largest = float(np.abs(program.x._data.flat[flats]).max())
     finite = np.isfinite(program.entry.numeric.flat[flats]).all()
     if not (1e14 * eps <= largest < np.inf and finite):

@@ -82,17 +82,9 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "{kind}",
         "program",
         program.outside_the_graph,
-        "{what} op {op!r} depends on {name}, but is a constant to the graph{how}, so this use "
-        "is missed. Every use of a tensor counts: look for detach(), .data, .numpy(), "
-        ".item(), Tensor(...) or no_grad() on the way there.",
-    ),
-    (
-        "{kind}",
-        "program",
-        program.result_outside_the_graph,
-        "result {number} depends on {name}, but is a constant to the graph: it requires no "
-        "gradient, so this use is missed. Look for detach(), .data, .numpy(), Tensor(...) of "
-        "a result, or no_grad(), where it is made.",
+        "{what}, but is a constant to the graph{how}, so this use is missed. Every use of a tensor "
+        "counts: look for detach(), .data, .numpy(), .item(), Tensor(...) or no_grad() on the way "
+        "there.",
     ),
     (
         "precision",
