@@ -61,14 +61,10 @@ def _groups_off(
         flats = np.flatnonzero(member == k)
         n, a, error = problem.projected(which, flats, signs, analytic, how.eps)
         largest = max(largest, error)
-        both = np.array([n, a])
-        loose, strict = (
-            float(_tolerance(both, both, how.atol, r, noise)[0])
-            for r in (how.rtol, min(how.rtol, 1e-6))
-        )
         # Of one small slope among large ones the group is off by little; its elements are judged
         # alone.
-        if error > min(loose, max(strict, noise)):
+        both, strict = np.array([n, a]), min(how.rtol, 1e-6)
+        if error > _tolerance(both, both, how.atol, strict, noise)[0]:
             suspicious += flats.tolist()
             if len(culprits) < 8:
                 culprits.add(problem.culprit(which, flats, signs, analytic, how.eps))

@@ -165,22 +165,19 @@ def value_on_the_way(p: Pattern) -> Found:
     return _right_once(p, ((s.name, {"y": s.result._data}) for s in steps))
 
 
-# ---- indices
+# ---- indices and masks
 
 
-def repeated_index(p: Pattern) -> Found:
-    s = p.suspect
-    given = [*s.step.settings.values(), *_operands(s)]
-    flat = [v for value in given for v in (value if isinstance(value, tuple) else (value,))]
-    indices = [v for v in flat if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
-    repeated = [v for v in indices if len(np.unique(v)) < v.size]
-    if not repeated:
-        return None
-    picked = (p.jacobians[1] != 0).sum(axis=0).reshape(p.a.shape)  # type: ignore[index]
-    if (p.off & (picked < 2)).any() or lost_contributions(p) is None:
-        return None  # an average, or a loop that ends too early, is off at the same elements
-    found, counts = np.unique(repeated[0], return_counts=True)
-    return {"listed": ", ".join(map(str, found[counts > 1][:6]))}
+def repeated_use(p: Pattern) -> Found:
+    """Of the uses of an element one is counted: it is picked more than once, or used again."""
+    s, found = p.suspect, lost_contributions(p)
+    given = [*s.step.settings.values(), *_operands(s)] if found and s else []
+    for v in [v for value in given for v in (value if isinstance(value, tuple) else (value,))]:
+        if isinstance(v, np.ndarray) and v.dtype.kind in "iu" and len(np.unique(v)) < v.size:
+            picked, counts = np.unique(v, return_counts=True)
+            where = ", ".join(map(str, picked[counts > 1][:6]))
+            return found | {"kind": "repeated index", "where": f"index {where}"}  # type: ignore
+    return found
 
 
 def later_rows(p: Pattern) -> Found:

@@ -178,7 +178,6 @@ def _at_other_values(
 
 def explain_elsewhere(report: Report, problem: Problem, name: str, how: How) -> Diagnosis:
     """The gradient is right at the given values and wrong at those that the problem has now."""
-    found = search(problem.traced()[1].steps, how.rng).found
     kind, reason = (
         "stale state",
         "Either these values are special (a weight of ones, zeros, equal elements) and hide a "
@@ -186,23 +185,23 @@ def explain_elsewhere(report: Report, problem: Problem, name: str, how: How) -> 
         "left behind (kept on the layer or in a variable outside, and not renewed) instead of "
         "what this call computed.",
     )
-    if found and (why := _accused(report, found[0])).kind == "operand misplaced":
+    if (why := _of_the_ops(report, problem, how)) and why.kind == "operand misplaced":
         kind, reason = why.kind, why.text
-    text = (
-        f"{name}: the gradient is right at the values given here and wrong a little way off: "
-        f"{reason}"
-    )
-    return Diagnosis(kind, text)
+    text = "the gradient is right at the values given here and wrong a little way off"
+    return Diagnosis(kind, f"{name}: {text}: {reason}")
 
 
 def explain_hidden(report: Report, problem: Problem, name: str, number: int, how: How) -> Diagnosis:
     """The gradient of one result is wrong, but too small to show beside the others."""
-    kind, reason = "small result", "Check it by itself."
-    if found := search(problem.traced()[1].steps, how.rng).found:
-        why = _accused(report, found[0])
-        kind, reason = why.kind, f"In op {report.op!r}: {why.text}"
+    why = _of_the_ops(report, problem, how)
     return Diagnosis(
-        kind,
+        why.kind if why else "small result",
         f"{name}: the gradient of result {number} is wrong, which does not show beside the other "
-        f"results, for it is much smaller than they are. {reason}",
+        "results, for it is much smaller than they are. "
+        + (f"In op {report.op!r}: {why.text}" if why else "Check it by itself."),
     )
+
+
+def _of_the_ops(report: Report, problem: Problem, how: How) -> Diagnosis | None:
+    found = search(problem.traced()[1].steps, how.rng).found
+    return _accused(report, found[0]) if found else None

@@ -286,12 +286,11 @@ def causal_mask_forgotten(matrices: Any, x: tuple[int, ...], y: tuple[int, ...])
     """Do results depend on earlier rows of the input only, and in the rule on later ones too?"""
     if len(y) < 2 or len(x) < 2 or x[-2] != y[-2] or y[-2] < 3:
         return False
-    rows = lambda shape: np.unravel_index(np.arange(np.prod(shape)), shape)[-2]
-    later = rows(x)[None, :] > rows(y)[:, None]
-    by_rule, by_moving = map(depends, matrices)
-    earlier = rows(x)[None, :] < rows(y)[:, None]
-    causal = (by_moving & earlier).any() and not (by_moving & later).any()
-    return bool(causal and (by_rule & later).any())
+    ndim = len(y) + len(x)
+    rest = tuple(k for k in range(ndim) if k not in (len(y) - 2, ndim - 2))
+    rule, moving = (depends(m).reshape(y + x).any(axis=rest) for m in matrices)  # (row, row)
+    causal = np.tril(moving, -1).any() and not np.triu(moving, 1).any()
+    return bool(causal and np.triu(rule, 1).any())
 
 
 def lost_contributions(p: Pattern) -> Found:
@@ -308,7 +307,8 @@ def lost_contributions(p: Pattern) -> Found:
         kinds.add("the last" if last else "the first" if first else "one")
     if not kinds or kinds == {"one"} and off.sum() == 1:
         return None  # any number may happen to be near one of many
-    return {"which": kinds.pop() if len(kinds) == 1 else "one", "where": p.where(off)}
+    which = kinds.pop() if len(kinds) == 1 else "one"
+    return {"kind": "repeated use", "which": which, "where": f"the input at {p.where(off)}"}
 
 
 def _along_the_result(p: Pattern) -> Iterator[tuple[int, int, str, np.ndarray, bool]]:

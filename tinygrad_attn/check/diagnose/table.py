@@ -171,14 +171,6 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "the gradient is {factor} times what it should be, {everywhere} (constant factor){hint}.",
     ),
     (
-        "repeated index",
-        "pattern, rule, result, jacobians",
-        try_out.repeated_index,
-        "only elements picked more than once are wrong (index {listed}): the rule overwrites "
-        "where it must add, so only one use of a repeated index is counted. Use np.add.at, "
-        "not out[index] = g or out[index] += g.",
-    ),
-    (
         "mask missing",
         "pattern, neighbours",
         places.mask_of_the_chosen,
@@ -377,12 +369,12 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "axis.",
     ),
     (
-        "repeated use",
+        "{kind}",
         "pattern, result, jacobians",
-        places.lost_contributions,
-        "the input at {where} is used several times (a repeated index, or a reused value), "
-        "but only {which} contribution is counted: the others are missed. Either each "
-        "overwrites the one before (use np.add.at, or +=), or a sum is missing.",
+        try_out.repeated_use,
+        "{where} is used several times (a repeated index, or a reused value), but only {which} "
+        "contribution is counted: the others are missed. Either each overwrites the one before "
+        "(use np.add.at, or +=), or a sum is missing.",
     ),
     (
         "missing sum",
