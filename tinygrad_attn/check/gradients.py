@@ -126,8 +126,9 @@ def _check(
     )
     if report.diagnosis:
         return report
-    report.entries = entries(problem, gradients, how)
-    _note(report, problem, problem.noise(how.eps))
+    noise = problem.noise(how.eps)
+    report.entries = entries(problem, gradients, how, noise)
+    _note(report, problem, noise)
     if not report:
         explain(report, problem, trace, outputs, how)
         if report.better_steps and how.eps == EPS:

@@ -18,14 +18,13 @@ EPSILONS = tuple(10.0 ** -(k / 2) for k in range(2, 25))
 """The steps that are tried; for values that are very small, in units of their size."""
 
 
-def entries(problem: Problem, gradients: Sequence[Any], how: How) -> list[Entry]:
+def entries(problem: Problem, gradients: Sequence[Any], how: How, noise: float) -> list[Entry]:
     """The gradient by each input beside its slope; what rounding makes of either counts as right.
 
     A function that is constant to the last bit has no noise, but its gradient's own rounding is
     still there.
     """
-    noise, rounding = problem.noise(how.eps), problem.shaken(gradients)
-    least = [max(noise, min(20 * r, 1e-8), 1e-14) for r in rounding]
+    least = [max(noise, min(20 * r, 1e-8), 1e-14) for r in problem.shaken(gradients)]
     return [
         entry_of(problem, which, gradient, how, least[which])
         for which, gradient in enumerate(gradients)
@@ -92,6 +91,7 @@ class Trial:
     def __init__(self, problem: Problem, which: int, entry: Entry, how: How) -> None:
         self.problem, self.which, self.entry, self.how = problem, which, entry, how
         self.x, wrong = problem.inputs[which], np.flatnonzero(entry.wrong)
+        self.measured: dict[int, np.ndarray] = {}
         errors = np.nan_to_num(entry.error.flat[wrong], nan=np.inf)
         self.flats = [int(i) for i in wrong[np.argsort(-errors, kind="stable")][:24]]
         self.worst, size = self.flats[:12], abs(float(self.x._data.flat[self.flats[0]]))
@@ -102,34 +102,38 @@ class Trial:
     def slope(self, flat: int, eps: float) -> float:
         return self.problem.element(self.which, flat, eps)
 
-    @cached_property
-    def slopes(self) -> np.ndarray:
-        """(step, element) for the worst elements; NaN outside the domain."""
-        return np.array([[self.slope(i, h) for i in self.worst] for h in self.steps])
+    def slopes(self, flat: int) -> np.ndarray:
+        """With each step; NaN outside the domain."""
+        if flat not in self.measured:
+            self.measured[flat] = np.array([self.slope(flat, h) for h in self.steps])
+        return self.measured[flat]
 
     @cached_property
     def curve(self) -> list[tuple[float, float]]:
         """The worst element's error against eps: a V if the gradient is right, else flat."""
-        errors = np.abs(self.slopes[:, 0] - self.entry.analytic.flat[self.flats[0]])
+        flat = self.flats[0]
+        errors = np.abs(self.slopes(flat) - self.entry.analytic.flat[flat])
         errors = np.where(np.isnan(errors), np.inf, errors)
         return [(h, float(error)) for h, error in zip(self.steps, errors)][::2]
 
-    def agreement(self, better: float) -> np.ndarray:
+    def agreement(self, flats: list[int], better: float) -> np.ndarray:
         """(step, element): do gradient and slope agree there, as with the next smaller step?
 
         A wrong gradient may come near where a large step bends the slope: the error must be
         better by a factor.
         """
-        entry, n = self.entry, self.slopes
-        a, error = entry.analytic.flat[self.worst], entry.error.flat[self.worst]
+        n = np.stack([self.slopes(i) for i in flats], axis=1)
+        a, error, given = (
+            v.flat[flats] for v in (self.entry.analytic, self.entry.error, self.entry.numeric)
+        )
         if a.any():
             own = np.fmax(np.abs(n), np.abs(a))
             allowed = 1e-3 * own + 1e-5 * own.max(axis=1, keepdims=True)
             fine = np.abs(n - a) <= np.minimum(allowed, error / better)
         else:
             # Slopes must vanish as h does, and not only because nothing moves any more.
-            largest, eps = np.abs(entry.numeric.flat[self.worst]).max(), self.how.eps
-            noise = np.array([self.problem.noise_of(self.which, i, eps) for i in self.worst])
+            largest, eps = np.abs(given).max(), self.how.eps
+            noise = np.array([self.problem.noise_of(self.which, i, eps) for i in flats])
             hidden = noise * (eps / np.reshape(self.steps, (-1, 1)))
             fine = (np.abs(n) <= 1e-5 * largest) & (hidden <= 1e-3 * largest)
         return fine[:-1] & fine[1:]
@@ -139,20 +143,21 @@ class Trial:
         """The steps at which all agrees; None where it cannot be told."""
         if not np.isfinite(self.entry.analytic.flat[self.worst]).all():
             return None
-        fine = np.flatnonzero(self.agreement(2).all(axis=1))
+        fine = np.flatnonzero(self.agreement(self.worst, 2).all(axis=1))
         return [self.steps[k] for k in fine]
 
     def at_kink(self, flat: int) -> bool:
         return self.problem.at_kink(self.which, flat, self.how.eps, self.scale)
 
-    @cached_property
+    @property
     def cleared(self) -> bool:
         """Are the elements that are off right with another step, or at a kink, or no numbers?"""
-        n, a = (v.flat[self.worst] for v in (self.entry.numeric, self.entry.analytic))
-        if (np.isfinite(n) & ~np.isfinite(a)).any():
-            return False
-        kinks = np.isinf(n) | [self.at_kink(i) for i in self.worst]
-        return bool(kinks.all() or (kinks | self.agreement(10).any(axis=0)).all())
+        return all(
+            np.isinf(self.entry.numeric.flat[i])
+            or np.isfinite(self.entry.analytic.flat[i])
+            and (self.agreement([i], 10).any() or self.at_kink(i))
+            for i in self.worst
+        )
 
     @property
     def error(self) -> float:

@@ -30,7 +30,8 @@ def fault(problem: Problem, report: Report, questions: Sequence[Question]) -> Di
     found: list[tuple[Any, Diagnosis]] = []
 
     def ask(t: Any, g: Any) -> None:
-        told = (question(call_of(t), g) for question in questions)
+        call = call_of(t)
+        told = (question(call, g) for question in questions)
         found.extend([(t, one) for one in told if one is not None][:1])
 
     second_opinion([t for t, _ in roots], [c for _, c in roots], ask)

@@ -289,7 +289,10 @@ def _plain(x: Any) -> np.ndarray:
 def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """|a - b| by element: 0 where both are the same, NaN too, and Inf where one alone is NaN."""
     with np.errstate(all="ignore"):
-        error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, np.abs(a - b))
+        error = np.abs(a - b)
+    if np.isfinite(error).all():
+        return error
+    error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
     return np.where(np.isnan(error), np.inf, error)
 
 
