@@ -133,8 +133,7 @@ class Trial:
         else:
             # Slopes must vanish as h does, and not only because nothing moves any more.
             largest, eps = np.abs(given).max(), self.how.eps
-            noise = np.array([self.problem.noise_of(self.which, i, eps) for i in flats])
-            hidden = noise * (eps / np.reshape(self.steps, (-1, 1)))
+            hidden = self.problem.noise(eps) * (eps / np.reshape(self.steps, (-1, 1)))
             fine = (np.abs(n) <= 1e-5 * largest) & (hidden <= 1e-3 * largest)
         return fine[:-1] & fine[1:]
 

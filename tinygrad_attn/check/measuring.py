@@ -250,12 +250,6 @@ class Problem:
         )
         return rounding(sizes, eps)
 
-    def noise_of(self, which: int, flat: int, eps: float) -> float:
-        """The same for one element, judged by the results that move with it."""
-        moving = self.along(which, self.unit(which, flat), eps)
-        sizes = (np.abs(c * y)[d != 0] for c, y, d in zip(self.cotangents, self.values(), moving))
-        return rounding(sizes, eps)
-
     def at_kink(self, which: int, flat: int, eps: float, scale: float) -> bool:
         """Do the slopes left and right differ at every step, or grow as 1/step, as at a jump?
 
