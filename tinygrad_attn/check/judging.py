@@ -14,6 +14,9 @@ from .report import Entry
 SMALL = 512
 """Larger inputs are measured in this many groups of elements, a random projection of each."""
 
+WHOLE = 1920
+"""Up to so many elements are looked at one by one where a group is off; of more, some."""
+
 EPSILONS = tuple(10.0 ** -(k / 2) for k in range(2, 25))
 """The steps that are tried; for values that are very small, in units of their size."""
 
@@ -52,7 +55,7 @@ def _groups_off(
 ) -> tuple[float, Sequence[int]]:
     """The largest error of a random projection, and the elements to look at one by one."""
     rng, largest = how.rng, 0.0
-    size, most = analytic.size, 2 * SMALL
+    size = analytic.size
     member, signs = rng.permutation(np.arange(size) % how.groups), rng.choice([-1.0, 1.0], size)
     suspicious: list[int] = []
     culprits: set[int] = set()  # among many, chance alone might miss the one that is wrong
@@ -67,9 +70,9 @@ def _groups_off(
             suspicious += flats.tolist()
             if len(culprits) < 8:
                 culprits.add(problem.culprit(which, flats, signs, analytic, how.eps))
-    if suspicious and size <= most:
+    if suspicious and size <= WHOLE:
         return largest, range(size)
-    order = np.argsort(rng.random(len(suspicious)))[:most]
+    order = np.argsort(rng.random(len(suspicious)))[: 2 * SMALL]
     return largest, sorted(culprits.union(suspicious[i] for i in order))
 
 
@@ -97,7 +100,7 @@ class Trial:
         self.worst, size = self.flats[:12], abs(float(self.x._data.flat[self.flats[0]]))
         self.steps = [h * size if 0 < size < 1e-8 else h for h in EPSILONS]
         sizes = np.abs([entry.numeric, entry.analytic])
-        self.scale = float(sizes[np.isfinite(sizes)].max(initial=0))
+        self.scale = float(sizes[np.isfinite(sizes)].max(initial=1e-300))  # all may be NaN, or 0
 
     def slope(self, flat: int, eps: float) -> float:
         return self.problem.element(self.which, flat, eps)

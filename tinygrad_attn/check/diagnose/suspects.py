@@ -95,7 +95,11 @@ def search(steps: Sequence[Step], rng: np.random.Generator) -> Search:
         if it is None or not _repeats(it):
             complete = False
             continue
-        trials = (judged(it, which, g) for which, g in enumerate(it.gradients()))
+        try:
+            trials = [judged(it, which, g) for which, g in enumerate(it.gradients())]
+        except Exception:  # a rule that fails for these operands alone, which nobody has asked for
+            complete = False
+            continue
         off = max(filter(None, trials), key=lambda t: t.error, default=None)
         if off and (id(step.op) not in worst or off.error > 10 * worst[id(step.op)].error):
             worst[id(step.op)] = Suspect(step, it, off)
