@@ -60,8 +60,8 @@ def not_linear_in_g(p: Pattern) -> Found:
 
 IGNORED = {
     "kind": "incoming gradient ignored",
-    "how": "does not depend on the incoming gradient g: multiply the op's own derivative by g "
-    "(the chain rule). An all-ones g would hide this",
+    "how": "gives an answer that does not depend on the incoming gradient g: multiply the op's own "
+    "derivative by g (the chain rule). An all-ones g would hide this",
 }
 
 NORMALISED = {
@@ -216,6 +216,19 @@ def operand_transposed(p: Pattern) -> Found:
     if g.ndim >= 2:
         trials.append(("the incoming gradient", {"g": g.swapaxes(-1, -2), "y": None}))
     return _right_once(p, iter(trials))
+
+
+def factors_in_the_wrong_order(p: Pattern) -> Found:
+    """(g.T a.T).T = a g, where the rule says g a."""
+    s, g, operands = p.suspect, p.suspect.problem.cotangents[0], _operands(p.suspect)
+    turned = lambda v: v.swapaxes(-1, -2)
+    for i, operand in enumerate(operands if g.ndim >= 2 and s.step.op.joint is None else ()):
+        if i != s.position and getattr(operand, "ndim", 0) >= 2:
+            args = _with(operands, i, turned(operand))
+            answer = call_rule(s, g=turned(g), y=p.y, args=args)
+            if np.ndim(answer) >= 2 and p.right(turned(answer)):
+                return {"i": i}
+    return None
 
 
 # ---- one thing for another

@@ -304,6 +304,13 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         try_out.right_for_a_weight_of_ones,
         "the rule is right where {how}.",
     ),
+    (
+        "exchanged",
+        "pattern, rule, neighbours",
+        try_out.factors_in_the_wrong_order,
+        "the rule is right once the factors of its product change places: it multiplies by "
+        "operand {i} from the wrong side.",
+    ),
     # ---- right numbers in the wrong places
     (
         "reversed",

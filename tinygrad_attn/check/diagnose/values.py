@@ -228,7 +228,8 @@ def _factor(
                 "extra factor": f"the gradient has a factor {formula} too many{meaning}{much}",
                 "missing factor": f"the gradient lacks a factor {formula}{meaning}{much}",
             }[kind]
-            return {"kind": kind, "how": how, "rows": ""}
+            lacks = ": the chain rule multiplies by it" if kind == "missing factor" else ""
+            return {"kind": kind, "how": how, "rows": lacks}
     return None
 
 
