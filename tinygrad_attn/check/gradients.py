@@ -11,27 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable
-from ..engine.autograd import enable_grad, grad
 from ..messages.signatures import check_flags, own_names
 from .arguments import check_settings, collect
 from .consistency import inconsistent, promotion
-from .diagnose import (
-    explain,
-    point_at_failing_rule,
-    point_at_rule_that_leaves,
-    point_at_two_answers,
-)
+from .diagnose import accuse, answers_twice, explain, leaves_the_graph, raises
+from .judging import SMALL, entries
 from .measuring import How, Problem, private_values
 from .questions import fault, memory
-from .report import Diagnosis, Entry, Report
+from .report import Diagnosis, Report
+from .second_order import differentiable_gradient, two_answers
 from .side_effects import modified, shared_state, unreached, unrepeatable
 
 EPS = 1e-6
 """The default step; where it does not suit the size of the values, another one is tried."""
-
-SMALL = 512
-"""Larger inputs are measured in this many groups of elements, a random projection of each."""
 
 
 class GradcheckError(AssertionError):
@@ -85,7 +77,8 @@ def gradcheck(
     check_settings(eps, atol, rtol, order, seed)
     arguments, checked, names = collect(f, inputs, params)
     # The seed alone may well have made the inputs.
-    how = How(eps, atol, rtol, fast_mode, np.random.default_rng([seed, 0x76]))
+    groups = 2 if fast_mode else SMALL
+    how = How(eps, atol, rtol, groups, np.random.default_rng([seed, 0x76]))
     call = lambda: f(*arguments)
     with private_values(checked):
         report = _check(call, checked, names, how)
@@ -123,7 +116,7 @@ def _check(
         gradients = problem.gradients(outputs)
     except Exception as failure:
         report.diagnosis = _backward_fails(failure)
-        point_at_failing_rule(report, trace, how.rng)
+        accuse(report, trace, how.rng, raises)
         return report
     report.diagnosis = (
         unreached(gradients, order)
@@ -134,10 +127,8 @@ def _check(
     )
     if report.diagnosis:
         return report
-    noise, rounding = problem.noise(how.eps), problem.shaken(gradients)
-    for which, gradient in enumerate(gradients):
-        least = max(noise, min(20 * rounding[which], 1e-8))
-        report.entries.append(_measure(problem, which, gradient, how, least))
+    noise = problem.noise(how.eps)
+    report.entries = entries(problem, gradients, how, noise)
     _note(report, problem, noise)
     if not report:
         explain(report, problem, trace, outputs, how)
@@ -214,110 +205,29 @@ def _check_gradient(
     call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report
 ) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
-    problem = Problem(call, checked, names, how.rng)
-    tracked = [k for k, t in enumerate(problem.outputs()) if t._tracked]
-    weights = [Variable._kind(problem.cotangents[k], requires_grad=True) for k in tracked]
-
-    def gradient() -> list[Any]:
-        with enable_grad():
-            outputs = problem.outputs()
-            roots, extra = [outputs[k] for k in tracked], dict(create_graph=True, allow_unused=True)
-            found = grad(roots, problem.inputs, weights, **extra)
-            return [g for g in found if g is not None]
-
+    problem, report = Problem(call, checked, names, how.rng), Report(first.entries, order=2)
+    gradient, weights = differentiable_gradient(problem)
+    blame = lambda question: accuse(report, problem.traced()[1], how.rng, question)
     try:
-        recorded = gradient()
+        name = two_answers(problem, gradient())
     except Exception as failure:
-        told = Diagnosis("second order", f"the gradient cannot be differentiated: {failure}")
-        report = Report(first.entries, told, order=2)
-        point_at_rule_that_leaves(report, problem.traced()[1], how.rng)
+        told = f"the gradient cannot be differentiated: {failure}"
+        report.diagnosis = Diagnosis("second order", told)
+        blame(leaves_the_graph)
         return report
-    if (differs := _two_answers(problem, recorded)) is not None:
-        report = Report(first.entries, differs, order=2)
-        point_at_two_answers(report, problem.traced()[1], how.rng)
+    if name is not None:
+        report.diagnosis = Diagnosis(
+            "two answers",
+            f"{name}: the gradient under create_graph=True differs from the ordinary one: an op's "
+            "twin, or a rule that treats arrays and Tensors differently, is wrong.",
+        )
+        blame(answers_twice)
         return report
-    more = [f"cotangent of result {k}" for k in tracked]
-    report = _check(gradient, [*checked, *weights], [*names, *more], how, order=2)
+    existing = lambda: [g for g in gradient() if g is not None]
+    more = [f"cotangent of result {k}" for k in range(len(weights))]
+    report = _check(existing, [*checked, *weights], [*names, *more], how, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "eps", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
-        point_at_rule_that_leaves(report, problem.traced()[1], how.rng)
+        blame(leaves_the_graph)
     report.notes += [note for note in first.notes if note not in report.notes]
     return report
-
-
-def _two_answers(problem: Problem, recorded: list[Any]) -> Diagnosis | None:
-    """Is the gradient that can be differentiated the ordinary one?"""
-    ordinary = [(n, g) for n, g in zip(problem.names, problem.gradients()) if g is not None]
-    for (name, a), b in zip(ordinary, recorded):
-        atol = 1e-9 * max(1.0, float(np.abs(a).max(initial=0)))
-        if not np.allclose(a, b._data, rtol=1e-6, atol=atol):
-            return Diagnosis(
-                "two answers",
-                f"{name}: the gradient under create_graph=True differs from the ordinary one: an "
-                "op's twin, or a rule that treats arrays and Tensors differently, is wrong.",
-            )
-    return None
-
-
-# ---- measuring
-
-
-def _measure(
-    problem: Problem, which: int, found: np.ndarray | None, how: How, noise: float
-) -> Entry:
-    """One input: element by element if it is small, else in groups, and the elements of bad
-    ones."""
-    x = problem.inputs[which]
-    analytic = np.zeros(x.shape) if found is None else found
-    groups, projections, largest = 2 if how.fast else SMALL, 0, 0.0
-    if x.size <= groups:
-        numeric = problem.numeric(which, how.eps)
-    else:
-        projections = groups
-        largest, chosen = _groups_off(problem, which, analytic, how, noise, groups)
-        numeric = problem.numeric(which, how.eps, chosen)
-    tolerance = _tolerance(numeric, how.atol, how.rtol, noise, analytic)
-    name = problem.names[which]
-    return Entry(name, analytic, numeric, tolerance, found is None, projections, largest)
-
-
-def _groups_off(
-    problem: Problem, which: int, analytic: np.ndarray, how: How, noise: float, groups: int
-) -> tuple[float, Sequence[int]]:
-    """The largest error of a random projection, and the elements to look at one by one."""
-    x, rng, largest = problem.inputs[which], how.rng, 0.0
-    member, signs = rng.permutation(np.arange(x.size) % groups), rng.choice([-1.0, 1.0], x.size)
-    suspicious: list[int] = []
-    culprits: set[int] = set()  # among many, chance alone might miss the one that is wrong
-    for k in range(groups):
-        flats = np.flatnonzero(member == k)
-        n, a, error = problem.projected(which, flats, signs, analytic, how.eps)
-        largest = max(largest, error)
-        loose, strict = (
-            float(_tolerance(np.array([n, a]), how.atol, r, noise)[0])
-            for r in (how.rtol, min(how.rtol, 1e-6))
-        )
-        # Of one small slope among large ones the group is off by little; its elements are judged
-        # alone.
-        if error > min(loose, max(strict, noise)):
-            suspicious += flats.tolist()
-            if len(culprits) < 8:
-                culprits.add(problem.culprit(which, flats, signs, analytic, how.eps))
-    if suspicious and x.size <= 4 * SMALL:
-        return largest, range(x.size)
-    order = np.argsort(rng.random(len(suspicious)))[: 2 * SMALL]
-    return largest, sorted(culprits.union(suspicious[i] for i in order))
-
-
-def _tolerance(
-    numeric: np.ndarray, atol: float, rtol: float, noise: float, analytic: np.ndarray | None = None
-) -> np.ndarray:
-    """atol + rtol |n|, with atol relative to the largest slope where that is below 1.
-
-    Never below what rounding makes: a function that is constant to the last bit has no noise, but
-    its gradient's own rounding is still there.
-    """
-    slopes = np.abs(np.nan_to_num(numeric))
-    own = slopes if analytic is None else np.abs(np.nan_to_num(analytic))
-    scale = max(float(slopes.max(initial=0)), float(own.max(initial=0)))
-    return min(atol, max(atol * scale, noise, 1e-14)) + rtol * slopes

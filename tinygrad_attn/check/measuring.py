@@ -18,9 +18,6 @@ from ..engine.autograd import enable_grad, grad
 from ..messages.errors import describe
 from .trace import Trace
 
-GROUPS = 96
-"""A larger operand is measured in so many groups of elements; the worst are looked into."""
-
 
 class How(NamedTuple):
     """How gradients are measured and judged."""
@@ -28,7 +25,7 @@ class How(NamedTuple):
     eps: float
     atol: float
     rtol: float
-    fast: bool  # any input in two random projections
+    groups: int  # an input of more elements is measured in so many random projections
     rng: np.random.Generator
 
 
@@ -47,7 +44,7 @@ class Problem:
         # For each result where it is infinite whatever the inputs; empty if nothing is.
         self.infinite: list[np.ndarray] = []
         first = self.values()
-        self.cotangents = [rng.standard_normal(y.shape) for y in first]
+        self.cotangents = [of_both_signs(rng.standard_normal(y.shape)) for y in first]
         if any(np.isinf(y).any() for y in first):
             self._leave_out(first)
 
@@ -236,17 +233,6 @@ class Problem:
             flats = max(np.array_split(flats, 2), key=error)
         return int(flats[0])
 
-    def suspicious(
-        self, which: int, analytic: np.ndarray, eps: float, rng: np.random.Generator
-    ) -> list[int]:
-        """Of a large input the worst element of each of the eight groups that are off the most."""
-        x = self.inputs[which]
-        member, signs = rng.permutation(np.arange(x.size) % GROUPS), rng.choice([-1.0, 1.0], x.size)
-        groups = [np.flatnonzero(member == k) for k in range(GROUPS)]
-        errors = [self.projected(which, flats, signs, analytic, eps)[2] for flats in groups]
-        worst = np.argsort(errors)[::-1][:8]
-        return [self.culprit(which, groups[k], signs, analytic, eps) for k in worst]
-
     # ---- what rounding does, and where there is no slope
 
     def noise(self, eps: float) -> float:
@@ -262,12 +248,6 @@ class Problem:
             np.abs(c * np.where(y == z, np.clip(y, -1, 1), y))
             for c, y, z in zip(self.cotangents, finite, moved)
         )
-        return rounding(sizes, eps)
-
-    def noise_of(self, which: int, flat: int, eps: float) -> float:
-        """The same for one element, judged by the results that move with it."""
-        moving = self.along(which, self.unit(which, flat), eps)
-        sizes = (np.abs(c * y)[d != 0] for c, y, d in zip(self.cotangents, self.values(), moving))
         return rounding(sizes, eps)
 
     def at_kink(self, which: int, flat: int, eps: float, scale: float) -> bool:
@@ -305,17 +285,18 @@ def rounding(sizes: Any, eps: float) -> float:
 
 
 def step_sizes(x: np.ndarray) -> list[float]:
-    """The step that mostly suits; one in units of very small or large values; one for steep
-    bends."""
+    """The step that mostly suits; one for steep bends; one in units of the values."""
     finite = np.abs(x[np.isfinite(x)])
-    size = float(finite.mean()) if finite.size else 1.0
-    usual = 1e-6 * float(np.clip(size, 1e-3, 1e3))
-    return [usual, *([1e-6 * size] if 0 < size < 1e-3 or size > 1e3 else []), 1e-3 * usual]
+    size = float(finite.mean()) if finite.any() else 1.0
+    usual = 1e-6 * float(np.clip(size, 1, 1e3))
+    return [usual, 1e-3 * usual, 1e-6 * size]
 
 
-def step_size(x: np.ndarray) -> float:
-    """A step that suits the size of the values."""
-    return step_sizes(x)[0]
+def of_both_signs(c: np.ndarray) -> np.ndarray:
+    """Cotangents of one sign would hide that a rule takes their size."""
+    if c.size > 1 and (np.sign(c) == np.sign(c.flat[0])).all():
+        c.flat[0] *= -1
+    return c
 
 
 def leaves(nested: Any) -> list[Any]:

@@ -10,57 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from typing import Any
 
 import numpy as np
 
-from ..engine import tracked
 from .measuring import Problem, last_digits
-from .records import array_of, as_given, ask_rules
-from .report import Diagnosis, Report
+from .records import Call, array_of, call_of
+from .report import Diagnosis, Report, deviation
 from .second_sweep import second_opinion
 
-
-class Asked:
-    """One op as it ran, and the gradient that reached its result."""
-
-    def __init__(self, t: Any, g: np.ndarray) -> None:
-        made = t._record
-        self.op, self.settings, self.g = made.op, made.settings, g
-        self.y, self.saved, self.args = t._data, made.saved, as_given(made.inputs)
-        self.needs = [tracked(x) for x in made.inputs]
-        self.rule = f"the rule of op {self.op.__name__!r}"
-
-    def answers(self, g: Any, needs: Sequence[bool] | None = None) -> list[Any]:
-        """What the rules answer, None where nothing is asked."""
-        needs = self.needs if needs is None else needs
-        with np.errstate(all="ignore"):
-            found = ask_rules(self.op, g, self.y, self.args, self.settings, needs, self.saved)
-        return [None if a is None else np.asarray(array_of(a)) for a in found]
-
-    def given(self, change: Callable[[np.ndarray], np.ndarray]) -> Asked | None:
-        """The same with changed operands; None where the function refuses them."""
-        again = copy(self)
-        float_ = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
-        again.args = [change(a) if float_(a) else a for a in self.args]
-        with suppress(Exception), np.errstate(all="ignore"):
-            y = self.op.forward(*again.args, **self.settings)
-            again.y, again.saved = y if self.op.saves else (y, None)
-            return again if np.shape(again.y) == np.shape(self.y) else None
-        return None
+Question = Callable[[Call, np.ndarray], Diagnosis | None]
+"""Of an op as it was called, and the gradient that reached its result."""
 
 
-def fault(
-    problem: Problem, report: Report, questions: Sequence[Callable[[Asked], Diagnosis | None]]
-) -> Diagnosis | None:
+def fault(problem: Problem, report: Report, questions: Sequence[Question]) -> Diagnosis | None:
     """Of the ops that answer a question badly, the one that ran first."""
     outputs, trace = problem.traced()
     roots = [(t, c.copy()) for t, c in zip(outputs, problem.cotangents) if t._tracked]
     found: list[tuple[Any, Diagnosis]] = []
 
     def ask(t: Any, g: Any) -> None:
-        told = (question(Asked(t, g)) for question in questions)
+        call = call_of(t)
+        told = (question(call, g) for question in questions)
         found.extend([(t, one) for one in told if one is not None][:1])
 
     second_opinion([t for t, _ in roots], [c for _, c in roots], ask)
@@ -70,36 +41,61 @@ def fault(
     return None
 
 
+def _answers(call: Call, g: Any, needs: Sequence[bool] | None = None) -> list[Any]:
+    """What the rules answer, as arrays; None where nothing is asked."""
+    with np.errstate(all="ignore"):
+        return [None if a is None else array_of(a) for a in call.answers(g, needs)]
+
+
+def _with_operands(call: Call, change: Callable[[np.ndarray], np.ndarray]) -> Call | None:
+    """The same with changed operands; None where the function refuses them."""
+    float_ = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
+    with suppress(Exception), np.errstate(all="ignore"):
+        new = call.again(args=[change(a) if float_(a) else a for a in call.args])
+        return new if np.shape(new.y) == np.shape(call.y) else None
+    return None
+
+
+def _told(call: Call, kind: str, text: str) -> Diagnosis:
+    return Diagnosis(kind, f"the rule of op {call.op.__name__!r} {text}")
+
+
+def _failed(failure: Exception) -> str:
+    return f"{type(failure).__name__}: {failure}"
+
+
 # ---- memory, asked before anything is measured
 
 
-def memory(it: Asked) -> Diagnosis | None:
+def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
     """Nothing that was given is written to, nothing that was returned changes, nor does the
     answer."""
-    arrays = [a for a in (it.g, it.y, *it.args) if isinstance(a, np.ndarray)]
+    arrays = [a for a in (g, call.y, *call.args) if isinstance(a, np.ndarray)]
     before = [a.copy() for a in arrays]
-    answers = it.answers(it.g)
+    answers = _answers(call, g)
     first = [None if a is None else a.copy() for a in answers]
     if any(a.tobytes() != b.tobytes() for a, b in zip(arrays, before)):
-        return Diagnosis(
+        return _told(
+            call,
             "rule changes its operands",
-            f"{it.rule} writes into the incoming gradient g, its result or an operand in place. "
-            "Others share these arrays: compute a new one.",
+            "writes into the incoming gradient g, its result or an operand in place. Others share "
+            "these arrays: compute a new one.",
         )
-    it.answers(-it.g)  # asked only for what it does to the first answer
+    _answers(call, -g)  # asked only for what it does to the first answer
     if not _close(first, answers):
-        return Diagnosis(
+        return _told(
+            call,
             "reused memory",
-            f"{it.rule} returns the same array at every call and overwrites what it returned "
-            "before, which is still needed where the op is used twice. Compute a new array each "
-            "time.",
+            "returns the same array at every call and overwrites what it returned before, which is "
+            "still needed where the op is used twice. Compute a new array each time.",
         )
-    if not _close(first, it.answers(it.g)):
-        return Diagnosis(
+    if not _close(first, _answers(call, g)):
+        return _told(
+            call,
             "rule changes its operands",
-            f"{it.rule} gives another answer each time it is asked, so a second backward pass "
-            "gives another gradient. It keeps state between calls, or draws random numbers: draw "
-            "them once, in the forward pass, and save them.",
+            "gives another answer each time it is asked, so a second backward pass gives another "
+            "gradient. It keeps state between calls, or draws random numbers: draw them once, in "
+            "the forward pass, and save them.",
         )
     return None
 
@@ -107,25 +103,27 @@ def memory(it: Asked) -> Diagnosis | None:
 # ---- asked where the gradient agrees with the slopes, or where no other fault explains that not
 
 
-def not_linear(it: Asked) -> Diagnosis | None:
+def not_linear(call: Call, g: np.ndarray) -> Diagnosis | None:
     """None of g gives none, a thousandfold a thousandfold; by powers of two, without rounding."""
-    in_rows = np.array(it.g, order="C")  # as a product lies, so that only the numbers differ
-    answers = it.answers(in_rows)
+    in_rows = np.array(g, order="C")  # as a product lies, so that only the numbers differ
+    answers = _answers(call, in_rows)
     for k in (0.0, -(2.0**10), -(2.0**-10)):
         try:
             with np.errstate(all="ignore"):
-                g = k * in_rows
-            scaled = it.answers(g)
+                scaled = _answers(call, k * in_rows)
         except Exception as failure:
-            said = f"fails where the incoming gradient g is {k:g} times as large: {_told(failure)}"
-            return Diagnosis("incoming gradient", f"{it.rule} {said}")
+            said = (
+                f"fails where the incoming gradient g is {k:g} times as large: {_failed(failure)}"
+            )
+            return _told(call, "incoming gradient", said)
         for a, b in zip(answers, scaled):
             if a is not None and b is not None and (how := _not_multiplied(a, b, k)):
-                return Diagnosis(
+                return _told(
+                    call,
                     "incoming gradient",
-                    f"{it.rule} is not linear in the incoming gradient g: where g is {k:g} times "
-                    f"as large, its answer is {how}. Every term of a rule is multiplied by g, "
-                    "exactly once: a rule does not clip, normalise, compare or divide by g.",
+                    f"is not linear in the incoming gradient g: where g is {k:g} times as large, "
+                    f"its answer is {how}. Every term of a rule is multiplied by g, exactly once: "
+                    "a rule does not clip, normalise, compare or divide by g.",
                 )
     return None
 
@@ -140,52 +138,51 @@ def _not_multiplied(a: np.ndarray, b: np.ndarray, k: float) -> str:
     return "NaN" if np.isnan(b[there]).any() else "not"
 
 
-def needs_others(it: Asked) -> Diagnosis | None:
+def needs_others(call: Call, g: np.ndarray) -> Diagnosis | None:
     """An input's gradient is the same whether or not those of the others are asked for."""
-    answers = it.answers(it.g)
-    for i in np.flatnonzero(it.needs) if sum(it.needs) > 1 else ():
+    answers = _answers(call, g)
+    for i in np.flatnonzero(call.needs) if sum(call.needs) > 1 else ():
         hint = "Look at what the rule {} where not all of `needs` are true."
         try:
-            (alone,) = it.answers(it.g, [k == i for k in range(len(it.needs))])[i : i + 1]
+            alone = _answers(call, g, [k == i for k in range(len(call.needs))])[i]
         except Exception as failure:
-            return Diagnosis(
-                "needs",
-                f"{it.rule} fails where the gradient of operand {i} alone is asked for: "
-                f"{_told(failure)}. {hint.format('does')}",
+            said = (
+                f"fails where the gradient of operand {i} alone is asked for: {_failed(failure)}."
             )
+            return _told(call, "needs", f"{said} {hint.format('does')}")
         if not _close([answers[i]], [alone]):
-            return Diagnosis(
-                "needs",
-                f"{it.rule} gives operand {i} another gradient where it alone is asked for. "
-                f"{hint.format('returns')}",
-            )
+            said = f"gives operand {i} another gradient where it alone is asked for."
+            return _told(call, "needs", f"{said} {hint.format('returns')}")
     return None
 
 
-def minds_layout(it: Asked) -> Diagnosis | None:
+def minds_layout(call: Call, g: np.ndarray) -> Diagnosis | None:
     """The same numbers in another order in memory: g as it came, in rows, by columns, with gaps."""
-    answers = it.answers(np.array(it.g, order="C"))
-    near = it.given(last_digits) or it
-    moved = near.answers(last_digits(it.g))
+    answers = _answers(call, np.array(g, order="C"))
+    moved = _answers(_with_operands(call, last_digits) or call, last_digits(g))
     rounding = [1e3 * _largest_change(a, b) for a, b in zip(answers, moved)]
-    ones = np.ones(np.shape(it.g), it.g.dtype)
-    layouts = [(it, it.g), (it, turned(it.g)), (it, np.array(it.g, order="F"))]
-    if (other := it.given(turned)) is not None:
-        layouts += [(other, it.g), (other, turned(it.g))]
-    trials = [(answers, asked, g) for asked, g in layouts]
-    trials += [(it.answers(ones), it, np.broadcast_to(ones.dtype.type(1), ones.shape))]
-    for expected, asked, g in trials:
+    ones = np.ones(np.shape(g), g.dtype)
+    trials = [
+        (answers, call, g),
+        (answers, call, turned(g)),
+        (answers, call, np.array(g, order="F")),
+    ]
+    if (other := _with_operands(call, turned)) is not None:
+        trials += [(answers, other, g), (answers, other, turned(g))]
+    trials += [(_answers(call, ones), call, np.broadcast_to(ones.dtype.type(1), ones.shape))]
+    for expected, asked, lying in trials:
         what = "gives another answer"
         try:
-            if _close(expected, asked.answers(g), 1e-4, rounding):
+            if _close(expected, _answers(asked, lying), 1e-4, rounding):
                 continue
         except Exception as failure:
-            what = f"fails, {_told(failure)},"
-        return Diagnosis(
+            what = f"fails, {_failed(failure)},"
+        return _told(
+            call,
             "memory layout",
-            f"{it.rule} {what} where the same numbers lie in another order in memory, as those of "
-            "x.T or x[:, ::2] do, or broadcast ones. Of such an array reshape(-1) and ravel() are "
-            "copies, so what is written into them is lost; np.zeros_like(x) lies as x does, "
+            f"{what} where the same numbers lie in another order in memory, as those of x.T or "
+            "x[:, ::2] do, or broadcast ones. Of such an array reshape(-1) and ravel() are copies, "
+            "so what is written into them is lost; np.zeros_like(x) lies as x does, "
             "np.zeros(x.shape) row by row. Look, too, for strides, view() and memory that is read "
             "as it lies.",
         )
@@ -200,25 +197,20 @@ def _largest_change(a: np.ndarray | None, b: np.ndarray | None) -> float:
     return float(change.max(initial=0, where=np.isfinite(change)))
 
 
-def loses_digits(it: Asked) -> Diagnosis | None:
-    for i, answer in enumerate(it.answers(it.g)):
-        operand = it.args[i]
+def loses_digits(call: Call, g: np.ndarray) -> Diagnosis | None:
+    for i, (answer, operand) in enumerate(zip(_answers(call, g), call.args)):
         if answer is not None and answer.dtype.kind == "f" and isinstance(operand, np.ndarray):
-            if answer.dtype.itemsize < min(operand.dtype.itemsize, it.g.dtype.itemsize):
-                return Diagnosis(
+            if answer.dtype.itemsize < min(operand.dtype.itemsize, g.dtype.itemsize):
+                return _told(
+                    call,
                     "precision",
-                    f"{it.rule} answers in {answer.dtype} where g and operand {i} are "
-                    f"{operand.dtype}: the digits after the first few are lost. Keep the dtype "
-                    "that comes in.",
+                    f"answers in {answer.dtype} where g and operand {i} are {operand.dtype}: the "
+                    "digits after the first few are lost. Keep the dtype that comes in.",
                 )
     return None
 
 
 OF_THE_ANSWER = (not_linear, needs_others, minds_layout, loses_digits)
-
-
-def _told(failure: Exception) -> str:
-    return f"{type(failure).__name__}: {failure}"
 
 
 def _close(
@@ -230,10 +222,8 @@ def _close(
             if a is not b:
                 return False
             continue
-        with np.errstate(all="ignore"):
-            limit = rtol * np.abs(np.nan_to_num(a)).max(initial=0) + more
-            same = (a == b) | np.isnan(a) & np.isnan(b) | (np.abs(a - b) <= limit)
-        if a.shape != b.shape or not np.all(same):
+        limit = rtol * np.abs(np.nan_to_num(a)).max(initial=0) + more
+        if a.shape != b.shape or (deviation(a, b) > limit).any():
             return False
     return True
 

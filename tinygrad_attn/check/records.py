@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -32,21 +33,49 @@ def has_rules(op: Any) -> bool:
     return bool(op.rules or op.joint or op.plain.rules or op.plain.joint)
 
 
-def ask_rules(
-    op: Any, g: Any, y: Any, args: Sequence[Any], settings: dict, needs: Sequence[bool], saved: Any
-) -> list[Any]:
-    """What the op's rules answer for each input that needs a gradient; None for the others."""
-    if not (op.rules or op.joint):
-        op = op.plain  # a quick way whose rules are those of the op it stands for
-    found = op.pull(g, y, Record(0, op, (), settings, saved, None), list(args), list(needs))
-    return [found.get(i) for i in range(len(needs))]
+class Call:
+    """One call of an op: what it was given, gave and saved; and what its rules answer."""
+
+    def __init__(
+        self, op: Any, inputs: Sequence[Any], settings: dict[str, Any], y: Any, saved: Any = None
+    ) -> None:
+        self.op, self.args, self.settings, self.y, self.saved = (
+            op,
+            as_given(inputs),
+            settings,
+            y,
+            saved,
+        )
+        self.needs = [tracked(x) for x in inputs]
+
+    def again(self, **change: Any) -> Call:
+        """The same op with other args or settings."""
+        new = copy(self)
+        vars(new).update(change)
+        found = self.op.forward(*new.args, **new.settings)
+        new.y, new.saved = found if self.op.saves else (found, None)
+        return new
+
+    def answers(self, g: Any, needs: Sequence[bool] | None = None) -> list[Any]:
+        """What the rules answer for each input that needs a gradient; None for the others."""
+        op = self.op
+        if not (op.rules or op.joint):
+            op = op.plain  # a quick way whose rules are those of the op it stands for
+        record = Record(0, op, (), self.settings, self.saved, None)
+        needs = list(self.needs if needs is None else needs)
+        found = op.pull(g, self.y, record, list(self.args), needs)
+        return [found.get(i) for i in range(len(needs))]
+
+
+def call_of(t: Any) -> Call:
+    """The call that made t."""
+    made = t._record
+    return Call(made.op, made.inputs, made.settings, t._data, made.saved)
 
 
 def shares(t: Any, g: Any) -> Iterator[tuple[Any, Any]]:
     """(input, its share of the gradient) for each use by the op that made t."""
     made = t._record
-    needs, args = [tracked(x) for x in made.inputs], as_given(made.inputs)
-    answers = ask_rules(made.op, g, t._data, args, made.settings, needs, made.saved)
-    for i, (x, answer) in enumerate(zip(made.inputs, answers)):
+    for i, (x, answer) in enumerate(zip(made.inputs, call_of(t).answers(g))):
         if answer is not None:
             yield x, fit(answer, x, made.op, i)

@@ -10,6 +10,22 @@ from typing import Any
 import numpy as np
 
 
+class Verdict:
+    """What is true or false, and shows as its text: at a prompt its fields would be pages of
+    arrays."""
+
+    ok: Any
+
+    def __bool__(self) -> bool:
+        return bool(self.ok)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
 class Diagnosis(str):
     """The kind of a mistake, its short name, and the text that explains it; as a string, both."""
 
@@ -21,9 +37,7 @@ class Diagnosis(str):
         self.kind, self.text = kind, text
         return self
 
-    def __getnewargs__(
-        self,
-    ) -> Any:  # for a copy, and for a report that comes back from another process
+    def __getnewargs__(self) -> Any:  # for a copy, and for a report from another process
         return self.kind, self.text
 
 
@@ -67,10 +81,7 @@ class Entry:
     @property
     def index(self) -> tuple[int, ...]:
         """The element with the largest error."""
-        if not self.error.size:
-            return ()
-        error = np.where(np.isnan(self.error), np.inf, self.error)
-        return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+        return index_of_largest(np.nan_to_num(self.error, nan=np.inf))
 
     @property
     def largest(self) -> float:
@@ -92,8 +103,8 @@ class Entry:
         )
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Verdict):
     """The result of `gradcheck`: true if every gradient agrees.
 
     `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis`
@@ -117,9 +128,6 @@ class Report:
     def ok(self) -> bool:
         return not self.diagnosis and all(e.ok for e in self.entries)
 
-    def __bool__(self) -> bool:
-        return self.ok
-
     def point_at(self, step: Any) -> None:
         """Name an op: what it is called, the module call around it, the user's line."""
         if step is not None:
@@ -136,42 +144,31 @@ class Report:
     def _title(self) -> str:
         return "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
 
-    @property
-    def _blamed(self) -> str:
-        """Which op, in which module, from which line."""
-        return (
-            f"{self.op}"
-            + (f" in {self.scope}" if self.scope else "")
-            + (f", called at {self.place}" if self.place else "")
-        )
+    def _details(self) -> list[str]:
+        """What is told after the table in HTML, and after the first line in text."""
+        told = []
+        if self.op:
+            within = f" in {self.scope}" if self.scope else ""
+            called = f", called at {self.place}" if self.place else ""
+            told.append(f"op: {self.op}{within}{called}")
+        if len(self.culprits) > 1:
+            told.append(f"ops whose own rule is off: {', '.join(self.culprits)}")
+        return told
 
     def __str__(self) -> str:
+        notes = [f"note: {n}" for n in self.notes]
         if self.ok:
-            return "\n".join(
-                [
-                    f"{self._title}: passed",
-                    *(f"  {e}" for e in self.entries),
-                    *(f"  note: {n}" for n in self.notes),
-                ]
-            )
+            return "\n  ".join([f"{self._title}: passed", *map(str, self.entries), *notes])
         lines = [f"{self._title}: FAILED" + (f" in {self.worst}" if self.worst else "")]
         if self.diagnosis:
-            lines.append(f"  diagnosis: {self.diagnosis}")
-        if self.op:
-            lines.append(f"  op: {self._blamed}")
-        if len(self.culprits) > 1:
-            lines.append(f"  ops whose own rule is off: {', '.join(self.culprits)}")
-        lines += [f"  also off: {e}" for e in self.entries if not e.ok and e is not self.worst]
-        lines += [f"  fine: {e}" for e in self.entries if e.ok]
-        if self.curve:
-            lines += _curve_text(self.curve)
-        lines += [f"  note: {n}" for n in self.notes]
-        return "\n".join(lines)
-
-    __repr__ = __str__  # at a prompt, where the fields would be pages of arrays
+            lines.append(f"diagnosis: {self.diagnosis}")
+        lines += self._details()
+        lines += [f"also off: {e}" for e in self.entries if not e.ok and e is not self.worst]
+        lines += [f"fine: {e}" for e in self.entries if e.ok]
+        return "\n  ".join([*lines, *_curve_text(self.curve), *notes])
 
     def _repr_html_(self) -> str:
-        colour = "#009E73" if self.ok else "#D55E00"
+        colour, verdict = ("#009E73", "passed") if self.ok else ("#D55E00", "FAILED")
         rows = "".join(
             f"<tr><td>{escape(e.name)}</td><td>{escape(str(e.analytic.shape))}</td><td>"
             f"{'ok' if e.ok else f'{int(e.wrong.sum())} of {e.measured} off'}</td>"
@@ -179,46 +176,41 @@ class Report:
             f"<td>{'' if e.ok and e.projections else escape(str(e.index))}</td></tr>"
             for e in self.entries
         )
-        parts = [
-            f"<p>{self._title}: <b style='color:{colour}'>{'passed' if self.ok else 'FAILED'}</b> "
-            f"{escape(self.diagnosis)}</p>",
-            "<table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest "
-            "error</th><th>where</th></tr>" + rows + "</table>",
-        ]
-        if self.worst:
-            parts.append(f"<p>{escape(str(self.worst))}</p>")
-        if self.op:
-            parts.append(f"<p>op: <code>{escape(self._blamed)}</code></p>")
-        if len(self.culprits) > 1:
-            parts.append(f"<p>ops whose own rule is off: {escape(', '.join(self.culprits))}</p>")
-        if self.curve:
-            parts.append(_curve_svg(self.curve))
-        parts += [f"<p>{escape(n)}</p>" for n in self.notes]
-        return "".join(parts)
+        told = [str(self.worst)] if self.worst else []
+        return (
+            f"<p>{self._title}: <b style='color:{colour}'>{verdict}</b> {escape(self.diagnosis)}"
+            "</p><table><tr><th>input</th><th>shape</th><th>verdict</th><th>largest error</th>"
+            f"<th>where</th></tr>{rows}</table>"
+            + "".join(f"<p>{escape(line)}</p>" for line in [*told, *self._details()])
+            + _curve_svg(self.curve)
+            + "".join(f"<p>{escape(n)}</p>" for n in self.notes)
+        )
 
 
 def _curve_text(curve: Sequence[tuple[float, float]]) -> list[str]:
     """A line for each step, or one for all if they make no difference."""
+    if not curve:
+        return []
     steps, errors = zip(*curve)
     if np.isfinite(errors).all() and max(errors) <= 2 * min(errors):
         text = f"{errors[len(errors) // 2]:.1e} with every eps from {max(steps):.0e}"
         text += f" to {min(steps):.0e}"
-        return [f"  error of the worst element: {text}, so the step is not to blame"]
+        return [f"error of the worst element: {text}, so the step is not to blame"]
+    bars = (  # one mark for each decade above 1e-12
+        "#" * round(np.log10(max(error, 1e-12)) + 12) if np.isfinite(error) else ""
+        for error in errors
+    )
     return [
-        "  error of the worst element against eps:",
-        *(f"    {eps:7.0e}  {error:8.1e}  {_bar(error)}" for eps, error in curve),
+        "error of the worst element against eps:",
+        *(f"  {eps:7.0e}  {error:8.1e}  {bar}" for (eps, error), bar in zip(curve, bars)),
     ]
-
-
-def _bar(error: float) -> str:
-    """One mark for each decade above 1e-12."""
-    return "" if not np.isfinite(error) else "#" * max(0, round(np.log10(max(error, 1e-12)) + 12))
 
 
 def _curve_svg(curve: Sequence[tuple[float, float]]) -> str:
     """log10 of the error over log10 of eps, a polyline."""
-    xs = [np.log10(e) for e, _ in curve]
-    ys = [np.log10(min(max(v, 1e-13), 1e3)) if np.isfinite(v) else 3 for _, v in curve]
+    if not curve:
+        return ""
+    xs, ys = np.log10(np.clip(np.transpose(curve), 1e-13, 1e3))
     points = " ".join(f"{20 + (x + 13) * 20:.0f},{10 + (3 - y) * 8:.0f}" for x, y in zip(xs, ys))
     return (
         "<svg width='300' height='160' role='img' aria-label='error against eps'><polyline "
@@ -242,8 +234,8 @@ class Line:
         return self.verdict in ("ok", "not asked for")
 
 
-@dataclass
-class Comparison:
+@dataclass(repr=False)
+class Comparison(Verdict):
     """The result of `compare`: true if every named array agrees; prints a line for each."""
 
     lines: list[Line]
@@ -251,9 +243,6 @@ class Comparison:
     @property
     def ok(self) -> bool:
         return bool(self.lines) and all(line.ok for line in self.lines)
-
-    def __bool__(self) -> bool:
-        return self.ok
 
     def __str__(self) -> str:
         width = max([4, *(len(line.name) for line in self.lines)])
@@ -264,11 +253,6 @@ class Comparison:
             for line in self.lines
         ]
         return "\n".join(rows)
-
-    __repr__ = __str__  # at a prompt, where the fields would be pages of arrays
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
 
 
 def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
@@ -302,27 +286,34 @@ def _plain(x: Any) -> np.ndarray:
         return np.array(None)
 
 
+def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """|a - b| by element: 0 where both are the same, NaN too, and Inf where one alone is NaN."""
+    with np.errstate(all="ignore"):
+        error = np.abs(a - b)
+    if np.isfinite(error).all():
+        return error
+    error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
+    return np.where(np.isnan(error), np.inf, error)
+
+
+def index_of_largest(v: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()
+
+
 def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: float) -> Line:
     if a.dtype.kind not in "fiub":
         return Line(name, f"holds {a.dtype}, expected numbers", np.inf, np.inf)
     if a.shape != b.shape:
         turned = " (transposed?)" if a.shape == b.shape[::-1] else ""
         return Line(name, f"shape {a.shape}, expected {b.shape}{turned}", np.inf, np.inf)
-    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    error = deviation(a, b)
     with np.errstate(all="ignore"):
-        error = np.where((a64 == b64) | np.isnan(a64) & np.isnan(b64), 0, np.abs(a64 - b64))
-        relative = np.where(error == 0, 0, error / np.abs(b64))
-    error = np.where(np.isnan(error), np.inf, error)
-    bad = ~(error <= atol + rtol * np.abs(np.nan_to_num(b64)))
-    index = (
-        tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
-        if error.size
-        else ()
-    )
-    verdict = "ok" if not bad.any() else _in_words(a64, b64, bad, atol, rtol)
-    return Line(
-        name, verdict, float(np.max(error, initial=0)), float(np.max(relative, initial=0)), index
-    )
+        relative = np.where(error == 0, 0, error / np.abs(b))
+    bad = ~(error <= atol + rtol * np.abs(np.nan_to_num(b)))
+    verdict = _in_words(a, b, bad, atol, rtol) if bad.any() else "ok"
+    largest, most = (float(np.max(v, initial=0)) for v in (error, relative))
+    return Line(name, verdict, largest, most, index_of_largest(error))
 
 
 def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: float) -> str:

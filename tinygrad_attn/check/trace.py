@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..engine import Watcher, local, tracked
 from ..messages.errors import INNER, quoted
 from ..nn.scopes import dotted_name
-from .records import as_given, has_rules
+from .records import Call, has_rules
 
 
 class Place(NamedTuple):
@@ -61,10 +61,9 @@ class Step(NamedTuple):
     def differentiable(self) -> bool:
         return self.recorded and has_rules(self.op)
 
-    def again(self) -> tuple[Any, Any]:
-        """What the op makes of the operands as they are now, and what it saves for the rule."""
-        found = self.op.forward(*as_given(self.inputs), **self.settings)
-        return found if self.op.saves else (found, None)
+    def again(self, **change: Any) -> Call:
+        """The op called with the operands as they are now, or with others."""
+        return Call(self.op, self.inputs, self.settings, None).again(**change)
 
 
 class Trace(Watcher):

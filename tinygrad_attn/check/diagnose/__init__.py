@@ -1,21 +1,14 @@
 """From a wrong gradient to the op whose rule is wrong, and to what is wrong with it."""
 
-from .explain import (
-    explain,
-    explain_elsewhere,
-    explain_hidden,
-    first_difference,
-    point_at_failing_rule,
-    point_at_rule_that_leaves,
-    point_at_two_answers,
-)
+from .explain import explain, explain_elsewhere, explain_hidden
+from .suspects import accuse, answers_twice, leaves_the_graph, raises
 
 __all__ = [
+    "accuse",
+    "answers_twice",
     "explain",
     "explain_elsewhere",
     "explain_hidden",
-    "first_difference",
-    "point_at_failing_rule",
-    "point_at_rule_that_leaves",
-    "point_at_two_answers",
+    "leaves_the_graph",
+    "raises",
 ]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...engine import Variable, tracked, watching
 from ...engine.autograd import enable_grad
-from ..measuring import step_size
+from ..judging import SMALL
+from ..measuring import Problem
 from ..records import array_of, as_given
 from ..second_sweep import second_opinion
 from ..trace import Trace
 from .pattern import Found, Pattern, same
-from .places import axis_mixed, axis_not_mixed, causal_mask_forgotten, lost_contributions
+from .places import causal_mask_forgotten, lost_contributions
 from .suspects import Suspect, alone, call_rule, copies
 
 
@@ -35,47 +36,40 @@ def _with(operands: Sequence[Any], i: int, new: Any) -> list[Any]:
 # ---- the incoming gradient
 
 
-def _answers(s: Suspect, *factors: float) -> list[np.ndarray] | None:
-    """What the rule says where the incoming gradient is so many times as large."""
-    g = s.problem.cotangents
-    found = [s.problem.gradients(cotangents=[c * k for c in g])[s.which] for k in factors]
-    return None if any(a is None for a in found) else found  # type: ignore[return-value]
-
-
-def ignores_g(p: Pattern) -> Found:
-    """The same answer for twice the incoming gradient, and for another one altogether."""
-    answers = _answers(p.suspect, 1, 2)
-    if answers is None or not answers[0].any() or not same(*answers):
-        return None
-    return {} if same(answers[0], _for_another_g(p.suspect)) else None
-
-
-def scales_g(p: Pattern) -> Found:
-    """The same answer for twice the incoming gradient, but not for another one."""
-    answers = _answers(p.suspect, 1, 2)
-    return {} if answers is not None and answers[0].any() and same(*answers) else None
-
-
-def _for_another_g(s: Suspect) -> np.ndarray:
-    rng = np.random.default_rng(8)
-    other = [rng.standard_normal(c.shape) for c in s.problem.cotangents]
-    found = s.problem.gradients(cotangents=other)[s.which]
-    return np.zeros(s.problem.inputs[s.which].shape) if found is None else found
-
-
 def not_linear_in_g(p: Pattern) -> Found:
-    if (answers := _answers(p.suspect, 1, 2, 0, -1)) is None:
+    """What the rule answers where the incoming gradient is twice as large, none, another one."""
+    s, rng = p.suspect, np.random.default_rng(8)
+    given = [s.problem.cotangents] + [[k * c for c in s.problem.cotangents] for k in (2, 0, -1)]
+    given.append([rng.standard_normal(c.shape) for c in s.problem.cotangents])
+    answers = [s.problem.gradients(cotangents=g)[s.which] for g in given]
+    if any(answer is None for answer in answers):
         return None
-    once, twice, none, negative = answers
-    if same(2 * once, twice) and same(-once, negative) and not np.any(none):
+    once, twice, none, negative, other = cast(list[np.ndarray], answers)
+    if same(once, twice) and once.any():
+        return IGNORED if same(once, other) else NORMALISED
+    if same(2 * once, twice) and same(-once, negative) and not none.any():
         return None
-    if not np.isfinite(none).all():
-        return {"how": "; where g is zero it gives NaN or Inf: it divides by g, or takes its log"}
-    if same(4 * once, twice):
-        return {"how": "; it uses g squared"}
-    if np.any(none):
-        return {"how": "; it adds something that does not depend on g"}
-    return {"how": "; it uses the size of g without its sign" if same(once, negative) else ""}
+    sizes = "; it uses the size of g without its sign" if same(once, negative) else ""
+    how = "; it uses g squared" if same(4 * once, twice) else sizes
+    return {
+        "kind": "incoming gradient",
+        "how": f"is not linear in the incoming gradient g{how}. Every term is multiplied by g "
+        "exactly once",
+    }
+
+
+IGNORED = {
+    "kind": "incoming gradient ignored",
+    "how": "gives an answer that does not depend on the incoming gradient g: multiply the op's own "
+    "derivative by g (the chain rule). An all-ones g would hide this",
+}
+
+NORMALISED = {
+    "kind": "incoming gradient",
+    "how": "answers the same where the incoming gradient g is twice as large, though not for "
+    "another g: it normalises g, or divides by its size. Every term is multiplied by g exactly "
+    "once, and g itself is left as it comes",
+}
 
 
 # ---- the forward text: what the op's own function does when it is run on Tensors
@@ -152,10 +146,6 @@ def no_pattern(p: Pattern) -> Found:
     return {"small": small, "more": f" {told} = {p.n[worst]:.4g}."}
 
 
-SMALL = 512
-"""Elements of an input whose Jacobian is looked into, which takes a second at most."""
-
-
 def transposed_on_the_way(p: Pattern) -> Found:
     """As in attention's dk = ds @ q for ds.mT @ q: ds is the gradient of a value on the way."""
     if (text := forward_text(p)) is None:
@@ -175,22 +165,19 @@ def value_on_the_way(p: Pattern) -> Found:
     return _right_once(p, ((s.name, {"y": s.result._data}) for s in steps))
 
 
-# ---- indices
+# ---- indices and masks
 
 
-def repeated_index(p: Pattern) -> Found:
-    s = p.suspect
-    given = [*s.step.settings.values(), *_operands(s)]
-    flat = [v for value in given for v in (value if isinstance(value, tuple) else (value,))]
-    indices = [v for v in flat if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
-    repeated = [v for v in indices if len(np.unique(v)) < v.size]
-    if not repeated:
-        return None
-    picked = (p.jacobians[1] != 0).sum(axis=0).reshape(p.a.shape)  # type: ignore[index]
-    if (p.off & (picked < 2)).any() or lost_contributions(p) is None:
-        return None  # an average, or a loop that ends too early, is off at the same elements
-    found, counts = np.unique(repeated[0], return_counts=True)
-    return {"listed": ", ".join(map(str, found[counts > 1][:6]))}
+def repeated_use(p: Pattern) -> Found:
+    """Of the uses of an element one is counted: it is picked more than once, or used again."""
+    s, found = p.suspect, lost_contributions(p)
+    given = [*s.step.settings.values(), *_operands(s)] if found and s else []
+    for v in [v for value in given for v in (value if isinstance(value, tuple) else (value,))]:
+        if isinstance(v, np.ndarray) and v.dtype.kind in "iu" and len(np.unique(v)) < v.size:
+            picked, counts = np.unique(v, return_counts=True)
+            where = ", ".join(map(str, picked[counts > 1][:6]))
+            return found | {"kind": "repeated index", "where": f"index {where}"}  # type: ignore
+    return found
 
 
 def later_rows(p: Pattern) -> Found:
@@ -198,7 +185,7 @@ def later_rows(p: Pattern) -> Found:
     s = p.suspect
     for which, x in enumerate(s.problem.inputs):
         if x.size <= SMALL and p.y is not None:
-            h = step_size(x._data)
+            h = s.problem.steady_step(which)
             matrices = s.problem.jacobian_by_rules(which), s.problem.jacobian(which, h)
             if causal_mask_forgotten(matrices, x.shape, p.y.shape):
                 return {"name": s.problem.names[which]}
@@ -206,10 +193,6 @@ def later_rows(p: Pattern) -> Found:
 
 
 # ---- transposes
-
-
-def _turned(v: Any) -> Any:
-    return v.swapaxes(-1, -2) if isinstance(v, np.ndarray) and v.ndim >= 2 else None
 
 
 def _turns(v: Any) -> Iterator[np.ndarray]:
@@ -221,71 +204,53 @@ def _turns(v: Any) -> Iterator[np.ndarray]:
             yield v.transpose(order)
 
 
-def answer_transposed(p: Pattern) -> Found:
-    return {} if p.right(_turned(p.a)) else None
-
-
-def _with_a_transpose(p: Pattern) -> Iterator[tuple[str, np.ndarray | None]]:
-    """(which of the matrices that the rule is given is transposed, what it answers then)"""
+def operand_transposed(p: Pattern) -> Found:
+    """Of the matrices that the rule is given one should be transposed."""
     s, operands = p.suspect, _operands(p.suspect)
-    g = _turned(s.problem.cotangents[0])
-    for i, operand in enumerate(operands if s.step.op.joint is None else ()):
-        for turned in _turns(operand):
-            yield f"operand {i}", call_rule(s, y=p.y, operands=_with(operands, i, turned))
-    if g is not None:
-        yield "the incoming gradient", call_rule(s, g=g)
+    g = s.problem.cotangents[0]
+    trials: list[tuple[str, dict[str, Any]]] = [
+        (f"operand {i}", {"args": _with(operands, i, turned)})
+        for i, operand in enumerate(operands if s.step.op.joint is None else ())
+        for turned in _turns(operand)
+    ]
+    if g.ndim >= 2:
+        trials.append(("the incoming gradient", {"g": g.swapaxes(-1, -2), "y": None}))
+    return _right_once(p, iter(trials))
 
 
 def factors_in_the_wrong_order(p: Pattern) -> Found:
     """(g.T a.T).T = a g, where the rule says g a."""
-    s, operands = p.suspect, _operands(p.suspect)
-    g = _turned(s.problem.cotangents[0])
-    if g is None or s.step.op.joint is not None:
-        return None
-    for i, operand in enumerate(operands):
-        if i != s.position and (turned := _turned(operand)) is not None:
-            answer = call_rule(s, y=p.y, g=g, operands=_with(operands, i, turned))
-            if answer is not None and p.right(_turned(answer)):
+    s, g, operands = p.suspect, p.suspect.problem.cotangents[0], _operands(p.suspect)
+    turned = lambda v: v.swapaxes(-1, -2)
+    for i, operand in enumerate(operands if g.ndim >= 2 and s.step.op.joint is None else ()):
+        if i != s.position and getattr(operand, "ndim", 0) >= 2:
+            args = _with(operands, i, turned(operand))
+            answer = call_rule(s, g=turned(g), y=p.y, args=args)
+            if np.ndim(answer) >= 2 and p.right(turned(answer)):
                 return {"i": i}
-    return None
-
-
-def operand_transposed(p: Pattern) -> Found:
-    for what, answer in _with_a_transpose(p):
-        if p.right(answer):
-            return {"what": f"{what} is transposed"}
-        # Turned on both sides, a rule does along one axis what it did along the other: a wrong
-        # axis.
-        one_axis = (
-            what == "the incoming gradient" and p.jacobians and (axis_mixed(p) or axis_not_mixed(p))
-        )
-        if p.right(_turned(answer)) and not one_axis:
-            return {"what": f"{what} is transposed, and so must the answer be"}
     return None
 
 
 # ---- one thing for another
 
 
-def copy_of_another_rule(p: Pattern) -> Found:
-    return _gradient_of_another(p, both=True)
+def slope_of(problem: Problem, which: int) -> np.ndarray:
+    return problem.numeric(which, problem.steady_step(which))
 
 
-def rules_in_the_wrong_order(p: Pattern) -> Found:
-    return _gradient_of_another(p, both=False)
-
-
-def _gradient_of_another(p: Pattern, both: bool) -> Found:
-    """This is the gradient of another input; `both`: which gets it as well."""
+def gradient_of_another(p: Pattern) -> Found:
+    """This is the gradient of another input, which gets it as well, or what belongs here."""
     s = p.suspect
     for other, x in enumerate(s.problem.inputs):
         if other == s.which or x.shape != p.a.shape:
             continue
-        slope = s.problem.numeric(other, step_size(x._data))
+        mine, slope = s.problem.names[s.which], slope_of(s.problem, other)
         if p.fits(slope):
             given = s.problem.gradients()[other]
-            if both == (given is not None and same(given, slope)):
-                return {"name": s.problem.names[other], "mine": s.problem.names[s.which]}
+            copied = given is not None and same(given, slope)
+            as_well = f" as well: the rule of {mine} is a copy of the other's"
+            how = as_well if copied else ": the rules stand in the wrong order"
+            return {"name": s.problem.names[other], "mine": mine, "how": how}
     return None
 
 
@@ -307,11 +272,11 @@ def one_for_another(p: Pattern) -> Found:
         first, *rest = operands
         if rest and isinstance(first, np.ndarray) and first.shape == np.shape(rest[0]):
             how = "is right once its first two operands are exchanged: it takes one for the other"
-            yield how, {"operands": [rest[0], first, *rest[1:]]}
+            yield how, {"args": [rest[0], first, *rest[1:]]}
         if y is not None and y.shape == x.shape:
             yield "uses the result y where the input x belongs", {"y": x}
             if s.step.op.joint is None:
-                exchanged = {"operands": _with(operands, s.position, y)}
+                exchanged = {"args": _with(operands, s.position, y)}
                 yield "uses the input x where the result y belongs", exchanged
 
     return _right_once(p, trials())
@@ -351,7 +316,7 @@ def _exchanges(
         yield "the result y", {"y": f(y)}
     for i, x in enumerate(operands):
         if takes(x):
-            yield f"operand {i}", {"operands": _with(operands, i, f(x))}
+            yield f"operand {i}", {"args": _with(operands, i, f(x))}
     for name, value in settings.items():
         if takes(value):
             yield f"the setting {name!r}", {"settings": settings | {name: f(value)}}
@@ -365,7 +330,7 @@ def _right_for(s: Suspect, **change: Any) -> bool:
     try:
         it: Any = alone(s.step._replace(**change), np.random.default_rng(2))
         found = it.gradients()[s.which]
-        slope = it.numeric(s.which, step_size(it.inputs[s.which]._data))
+        slope = slope_of(it, s.which)
     except Exception:
         return False
     return found is not None and same(found, slope)
@@ -399,28 +364,20 @@ def right_for_a_weight_of_ones(p: Pattern) -> Found:
     return None
 
 
-def _other_axes(p: Pattern) -> Iterator[tuple[Any, int]]:
-    """(the axis that was asked for, another one)"""
-    settings = p.suspect.step.settings
-    axis, ndim = settings.get("axis"), p.x.ndim
-    if "axis" not in settings or not isinstance(axis, (int, type(None))) or not ndim:
-        return
-    for other in (*range(-ndim, 0), *range(ndim)):
-        if axis is None or other % ndim != axis % ndim:
-            yield axis, other
-
-
-def axis_counted_differently(p: Pattern) -> Found:
-    s = p.suspect
-    for axis, other in _other_axes(p):
-        if p.right(call_rule(s, y=p.y, settings={**s.step.settings, "axis": other})):
-            return {"axis": axis, "other": other}
-    return None
-
-
-def axis_fixed(p: Pattern) -> Found:
-    s = p.suspect
-    for axis, other in _other_axes(p):
-        if _right_for(s, settings={**s.step.settings, "axis": other}):
-            return {"axis": axis, "other": other}
+def another_axis(p: Pattern) -> Found:
+    """Is the rule right for another axis, or for this one if it is told another?"""
+    s, ndim = p.suspect, p.x.ndim
+    axis = s.step.settings.get("axis", ())
+    others = (*range(-ndim, 0), *range(ndim)) if isinstance(axis, (int, type(None))) else ()
+    others = tuple(k for k in others if axis is None or k % ndim != axis % ndim)
+    hows = {
+        "right for axis={axis} when it is told axis={other}: it counts the axis differently (a "
+        "negative axis?)": lambda it: p.right(call_rule(s, y=p.y, settings=it)),
+        "wrong for axis={axis} but right for axis={other}: it sums or broadcasts over a fixed "
+        "axis, whatever axis it is given": lambda it: _right_for(s, settings=it),
+    }
+    for how, right in hows.items():
+        for other in others:
+            if right({**s.step.settings, "axis": other}):
+                return {"how": how.format(axis=axis, other=other)}
     return None

@@ -11,22 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from ..measuring import GROUPS, How, Problem, values_put_back
+from ..judging import SMALL
+from ..measuring import How, Problem, values_put_back
 from ..questions import OF_THE_ANSWER, fault
 from ..records import array_of
-from ..report import Diagnosis, Report
-from ..trace import Step, Trace
-from .experiments import SMALL
+from ..report import Diagnosis, Entry, Report
+from ..trace import Trace
 from .measurement import Program, drowned, lower_precision
 from .pattern import Pattern
-from .suspects import Suspect, cannot_be_differentiated, search, two_answers
+from .suspects import Suspect, search
 from .table import explanation
 
 
 def explain(report: Report, problem: Problem, trace: Trace, outputs: list[Any], how: How) -> None:
     """Fill in the report's diagnosis, op, place and curve."""
     program = Program(report, problem, trace, outputs, how)
-    if lower_precision(program) is None and not program.better_steps and drowned(program):
+    settled = lower_precision(program) or program.better_steps
+    if not settled and drowned(report, problem, how):
         return
     report.curve = program.curve
     if (told := explanation(program, "measurement")) is not None:
@@ -62,18 +63,15 @@ def _of_an_op(report: Report, program: Program) -> Diagnosis | None:
     if not program.search.found:
         return None
     worst = program.search.found[0]
-    report.point_at(worst.step)
-    why = explain_rule(worst)
+    why = _accused(report, worst)
     operand = f" (its rule for operand {worst.position})" if len(worst.step.inputs) > 1 else ""
     return Diagnosis(why.kind, f"in op {report.op!r}{operand}: {why.text}")
 
 
-def explain_rule(s: Suspect) -> Diagnosis:
-    """What is wrong with this op's rule."""
-    if s.failure is not None:
-        return s.failure
-    told = explanation(pattern_of(s.problem, s.which, s.analytic, s))
-    return told[0]  # type: ignore
+def _accused(report: Report, s: Suspect) -> Diagnosis:
+    """Point at the op, and say what is wrong with its rule."""
+    report.point_at(s.step)
+    return explanation(pattern_of(s.problem, s.which, s.entry, s.eps, s))[0]  # type: ignore
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
@@ -81,8 +79,8 @@ def _between_the_ops(program: Program) -> Diagnosis:
     if (told := explanation(program, "program")) is not None:
         program.report.point_at(told[1].get("step"))
         return told[0]
-    entry = program.entry
-    pattern = pattern_of(program.problem, program.which, entry.analytic, None, entry.numeric)
+    eps = program.problem.steady_step(program.which)
+    pattern = pattern_of(program.problem, program.which, program.entry, eps)
     told, hint = explanation(pattern), _where_to_look(program)
     if told is None:
         return Diagnosis("unknown", hint)
@@ -112,25 +110,16 @@ def _where_to_look(program: Program) -> str:
 
 
 def pattern_of(
-    problem: Problem,
-    which: int,
-    analytic: np.ndarray,
-    suspect: Suspect | None = None,
-    numeric: np.ndarray | None = None,
+    problem: Problem, which: int, entry: Entry, h: float, suspect: Suspect | None = None
 ) -> Pattern:
     """Everything the explanations may look at, for one input of a problem."""
-    x, values, h = problem.inputs[which], problem.values(), problem.steady_step(which)
-    rng = np.random.default_rng(6)
-    if numeric is None:
-        small = x.size <= 20 * GROUPS
-        flats = None if small else problem.suspicious(which, analytic, h, rng)
-        numeric = problem.numeric(which, h, flats)
+    x, values, numeric = problem.inputs[which], problem.values(), entry.numeric
     if np.isnan(numeric).any():  # to what is wrong comes a sample that tells what is right
-        sample = rng.choice(x.size, min(x.size, 4 * GROUPS), replace=False)
-        numeric = np.where(np.isnan(numeric), problem.numeric(which, h, sample), numeric)
+        some = np.random.default_rng(6).choice(x.size, min(x.size, SMALL), replace=False)
+        numeric = np.where(np.isnan(numeric), problem.numeric(which, h, some), numeric)
     single = len(values) == 1
     found = Pattern(
-        analytic,
+        entry.analytic,
         numeric,
         x._data,
         problem.cotangents[0] if single else None,
@@ -171,7 +160,7 @@ def _at_other_values(
 
     def elsewhere() -> list[tuple[np.ndarray, np.ndarray]]:
         found: list[tuple[np.ndarray, np.ndarray]] = []
-        if x.size > 4 * GROUPS:
+        if x.size > SMALL:
             return found
         rng, before = np.random.default_rng(1), x._data
         with suppress(Exception), values_put_back([x]):  # the function may mind its domain
@@ -189,7 +178,6 @@ def _at_other_values(
 
 def explain_elsewhere(report: Report, problem: Problem, name: str, how: How) -> Diagnosis:
     """The gradient is right at the given values and wrong at those that the problem has now."""
-    found = search(problem.traced()[1].steps, how.rng).found
     kind, reason = (
         "stale state",
         "Either these values are special (a weight of ones, zeros, equal elements) and hide a "
@@ -197,63 +185,23 @@ def explain_elsewhere(report: Report, problem: Problem, name: str, how: How) -> 
         "left behind (kept on the layer or in a variable outside, and not renewed) instead of "
         "what this call computed.",
     )
-    if found:
-        report.point_at(found[0].step)
-        why = explain_rule(found[0])
-        if why.kind == "operand misplaced":
-            kind, reason = why.kind, why.text
-    text = (
-        f"{name}: the gradient is right at the values given here and wrong a little way off: "
-        f"{reason}"
-    )
-    return Diagnosis(kind, text)
+    if (why := _of_the_ops(report, problem, how)) and why.kind == "operand misplaced":
+        kind, reason = why.kind, why.text
+    text = "the gradient is right at the values given here and wrong a little way off"
+    return Diagnosis(kind, f"{name}: {text}: {reason}")
 
 
 def explain_hidden(report: Report, problem: Problem, name: str, number: int, how: How) -> Diagnosis:
     """The gradient of one result is wrong, but too small to show beside the others."""
-    kind, reason = "small result", "Check it by itself."
-    if found := search(problem.traced()[1].steps, how.rng).found:
-        report.point_at(found[0].step)
-        why = explain_rule(found[0])
-        kind, reason = why.kind, f"In op {report.op!r}: {why.text}"
+    why = _of_the_ops(report, problem, how)
     return Diagnosis(
-        kind,
+        why.kind if why else "small result",
         f"{name}: the gradient of result {number} is wrong, which does not show beside the other "
-        f"results, for it is much smaller than they are. {reason}",
+        "results, for it is much smaller than they are. "
+        + (f"In op {report.op!r}: {why.text}" if why else "Check it by itself."),
     )
 
 
-# ---- where there is no number to judge by
-
-
-def point_at_failing_rule(report: Report, trace: Trace, rng: np.random.Generator) -> None:
-    """Name the op whose rule raises, or writes into what it is given."""
-    found = (s for s in search(trace.steps, rng).found if s.failure is not None)
-    _accuse(report, next(found, None))
-
-
-def point_at_rule_that_leaves(report: Report, trace: Trace, rng: np.random.Generator) -> None:
-    """Name the op whose rule cannot be differentiated again."""
-    found = (cannot_be_differentiated(step, rng) for step in trace.steps)
-    suspect = next((s for s in found if s is not None), None)
-    _accuse(report, suspect)
-    if suspect is not None:
-        report.diagnosis = suspect.failure or report.diagnosis
-
-
-def point_at_two_answers(report: Report, trace: Trace, rng: np.random.Generator) -> None:
-    """Name the op whose rule gives Tensors another answer than arrays."""
-    _accuse(report, next((s for step in trace.steps if (s := two_answers(step, rng))), None))
-
-
-def _accuse(report: Report, suspect: Suspect | None) -> None:
-    if suspect is not None:
-        report.point_at(suspect.step)
-        report.culprits = [suspect.step.name]
-
-
-def first_difference(first: Trace, second: Trace) -> Step | None:
-    """The first op whose result is not the same in two runs."""
-    equal = lambda a, b: np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-    pairs = zip(first.steps, second.steps)
-    return next((a for a, b in pairs if not equal(a.result._data, b.result._data)), None)
+def _of_the_ops(report: Report, problem: Problem, how: How) -> Diagnosis | None:
+    found = search(problem.traced()[1].steps, how.rng).found
+    return _accused(report, found[0]) if found else None

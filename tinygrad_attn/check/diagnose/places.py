@@ -17,7 +17,6 @@ from .pattern import (
     depends,
     listed,
     mixed_axes,
-    numbers,
     region,
     same,
     times,
@@ -33,14 +32,6 @@ def _scale(p: Pattern) -> float:
 
 
 # ---- some elements only
-
-
-def only_small_ones(p: Pattern) -> Found:
-    """Right but for elements much smaller than the largest, which all together would not show."""
-    if not same(p.a, p.n):
-        return None
-    off = np.abs(p.a - p.n) > 1e-2 * np.maximum(np.abs(p.a), np.abs(p.n))
-    return {"where": p.where(off), "rest": p.rest} if off.any() else None
 
 
 def nearly_right(p: Pattern) -> Found:
@@ -122,14 +113,6 @@ def sum_over_the_wrong_axis(p: Pattern) -> Found:
     return None
 
 
-def sum_left_out(p: Pattern) -> Found:
-    for over, rows in _sums(p):
-        for row, which in ((rows[0], "first"), (rows[-1], "last")):
-            if p.fits(row.reshape(p.a.shape)):
-                return {"which": which, "over": listed(over)}
-    return None
-
-
 def sum_over_everything(p: Pattern) -> Found:
     broadcast = p.g is not None and p.g.size > p.x.size
     return {} if broadcast and p.fits(np.full(p.a.shape, p.per_result.sum())) else None
@@ -188,37 +171,26 @@ def reshaped(p: Pattern) -> Found:
     return None
 
 
-def permutation_not_undone(p: Pattern) -> Found:
-    """Of three axes or more the order that undoes another is mostly another one."""
-    for axes, turned in _in_other_orders(p.n):
-        undoes = tuple(int(k) for k in np.argsort(axes))
-        if undoes != axes and turned.shape == p.a.shape and p.fits(turned):
-            return {"axes": axes, "undoes": undoes}
-    return None
-
-
 def transposed(p: Pattern) -> Found:
+    """The axes stand in another order."""
     for axes, turned in _in_other_orders(p.n):
-        if turned.shape == p.a.shape:
-            c = 1.0 if p.fits(turned) else p.factor(p.a, turned)
-            if c is not None:
-                order = "" if p.a.ndim == 2 else f": the axes are in the order {axes}"
-                return {"order": order, "besides": times(c)}
+        c = 1.0 if p.fits(turned) else p.factor(p.a, turned) if turned.shape == p.a.shape else None
+        if c is None:
+            continue
+        undoes = tuple(int(k) for k in np.argsort(axes))
+        if undoes == axes:
+            why = "a transpose (.mT) is missing or too many. Equal sizes hide it from a shape check"
+        else:
+            # Of three axes or more the order that undoes another is mostly another one.
+            why = f"its axes stand in the order {axes}. A permutation is undone by its inverse, "
+            why += f"here {undoes}, and not by itself: np.argsort(axes)"
+        return {"besides": times(c), "why": why}
     return None
 
 
 def reversed_order(p: Pattern) -> Found:
     axes = (axis for axis in _long_axes(p.a) if p.fits(np.flip(p.n, axis)))
     return next(({"axis": axis} for axis in axes), None)
-
-
-def rolled(p: Pattern) -> Found:
-    for axis in range(p.a.ndim):
-        size = p.a.shape[axis]
-        for shift in range(1, size):
-            if p.fits(np.roll(p.n, shift, axis)):
-                return {"shift": shift - size * (2 * shift > size), "axis": axis}
-    return None
 
 
 def own_map_for_its_transpose(p: Pattern) -> Found:
@@ -295,23 +267,18 @@ def mask_of_the_chosen(p: Pattern) -> Found:
 
 
 def mask_forgotten(p: Pattern) -> Found:
-    """The slope is zero in a triangle or at columns; the gradient is not, and the rest is wrong
-    too."""
+    """The slope is zero in a triangle; the gradient is not, and the rest is wrong too."""
     if p.a.ndim < 2 or (masks := _masks(p)) is None:
         return None
     ours, right = masks
-    blocked = np.asarray(~right.any(axis=tuple(range(p.a.ndim - 2))))
     forgotten = (ours | ~right).all() and (ours & ~right).any() and (p.off & right).any()
+    blocked = np.asarray(~right.any(axis=tuple(range(p.a.ndim - 2))))
     # A row with one open element has no slope either, as the first row behind a causal mask.
-    triangles = {"the upper triangle": np.tri(*blocked.shape) == 0}
-    triangles["the lower triangle"] = np.tri(*blocked.shape)[::-1, ::-1] == 0
-    alone = (~blocked).sum(axis=1, keepdims=True) == 0
-    for words, triangle in triangles.items():
+    alone = blocked.all(axis=1, keepdims=True)
+    upper = np.tri(*blocked.shape) == 0
+    for words, triangle in (("upper", upper), ("lower", upper[::-1, ::-1])):
         if forgotten and np.array_equal(blocked, triangle | alone) and not alone.all():
-            return {"where": words}
-    columns = np.asarray(blocked.all(axis=0))
-    if forgotten and columns.any() and np.array_equal(blocked, columns[None] & ~alone | alone):
-        return {"where": f"{numbers(np.flatnonzero(columns))} along the last axis"}
+            return {"where": f"the {words} triangle"}
     return None
 
 
@@ -319,18 +286,18 @@ def causal_mask_forgotten(matrices: Any, x: tuple[int, ...], y: tuple[int, ...])
     """Do results depend on earlier rows of the input only, and in the rule on later ones too?"""
     if len(y) < 2 or len(x) < 2 or x[-2] != y[-2] or y[-2] < 3:
         return False
-    rows = lambda shape: np.unravel_index(np.arange(np.prod(shape)), shape)[-2]
-    later = rows(x)[None, :] > rows(y)[:, None]
-    by_rule, by_moving = map(depends, matrices)
-    earlier = rows(x)[None, :] < rows(y)[:, None]
-    causal = (by_moving & earlier).any() and not (by_moving & later).any()
-    return bool(causal and (by_rule & later).any())
+    ndim = len(y) + len(x)
+    rest = tuple(k for k in range(ndim) if k not in (len(y) - 2, ndim - 2))
+    rule, moving = (depends(m).reshape(y + x).any(axis=rest) for m in matrices)  # (row, row)
+    causal = np.tril(moving, -1).any() and not np.triu(moving, 1).any()
+    return bool(causal and np.triu(rule, 1).any())
 
 
 def lost_contributions(p: Pattern) -> Found:
     """Elements used several times (a repeated index) whose gradient holds only one contribution."""
-    each, off = p.per_result, p.off
-    kinds = set()
+    each, off, kinds = p.per_result, p.off, set()
+    if p.a.ndim and p.g.ndim > p.a.ndim and p.g.shape[-p.a.ndim :] == p.a.shape:  # type: ignore[union-attr]
+        return None  # broadcast: one element along an axis may be counted
     for i in np.flatnonzero(off):
         parts = each[np.abs(each[:, i]) > 1e-6 * np.abs(each).max(), i]
         hits = np.flatnonzero(np.abs(parts - p.a.flat[i]) <= FIT * np.abs(parts))
@@ -340,7 +307,8 @@ def lost_contributions(p: Pattern) -> Found:
         kinds.add("the last" if last else "the first" if first else "one")
     if not kinds or kinds == {"one"} and off.sum() == 1:
         return None  # any number may happen to be near one of many
-    return {"which": kinds.pop() if len(kinds) == 1 else "one", "where": p.where(off)}
+    which = kinds.pop() if len(kinds) == 1 else "one"
+    return {"kind": "repeated use", "which": which, "where": f"the input at {p.where(off)}"}
 
 
 def _along_the_result(p: Pattern) -> Iterator[tuple[int, int, str, np.ndarray, bool]]:

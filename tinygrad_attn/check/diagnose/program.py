@@ -13,7 +13,7 @@ from ...engine import Variable, tracked
 from ..measuring import values_put_back
 from ..records import array_of
 from ..second_sweep import second_opinion
-from ..trace import Step, Trace
+from ..trace import Step
 from .measurement import Program
 from .pattern import Found
 
@@ -23,7 +23,7 @@ def overwritten(program: Program) -> Found:
     for step in program.trace.steps:
         try:
             with np.errstate(all="ignore"):
-                again = np.asarray(step.again()[0])
+                again = np.asarray(step.again().y)
         except Exception:
             continue
         value = array_of(step.result)
@@ -34,28 +34,30 @@ def overwritten(program: Program) -> Found:
     return None
 
 
-def _moved(program: Program) -> tuple[list[Any], Trace] | None:
-    """The program with the worst input moved; None where it refuses, or does other ops."""
-    x = program.x
+def outside_the_graph(program: Program) -> Found:
+    """What moves with the worst input and is a constant to the graph: it left it on its way."""
+    x, now = program.x, program.trace.steps
     try:
         with values_put_back([x]):
             x._data = x._data + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
             outputs, trace = program.problem.traced()
     except Exception:
         return None
-    same_ops = [s.op for s in trace.steps] == [s.op for s in program.trace.steps]
-    return (outputs, trace) if same_ops and not program.checkpointed else None
-
-
-def outside_the_graph(program: Program) -> Found:
-    """Constants that move when the input moves: a value that left the graph on its way."""
-    if (moved := _moved(program)) is None:
-        return None
+    if [s.op for s in trace.steps] != [s.op for s in now] or program.checkpointed:
+        return None  # other ops ran, or not all were seen
+    kind = "missed use" if program.entry.analytic.any() else "gradient missing"
+    found = {"kind": kind, "name": program.entry.name}
     inside = {id(t) for t in program.problem.inputs}
-    for now, then in zip(program.trace.steps, moved[1].steps):
-        if (what := _constant_that_moves(now, then, inside)) is not None:
+    for step, then in zip(now, trace.steps):
+        if (what := _constant_that_moves(step, then, inside)) is not None:
             how = " (computed under no_grad())" if what == "the result of" else ""
-            return _leak(program, step=now, op=now.name, what=what, how=how)
+            what = f"{what} op {step.name!r} depends on {program.entry.name}"
+            return found | {"step": step, "what": what, "how": how}
+    for number, (p, q) in enumerate(zip(program.outputs, outputs)):
+        if not tracked(p) and _differs(p, q):
+            made = next((s for s in now if s.result is p), None)
+            what = f"result {number} depends on {program.entry.name}"
+            return found | {"step": made, "what": what, "how": ": it requires no gradient"}
     return None
 
 
@@ -68,22 +70,6 @@ def _constant_that_moves(now: Step, then: Step, inside: set[int]) -> str | None:
             return f"the setting {name!r} of"
     unrecorded = not now.recorded and any(tracked(p) for p in now.inputs)
     return "the result of" if unrecorded and _differs(now.result, then.result) else None
-
-
-def result_outside_the_graph(program: Program) -> Found:
-    """One of several results that moves with the input and requires no gradient."""
-    if (moved := _moved(program)) is None or len(moved[0]) != len(program.outputs):
-        return None
-    for number, (p, q) in enumerate(zip(program.outputs, moved[0])):
-        if not tracked(p) and _differs(p, q):
-            step = next((s for s in program.trace.steps if s.result is p), None)
-            return _leak(program, step=step, number=number)
-    return None
-
-
-def _leak(program: Program, **found: Any) -> dict[str, Any]:
-    kind = "missed use" if program.entry.analytic.any() else "gradient missing"
-    return {"kind": kind, "name": program.entry.name, **found}
 
 
 def _differs(p: Any, q: Any) -> bool:

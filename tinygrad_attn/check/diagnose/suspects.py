@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...engine import Variable, sum_to, tracked
-from ...engine.autograd import enable_grad, grad
-from ..measuring import GROUPS, Problem, step_sizes
-from ..records import array_of, as_given, ask_rules
-from ..report import Diagnosis
+from ...engine.autograd import enable_grad
+from ..judging import Trial, entry_of
+from ..measuring import How, Problem
+from ..records import array_of
+from ..report import Diagnosis, Report
+from ..second_order import differentiable_gradient, two_answers
 from ..second_sweep import second_opinion
-from ..trace import Step
+from ..trace import Step, Trace
 
-OFF = 1e-4
-"""Error, over the largest slope, from which a rule counts as wrong."""
+STRICT = 1e-4
+"""Error over the slope from which a rule counts as wrong; over the largest slope a hundredth."""
+
+GROUPS = 96
+"""Larger operands are measured in so many random projections."""
 
 
-class Suspect(NamedTuple):
+class Suspect:
     """An op whose rule for one input disagrees with central differences."""
 
-    step: Step
-    problem: Alone
-    which: int  # number among the differentiable inputs of the problem
-    position: int  # number among all operands of the op
-    analytic: np.ndarray
-    error: float  # relative to the largest slope
-    failure: Diagnosis | None = None  # known without looking at numbers
+    def __init__(self, step: Step, problem: Alone, trial: Trial) -> None:
+        self.step, self.problem, self.which, self.entry = step, problem, trial.which, trial.entry
+        self.position = problem.positions[trial.which]  # among all operands of the op
+        self.eps, self.error = trial.how.eps, trial.error
 
 
 @dataclass
@@ -44,8 +47,8 @@ class Alone(Problem):
     """One op as a function of copies of its operands; its rules are asked without the engine."""
 
     def __init__(self, step: Step, rng: np.random.Generator, operands: list[Any]) -> None:
-        self.step, operands_ = step, list(enumerate(operands))
-        self.positions = [i for i, x in operands_ if tracked(x)]  # of the inputs
+        self.step = step
+        self.positions = [i for i, x in enumerate(operands) if tracked(x)]  # of the inputs
         names = [f"operand {i}" for i in self.positions]
         call = lambda: step.op(*operands, **step.settings)
         super().__init__(call, [operands[i] for i in self.positions], names, rng)
@@ -58,11 +61,6 @@ class Alone(Problem):
             results = self.outputs() if outputs is None else outputs
             found = second_opinion(results, cotangents or self.cotangents).grads
         return [None if id(x) not in found else np.array(found[id(x)]) for x in self.inputs]
-
-    def fails(self, kind: str, text: str) -> Suspect:
-        """A fault that no number shows."""
-        told = Diagnosis(kind, text)
-        return Suspect(self.step, self, 0, self.positions[0], np.zeros(()), np.inf, told)
 
 
 def alone(step: Step, rng: np.random.Generator) -> Alone | None:
@@ -82,17 +80,8 @@ def copies(inputs: Sequence[Any]) -> list[Any]:
     return [own(x._data.copy(), x._tracked) if isinstance(x, Variable) else x for x in inputs]
 
 
-def search(steps: Sequence[Step], rng: np.random.Generator, rtol: float = 1e-3) -> Search:
-    """The ops among the steps whose own rule is wrong; each op once.
-
-    First coarsely, beside the largest slope; then each element by its own size, as the check itself
-    judges.
-    """
-    found = _search(steps, rng, 0.0)
-    return found if found.found else _search(steps, rng, min(rtol, 1e-3))
-
-
-def _search(steps: Sequence[Step], rng: np.random.Generator, fine: float) -> Search:
+def search(steps: Sequence[Step], rng: np.random.Generator) -> Search:
+    """The ops among the steps whose own rule is wrong; each op once."""
     worst: dict[int, Suspect] = {}
     seen: set[Any] = set()
     complete = True
@@ -102,14 +91,18 @@ def _search(steps: Sequence[Step], rng: np.random.Generator, fine: float) -> Sea
             complete = False
             continue  # a long program of the same small ops: one look at each shape is enough
         seen.add(key)
-        op_alone = alone(step, rng)
-        if op_alone is None or not _repeats(op_alone):
+        it = alone(step, rng)
+        if it is None or not _repeats(it):
             complete = False
             continue
-        suspect = _examined(op_alone, rng, fine)
-        known = worst.get(id(step.op))
-        if suspect is not None and (known is None or suspect.error > 10 * known.error):
-            worst[id(step.op)] = suspect
+        try:
+            trials = [judged(it, which, g) for which, g in enumerate(it.gradients())]
+        except Exception:  # a rule that fails for these operands alone, which nobody has asked for
+            complete = False
+            continue
+        off = max(filter(None, trials), key=lambda t: t.error, default=None)
+        if off and (id(step.op) not in worst or off.error > 10 * worst[id(step.op)].error):
+            worst[id(step.op)] = Suspect(step, it, off)
     return Search(sorted(worst.values(), key=lambda s: -s.error), complete)
 
 
@@ -119,149 +112,79 @@ def _repeats(problem: Problem) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
-def _examined(it: Alone, rng: np.random.Generator, fine: float) -> Suspect | None:
-    """The input for which this op's rule is off the most, or None where it is right."""
+def judged(problem: Problem, which: int, gradient: np.ndarray | None) -> Trial | None:
+    """The gradient by one input on trial, if neither another step nor a kink clears it."""
+    how = How(problem.steady_step(which), STRICT / 100, STRICT, GROUPS, np.random.default_rng(9))
+    entry = entry_of(problem, which, gradient, how, problem.noise(how.eps))
+    if entry.ok or (trial := Trial(problem, which, entry, how)).cleared:
+        return None
+    return trial
+
+
+def call_rule(suspect: Suspect, *, g: Any = None, y: Any = None, **change: Any) -> Any:
+    """What the rule answers when something it is given is exchanged; None where it fails."""
+    i, x = suspect.position, suspect.problem.inputs[suspect.which]
+    with suppress(Exception), np.errstate(all="ignore"):
+        call = suspect.step.again(**change)
+        call.y = call.y if y is None else y
+        g = suspect.problem.cotangents[0] if g is None else g
+        answer = np.asarray(call.answers(g, [k == i for k in range(len(call.args))])[i], float)
+        broadcast = suspect.step.op.broadcasts and answer.shape != x.shape
+        return sum_to(answer, x.shape) if broadcast else answer
+    return None
+
+
+def accuse(
+    report: Report,
+    trace: Trace,
+    rng: np.random.Generator,
+    question: Callable[[Alone], Any],
+) -> None:
+    """Point at the first op that answers a question badly."""
+    for step in trace.steps:
+        if step.differentiable and (it := alone(step, rng)) and (told := question(it)):
+            report.point_at(step)
+            report.culprits = [step.name]
+            report.diagnosis = told if isinstance(told, Diagnosis) else report.diagnosis
+            return
+
+
+# ---- questions to one op alone
+
+
+def raises(it: Alone) -> bool:
     try:
-        gradients = it.gradients()
-    except Exception as failure:
-        return it.fails("rule raises", f"the rule itself fails: {failure}")
-    worst: Suspect | None = None
-    for which, (x, found) in enumerate(zip(it.inputs, gradients)):
-        analytic = np.zeros(x.shape) if found is None else found
-        error = _error(it, which, analytic, rng, fine)
-        if error > (OFF if worst is None else worst.error):
-            worst = Suspect(it.step, it, which, it.positions[which], analytic, error)
-    return worst
+        it.gradients()
+    except Exception:
+        return True
+    return False
 
 
-def _error(
-    problem: Problem,
-    which: int,
-    analytic: np.ndarray,
-    rng: np.random.Generator,
-    fine: float = 0.0,
-) -> float:
-    """The largest disagreement, at the step where it is least; elements at a kink do not count."""
-    steps = step_sizes(problem.inputs[which]._data)
-    # What rounding hides counts as right at the first step, and later as wrong: no rule is cleared
-    # there because nothing can be seen.
-    least = _error_at(problem, which, analytic, steps[0], rng, fine, doubt=1)
-    for eps in steps[1:]:
-        if least <= OFF:
-            break
-        least = min(least, _error_at(problem, which, analytic, eps, rng, fine, doubt=0))
-    return least
-
-
-def _error_at(
-    problem: Problem,
-    which: int,
-    analytic: np.ndarray,
-    eps: float,
-    rng: np.random.Generator,
-    fine: float,
-    doubt: int,
-) -> float:
-    x = problem.inputs[which]
-    every = x.size <= GROUPS
-    flats = list(range(x.size)) if every else problem.suspicious(which, analytic, eps, rng)
-    numeric = problem.numeric(which, eps, flats)
-    measured = [(numeric.flat[i], analytic.flat[i], i) for i in flats]
-    if any(np.isfinite(n) and not np.isfinite(a) for n, a, _ in measured):
-        return np.inf
-    measured = [m for m in measured if np.isfinite(m[0])]
-    kink = lambda i, scale: problem.at_kink(which, i, eps, scale)
-    if fine:  # each by its own size, so that a wrong one shows beside others that are much larger
-        worst = 0.0
-        for n, a, i in measured:
-            error, own = abs(n - a), max(abs(n), abs(a))
-            if error > max(fine, worst) * own and not kink(i, own):
-                hidden = doubt * (problem.noise_of(which, i, eps) or problem.noise(eps))
-                worst = error / own if error > fine * own + hidden else worst
-        return worst
-    scale = max((abs(n) for n, _, _ in measured), default=0.0)
-    scale = max(scale, float(np.abs(analytic[np.isfinite(analytic)]).max(initial=0)))
-    if scale <= problem.noise(eps):
-        return 0.0 if doubt else np.inf
-    for n, a, i in sorted(measured, key=lambda m: -abs(m[0] - m[1])):
-        if abs(n - a) <= OFF * scale:
-            break
-        if not kink(i, scale):
-            return abs(n - a) / scale
-    return 0.0
-
-
-def cannot_be_differentiated(step: Step, rng: np.random.Generator) -> Suspect | None:
+def leaves_the_graph(it: Alone) -> str:
     """Can this op's rule be differentiated in its turn?
 
     It is given Tensors, and what it answers is checked like any function of them.
     """
-    if (problem := alone(step, rng)) is None:
-        return None
-    weight = Variable._kind(problem.cotangents[0], requires_grad=True)
-
-    def rule() -> list[Any]:
-        with enable_grad():
-            outputs, extra = problem.outputs(), dict(create_graph=True, allow_unused=True)
-            found = grad(outputs, problem.inputs, [weight], **extra)
-        return [g for g in found if g is not None]
-
-    why, names = "", [*problem.names, "g"]
+    gradient, weights = differentiable_gradient(it)
+    why, names = "", [*it.names, "g"]
+    rng = np.random.default_rng(9)
     try:
-        second = Problem(rule, [*problem.inputs, weight], names, rng)
-        for which, (x, g) in enumerate(zip(second.inputs, second.gradients())):
-            if _error(second, which, np.zeros(x.shape) if g is None else g, rng) > OFF:
+        rule = lambda: [g for g in gradient() if g is not None]
+        second = Problem(rule, [*it.inputs, *weights], names, rng)
+        for which, g in enumerate(second.gradients()):
+            if judged(second, which, g):
                 why = f"what it returns depends on {names[which]} in a way that is not recorded"
     except Exception as failure:
         why = f"given Tensors it raises {type(failure).__name__}: {failure}"
-    if not why:
-        return None
-    return problem.fails(
+    return why and Diagnosis(
         "second order",
-        f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write "
+        f"the rule of op {it.step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write "
         "it with operators, methods and np.* functions on g, y and the inputs, which stay in the "
         "graph; .numpy(), .data, .item(), float() and filling an array made by np.zeros or "
         "np.full leave it.",
     )
 
 
-def two_answers(step: Step, rng: np.random.Generator) -> Suspect | None:
+def answers_twice(it: Alone) -> bool:
     """Is the gradient that can be differentiated another one than the ordinary?"""
-    if not step.differentiable or (it := alone(step, rng)) is None:
-        return None
-    weight = Variable._kind(it.cotangents[0])
-    with enable_grad():
-        outputs, extra = it.outputs(), dict(create_graph=True, allow_unused=True)
-        recorded = grad(outputs, it.inputs, [weight], **extra)
-    for a, b in zip(it.gradients(), recorded):
-        if a is not None and b is not None and not np.allclose(a, b._data, 1e-6, 1e-9):
-            return it.fails("two answers", "")
-    return None
-
-
-def call_rule(
-    suspect: Suspect,
-    *,
-    g: Any = None,
-    y: Any = None,
-    operands: Sequence[Any] | None = None,
-    settings: dict[str, Any] | None = None,
-) -> np.ndarray | None:
-    """What the rule answers when something it is given is exchanged; None where it fails."""
-    step, problem, i = suspect.step, suspect.problem, suspect.position
-    arrays = as_given(step.inputs) if operands is None else list(operands)
-    again = step._replace(
-        inputs=tuple(arrays), settings=step.settings if settings is None else settings
-    )
-    try:
-        with np.errstate(all="ignore"):
-            out, saved = again.again()
-            g, y = problem.cotangents[0] if g is None else g, out if y is None else y
-            needs = [k == i for k in range(len(arrays))]
-            answer = ask_rules(step.op, g, y, arrays, again.settings, needs, saved)[i]
-        if answer is None:
-            return None
-        shape, answer = problem.inputs[suspect.which].shape, np.asarray(answer)
-        return sum_to(answer, shape) if step.op.broadcasts and answer.shape != shape else answer
-    except Exception:
-        return None
+    return two_answers(it, differentiable_gradient(it)[0]()) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -80,24 +81,34 @@ def constant_factor(p: Pattern) -> Found:
 
 
 def _hint(p: Pattern, c: float) -> str:
-    """What the number may be: a size, something usual, a root or a count."""
-    sizes, mixes = _sizes(p), _mixes(p)
+    """What the number may be."""
+    words = (f": {words}" for value, words in _numbers(p) if abs(c - value) < 1e-4 * value)
+    return next(words, "")
+
+
+def _numbers(p: Pattern) -> Iterator[tuple[float, str]]:
+    """(a factor, what it tells): a size, something usual, a root or a count."""
+    sizes = [(n, what) for n, what in _sizes(p).items() if n > 2]
+    mixes = _mixes(p)
     formula = "" if mixes else EXPONENT
-    for value, done in ((c, "multiplied"), (1 / c, "divided")):
-        size = round(value)
-        if size > 2 and size in sizes and abs(value - size) < 1e-3 * size:
-            mean = "a mean where a sum belongs"
-            mean = mean if done == "divided" else "the 1/N of a mean is missing"
-            # Element by element there is no mean; a small number may always be an exponent.
-            more = EXPONENT if mixes is False else f"; {mean}{EXPONENT if size < 6 else formula}"
-            return f": {done} by {size}, which is {sizes[size]}{more}"
-    for value, words in USUAL.items():
-        if _close(c, value):
-            return f": {words}"
-    for size, what in sizes.items():
-        if size > 2 and (scale := _root(c, size) or (mixes and _count(c, size))):
-            return f": {scale}; {size} is {what}{formula}"
-    return ""
+    for n, what in sizes:
+        # Element by element there is no mean; a small number may always be an exponent.
+        or_exponent = EXPONENT if n < 6 else formula
+        for value, done, mean in (
+            (n, "multiplied", "the 1/N of a mean is missing"),
+            (1 / n, "divided", "a mean where a sum belongs"),
+        ):
+            more = EXPONENT if mixes is False else f"; {mean}{or_exponent}"
+            yield value, f"{done} by {n}, which is {what}{more}"
+    yield from USUAL.items()
+    for n, what in sizes:
+        which = f"{n} is {what}{formula}"
+        for value, done in ((math.sqrt(n), "multiplied"), (1 / math.sqrt(n), "divided")):
+            scale = f"{done} by the square root of {n}, a scale that is missing or applied twice"
+            yield value, f"{scale}; {which}"
+        for power in (1, -1, 0.5, -0.5) if mixes else ():  # the two ways to divide a variance
+            count = f"{n} where {n - 1} belongs, or the reverse: a count that is off by one, such"
+            yield ((n - 1) / n) ** power, f"{count} as the divisor of a variance (ddof); {which}"
 
 
 def _sizes(p: Pattern) -> dict[int, str]:
@@ -126,29 +137,6 @@ def _mixes(p: Pattern) -> bool | None:
     return None if p.jacobians is None else bool(mixed_axes(p.jacobians[1], p.x.shape))
 
 
-def _root(c: float, size: int) -> str:
-    """What attention scales by."""
-    if not (_close(c, math.sqrt(size)) or _close(c, 1 / math.sqrt(size))):
-        return ""
-    done = "multiplied" if c > 1 else "divided"
-    return f"{done} by the square root of {size}, a scale that is missing or applied twice"
-
-
-def _count(c: float, size: int) -> str:
-    """The two ways to divide a variance."""
-    ratio = (size - 1) / size
-    if not any(_close(c, ratio**power) for power in (1, -1, 0.5, -0.5)):
-        return ""
-    return (
-        f"{size} where {size - 1} belongs, or the reverse: a count that is off by one, such as the "
-        "divisor of a variance (ddof)"
-    )
-
-
-def _close(c: float, value: float) -> bool:
-    return abs(c - value) < 1e-4 * value
-
-
 # ---- a factor that differs from element to element, or from row to row
 
 
@@ -170,135 +158,109 @@ MEANING = {
 }
 
 
-def _quantities(p: Pattern) -> list[tuple[str, str, np.ndarray]]:
+def _quantities(p: Pattern) -> Iterator[tuple[str, str, np.ndarray]]:
     """(formula, what its letter means, values) of everything a rule may be multiplied by."""
-    found: list[tuple[str, str, np.ndarray]] = []
-    if p.a.size < 2 or not p.n.all() or not p.a.all():
-        return found
     for v, value in ({"x": p.x, "y": p.y, "g": p.g} | p.others).items():
-        try:
-            value = np.broadcast_to(value, p.a.shape)  # type: ignore[arg-type]
-            formulas = {
-                v: value,
-                f"{v}^2": value**2,
-                f"(1 - {v})": 1 - value,
-                f"(1 + {v})": 1 + value,
-                f"(1 - {v}^2)": 1 - value**2,
-                f"(1 + {v}^2)": 1 + value**2,
-                f"{v} (1 - {v})": value * (1 - value),
-                f"cos {v}": np.cos(value),
-                f"sin {v}": np.sin(value),
-                f"exp {v}": np.exp(value),
-                f"sqrt {v}": np.sqrt(value),
-            }
-        except (ValueError, TypeError):  # of another shape, or None
+        if value is None or np.shape(value) not in ((), p.a.shape):
             continue
+        formulas = {
+            v: value,
+            f"{v}^2": value**2,
+            f"(1 - {v})": 1 - value,
+            f"(1 + {v})": 1 + value,
+            f"(1 - {v}^2)": 1 - value**2,
+            f"(1 + {v}^2)": 1 + value**2,
+            f"{v} (1 - {v})": value * (1 - value),
+            f"cos {v}": np.cos(value),
+            f"sin {v}": np.sin(value),
+            f"exp {v}": np.exp(value),
+            f"sqrt {v}": np.sqrt(value),
+        }
         meaning = MEANING.get(v, f"{v} is an operand of the op")
-        usable = (np.isfinite(q).all() and np.ptp(q) > 0 for q in formulas.values())
-        found += [(f, meaning, q) for (f, q), use in zip(formulas.items(), usable) if use]
-    return found
+        usable = p.a.size >= 2 and p.n.all() and p.a.all()
+        yield from ((f, f" ({meaning})", q) for f, q in formulas.items() if usable)
 
 
-def hidden_eps(p: Pattern) -> Found:
+def _of_each_row(p: Pattern, axis: int) -> Iterator[tuple[str, np.ndarray]]:
+    """(formula, values) of what a whole row along an axis may be divided by."""
+    if p.y is not None and p.y.shape == p.x.shape[:axis] + p.x.shape[axis + 1 :]:
+        yield "y", np.expand_dims(p.y, axis)
+    over: Any = dict(axis=axis, keepdims=True)
+    for name, q in {
+        "std(x)": p.x.std(**over),
+        "norm(x)": np.sqrt((p.x * p.x).sum(**over)),
+        "rms(x)": np.sqrt((p.x * p.x).mean(**over)),
+        "sum(x)": p.x.sum(**over),
+        "max(x)": p.x.max(**over),
+        "sum(exp(x))": np.exp(p.x).sum(**over),
+    }.items():
+        yield from ((name, q), (f"({name})^2", q**2))
+
+
+def factor(p: Pattern) -> Found:
+    """A factor too many or too few, that differs from element to element, or from row to row."""
     for formula, meaning, q in _quantities(p):
-        if (eps := _hidden(p.a / p.n, q)) is not None:
-            return {"formula": formula, "meaning": meaning, "eps": eps}
+        if found := _factor(p, q, formula, formula, meaning, ("extra factor", "missing factor")):
+            return found
+    for axis in reversed(range(p.a.ndim if p.at is None else 0)):
+        for name, q in _of_each_row(p, axis) if p.a.shape[axis] > 1 else ():
+            kinds = ("missing factor", "extra factor")
+            if found := _factor(p, q, name, f"1/{name}", "", kinds):
+                return found | {"rows": f", for each row along axis {axis}"}
+    return None
+
+
+def _factor(
+    p: Pattern, q: np.ndarray, name: str, formula: str, meaning: str, kinds: tuple[str, str]
+) -> Found:
+    """Is the gradient q times the slope, or the slope q times the gradient?"""
+    if not (np.isfinite(q).all() and np.ptp(q) > 0):
+        return None
+    if (eps := _hidden(p.a / p.n, q)) is not None:
+        how = f"the rule divides by {name} + {eps} instead of {name}{meaning}: a hidden eps"
+        return {"kind": "hidden eps", "how": how, "rows": ""}
+    ways = zip(kinds, ((p.a, p.n * q, np.abs(q) * p.tolerance), (p.a * q, p.n, p.tolerance)))
+    for kind, (v, of, tolerance) in ways:
+        if (c := _multiple_of(v, of, tolerance)) is not None:
+            size = "too" if abs(c) > 1 else "as"
+            much = "" if abs(c - 1) < 1e-3 else f" (and is {c:.6g} times {size} large besides)"
+            how = {
+                "extra factor": f"the gradient has a factor {formula} too many{meaning}{much}",
+                "missing factor": f"the gradient lacks a factor {formula}{meaning}{much}",
+            }[kind]
+            lacks = ": the chain rule multiplies by it" if kind == "missing factor" else ""
+            return {"kind": kind, "how": how, "rows": lacks}
     return None
 
 
 def _hidden(factor: np.ndarray, q: np.ndarray) -> str | None:
     """eps where the factor is q / (q + eps)."""
     hidden = (1 / factor - 1) * q
-    small = 0 < abs(hidden.flat[0]) < 0.1 * np.abs(q).max() + 1e-2
+    small = np.isfinite(hidden).all() and 0 < abs(hidden.flat[0]) < 0.1 * np.abs(q).max() + 1e-2
     return f"{hidden.mean():.3g}" if small and even(hidden, 1e-2) else None
 
 
-def extra_factor(p: Pattern) -> Found:
-    for formula, meaning, q in _quantities(p):
-        if _multiple_of(p.a, p.n * q, np.abs(q) * p.tolerance):
-            return {"formula": formula, "meaning": meaning}
-    return None
-
-
-def missing_factor(p: Pattern) -> Found:
-    for formula, meaning, q in _quantities(p):
-        if _multiple_of(p.a * q, p.n, p.tolerance):
-            return {"formula": formula, "meaning": meaning}
-    return None
-
-
-def _multiple_of(v: np.ndarray, of: np.ndarray, tolerance: float | np.ndarray) -> bool:
-    """Are the two equal, or one a constant times the other?"""
+def _multiple_of(v: np.ndarray, of: np.ndarray, tolerance: float | np.ndarray) -> float | None:
+    """c where v = c of: 1, or with three elements and more any other."""
     c = float(np.sum(v * of) / np.sum(of * of))
-    scaled = v.size > 2 and c and alike(v, c * of, abs(c) * tolerance)
-    return alike(v, of, tolerance) or bool(scaled)
+    if alike(v, of, tolerance):
+        return 1.0
+    return c if v.size > 2 and c and alike(v, c * of, abs(c) * tolerance) else None
 
 
-def row_factor(p: Pattern) -> Found:
-    """gradient = slope times one number for each row: which number?"""
+def whole_rows(p: Pattern) -> Found:
+    """gradient = slope times one number for each row, whatever that number is."""
     for axis in reversed(range(p.a.ndim)):
-        if (factor := _factor_of_rows(p, axis)) is None:
-            continue
-        for name, q in _of_each_row(p, axis).items():
-            if q.shape != factor.shape or not q.all():
-                continue
-            if (eps := _hidden(factor, q)) is not None:
-                how = f"the rule divides by {name} + {eps} instead of {name}: a hidden eps"
-                return {"kind": "hidden eps", "axis": axis, "how": how}
-            for written, power in ((name, q), (f"({name})^2", q**2)):
-                for ratio, lacks in ((factor / power, True), (factor * power, False)):
-                    if even(ratio, 1e-3):
-                        how = (
-                            f"it lacks the factor 1/{written}{_besides(ratio)}"
-                            if lacks
-                            else f"it has a factor 1/{written} too many{_besides(ratio)}"
-                        )
-                        return {
-                            "kind": "missing factor" if lacks else "extra factor",
-                            "axis": axis,
-                            "how": how,
-                        }
-        scale = FIT * np.abs(p.n).max(initial=0)
+        rows, scale = np.sum(p.n * p.n, axis=axis, keepdims=True), np.abs(p.n).max()
         # Of a row with one number alone, any other number is a multiple.
-        if (np.count_nonzero(np.abs(p.n) > scale, axis=axis) >= 2).all():
-            how = (
-                "a factor that belongs to the whole row (a standard deviation, a norm, a sum, a "
-                "count) is missing or too many"
-            )
-            return {"kind": "missing factor", "axis": axis, "how": how}
+        several = (np.count_nonzero(np.abs(p.n) > FIT * scale, axis=axis) >= 2).all()
+        if rows.size < 2 or not several:
+            continue
+        each = np.sum(p.a * p.n, axis=axis, keepdims=True) / rows
+        differ = each.all() and not even(each, 1e-3) and (np.abs(each - 1) > 1e-3).all()
+        if differ and not apart(p.a, each * p.n, np.abs(each) * p.tolerance).any():
+            return {"axis": axis}
     return None
-
-
-def _factor_of_rows(p: Pattern, axis: int) -> np.ndarray | None:
-    """The number for each row along an axis, if every row is off by one, each by its own."""
-    rows = np.sum(p.n * p.n, axis=axis, keepdims=True)
-    scale = np.abs(p.n).max(initial=0)
-    if p.a.shape[axis] < 2 or rows.size < 2 or np.min(rows) <= (FIT * scale) ** 2:
-        return None
-    factor = np.sum(p.a * p.n, axis=axis, keepdims=True) / rows
-    if not factor.all() or even(factor, 1e-3) or (np.abs(factor - 1) <= 1e-3).any():
-        return None
-    off = apart(p.a, factor * p.n, np.abs(factor) * p.tolerance)
-    return None if off.any() else factor
-
-
-def _besides(ratio: np.ndarray) -> str:
-    value = float(ratio.mean())
-    return "" if abs(value - 1) < 1e-3 else f" (and is {value:.6g} times too large besides)"
-
-
-def _of_each_row(p: Pattern, axis: int) -> dict[str, np.ndarray]:
-    found = {
-        "std(x)": p.x.std(axis, keepdims=True),
-        "norm(x)": np.sqrt((p.x * p.x).sum(axis, keepdims=True)),
-        "rms(x)": np.sqrt((p.x * p.x).mean(axis, keepdims=True)),
-        "sum(x)": p.x.sum(axis, keepdims=True),
-        "max(x)": p.x.max(axis, keepdims=True),
-        "sum(exp(x))": np.exp(p.x).sum(axis, keepdims=True),
-    }
-    if p.y is not None and p.y.shape == p.x.shape[:axis] + p.x.shape[axis + 1 :]:
-        found = {"y": np.expand_dims(p.y, axis)} | found
-    return {name: q for name, q in found.items() if np.isfinite(q).all()}
 
 
 # ---- a term
@@ -432,10 +394,8 @@ def known_slip(p: Pattern) -> Found:
             "the first term, g sigmoid(x), is missing",
         ),
         ("SiLU", g * (s + y * (1 - s)), g * s, "the second term, g y (1 - sigmoid(x)), is missing"),
-        ("SiLU", g * (s + y * (1 - s)), g * s * (1 - s), "it is the derivative of sigmoid alone"),
         ("GELU", g * (Phi + x * phi), g * Phi, "the second term, g x pdf(x), is missing"),
         ("GELU", g * (Phi + x * phi), g * x * phi, "the first term, g cdf(x), is missing"),
-        ("GELU", g * (Phi + x * phi), g * (Phi + phi), "pdf(x) is not multiplied by x"),
     ]
     for axis in range(p.a.ndim):
         total = lambda v: v.sum(axis=axis, keepdims=True)  # noqa: B023

@@ -1,4 +1,9 @@
-"""`compare_with_torch`: the same weights and inputs, forward and backward, module by module."""
+"""`compare_with_torch`: the same weights and inputs, forward and backward, module by module.
+
+Each side runs on a float64 copy of its module (`_run`) and tells what it saw: a value and a
+gradient by name, for each submodule in calling order, each result, parameter and input. Two runs
+make a table; if they differ, variations of the torch module are tried until one explains it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +21,7 @@ from ...messages.errors import describe, is_module, unmade
 from ...messages.signatures import own_names
 from ...random import get_rng_state, set_rng_state
 from ...tensor import Tensor
+from ..report import Verdict, deviation
 from .variations import variations
 
 TOLERANCE = 1e-8
@@ -24,6 +29,9 @@ TOLERANCE = 1e-8
 
 NO_GRADIENT = "no gradient here"
 """The kind of a row whose tensor gets a gradient in torch and none in ours."""
+
+WHOLE = "(whole)"
+"""What the results of the module itself are called, before their place in a tuple, list or dict."""
 
 
 @dataclass
@@ -40,8 +48,8 @@ class Row:
         return self.value <= TOLERANCE and self.gradient <= TOLERANCE
 
 
-@dataclass
-class TorchComparison:
+@dataclass(repr=False)
+class TorchComparison(Verdict):
     """The result of `compare_with_torch`: true if all agrees; prints a table by dotted name."""
 
     rows: list[Row] = field(default_factory=list)
@@ -53,9 +61,6 @@ class TorchComparison:
     @property
     def ok(self) -> bool:
         return not self.failure and bool(self.rows) and all(row.ok for row in self.rows)
-
-    def __bool__(self) -> bool:
-        return self.ok
 
     def __str__(self) -> str:
         width = max([4, *(len(row.name) for row in self.rows)])
@@ -72,24 +77,6 @@ class TorchComparison:
         if self.explanation:
             lines.append(f"explanation: {self.explanation}")
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
-
-    __repr__ = __str__  # at a prompt, where the fields would be pages of arrays
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
-
-
-@dataclass
-class Run:
-    """What one side computed: outputs by module in calling order, then gradients."""
-
-    values: dict[str, np.ndarray] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
-    gradients: dict[str, np.ndarray] = field(default_factory=dict)  # of the module outputs
-    leaves: dict[str, np.ndarray] = field(default_factory=dict)  # of parameters and inputs
-    parameters: set[str] = field(default_factory=set)  # the names of those that ask for a gradient
-    # Of the whole, by their place in a tuple, list or dict.
-    results: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @own_names
@@ -141,46 +128,57 @@ def compare_with_torch(
 def _compare(
     report: TorchComparison, module: Any, torch_module: Any, inputs: tuple, keywords: dict[str, Any]
 ) -> None:
+    import torch
+
     partners = _copy_weights(module, torch_module, report)
-    ours = partial(_run, Ours, module, inputs, keywords, {})
-    theirs = partial(_run, Theirs(), torch_module, inputs, keywords, partners)
+    mine = Side(
+        Tensor,
+        Tensor._kind,
+        backward,
+        enable_grad,
+        lambda original: copy.deepcopy(original).astype(np.float64),
+        {},
+    )
+    reference = Side(
+        torch.Tensor,
+        torch.tensor,
+        torch.autograd.backward,
+        _drawing_alike,
+        lambda original: copy.deepcopy(original).double(),
+        partners,
+    )
+    ours = partial(_run, mine, inputs, keywords)
+    theirs = partial(_run, reference, inputs, keywords)
+    who = "the torch module"
     try:
-        reference = theirs()
+        expected = theirs(torch_module)
+        who = "ours"
+        found = ours(module)
     except Exception as failure:
-        report.failure = f"the torch module raised {type(failure).__name__}: {failure}"
+        report.failure = f"{who} raised {type(failure).__name__}: {failure}"
         return
-    try:
-        mine = ours()
-    except Exception as failure:
-        report.failure = f"ours raised {type(failure).__name__}: {failure}"
-        return
-    shared = mine.results.keys() & reference.results.keys()
-    for side, others, run in (("ours", "torch", mine), ("torch", "ours", reference)):
+    shared = _results(found).keys() & _results(expected).keys()
+    for side, others, run in (("ours", "torch", found), ("torch", "ours", expected)):
+        paths = [name.removeprefix(WHOLE) for name in _results(run) if name not in shared]
         report.notes += [
             f"{side} returns a tensor{' at ' * bool(path)}{path} where {others} returns none; it "
             "was not compared."
-            for path in run.results
-            if path not in shared
+            for path in paths
         ]
     if not shared:
         report.failure = "no tensor stands at the same place of both results."
         return
-    if len(shared) < max(len(mine.results), len(reference.results)):
-        mine, reference = ours(only=shared), theirs(only=shared)
-        theirs = partial(theirs, only=shared)
-    _tabulate(report, mine, reference)
+    if len(shared) < max(len(_results(found)), len(_results(expected))):
+        ours, theirs = partial(ours, only=shared), partial(theirs, only=shared)
+        found, expected = ours(module), theirs(torch_module)
+    _tabulate(report, found, expected)
     if not report.ok and not report.failure:
-        report.first = next((row.name for row in report.rows if row.value > TOLERANCE), None)
-        report.first = report.first or next((row.name for row in report.rows if not row.ok), None)
-        calm = copy.deepcopy(module).eval(), copy.deepcopy(torch_module).eval()
-        evaluated = (
-            partial(_run, Ours, calm[0], inputs, keywords, {}, only=shared),
-            partial(_run, Theirs(), calm[1], inputs, keywords, partners, only=shared),
-        )
+        wrong = [row.name for row in report.rows if row.value > TOLERANCE]
+        report.first = [*wrong, *(row.name for row in report.rows if not row.ok)][0]
         report.explanation = (
-            _dropout_left_on(*evaluated, mine, reference, torch_module)
-            or _by_trying(mine, reference, theirs, torch_module)
-            or _in_the_gradients(report, mine, reference)
+            _dropout_left_on(ours, theirs, module, torch_module, found, expected)
+            or _by_trying(found, expected, theirs, torch_module)
+            or _in_the_gradients(report, found, expected)
         )
 
 
@@ -220,81 +218,72 @@ def _copy_weights(
 # ---- running
 
 
-class Ours:
-    """How a module of ours is run."""
+class Side(NamedTuple):
+    """How the modules of one side are run."""
 
-    kind: Any = Tensor
-    tensor: Any = staticmethod(Tensor._kind)
-    backward = staticmethod(backward)
-
-    @staticmethod
-    def own_copy(module: Any) -> Any:
-        return copy.deepcopy(module).astype(np.float64)
-
-    @staticmethod
-    def array(t: Any) -> np.ndarray:
-        return np.array(t._data)
-
-    @staticmethod
-    @contextmanager
-    def looking_on(module: Any, see: Callable[[Any, str, Any], None]) -> Iterator[None]:
-        """`see(part, name, result)` for every call of a part; a call gives what it gave."""
-
-        def seeing(part: Any, name: str) -> Callable:
-            forward = part.forward
-
-            def wrapped(*args: Any, **kwargs: Any) -> Any:
-                found = forward(*args, **kwargs)
-                see(part, name, found)
-                return found
-
-            return wrapped
-
-        parts = dict(module.named_modules())
-        for name, part in parts.items():
-            part.forward = seeing(part, name)
-        with enable_grad(), np.errstate(all="ignore"):
-            try:
-                yield
-            finally:
-                for part in parts.values():
-                    del part.forward  # it holds its module: a cycle, and that may be large
+    kind: Any  # the class of its tensors
+    tensor: Callable[..., Any]
+    backward: Callable[..., Any]
+    recording: Callable[[], Any]  # the context in which it runs
+    own_copy: Callable[[Any], Any]  # a float64 copy of a module
+    partners: dict[str, tuple[str, bool]]  # our names of its weights, and whether transposed
 
 
-class Theirs:
-    """How a module of torch's is run."""
+class Seen(NamedTuple):
+    """A value and its gradient, as far as they are compared."""
 
-    def __init__(self) -> None:
-        import torch
-
-        self.torch, self.kind, self.tensor = torch, torch.Tensor, torch.tensor
-
-    def own_copy(self, module: Any) -> Any:
-        return copy.deepcopy(module).double()
-
-    def array(self, t: Any) -> np.ndarray:
-        return t.detach().numpy().copy()
-
-    def backward(self, roots: list[Any], cotangents: list[np.ndarray]) -> None:
-        self.torch.autograd.backward(roots, [self.torch.tensor(c) for c in cotangents])
-
-    @contextmanager
-    def looking_on(self, module: Any, see: Callable[[Any, str, Any], None]) -> Iterator[None]:
-        def seeing(name: str) -> Callable:
-            return lambda part, _, found: see(part, name, found)
-
-        for name, part in module.named_modules():
-            part.register_forward_hook(seeing(name))
-        with self.torch.random.fork_rng(devices=[]), self.torch.enable_grad():
-            yield
+    kind: str
+    value: np.ndarray
+    gradient: np.ndarray | None
 
 
-def _plain(x: Any) -> Any:
-    if isinstance(x, Tensor):
-        x = x._data
-    elif hasattr(x, "detach"):
-        x = x.detach().cpu().numpy()
-    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+Run = dict[str, Seen]
+
+
+@contextmanager
+def _drawing_alike() -> Iterator[None]:
+    """Each run of torch's draws the same random numbers, and the caller's stand still."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def _looking_on(module: Any, see: Callable[[Any, str, Any], None]) -> Iterator[None]:
+    """`see(part, name, result)` for every call of a submodule; a call gives what it gave."""
+
+    def seeing(part: Any, name: str) -> Callable:
+        forward = part.forward
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            found = forward(*args, **kwargs)
+            see(part, name, found)
+            return found
+
+        return wrapped
+
+    parts = {name: part for name, part in module.named_modules() if name}
+    for name, part in parts.items():
+        part.forward = seeing(part, name)
+    try:
+        yield
+    finally:
+        for part in parts.values():
+            del part.forward  # it holds its module: a cycle, and that may be large
+
+
+def _array(t: Any) -> np.ndarray:
+    return np.array(t._data if isinstance(t, Tensor) else t.detach().cpu().numpy())
+
+
+def _given(side: Side, x: Any) -> Any:
+    """An input or keyword as this side takes it."""
+    x = _array(x) if isinstance(x, Tensor) or hasattr(x, "detach") else x
+    if not isinstance(x, np.ndarray):
+        return x
+    floating = x.dtype.kind == "f"
+    return side.tensor(x.astype(np.float64) if floating else x, requires_grad=floating)
 
 
 def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
@@ -307,101 +296,97 @@ def _tensors(found: Any, kind: type, path: str = "") -> dict[str, Any]:
     return {place: t for one in below for place, t in one.items()}
 
 
-def _cotangent(path: str, shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng([7, 0x76, *path.encode()]).standard_normal(shape)
-
-
 def _run(
-    side: Any,
-    original: Any,
+    side: Side,
     inputs: tuple,
     keywords: dict[str, Any],
-    partners: dict[str, tuple[str, bool]],
+    original: Any,
     change: Callable | None = None,
     only: Collection[str] | None = None,
 ) -> Run:
     """One side, on a copy of the module that `change` may vary first."""
-    module, run, held = side.own_copy(original), Run(), dict[str, Any]()
-
-    def given(x: Any) -> Any:
-        x = _plain(x)
-        arrays = isinstance(x, np.ndarray)
-        return side.tensor(x, requires_grad=x.dtype.kind == "f") if arrays else x
+    module, seen, called = side.own_copy(original), dict[str, tuple[str, Any]](), set[str]()
 
     def remember(part: Any, name: str, found: Any) -> None:
-        """What a module gave at its first call."""
-        name = name or "(whole)"
-        if name not in run.kinds:
-            run.kinds[name] = type(part).__name__
-            for path, out in _tensors(found, side.kind).items():
-                if out.requires_grad:
-                    out.retain_grad()
-                held[name + path], run.kinds[name + path] = out, type(part).__name__
+        """What a submodule gave at its first call."""
+        tensors = {} if name in called else _tensors(found, side.kind)
+        called.add(name)
+        for path, out in tensors.items():
+            if out.requires_grad:
+                out.retain_grad()
+            seen[name + path] = type(part).__name__, out
 
-    ours, named = [given(x) for x in inputs], {name: given(x) for name, x in keywords.items()}
+    ours = [_given(side, x) for x in inputs]
+    named = {name: _given(side, x) for name, x in keywords.items()}
     turn = None if change is None else change(module, ours, named)
-    with side.looking_on(module, remember):
-        found = module(*ours, **named)
+    with side.recording(), np.errstate(all="ignore"):
+        with _looking_on(module, remember):
+            found = module(*ours, **named)
         results = {
-            path: t if path or turn is None else turn(t)
+            WHOLE + path: t if path or turn is None else turn(t)
             for path, t in _tensors(found, side.kind).items()
-            if only is None or path in only
+            if only is None or WHOLE + path in only
         }
-        if not results and side is Ours:
+        if not results and side.kind is Tensor:
             raise TypeError(
                 f"forward() returned {describe(found)}, and no Tensor. It must end with return, "
                 "and compute with tensor methods or np.* functions; .numpy() and .data leave the "
                 "graph."
             )
-        run.results = {path: side.array(t) for path, t in results.items()}
-        roots = {path: t for path, t in results.items() if t.requires_grad}
-        if roots:
-            cotangents = [_cotangent(path, tuple(t.shape)) for path, t in roots.items()]
+        if roots := {name: t for name, t in results.items() if t.requires_grad}:
+            cotangents = [side.tensor(_cotangent(name, t.shape)) for name, t in roots.items()]
             side.backward(list(roots.values()), cotangents)
-    run.values = {name: side.array(t) for name, t in held.items()}
-    run.gradients = {name: side.array(t.grad) for name, t in held.items() if t.grad is not None}
+    slope = lambda t: None if t.grad is None else _array(t.grad)
+    run = {name: Seen(kind, _array(t), slope(t)) for name, (kind, t) in seen.items()}
+    kind, no_value = type(module).__name__, np.zeros(0)
+    run |= {name: Seen(kind, _array(t), None) for name, t in results.items()}
     for name, p in module.named_parameters():
-        own, turned = partners.get(name, (name, False))
-        run.parameters |= {own} if p.requires_grad else set()
-        if p.grad is not None:
-            run.leaves[own] = side.array(p.grad).T if turned else side.array(p.grad)
-    for i, x in enumerate(ours):
-        if isinstance(x, side.kind) and x.grad is not None:
-            run.leaves[f"input {i}"] = side.array(x.grad)
-    return run
+        own, turned = side.partners.get(name, (name, False))
+        g = slope(p)
+        if p.requires_grad:
+            run[own] = Seen("gradient", no_value, g if g is None or not turned else g.T)
+    return run | {
+        f"input {i}": Seen("gradient", no_value, slope(x))
+        for i, x in enumerate(ours)
+        if isinstance(x, side.kind) and x.requires_grad
+    }
+
+
+def _cotangent(name: str, shape: Any) -> np.ndarray:
+    rng = np.random.default_rng([7, 0x76, *name.removeprefix(WHOLE).encode()])
+    return rng.standard_normal(tuple(shape))
+
+
+def _results(run: Run) -> dict[str, np.ndarray]:
+    return {name: seen.value for name, seen in run.items() if name.startswith(WHOLE)}
 
 
 # ---- judging
 
 
-def difference(a: np.ndarray, b: np.ndarray) -> float:
+def difference(a: np.ndarray | None, b: np.ndarray | None) -> float:
     """The largest error relative to the largest element; NaN on both sides agrees."""
+    if a is None or b is None:
+        return 0.0
     if a.shape != b.shape:
         return float("inf")
-    if not a.size:
-        return 0.0
-    with np.errstate(all="ignore"):
-        error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, np.abs(a - b))
-    finite = np.abs(b[np.isfinite(b)])
-    return float(np.nan_to_num(error, nan=np.inf).max() / max(1e-6, float(finite.max(initial=0))))
+    largest = np.abs(b[np.isfinite(b)]).max(initial=0)
+    return float(deviation(a, b).max(initial=0) / max(1e-6, float(largest)))
 
 
 def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
-    for name, value in reference.values.items():
-        if name in mine.values and not name.startswith("(whole)"):
-            row = Row(name, mine.kinds[name], difference(mine.values[name], value))
-            if name in mine.gradients and name in reference.gradients:
-                row.gradient = difference(mine.gradients[name], reference.gradients[name])
-            report.rows.append(row)
-    for path, value in reference.results.items():
-        report.rows.append(
-            Row(f"(whole){path}", mine.kinds["(whole)"], difference(mine.results[path], value))
-        )
-        unknown = (
-            int(np.sum(np.isnan(value) & np.isnan(mine.results[path])))
-            if value.shape == mine.results[path].shape
-            else 0
-        )
+    for name, (kind, value, gradient) in reference.items():
+        if (ours := mine.get(name)) is None:
+            continue
+        row = Row(name, ours.kind, difference(ours.value, value))
+        row.gradient = difference(ours.gradient, gradient)
+        if kind == "gradient" and gradient is not None and ours.gradient is None:
+            if np.abs(gradient).max(initial=0) > 1e-12:
+                row.kind, row.gradient = NO_GRADIENT, float("inf")
+        report.rows.append(row)
+    for name, value in _results(reference).items():
+        ours_, path = mine[name].value, name.removeprefix(WHOLE)
+        unknown = int(np.isnan(value + ours_).sum()) if value.shape == ours_.shape else 0
         if unknown == value.size > 0:
             report.failure = (
                 f"every element of the result{path} is NaN, here and in torch: nothing was "
@@ -412,109 +397,86 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
                 f"{unknown} of {value.size} elements of the result{path} are NaN, here and in "
                 "torch; these tell nothing."
             )
-    for name, gradient in reference.leaves.items():
-        if name in mine.leaves:
-            report.rows.append(Row(name, "gradient", 0.0, difference(mine.leaves[name], gradient)))
-        elif np.abs(gradient).max(initial=0) > 1e-12 and (
-            name.startswith("input") or name in mine.parameters
-        ):
-            report.rows.append(Row(name, NO_GRADIENT, 0.0, float("inf")))
 
 
 def _dropout_left_on(
-    ours: Callable[[], Run],
+    ours: Callable[..., Run],
     theirs: Callable[..., Run],
+    module: Any,
+    torch_module: Any,
     mine: Run,
     reference: Run,
-    torch_module: Any,
 ) -> str:
     """Do the two agree once dropout is off, where that changes anything; and if not, why?"""
+    own, other = copy.deepcopy(module).eval(), copy.deepcopy(torch_module).eval()
     try:
-        calm, torch_calm, again = ours(), theirs(), ours()
+        calm, torch_calm, again = ours(own), theirs(other), ours(own)
     except Exception:
         return ""
-    if _apart(calm, again) > TOLERANCE:
+    if _apart(calm, again):
         return (
             "dropout left on in our module, even in evaluation mode: two calls of it differ. Give "
             "F.dropout training=self.training, or use nn.Dropout, and draw no random numbers in "
             "forward()."
         )
     pairs = {"our module": (mine, calm), "the torch module": (reference, torch_calm)}
-    sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent) > TOLERANCE]
+    sides = [name for name, (loud, silent) in pairs.items() if _apart(loud, silent)]
     if not sides:
         return ""
-    agree = _apart(calm, torch_calm) <= TOLERANCE
-    left = "" if agree else _by_trying(calm, torch_calm, theirs, torch_module)
-    rest = "" if agree else f" What is left: {left or 'compare again then.'}"
-    return (
-        f"dropout left on in {' and '.join(sides)}: in evaluation mode both "
-        f"{'agree' if agree else 'differ too'}. Call .eval() on both before comparing; two random "
-        f"masks never agree.{rest}"
-    )
+    text = f"dropout left on in {' and '.join(sides)}: in evaluation mode both "
+    advice = "Call .eval() on both before comparing; two random masks never agree."
+    if not _apart(calm, torch_calm):
+        return f"{text}agree. {advice}"
+    left = _by_trying(calm, torch_calm, theirs, other) or "compare again then."
+    return f"{text}differ too. {advice} What is left: {left}"
 
 
-def _apart(one: Run, other: Run) -> float:
-    """The largest difference of results that both have."""
-    return max(
-        (
-            difference(value, other.results[path])
-            for path, value in one.results.items()
-            if path in other.results
-        ),
-        default=np.inf,
-    )
+def _apart(one: Run, other: Run) -> bool:
+    """Does a result differ that both have?"""
+    others = _results(other)
+    pairs = [(value, others[name]) for name, value in _results(one).items() if name in others]
+    return max((difference(a, b) for a, b in pairs), default=np.inf) > TOLERANCE
 
 
 def _agree_where_finite(a: np.ndarray, b: np.ndarray) -> bool:
     """Torch gives NaN for a row with every key blocked, so the other rows decide."""
     finite = np.isfinite(b)
-    return (
-        a.shape == b.shape
-        and finite.mean() > 0.25
-        and difference(a[finite], b[finite]) <= TOLERANCE
-    )
+    same_shape = a.shape == b.shape and finite.mean() > 0.25
+    return bool(same_shape and difference(a[finite], b[finite]) <= TOLERANCE)
 
 
 def _by_trying(mine: Run, reference: Run, theirs: Callable[..., Run], torch_module: Any) -> str:
     """The variation of the torch module that makes it give our numbers."""
-    best = ""
+    off = (
+        n
+        for n, r in reference.items()
+        if n in mine and difference(mine[n].value, r.value) > TOLERANCE
+    )
+    best, first = "", next(off, WHOLE)
     for text, change in variations(torch_module):
         try:
-            varied = theirs(change)
+            varied = theirs(torch_module, change)
         except Exception:
             continue
-        if _apart(varied, reference) <= TOLERANCE:
+        if not _apart(varied, reference):
             continue  # this changes nothing here, so it explains nothing
+        results = _results(varied)
         if all(
-            _agree_where_finite(mine.results[path], value)
-            for path, value in varied.results.items()
-            if path in mine.results
+            _agree_where_finite(mine[name].value, v) for name, v in results.items() if name in mine
         ):
             return text
-        if not best:
-            first = next(
-                (
-                    n
-                    for n, value in reference.values.items()
-                    if n in mine.values and difference(mine.values[n], value) > TOLERANCE
-                ),
-                None,
-            )
-            if (
-                first
-                and first in varied.values
-                and difference(mine.values[first], varied.values[first]) <= TOLERANCE
-            ):
+        if not best and first in varied and first not in results:
+            if difference(mine[first].value, varied[first].value) <= TOLERANCE:
                 best = f"in {first!r}: {text}; something further on differs as well"
     return best
 
 
 def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str:
     """The values are the same: then a tensor has left the graph, or a rule is wrong."""
-    if _apart(mine, reference) > TOLERANCE:
+    if _apart(mine, reference):
         return ""
     lost = ", ".join(row.name for row in report.rows if row.kind == NO_GRADIENT)
-    return "the values agree and the gradients do not: " + (
+    why = (
         f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), "
         ".data, .numpy(), .item(), Tensor(...) and no_grad()."
         if lost
@@ -523,3 +485,4 @@ def _in_the_gradients(report: TorchComparison, mine: Run, reference: Run) -> str
             "that leaves the graph."
         )
     )
+    return f"the values agree and the gradients do not: {why}"

@@ -22,6 +22,15 @@ def _by_softmax(g: Any, y: Any, axis: int) -> Any:
     return y * (g - (g * y).sum(axis, keepdims=True))
 
 
+def _with_rule(function: Any, rule: Any, joint: bool = False) -> Patches:
+    """The same equation as an op of its own, with this rule."""
+    right = getattr(equations, function.__name__)
+    flawed = op(lambda *inputs, **settings: right(*inputs, **settings))
+    flawed.__name__ = function.__name__
+    (flawed.vjp_all if joint else flawed.vjp)(rule)
+    return in_place_of(function, flawed)
+
+
 def _other_attention(attention: Any) -> Patches:
     """Attention as this function has it, also where queries, keys and values come packed."""
     return [
@@ -40,10 +49,9 @@ def _other_attention(attention: Any) -> Patches:
     "learning slows down with the batch; a check with all-ones cotangents sees 0 = 0",
 )
 def _() -> Patches:
-    right = equations.softmax
-    flawed = op(lambda x, *, axis: right(x, axis=axis))
-    flawed.vjp(lambda g, y, x, *, axis: _by_softmax(g, y, axis) / x.shape[0])
-    return in_place_of(functional.softmax, flawed)
+    return _with_rule(
+        functional.softmax, lambda g, y, x, *, axis: _by_softmax(g, y, axis) / x.shape[0]
+    )
 
 
 @keep(
@@ -53,10 +61,10 @@ def _() -> Patches:
     "the loss already has its 1/N: it is counted twice",
 )
 def _() -> Patches:
-    right = equations.log_softmax
-    flawed = op(lambda x, *, axis: right(x, axis=axis))
-    flawed.vjp(lambda g, y, x, *, axis: (g - np.exp(y) * g.sum(axis, keepdims=True)) / x.shape[0])
-    return in_place_of(functional.log_softmax, flawed)
+    return _with_rule(
+        functional.log_softmax,
+        lambda g, y, x, *, axis: (g - np.exp(y) * g.sum(axis, keepdims=True)) / x.shape[0],
+    )
 
 
 @keep(
@@ -66,10 +74,7 @@ def _() -> Patches:
     "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
 )
 def _() -> Patches:
-    right = equations.softmax
-    flawed = op(lambda x, *, axis: right(x, axis=axis))
-    flawed.vjp(lambda g, y, x, *, axis: 2 * _by_softmax(g, y, axis))
-    return in_place_of(functional.softmax, flawed)
+    return _with_rule(functional.softmax, lambda g, y, x, *, axis: 2 * _by_softmax(g, y, axis))
 
 
 @keep(
@@ -108,12 +113,7 @@ def _() -> Patches:
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
 def _() -> Patches:
-    @op
-    def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, ndim: int, eps: float) -> Any:
-        return right(x, weight, bias, ndim=ndim, eps=eps)
-
-    @layer_norm.vjp_all
-    def _wrong(
+    def wrong(
         g: Any, y: Any, x: Any, weight: Any = None, bias: Any = None, *, ndim: int, eps: float
     ) -> Any:
         axes, lead = tuple(range(-ndim, 0)), tuple(range(x.ndim - ndim))
@@ -128,8 +128,7 @@ def _() -> Patches:
             None if bias is None else g.sum(axis=lead),
         )
 
-    right = equations.layer_norm
-    return in_place_of(functional.layer_norm, layer_norm)
+    return _with_rule(functional.layer_norm, wrong, joint=True)
 
 
 @keep(
@@ -139,20 +138,14 @@ def _() -> Patches:
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
 def _() -> Patches:
-    @op
-    def rms_norm(x: Any, weight: Any = None, *, ndim: int, eps: float) -> Any:
-        return right(x, weight, ndim=ndim, eps=eps)
-
-    @rms_norm.vjp_all
-    def _wrong(g: Any, y: Any, x: Any, weight: Any = None, *, ndim: int, eps: float) -> Any:
+    def wrong(g: Any, y: Any, x: Any, weight: Any = None, *, ndim: int, eps: float) -> Any:
         axes, lead = tuple(range(-ndim, 0)), tuple(range(x.ndim - ndim))
         r = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
         dx = r * (g - x * r * r * (x * g).mean(axis=axes, keepdims=True))
         dx = dx if weight is None else dx * weight
         return dx, None if weight is None else (g * x * r).sum(axis=lead)
 
-    right = equations.rms_norm
-    return in_place_of(functional.rms_norm, rms_norm)
+    return _with_rule(functional.rms_norm, wrong, joint=True)
 
 
 @keep(
