@@ -102,6 +102,20 @@ SLIPS = [  # name, forward, rule, kind, words
         "the second term, g y (1 - sigmoid(x)), is missing",
     ),
     (
+        "SiLU with sigmoid's derivative",
+        lambda x: x * logistic(x),
+        lambda g, y, x: g * logistic(x) * (1 - logistic(x)),
+        "known slip",
+        "it is the derivative of sigmoid alone",
+    ),
+    (
+        "GELU, pdf without x",
+        lambda x: x * cdf(x),
+        lambda g, y, x: g * (cdf(x) + pdf(x)),
+        "known slip",
+        "pdf(x) is not multiplied by x",
+    ),
+    (
         "GELU without x pdf",
         lambda x: x * cdf(x),
         lambda g, y, x: g * cdf(x),

@@ -394,8 +394,10 @@ def known_slip(p: Pattern) -> Found:
             "the first term, g sigmoid(x), is missing",
         ),
         ("SiLU", g * (s + y * (1 - s)), g * s, "the second term, g y (1 - sigmoid(x)), is missing"),
+        ("SiLU", g * (s + y * (1 - s)), g * s * (1 - s), "it is the derivative of sigmoid alone"),
         ("GELU", g * (Phi + x * phi), g * Phi, "the second term, g x pdf(x), is missing"),
         ("GELU", g * (Phi + x * phi), g * x * phi, "the first term, g cdf(x), is missing"),
+        ("GELU", g * (Phi + x * phi), g * (Phi + phi), "pdf(x) is not multiplied by x"),
     ]
     for axis in range(p.a.ndim):
         total = lambda v: v.sum(axis=axis, keepdims=True)  # noqa: B023
