@@ -25,7 +25,7 @@ from .module import Module, Parameter
 
 def left_to_recorders(weights: Any) -> Any:
     """The weights (B, H, T, S); whoever records attention gets a copy."""
-    if scopes.recording():
+    if scopes.weights_wanted():
         scopes.leave(weights._data.copy())
     return weights
 
@@ -190,7 +190,7 @@ class MultiheadAttention(Module):
         )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         masked: Any = (attn_mask, key_padding_mask, is_causal)
-        wanted = need_weights or bool(local.context.watchers) and scopes.recording()
+        wanted = need_weights or bool(local.context.watchers) and scopes.weights_wanted()
         if self._packs and query is key is value and cache is None:
             out, weights = self._attend_packed(query, masked, batched, wanted)
         else:
@@ -412,7 +412,7 @@ class SelfAttention(Module):
         batch = x if x.ndim == 3 else x[None]  # (B, T, d_in)
         projections = (self.W_query, self.W_key, self.W_value)
         q, k, v = (F.split_heads(W(batch), 1) for W in projections)  # (B, 1, T, d_out)
-        wanted = scopes.recording()
+        wanted = scopes.weights_wanted()
         dropout_p = self.dropout.p if self.dropout.training else 0.0
         out = F.scaled_dot_product_attention(
             q, k, v, None, dropout_p, self.causal, need_weights=wanted
@@ -476,6 +476,6 @@ class AdditiveAttention(Module):
             mask = masks.check_key_padding_mask(key_padding_mask, sizes, batched=True)
             scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
-        if scopes.recording():
+        if scopes.weights_wanted():
             scopes.leave(weights._data[:, None].copy())
         return weights @ value, weights

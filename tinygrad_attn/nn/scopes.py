@@ -81,7 +81,7 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
         yield recorder.weights
 
 
-def recording() -> bool:
+def weights_wanted() -> bool:
     """Does anybody in this thread want attention weights?"""
     watchers = local.context.watchers
     return bool(watchers) and any(isinstance(o, _Recorder) for o in watchers)

@@ -76,11 +76,11 @@ def _input(x: Any, create_graph: bool) -> Tensor:
     return leaf
 
 
-def _direction(v: Any, like: Tensor, rule: str) -> Tensor:
+def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """What a derivative is multiplied by: real numbers of a tensor's shape."""
     if v is None:
         raise TypeError(
-            f"{rule}, and None has none: write np.ones({like.shape}), or other numbers of the "
+            f"{requirement}, and None has none: write np.ones({like.shape}), or other numbers of the "
             f"shape of {describe(like)}."
         )
     if isinstance(v, Variable):
@@ -88,7 +88,7 @@ def _direction(v: Any, like: Tensor, rule: str) -> Tensor:
     else:
         v = Tensor._of(as_gradient(v, like.dtype))
     if v.shape != like.shape:
-        raise ValueError(f"{rule}: got {v.shape} for {describe(like)}.")
+        raise ValueError(f"{requirement}: got {v.shape} for {describe(like)}.")
     return v
 
 
