@@ -33,10 +33,10 @@ def check_flags_of_op(flags: dict[str, Any]) -> None:
 
 def check_rules(op: Any, rules: tuple) -> None:
     """Raise unless there is one rule for each input, each of which can be called as a rule."""
-    parameters, count = op.parameters, op.parameters.count
-    if len(rules) < count or len(rules) > count and not parameters.takes_any:
+    own, count = op.parameters, op.parameters.count
+    if len(rules) < count or len(rules) > count and not own.takes_any:
         raise ValueError(
-            f"op {op.__name__!r} has {count} positional inputs {parameters.inputs or ''} but .vjp() got "
+            f"op {op.__name__!r} has {count} positional inputs {own.inputs or ''} but .vjp() got "
             f"{len(rules)} rules. Give one rule for each, None where an input has no derivative, "
             "and make settings keyword-only (after a *)."
         )
@@ -46,18 +46,18 @@ def check_rules(op: Any, rules: tuple) -> None:
 
 
 def _check_rule(op: Any, rule: Any, inputs: int) -> None:
-    parameters = op.parameters
+    own = op.parameters
     if not callable(rule):
         raise TypeError(
             f"a rule of op {op.__name__!r} is a function (g, y, *inputs) -> gradient, or None; got "
             f"{describe(rule)}."
         )
     code = getattr(rule, "__code__", None)
-    names = ", ".join(["g", "out" if "y" in parameters.inputs else "y", *told.inputs])
+    names = ", ".join(["g", "out" if "y" in own.inputs else "y", *own.inputs])
     if code is None:
         return
     takes = code.co_argcount
-    if takes < inputs + 2 and not (parameters.variadic or code.co_flags & inspect.CO_VARARGS):
+    if takes < inputs + 2 and not (own.variadic or code.co_flags & inspect.CO_VARARGS):
         raise ValueError(
             f"a rule of op {op.__name__!r} is called with {inputs + 2} arguments, ({names}), but "
             f"one takes only {takes}, {code.co_varnames[:takes]}. Write lambda {names}: ..."
@@ -68,13 +68,11 @@ def _check_rule(op: Any, rule: Any, inputs: int) -> None:
                 f"a rule of op {op.__name__!r} is called with ({names}), in this order, but one "
                 f"takes {code.co_varnames[:takes]}. Write lambda {names}: ..."
             )
-    if parameters.optional and takes - len(rule.__defaults__ or ()) > inputs + 2 - len(
-        told.optional
-    ):
+    if own.optional and takes - len(rule.__defaults__ or ()) > inputs + 2 - len(own.optional):
         raise ValueError(
-            f"op {op.__name__!r} may be called without {parameters.optional[0]!r}, but one of its rules "
+            f"op {op.__name__!r} may be called without {own.optional[0]!r}, but one of its rules "
             f"may not. Give the rule the same default (lambda {names}=...: ...), or make "
-            f"{parameters.optional[0]} a setting, after a *."
+            f"{own.optional[0]} a setting, after a *."
         )
 
 

@@ -80,8 +80,8 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """What a derivative is multiplied by: real numbers of a tensor's shape."""
     if v is None:
         raise TypeError(
-            f"{requirement}, and None has none: write np.ones({like.shape}), or other numbers of the "
-            f"shape of {describe(like)}."
+            f"{requirement}, and None has none: write np.ones({like.shape}), or other numbers of "
+            f"the shape of {describe(like)}."
         )
     if isinstance(v, Variable):
         _tell_checkpoints(v)  # where nothing is recorded no op takes it
