@@ -663,3 +663,41 @@ def test_a_program_that_fails_where_the_function_does_not_is_told_and_used_no_mo
     close(c(x), (x * x).sum())
     assert c.report()[0].reason == "the program failed where the function did not: out of order"
     close(c(x), (x * x).sum())
+
+
+# ---- programs that try to be frozen wrongly
+
+
+def unfrozen(f, *calls, params=()):
+    """The compiled function gives what the function gives at each of these calls: a tuple of
+    arguments, or a change to be made between calls.
+    """
+    c = compiled(f)
+    for call in calls:
+        if callable(call):
+            call()
+        else:
+            check(c, f, *call, params=params)
+
+
+class Plain:
+    """An object with some attributes."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize("labels", ["ij->ji", "ii->i", "ij->ij"])
+def test_an_einsum_that_is_a_view_leaves_what_it_is_given_as_it_was(labels):
+    f = lambda x: np.einsum(labels, x) * 2.0
+    x = leaf(3, 3)
+    before = x.numpy().copy()
+    c = compiled(f)
+    for _ in range(2):
+        y = c(x)
+        close(x, before)
+        close(y, np.einsum(labels, before) * 2.0)
+    w = nn.Parameter(before.copy())
+    c = ta.compile(lambda x: x + np.exp(np.einsum(labels, w)).sum())
+    c(x)
+    close(w, before)
