@@ -1,5 +1,6 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
+import contextlib
 import datetime
 import functools
 import importlib.util
@@ -701,3 +702,42 @@ def test_an_einsum_that_is_a_view_leaves_what_it_is_given_as_it_was(labels):
     c = ta.compile(lambda x: x + np.exp(np.einsum(labels, w)).sum())
     c(x)
     close(w, before)
+
+
+def test_a_refusal_that_the_function_catches_is_a_refusal():
+    def signed(x):
+        try:
+            negative = float(x.sum()) < 0
+        except Exception:
+            negative = False
+        return -x if negative else x * 1.0
+
+    def scaled(x):
+        largest = 1.0
+        with contextlib.suppress(TypeError):
+            largest = max(1.0, x.max().item())
+        return x / largest
+
+    flat = lambda x, a: x * next(iter(getattr(a, "flat", [1.0])))
+    real = lambda x, a: x * getattr(a, "real", np.ones(2))
+    small, large = Tensor([0.1, 0.2], requires_grad=True), Tensor([-9.0, 7.0], requires_grad=True)
+    unfrozen(signed, (small,), (large,))
+    unfrozen(scaled, (small,), (large,))
+    unfrozen(flat, (small, np.ones(2)), (small, np.full(2, 3.0)))
+    unfrozen(real, (small, np.ones(2)), (small, np.full(2, 3.0)))
+
+
+def test_a_refusal_that_a_rule_catches_is_a_refusal():
+    @ta.op
+    def size(x):
+        return np.abs(x)
+
+    def rule(g, y, x):
+        try:
+            return g if float(x.min()) > 0 else g * np.sign(x)
+        except TypeError:
+            return g
+
+    size.vjp(rule)
+    f = lambda x: size(x) * 1.0
+    unfrozen(f, (Tensor([1.0, 2.0], requires_grad=True),), (Tensor([-1.0, 2.0], requires_grad=True),))
