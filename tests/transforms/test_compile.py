@@ -741,3 +741,57 @@ def test_a_refusal_that_a_rule_catches_is_a_refusal():
     size.vjp(rule)
     f = lambda x: size(x) * 1.0
     unfrozen(f, (Tensor([1.0, 2.0], requires_grad=True),), (Tensor([-1.0, 2.0], requires_grad=True),))
+
+
+def put_one(x, i):
+    y = np.zeros((3, 4))
+    np.put_along_axis(y, i[:, None], 1.0, axis=1)
+    return y
+
+
+def written(write, size=3):
+    def f(x, a):
+        buffer = np.zeros(size)
+        write(buffer, a)
+        return x * buffer
+
+    return f
+
+
+WRITES = {
+    "copyto": written(np.copyto),
+    "copyto of a Tensor's array": lambda x, a: written(np.copyto)(x, x.data),
+    "put": written(lambda b, a: np.put(b, a.astype(np.int64) % 3, 1.0)),
+    "place": written(lambda b, a: np.place(b, a > 1, [1.0, 2.0])),
+    "putmask": written(lambda b, a: np.putmask(b, a > 1, 1.0)),
+    "put_along_axis": lambda x, a: x @ put_one(x, a.astype(np.int64) % 4),
+    "full": lambda x, a: x * np.full(3, a.max(), dtype=np.float64),
+    "full_like": lambda x, a: x * np.full_like(np.zeros(3), a.max()),
+    "dot": written(lambda b, a: np.dot(a, np.eye(3), b)),
+    "cumsum": written(lambda b, a: np.cumsum(a, None, None, b)),
+    "clip": written(lambda b, a: np.clip(a, 0, 10, b)),
+    "take": written(lambda b, a: np.take(a, [0, 1, 2], None, b)),
+    "concatenate": written(lambda b, a: np.concatenate((a[:1], a[1:]), 0, b)),
+    "a.cumsum": written(lambda b, a: a.cumsum(0, None, b)),
+    "a.sum": written(lambda b, a: a.sum(out=b), ()),
+    "a.dot": written(lambda b, a: a.dot(np.eye(3), b)),
+    "a.take": written(lambda b, a: a.take([0, 1, 2], out=b)),
+    "a.clip": written(lambda b, a: a.clip(0, 10, b)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_numpy_writes_into_a_plain_array_is_not_frozen(name):
+    a = np.array([0.0, 1.0, 2.0])
+    unfrozen(WRITES[name], (leaf(3), a), (leaf(3), a[::-1] * 3), (leaf(3), a + 1))
+
+
+def test_what_numpy_writes_inside_an_op_is_not_frozen():
+    @ta.op
+    def twice(x):
+        y = np.zeros(x.shape)
+        np.copyto(y, x)
+        return y * 2
+
+    twice.vjp(lambda g, y, x: g * 2)
+    unfrozen(lambda x: twice(x) * x, (leaf(3),), (leaf(3),))
