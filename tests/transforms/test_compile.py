@@ -795,3 +795,14 @@ def test_what_numpy_writes_inside_an_op_is_not_frozen():
 
     twice.vjp(lambda g, y, x: g * 2)
     unfrozen(lambda x: twice(x) * x, (leaf(3),), (leaf(3),))
+
+
+@pytest.mark.parametrize("text", [str, repr, lambda a: f"{a}", np.array2string, np.array_str], ids=str)
+def test_numbers_read_as_text_are_not_frozen(text):
+    plus, minus = np.array([1.0, 2.0]), np.array([-1.0, 2.0])
+    f = lambda x, a: -x if "-" in text(a) else x * 1.0
+    unfrozen(f, (leaf(2), plus), (leaf(2), minus))
+    g = lambda x: -x if "-" in text(x.data) else x * 1.0
+    h = lambda x: -x if "-" in str(x) else x * 1.0
+    for function in (g, h):
+        unfrozen(function, (Tensor(plus, requires_grad=True),), (Tensor(minus, requires_grad=True),))
