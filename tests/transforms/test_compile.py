@@ -806,3 +806,13 @@ def test_numbers_read_as_text_are_not_frozen(text):
     h = lambda x: -x if "-" in str(x) else x * 1.0
     for function in (g, h):
         unfrozen(function, (Tensor(plus, requires_grad=True),), (Tensor(minus, requires_grad=True),))
+
+
+@pytest.mark.parametrize("flat", [
+    lambda a: a.ravel(order="F"), lambda a: a.flatten("F"), lambda a: a.reshape(4, order="F"),
+    lambda a: np.reshape(a, 4, order="F"), lambda a: a.ravel("K"), lambda a: np.reshape(a, -1, order="A"),
+], ids=["ravel", "flatten", "reshape", "np.reshape", "ravel-K", "reshape-A"])  # fmt: skip
+def test_an_order_of_memory_is_not_passed_over(flat):
+    symmetric, other = np.array([[1.0, 2.0], [2.0, 1.0]]), np.arange(4.0).reshape(2, 2)
+    f = lambda x, a: x * flat(a)
+    unfrozen(f, (leaf(4), symmetric), (leaf(4), other), (leaf(4), np.asfortranarray(other)))
