@@ -816,3 +816,13 @@ def test_an_order_of_memory_is_not_passed_over(flat):
     symmetric, other = np.array([[1.0, 2.0], [2.0, 1.0]]), np.arange(4.0).reshape(2, 2)
     f = lambda x, a: x * flat(a)
     unfrozen(f, (leaf(4), symmetric), (leaf(4), other), (leaf(4), np.asfortranarray(other)))
+
+
+@pytest.mark.parametrize("size", [
+    lambda a: len(a.nonzero()[0]), lambda a: np.setxor1d(a, [2, 3]).size, lambda a: np.unique_values(a).size,
+    lambda a: np.unique_counts(a).counts.size, lambda a: np.unique_inverse(a).values.size,
+    lambda a: np.min_scalar_type(a[0].reshape(())).itemsize,
+], ids=["nonzero", "setxor1d", "unique_values", "unique_counts", "unique_inverse", "min_scalar_type"])  # fmt: skip
+def test_sizes_that_depend_on_numbers_are_not_frozen(size):
+    f = lambda x, a: x * size(a)
+    unfrozen(f, (leaf(2), np.array([1, 2])), (leaf(2), np.array([3000, 0])), (leaf(2), np.array([5, 5])))
