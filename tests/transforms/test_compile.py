@@ -826,3 +826,13 @@ def test_an_order_of_memory_is_not_passed_over(flat):
 def test_sizes_that_depend_on_numbers_are_not_frozen(size):
     f = lambda x, a: x * size(a)
     unfrozen(f, (leaf(2), np.array([1, 2])), (leaf(2), np.array([3000, 0])), (leaf(2), np.array([5, 5])))
+
+
+def test_the_order_of_keyword_arguments_is_seen():
+    def f(**named):
+        first, second = named.values()
+        return first * 2 + second
+
+    c, x, y = compiled(f), leaf(3), leaf(3)
+    for named in ({"a": x, "b": y}, {"b": x, "a": y}):
+        close(c(**named), f(**named))
