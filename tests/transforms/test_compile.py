@@ -836,3 +836,16 @@ def test_the_order_of_keyword_arguments_is_seen():
     c, x, y = compiled(f), leaf(3), leaf(3)
     for named in ({"a": x, "b": y}, {"b": x, "a": y}):
         close(c(**named), f(**named))
+
+
+def test_whether_two_arguments_are_one_is_seen():
+    f = lambda x, a, b: x * 2 if a is b else x * 3
+    for one, two in ((np.ones(2), np.ones(2)), ([1], [1])):
+        unfrozen(f, (leaf(3), one, two), (leaf(3), one, one))
+    w = leaf(3)
+    unfrozen(lambda x: x * 2 if x is w else x * 3, (leaf(3),), (w,))
+    held = [w]
+    unfrozen(lambda x: x * 2 if any(x is h for h in held) else x * 3, (leaf(3),), (w,))
+    shared = np.arange(6.0)
+    f = lambda x, a, b: x * 2 if np.shares_memory(a, b) else x * 3
+    unfrozen(f, (leaf(3), shared[:3], shared[3:]), (leaf(3), shared[:3], shared[1:4]))
