@@ -849,3 +849,24 @@ def test_whether_two_arguments_are_one_is_seen():
     shared = np.arange(6.0)
     f = lambda x, a, b: x * 2 if np.shares_memory(a, b) else x * 3
     unfrozen(f, (leaf(3), shared[:3], shared[3:]), (leaf(3), shared[:3], shared[1:4]))
+
+
+def test_what_is_asked_of_an_argument_beside_its_shape():
+    named = lambda x: x * 2 if x.name == "big" else x * 3
+    one, two = leaf(3), leaf(3)
+    one.name, two.name = "small", "big"
+    unfrozen(named, (one,), (two,))
+    unfrozen(lambda x: x * 2 if one.name == "big" else x * 3, (two,),
+             lambda: setattr(one, "name", "big"), (two,))  # fmt: skip
+    unfrozen(lambda x: x * 2 if x.is_leaf else x * 3, (leaf(3),), (leaf(3) * 1.5,))
+    numbers = np.arange(6.0)
+    unfrozen(lambda x, a: x * (a.strides[0] // 8), (leaf(3), numbers[:3]), (leaf(3), numbers[::2]))
+    fixed = np.ones(3)
+    fixed.flags.writeable = False
+    asked = lambda x, a: x * 2 if a.flags.writeable else x * 3
+    unfrozen(asked, (leaf(3), np.ones(3)), (leaf(3), fixed))
+    turned = Tensor(np.asfortranarray(rng.standard_normal((3, 4))), requires_grad=True)
+    asked = lambda x: x * 2 if x.data.flags.c_contiguous else x * 3
+    unfrozen(asked, (leaf(3, 4),), (turned,))
+    asked = lambda x, a: x * 2 if a.base is None else x * 3
+    unfrozen(asked, (leaf(3), np.ones(3)), (leaf(3), numbers[:3]))
