@@ -870,3 +870,33 @@ def test_what_is_asked_of_an_argument_beside_its_shape():
     unfrozen(asked, (leaf(3, 4),), (turned,))
     asked = lambda x, a: x * 2 if a.base is None else x * 3
     unfrozen(asked, (leaf(3), np.ones(3)), (leaf(3), numbers[:3]))
+
+
+def test_a_result_that_is_not_used_gives_no_gradient():
+    f = lambda x: (np.sum(x * 2.0), np.sum(np.log(x)))
+    c = compiled(f)
+    for _ in range(2):
+        x = Tensor([1.0, 2.0, 0.0], requires_grad=True)
+        close(ta.grad(c(x)[0], [x])[0], [2.0, 2.0, 2.0])
+
+
+def test_a_parameter_of_a_result_that_is_not_used_is_left_as_it_was():
+    one, two = nn.Parameter(np.ones(3)), nn.Parameter(np.ones(3))
+    c = compiled(lambda x: (np.sum(x * one), np.sum(x * two)))
+    optimiser = optim.AdamW([one, two], lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        c(leaf(3))[0].backward()
+        assert two.grad is None
+        optimiser.step()
+    close(two, np.ones(3))
+
+
+def test_each_of_several_results_is_differentiated_by_itself():
+    c = compiled(lambda x: (np.sum(np.sin(x)), np.sum(x**2)))
+    for _ in range(2):
+        x = leaf(3)
+        one, two = c(x)
+        one.backward()
+        two.backward()
+        close(x.grad, np.cos(x.numpy()) + 2 * x.numpy())
