@@ -922,3 +922,51 @@ def test_a_list_that_was_changed_before_a_recorded_pass():
     loss = c(given)
     given.pop()
     close(ta.grad(loss, [x], create_graph=True)[0], 3 * x.numpy() ** 2)
+
+
+def test_attributes_of_classes_that_appear_later():
+    class Base:
+        factor = 1.0
+
+        def scaled(self, x):
+            return x * 2
+
+    class Sub(Base):
+        pass
+
+    class Other(Base):
+        factor = 7.0
+
+    one, two, three = Sub(), Sub(), Sub()
+    x = leaf(3)
+    for f in (
+        lambda x: x * one.factor,
+        lambda x: x * Sub.factor,
+        lambda x: one.scaled(x),
+        lambda x: x * getattr(one, "later", 1.0),
+        lambda x: x * 2 if hasattr(one, "later") else x * 3,
+    ):
+        def change():
+            Sub.factor, Sub.later, Sub.scaled = 3.0, 5.0, lambda self, x: x * 9
+
+        unfrozen(f, (x,), change, (x,))
+        del Sub.factor, Sub.later, Sub.scaled
+    unfrozen(lambda x: x * two.factor, (x,), lambda: setattr(two, "__class__", Other), (x,))
+    unfrozen(lambda x: x * three.factor, (x,), lambda: setattr(Sub, "__bases__", (Other,)), (x,))
+
+    class Layer(nn.Linear):
+        pass
+
+    layer = Layer(3, 3)
+    change = lambda: setattr(Layer, "forward", lambda self, x: x * 5)
+    unfrozen(lambda x: layer(x), (x,), change, (x,))
+
+
+def test_an_attribute_in_place_of_another():
+    kept = Plain(other=1)
+
+    def change():
+        del kept.other
+        kept.flag = True
+
+    unfrozen(lambda x: x * 2 if hasattr(kept, "flag") else x * 3, (leaf(3),), change, (leaf(3),))
