@@ -1,6 +1,7 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
 import contextlib
+import copy
 import datetime
 import functools
 import importlib.util
@@ -970,3 +971,65 @@ def test_an_attribute_in_place_of_another():
         kept.flag = True
 
     unfrozen(lambda x: x * 2 if hasattr(kept, "flag") else x * 3, (leaf(3),), change, (leaf(3),))
+
+
+def test_what_is_read_of_a_class_by_other_ways(monkeypatch):
+    class Meta(type):
+        factor = 2.0
+
+        @property
+        def scale(cls):
+            return SCALE
+
+        def __getitem__(cls, n):
+            return SCALE * n
+
+        def __instancecheck__(cls, x):
+            return SCALE > 4
+
+    class Made(metaclass=Meta):
+        pass
+
+    class Own:
+        __scale__ = 2.0
+
+        def __class_getitem__(cls, n):
+            return SCALE * n
+
+        def __repr__(self):
+            return str(SCALE)
+
+        def __format__(self, how):
+            return str(SCALE)
+
+        def __copy__(self):
+            return SCALE
+
+    own = Own()
+    made = {
+        "property": lambda x: x * Made.scale,
+        "item": lambda x: x * Made[2],
+        "isinstance": lambda x: x * 2 if isinstance(3, Made) else x * 3,
+        "class_getitem": lambda x: x * Own[2],
+        "repr": lambda x: x * float(repr(own)),
+        "str": lambda x: x * float(str(own)),
+        "format": lambda x: x * float(f"{own}"),
+        "copy": lambda x: x * copy.copy(own),
+        "attribute": lambda x: x * Made.factor,
+        "dunder": lambda x: x * Own.__scale__,
+        "dunder of an object": lambda x: x * own.__scale__,
+    }
+
+    def change():
+        Meta.factor, Own.__scale__ = 5.0, 5.0
+        monkeypatch.setitem(globals(), "SCALE", 5.0)
+
+    wrong = []
+    for name, f in made.items():
+        Meta.factor, Own.__scale__ = 2.0, 2.0
+        monkeypatch.setitem(globals(), "SCALE", 2.0)
+        try:
+            unfrozen(f, (leaf(3),), change, (leaf(3),))
+        except AssertionError:
+            wrong.append(name)
+    assert not wrong
