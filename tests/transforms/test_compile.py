@@ -1,5 +1,6 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
+import abc
 import contextlib
 import copy
 import datetime
@@ -1028,6 +1029,34 @@ def test_what_is_read_of_a_class_by_other_ways(monkeypatch):
     for name, f in made.items():
         Meta.factor, Own.__scale__ = 2.0, 2.0
         monkeypatch.setitem(globals(), "SCALE", 2.0)
+        try:
+            unfrozen(f, (leaf(3),), change, (leaf(3),))
+        except AssertionError:
+            wrong.append(name)
+    assert not wrong
+
+
+def test_names_and_documents_and_registered_classes():
+    class Named:
+        "2"
+
+    def helper():
+        "2"
+
+    class Kind(abc.ABC):  # noqa: B024
+        pass
+
+    class Member:
+        pass
+
+    member, wrong = Member(), []
+    for name, f, change in (
+        ("doc", lambda x: x * float(Named.__doc__), lambda: setattr(Named, "__doc__", "5")),
+        ("name", lambda x: x * len(Named.__name__), lambda: setattr(Named, "__name__", "N")),
+        ("f.doc", lambda x: x * float(helper.__doc__), lambda: setattr(helper, "__doc__", "5")),
+        ("f.name", lambda x: x * len(helper.__name__), lambda: setattr(helper, "__name__", "h")),
+        ("register", lambda x: x * (2 if isinstance(member, Kind) else 3), lambda: Kind.register(Member)),
+    ):
         try:
             unfrozen(f, (leaf(3),), change, (leaf(3),))
         except AssertionError:
