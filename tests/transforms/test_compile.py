@@ -7,6 +7,7 @@ import datetime
 import functools
 import importlib.util
 import itertools
+import math
 import random
 import threading
 import time
@@ -1061,4 +1062,26 @@ def test_names_and_documents_and_registered_classes():
             unfrozen(f, (leaf(3),), change, (leaf(3),))
         except AssertionError:
             wrong.append(name)
+    assert not wrong
+
+
+def test_what_is_replaced_in_modules_that_only_compute(monkeypatch):
+    layer, x = nn.Linear(3, 3), leaf(3)
+    changes = {
+        "a layer's forward": (lambda x: layer(x), nn.Linear, "forward", lambda self, x: x * 5),
+        "a function of F": (lambda x: F.softmax(x, -1), F, "softmax", lambda x, axis: x * 5),
+        "a number of NumPy's": (lambda x: x * np.pi, np, "pi", 3.0),
+        "a number of math's": (lambda x: x * math.tau, math, "tau", 3.0),
+        "an attribute of the package": (lambda x: x * ta.shift, ta, "shift", 3.0),
+        "an attribute of a layer's class": (lambda x: x * nn.Linear.shift, nn.Linear, "shift", 3.0),
+    }
+    monkeypatch.setattr(ta, "shift", 2.0, raising=False)
+    monkeypatch.setattr(nn.Linear, "shift", 2.0, raising=False)
+    wrong = []
+    for name, (f, where, what, new) in changes.items():
+        with monkeypatch.context() as patch:
+            try:
+                unfrozen(f, (x,), lambda: patch.setattr(where, what, new), (x,))
+            except AssertionError:
+                wrong.append(name)
     assert not wrong
