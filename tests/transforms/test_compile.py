@@ -1085,3 +1085,38 @@ def test_what_is_replaced_in_modules_that_only_compute(monkeypatch):
             except AssertionError:
                 wrong.append(name)
     assert not wrong
+
+
+def test_what_is_exchanged_in_functions_and_ops(monkeypatch):
+    def helper(x, n=2.0, *, m=1.0):
+        return x * n * m
+
+    other = lambda x, n=2.0, *, m=1.0: x * 9
+
+    @ta.op
+    def square(x):
+        return x * x
+
+    square.vjp(lambda g, y, x: g * 2 * x)
+    called, attribute = (lambda x: helper(x)), (lambda x: x * getattr(helper, "k", 2.0))
+    spelled = lambda x: x * helper.__globals__["SCALE"]
+    partial = functools.partial(lambda n, x: x * n, 2.0)
+    seven = lambda x: x * 7
+    changes = {
+        "code": (called, lambda: setattr(helper, "__code__", other.__code__)),
+        "defaults": (called, lambda: setattr(helper, "__defaults__", (5.0,))),
+        "its own defaults": (helper, lambda: setattr(helper, "__defaults__", (6.0,))),
+        "keyword defaults": (called, lambda: setattr(helper, "__kwdefaults__", {"m": 5.0})),
+        "an attribute": (attribute, lambda: setattr(helper, "k", 5.0)),
+        "globals": (spelled, lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)),
+        "a partial": (lambda x: partial(x), lambda: partial.__setstate__((seven, (), {}, {}))),
+        "a rule": (lambda x: square(x), lambda: square.vjp(lambda g, y, x: g * 7 * x)),
+        "an op": (lambda x: square(x), lambda: setattr(square, "forward", lambda x: x * 3)),
+    }
+    wrong = []
+    for name, (f, change) in changes.items():
+        try:
+            unfrozen(f, (leaf(3),), change, (leaf(3),))
+        except AssertionError:
+            wrong.append(name)
+    assert not wrong
