@@ -1120,3 +1120,36 @@ def test_what_is_exchanged_in_functions_and_ops(monkeypatch):
         except AssertionError:
             wrong.append(name)
     assert not wrong
+
+
+def test_attributes_of_a_compiled_function():
+    def step(x):
+        return x * step.scale
+
+    step = compiled(step)
+    for step.scale in (2.0, 5.0):
+        close(step(Tensor([1.0])), [step.scale])
+
+
+def test_attributes_of_a_compiled_module():
+    layer, x = nn.Linear(3, 3), leaf(3)
+    c = compiled(layer)
+    c(x)
+    c.weight = nn.Parameter(np.ones((3, 3)))
+    close(c(x), x @ np.ones((3, 3)) + layer.bias)
+    drop = nn.Dropout(0.5)
+    c = compiled(drop)
+    c.training = False
+    close(c(x), x)
+
+
+def test_a_compiled_module_in_a_module_keeps_its_parameters():
+    class Net(nn.Module):
+        def __init__(self):
+            self.one = nn.Linear(3, 3)
+            self.two = compiled(nn.Linear(3, 3))
+
+        def forward(self, x):
+            return self.two(self.one(x))
+
+    assert len(list(Net().parameters())) == 4
