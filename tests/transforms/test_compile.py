@@ -1153,3 +1153,66 @@ def test_a_compiled_module_in_a_module_keeps_its_parameters():
             return self.two(self.one(x))
 
     assert len(list(Net().parameters())) == 4
+
+
+def test_the_order_of_a_dict():
+    numbers = {"a": 2.0, "b": 3.0}
+    kept = Plain(a=2.0, b=3.0)
+    layers = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.ReLU()})
+
+    class Net(nn.Module):
+        def __init__(self):
+            self.a, self.b = nn.Linear(3, 3), nn.ReLU()
+
+        def forward(self, x):
+            for layer in self.children():
+                x = layer(x)
+            return x
+
+    net = Net()
+
+    def through(x):
+        for layer in layers.values():
+            x = layer(x)
+        return x
+
+    def last(d, name):
+        value = d.pop(name)
+        d[name] = value
+
+    def in_order(d):
+        def f(x):
+            first, second = d.values()
+            return x * first + second
+
+        return f
+
+    wrong = []
+    for name, f, change in (
+        ("dict", in_order(numbers), lambda: last(numbers, "a")),
+        ("__dict__", lambda x: x + [*kept.__dict__.values()][0], lambda: last(kept.__dict__, "a")),
+        ("ModuleDict", through, lambda: last(layers, "a")),
+        ("children", net, lambda: last(net.__dict__, "a")),
+    ):
+        try:
+            unfrozen(f, (leaf(3),), change, (leaf(3),))
+        except AssertionError:
+            wrong.append(name)
+    assert not wrong
+
+
+def test_ranges_that_are_equal_and_not_the_same():
+    f = lambda x, r: x * r.stop
+    unfrozen(f, (leaf(3), range(0, 3, 2)), (leaf(3), range(0, 4, 2)))
+
+
+def test_keys_that_are_equal_and_not_the_same():
+    d = {1: 2.0}
+    value = d[1]
+
+    def change():
+        d.clear()
+        d[True] = value
+
+    f = lambda x: x * 3 if any(k is True for k in d) else x * 2
+    unfrozen(f, (leaf(3),), change, (leaf(3),))
