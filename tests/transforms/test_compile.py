@@ -1216,3 +1216,22 @@ def test_keys_that_are_equal_and_not_the_same():
 
     f = lambda x: x * 3 if any(k is True for k in d) else x * 2
     unfrozen(f, (leaf(3),), change, (leaf(3),))
+
+
+def test_slots_with_private_names_and_slots_that_are_filled_later():
+    class Private:
+        __slots__ = ("__n", "later")
+
+        def __init__(self):
+            self.__n = 2.0
+
+        def value(self):
+            return self.__n
+
+        def change(self):
+            self.__n = 5.0
+
+    one = Private()
+    unfrozen(lambda x: x * one.value(), (leaf(3),), one.change, (leaf(3),))
+    f = lambda x: x * getattr(one, "later", 2.0)
+    unfrozen(f, (leaf(3),), lambda: setattr(one, "later", 5.0), (leaf(3),))
