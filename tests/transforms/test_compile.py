@@ -8,10 +8,12 @@ import functools
 import importlib.util
 import itertools
 import math
+import operator
 import random
 import threading
 import time
 import warnings
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -1235,3 +1237,33 @@ def test_slots_with_private_names_and_slots_that_are_filled_later():
     unfrozen(lambda x: x * one.value(), (leaf(3),), one.change, (leaf(3),))
     f = lambda x: x * getattr(one, "later", 2.0)
     unfrozen(f, (leaf(3),), lambda: setattr(one, "later", 5.0), (leaf(3),))
+
+
+def test_attributes_that_are_read_by_other_names(monkeypatch):
+    class Kept:
+        def scale(self):
+            return SCALE
+
+    kept, n, wrong = Kept(), operator.attrgetter("n"), []
+    called, read = operator.methodcaller("scale"), getattr
+    some = functools.partial(getattr, kept)
+    for name, f in (
+        ("attrgetter outside", lambda x: x * n(kept)),
+        ("attrgetter inside", lambda x: x * attrgetter("n")(kept)),
+        ("methodcaller outside", lambda x: x * called(kept)),
+        ("methodcaller inside", lambda x: x * operator.methodcaller("scale")(kept)),
+        ("getattr", lambda x: x * read(kept, "n")),
+        ("partial", lambda x: x * some("n")),
+    ):
+        kept.n = 2.0
+        monkeypatch.setitem(globals(), "SCALE", 2.0)
+
+        def change():
+            kept.n = 5.0
+            monkeypatch.setitem(globals(), "SCALE", 5.0)
+
+        try:
+            unfrozen(f, (leaf(3),), change, (leaf(3),))
+        except AssertionError:
+            wrong.append(name)
+    assert not wrong
