@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -1267,3 +1268,29 @@ def test_attributes_that_are_read_by_other_names(monkeypatch):
         except AssertionError:
             wrong.append(name)
     assert not wrong
+
+
+def test_arguments_of_classes_made_from_tuple_and_list(monkeypatch):
+    class Pair(NamedTuple):
+        x: object
+
+        def scaled(self):
+            return self.x * SCALE
+
+    class Listed(list):
+        pass
+
+    class Tupled(tuple):
+        factor = 2.0
+
+    x = leaf(3)
+    change = lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)
+    unfrozen(lambda p: p.scaled(), (Pair(x),), change, (Pair(x),))
+    given = Listed([x])
+    given.n = 2.0
+    unfrozen(lambda p: p[0] * p.n, (given,), lambda: setattr(given, "n", 5.0), (given,))
+    f = lambda p: p[0] * p.factor
+    unfrozen(f, (Tupled([x]),), lambda: setattr(Tupled, "factor", 5.0), (Tupled([x]),))
+    ones = np.ones(3)
+    f = lambda x, p, a: x * p[0] + a * 2
+    unfrozen(f, (x, Listed([ones]), ones.copy()), (x, Listed([ones * 2]), ones * 3))
