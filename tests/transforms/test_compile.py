@@ -1,6 +1,7 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
 import abc
+import collections
 import contextlib
 import copy
 import datetime
@@ -1294,3 +1295,71 @@ def test_arguments_of_classes_made_from_tuple_and_list(monkeypatch):
     ones = np.ones(3)
     f = lambda x, p, a: x * p[0] + a * 2
     unfrozen(f, (x, Listed([ones]), ones.copy()), (x, Listed([ones * 2]), ones * 3))
+
+
+def test_objects_whose_attributes_are_read_by_others():
+    pair, user = collections.UserDict(n=2.0), collections.UserList([2.0])
+    below = {"n": 2.0}
+    chain = collections.ChainMap(below)
+    poly, powers = np.poly1d([2.0, 1.0]), np.polynomial.Polynomial([2.0, 1.0])
+    error = ValueError(2.0)
+    record = np.zeros(1, [("n", float)])[0]
+    masked = np.ma.array([2.0, 3.0, 4.0], mask=[0, 1, 0], fill_value=2.0)
+
+    class Kept:
+        n = 2.0
+
+        def scale(self, v):
+            return v * self.n
+
+    class Array(np.ndarray):
+        n = 2.0
+
+    array = np.ones(3).view(Array)
+    each = np.vectorize(Kept().scale)
+    wrong = []
+    for name, f, change in (
+        ("UserDict", lambda x: x * pair["n"], lambda: pair.update(n=5.0)),
+        ("UserList", lambda x: x * user[0], lambda: user.__setitem__(0, 5.0)),
+        ("ChainMap", lambda x: x * chain["n"], lambda: below.update(n=5.0)),
+        ("poly1d", lambda x: x * poly(3.0), lambda: poly.coeffs.__setitem__(0, 5.0)),
+        ("Polynomial", lambda x: x * powers(3.0), lambda: powers.coef.__setitem__(0, 5.0)),
+        ("vectorize", lambda x: x * each(np.arange(3.0)), lambda: setattr(Kept, "n", 5.0)),
+        ("an exception", lambda x: x * error.args[0], lambda: setattr(error, "args", (5.0,))),
+        ("a record", lambda x: x * record["n"], lambda: record.__setitem__("n", 5.0)),
+        ("masked", lambda x: x * masked.filled(), lambda: setattr(masked, "fill_value", 5.0)),
+        ("an array's class", lambda x: x * array.n, lambda: setattr(array, "n", 5.0)),
+    ):
+        try:
+            unfrozen(f, (leaf(3),), change, (leaf(3),))
+        except AssertionError:
+            wrong.append(name)
+    assert not wrong
+
+
+def test_partial_methods_are_looked_into(monkeypatch):
+    class Kept:
+        def scaled(self, n, x):
+            return x * n * SCALE
+
+        twice = functools.partialmethod(scaled, 2.0)
+
+    kept = Kept()
+    change = lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)
+    unfrozen(lambda x: kept.twice(x), (leaf(3),), change, (leaf(3),))
+
+
+def test_what_another_thread_has_of_its_own():
+    local, x, found = threading.local(), leaf(3), []
+    local.n = 2.0
+    c = compiled(lambda x: x * local.n)
+    close(c(x), x * 2.0)
+
+    def work():
+        local.n = 5.0
+        found.append(c(x))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    close(found[0], x * 5.0)
