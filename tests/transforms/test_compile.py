@@ -1363,3 +1363,40 @@ def test_what_another_thread_has_of_its_own():
     thread.start()
     thread.join()
     close(found[0], x * 5.0)
+
+
+def test_files_clocks_and_settings_are_not_frozen(tmp_path):
+    path, x, wrong = tmp_path / "numbers", leaf(3), []
+
+    def write(n):
+        np.save(tmp_path / "numbers.npy", np.full(3, n))
+        np.savetxt(tmp_path / "numbers.txt", np.full(3, n))
+        np.full(3, n).tofile(path)
+        np.set_printoptions(precision=int(n))
+        np.seterr(over="warn" if n == 2.0 else "ignore")
+        ta.set_num_threads(1 if n == 2.0 else 2)
+
+    settings, errors, threads = np.get_printoptions(), np.geterr(), ta.get_num_threads()
+    try:
+        for name, f in (
+            ("load", lambda x: x * np.load(tmp_path / "numbers.npy")),
+            ("loadtxt", lambda x: x * np.loadtxt(tmp_path / "numbers.txt")),
+            ("fromfile", lambda x: x * np.fromfile(path)),
+            ("memmap", lambda x: x * np.memmap(path, np.float64, "r")),
+            ("printoptions", lambda x: x * np.get_printoptions()["precision"]),
+            ("geterr", lambda x: x * (2 if np.geterr()["over"] == "warn" else 3)),
+            ("threads", lambda x: x * ta.get_num_threads()),
+        ):
+            write(2.0)
+            try:
+                unfrozen(f, (x,), lambda: write(5.0), (x,))
+            except AssertionError:
+                wrong.append(name)
+    finally:
+        np.set_printoptions(**settings)
+        np.seterr(**errors)
+        ta.set_num_threads(threads)
+    c = compiled(lambda x: x * (np.datetime64("now", "s").astype(np.int64) % 1000))
+    if c(x) is not None and c.report()[0].compiled:
+        wrong.append("datetime64")
+    assert not wrong
