@@ -1400,3 +1400,50 @@ def test_files_clocks_and_settings_are_not_frozen(tmp_path):
     if c(x) is not None and c.report()[0].compiled:
         wrong.append("datetime64")
     assert not wrong
+
+
+def test_what_a_refused_function_changes_is_changed_once_a_call():
+    def counting():
+        n = 0
+
+        def f(x):
+            nonlocal n
+            n += 1
+            return x * n
+
+        return f
+
+    def in_an_array():
+        n = np.zeros(1)
+
+        def f(x):
+            n[0] += 1
+            return x * n[0]
+
+        return f
+
+    def in_a_queue():
+        turns = np.arange(5.0)
+
+        def f(x):
+            turns[:] = np.roll(turns, 1)
+            return x * turns[0]
+
+        return f
+
+    def in_a_class():
+        class Kept:
+            n = 0
+
+        def f(x):
+            type.__setattr__(Kept, "n", Kept.n + 1)
+            return x * Kept.n
+
+        return f
+
+    x, wrong = leaf(3), []
+    for make in (counting, in_an_array, in_a_queue, in_a_class):
+        c, f = compiled(make()), make()
+        if not all(np.allclose(c(x).numpy(), f(x).numpy()) for _ in range(3)):
+            wrong.append(make.__name__)
+    assert not wrong
