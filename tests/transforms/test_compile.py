@@ -1447,3 +1447,29 @@ def test_what_a_refused_function_changes_is_changed_once_a_call():
         if not all(np.allclose(c(x).numpy(), f(x).numpy()) for _ in range(3)):
             wrong.append(make.__name__)
     assert not wrong
+
+
+def test_a_refused_function_beside_a_thread_that_traces():
+    w, x, draw = leaf(4), leaf(4), np.random.default_rng(0)
+    refused = compiled(lambda x: x * w + 0.0 * draw.random())
+    refused(x)
+    over, kinds = threading.Event(), set()
+
+    def work():
+        while not over.is_set():
+            kinds.add(type(refused(x)._data))
+
+    def long(x):
+        for _ in range(400):
+            x = np.tanh(x * w) + 0.001
+        return x
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(3):
+            compiled(long)(x)
+    finally:
+        over.set()
+        thread.join()
+    assert kinds == {np.ndarray}
