@@ -1473,3 +1473,44 @@ def test_a_refused_function_beside_a_thread_that_traces():
         over.set()
         thread.join()
     assert kinds == {np.ndarray}
+
+
+def test_after_many_kinds_of_call_beside_a_thread_that_traces():
+    w, x = leaf(4), leaf(4)
+    c = compiled(lambda x, n: np.tanh(x * w) * n)
+    for n in range(20):
+        c(x, float(n))
+    over, kinds = threading.Event(), set()
+
+    def work():
+        while not over.is_set():
+            kinds.add(type(c(x, time.perf_counter())._data))
+
+    def long(x):
+        for _ in range(400):
+            x = np.tanh(x * w) + 0.001
+        return x
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(3):
+            compiled(long)(x)
+    finally:
+        over.set()
+        thread.join()
+    assert kinds == {np.ndarray}
+
+
+def test_an_error_of_the_first_call_is_the_callers():
+    calls = np.zeros(1)
+
+    def f(x):
+        calls[0] += 1
+        if calls[0] == 1:
+            raise ValueError("the first call")
+        return x * 2
+
+    with pytest.raises(ValueError, match="the first call"):
+        compiled(f)(leaf(3))
+    close(calls, [1.0])
