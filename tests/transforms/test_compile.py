@@ -27,6 +27,8 @@ from support import ROOT
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
+from tinygrad_attn.fast.compiling import flat
+from tinygrad_attn.fast.kernels import elementwise
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
@@ -706,18 +708,35 @@ class Plain:
 
 @pytest.mark.parametrize("labels", ["ij->ji", "ii->i", "ij->ij"])
 def test_an_einsum_that_is_a_view_leaves_what_it_is_given_as_it_was(labels):
-    f = lambda x: np.einsum(labels, x) * 2.0
+    w = nn.Parameter(rng.standard_normal((3, 3)))
+    f = lambda x: np.einsum(labels, x) * 2.0 + np.exp(np.einsum(labels, w)).sum()
     x = leaf(3, 3)
-    before = x.numpy().copy()
+    before = x.numpy().copy(), w.numpy().copy()
     c = compiled(f)
     for _ in range(2):
-        y = c(x)
-        close(x, before)
-        close(y, np.einsum(labels, before) * 2.0)
-    w = nn.Parameter(before.copy())
-    c = ta.compile(lambda x: x + np.exp(np.einsum(labels, w)).sum())
-    c(x)
-    close(w, before)
+        check(c, f, x, params=[w])
+        close(x, before[0])
+        close(w, before[1])
+
+
+def test_what_is_written_into_was_never_a_view():
+    """Each function whose result counts as memory of its own, on many kinds of array."""
+    arrays = (np.ones(4), np.ones((3, 3)), np.ones((1, 1, 2), int), np.ones((2, 2), bool), np.ones((2, 3), "f4").T)  # fmt: skip
+    for name in flat.FRESH | flat.FRESH_CALLS:
+        method, answered = name in flat.FRESH, 0
+        function = getattr(np.ndarray, name) if method else getattr(elementwise if name == "erf" else np, name)
+        count = getattr(function, "nin", 1)
+        for x in arrays:
+            ways = [((x, x)[:count], {}), ((x,), {"axis": ()}), ((x, x.dtype), {}), (([x],), {}), ((x, 0), {}), (("...->...", x), {})]
+            ways += [((x > 0, x, x), {}), ((x, x.astype(int), 0), {})]
+            for args, settings in ways:
+                if isinstance(function, np.ufunc) and len(args) > count:
+                    continue  # it would be the place for the result
+                with contextlib.suppress(TypeError, ValueError, IndexError, AttributeError), np.errstate(all="ignore"):
+                    y = function(*args, **settings)
+                    answered += isinstance(y, np.ndarray)
+                    assert not np.shares_memory(y, x), (name, args)
+        assert answered, name
 
 
 def test_a_refusal_that_the_function_catches_is_a_refusal():

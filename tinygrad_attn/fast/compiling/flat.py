@@ -32,10 +32,11 @@ REDUCED = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multi
 FRESH = {"sum", "mean", "max", "min", "prod", "any", "all", "astype", "copy", "cumsum", "argmax"}
 MAKE_ANEW = (
     "where stack concatenate erf vecdot matmul equal not_equal isnan isfinite sign log2 log10 "
-    "take_along_axis einsum logical_not logical_and logical_or hypot arctan2 tan arcsin arccos "
+    "take_along_axis logical_not logical_and logical_or hypot arctan2 tan arcsin arccos "
     "arctan sinh cosh arcsinh arccosh arctanh floor ceil rint trunc"
 )
 FRESH_CALLS = WITH_OUT | set(MAKE_ANEW.split())
+"""What always answers with an array of its own: einsum and squeeze, say, may answer with a view."""
 HELD = "held"
 """A group of memory that is not ours to write into."""
 
