@@ -51,6 +51,8 @@ from .outside import VALUES, Outside, Refusal
 
 TRACING = threading.RLock()
 """Held while symbols lie in Tensors."""
+RUNNING: dict[object, int] = {}
+"""Calls of functions as they are, and in which thread: no other thread traces meanwhile."""
 PROGRAMS = 8
 """Signatures of which a function keeps programs."""
 MISSES = 16
@@ -130,7 +132,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = local.context
         if here.plain or here.watchers:  # somebody wants to see each step
-            return self._f(*args, **kwargs)
+            return as_it_is(self._f, args, kwargs)
         given = Given(args, kwargs)
         for entry in self._entries.get(given.spec, ()):
             data = entry.guard()
@@ -138,27 +140,35 @@ class Compiled:
                 self._misses = 0
                 return entry.run(given, data)
         if self._misses >= MISSES:
-            return self._f(*args, **kwargs)
+            return as_it_is(self._f, args, kwargs)
         return self._first(given)
 
     def _first(self, given: Given) -> Any:
         """A call of a kind that is not known yet."""
+        data = None
         with TRACING:
             given = Given(given.args, given.kwargs)  # not while another thread traces
-            entries = self._entries.setdefault(given.spec, [])
-            self._entries.move_to_end(given.spec)
-            for entry in entries:  # another thread may have traced it meanwhile
-                if entry.guard() is not None:
-                    break
-            else:
-                self._misses += 1
-                entry = Entry(self, given)
-                self._entries[given.spec] = [entry, *entries][:PROGRAMS]
-                self._forget()
-            if self._fullgraph and entry.reason:
-                raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
-            data = entry.guard()
-        return self._f(*given.args, **given.kwargs) if data is None else entry.run(given, data)
+            if alone():
+                entry = self._entry(given)
+                if self._fullgraph and entry.reason:
+                    raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
+                data = entry.guard()
+        if data is None:
+            return as_it_is(self._f, given.args, given.kwargs)
+        return entry.run(given, data)
+
+    def _entry(self, given: Given) -> Entry:
+        """The entry of this kind of call, a new one unless another thread has made it meanwhile."""
+        entries = self._entries.setdefault(given.spec, [])
+        self._entries.move_to_end(given.spec)
+        for entry in entries:
+            if entry.guard() is not None:
+                return entry
+        self._misses += 1
+        entry = Entry(self, given)
+        self._entries[given.spec] = [entry, *entries][:PROGRAMS]
+        self._forget()
+        return entry
 
     def _forget(self) -> None:
         """Keep the latest programs."""
@@ -428,13 +438,13 @@ class Entry:
     def run(self, given: Given, data: list[Any]) -> Any:
         """The results, around one record."""
         if self.reason:
-            return self.f(*given.args, **given.kwargs)
+            return as_it_is(self.f, given.args, given.kwargs)
         try:
             root, others = self.called(given, data)
         except Changed:
             return self.rewritten(given)
         except Exception as error:
-            y = self.f(*given.args, **given.kwargs)  # which mostly says what is wrong with the call
+            y = as_it_is(self.f, given.args, given.kwargs)  # which mostly says what is wrong
             self.refused(f"the program failed where the function did not: {error}")
             return y
         return self.result.built(root, others)
@@ -468,10 +478,10 @@ class Entry:
         less, which the next call has, or none.
         """
         before = given.again()
-        y = self.f(*given.args, **given.kwargs)  # raises what is wrong with the call, if anything
+        y = as_it_is(self.f, given.args, given.kwargs)  # raises what is wrong with the call
         if self.speculate and self.flat.speculates:
             with TRACING:
-                if self.speculate:
+                if self.speculate and alone():
                     self.speculate = False
                     try:
                         self.before = states()
@@ -489,8 +499,24 @@ class Entry:
                 "again after the change, or use the function without ta.compile."
             )
         with enable_grad():
-            y = self.f(*given.args, **given.kwargs)
+            y = as_it_is(self.f, given.args, given.kwargs)
             return Result(y).root(y)
+
+
+def as_it_is(f: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What the function itself returns, called while no other thread traces."""
+    call = object()
+    try:
+        with TRACING:
+            RUNNING[call] = threading.get_ident()
+        return f(*args, **kwargs)
+    finally:
+        RUNNING.pop(call, None)
+
+
+def alone() -> bool:
+    """Does no other thread run a function as it is?"""
+    return set(RUNNING.copy().values()) <= {threading.get_ident()}
 
 
 class Program(QuickOp):

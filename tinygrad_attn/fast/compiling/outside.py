@@ -44,7 +44,9 @@ BUILTINS = (
     "NotImplemented Ellipsis __build_class__ __debug__ __name__"
 )
 PLAIN_BUILTINS = set(BUILTINS.split())
-CHANGES = {"backward", "zero_grad", "zero_grad_", "retain_grad", "requires_grad_", "manual_seed"}
+CHANGES = set(
+    "backward zero_grad zero_grad_ retain_grad requires_grad_ manual_seed __setattr__ __delattr__".split()
+)
 READS = {"grad", "_grad"}
 ALL_NAMES = {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter"}
 VALUES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), range, np.dtype)
@@ -71,6 +73,7 @@ class Code(NamedTuple):
     attributes: frozenset[str]  # of anything else
     inner: tuple[Any, ...]
     imports: tuple[str, ...]
+    assigned: frozenset[str]  # variables of an enclosing function
     trouble: str
 
 
@@ -78,7 +81,7 @@ class Code(NamedTuple):
 def read(code: Any, maker: bool) -> Code:
     """What this code reads and writes that is not its own."""
     chains: list[list[str]] = []
-    attributes, imports, trouble = set[str](), [], ""
+    attributes, imports, assigned, trouble = set[str](), [], set[str](), ""
     chain: list[str] | None = None
     for step in dis.get_instructions(code):
         name = step.opname
@@ -105,13 +108,13 @@ def read(code: Any, maker: bool) -> Code:
             trouble = f"assigns the global {step.argval!r}"
         elif name in ("STORE_ATTR", "DELETE_ATTR") and not maker:
             trouble = f"assigns the attribute {step.argval!r}"
-        elif name in ("STORE_DEREF", "DELETE_DEREF") and step.argval in code.co_freevars:
-            if not code.co_flags & 0x10:  # a nested function may change its maker's variable
-                trouble = f"assigns {step.argval!r} outside of itself"
+        elif name in ("STORE_DEREF", "DELETE_DEREF"):
+            assigned.add(step.argval)
     inner = tuple(c for c in code.co_consts if isinstance(c, types.CodeType))
     if code.co_flags & (0x80 | 0x100 | 0x200):
         trouble = "is async"
-    return Code(tuple(map(tuple, chains)), frozenset(attributes), inner, tuple(imports), trouble)
+    found = tuple(map(tuple, chains)), frozenset(attributes), inner, tuple(imports)
+    return Code(*found, frozenset(assigned.intersection(code.co_freevars)), trouble)
 
 
 def home(x: Any) -> str:
@@ -325,11 +328,17 @@ class Outside:
                 if theirs or compiled or is_module(v) or isinstance(v, Variable):
                     self.visit(v, f.__name__)
 
-    def code(self, code: Any, space: dict[str, Any], f: Any, maker: bool) -> None:
-        """The names that are read in bytecode, and in that of functions inside."""
+    def code(
+        self, code: Any, space: dict[str, Any], f: Any, maker: bool, own: frozenset = frozenset()
+    ) -> None:
+        """The names that are read in bytecode, and in that of functions inside, which may assign
+        the variables of those around them.
+        """
         found = read(code, maker)
         if found.trouble:
             raise Refusal(f"{f.__name__} {found.trouble}")
+        for name in found.assigned - own:
+            raise Refusal(f"{f.__name__} assigns {name!r} outside of itself")
         self.attribute_names(found.attributes, f)
         for module in found.imports:
             if not calm(module) and module != PACKAGE or "random" in code.co_names:
@@ -337,7 +346,7 @@ class Outside:
         for chain in found.chains:
             self.chain(chain, space, f)
         for inner in found.inner:
-            self.code(inner, space, f, maker)
+            self.code(inner, space, f, maker, own.union(code.co_cellvars))
 
     def attribute_names(self, names: Any, f: Any) -> None:
         """Names of attributes that are read of values."""
@@ -448,7 +457,10 @@ class Outside:
         return held["guard"]
 
     def put_back(self) -> None:
-        """The containers as they were before the function was run."""
+        """The containers and arrays as they were before the function was run."""
+        for x, copy in self.arrays.values():
+            if not same_array(x, copy):
+                x[...] = copy
         for x, before in self.contents:
             if isinstance(x, list):
                 if len(x) != len(before) or any(a is not b for a, b in zip(x, before)):
