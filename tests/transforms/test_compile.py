@@ -673,7 +673,7 @@ def test_a_program_that_fails_where_the_function_does_not_is_told_and_used_no_mo
     c = compiled(lambda x: np.sum(x * x))
     x = leaf(3)
     c(x)
-    (entry,) = next(iter(c._entries.values()))
+    (entry,) = next(iter(c._programs.entries.values()))
 
     def fails(*_):
         raise RuntimeError("out of order")

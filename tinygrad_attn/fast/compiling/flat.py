@@ -48,45 +48,47 @@ class Changed(Exception):
 class Flat:
     """The two functions, and their texts.
 
-    `forward(*inputs)` returns (results, saved), and `backward(g, saved, inputs)` the gradients.
+    `forward(*inputs)` returns (results, saved), and for each result that is differentiated there is
+    a function `backward(g, saved, inputs)`, which returns the gradients.
     """
 
-    def __init__(self, found: Trace, results: list[Any], seed: Any, speculate: bool) -> None:
-        gradients = found.gradients
+    def __init__(
+        self, found: Trace, results: list[Any], gradients: list[Any], speculate: bool
+    ) -> None:
         guards = [*found.guards, *(blind_rows(found) if speculate else [])]
         (outputs, shares), asked = simplified(
             [results, gradients], [g.asked for g in guards], facts_of(guards), in_single=True
         )
         made = [Guard(e, g.answer, g.function) for e, g in zip(asked, guards, strict=True)]
         made = [g for g in once(made) if g.asked.kind not in ("constant", "number")]
-        ends = [*outputs, *shares.values(), *(g.asked for g in made)]
+        ends = [*outputs, *(e for each in shares for e in each.values()), *(g.asked for g in made)]
         low = Lowering(ends, speculate)
         ours = {x.args[0].id for x in low.speculated}
         self.guards = [Guard(low.of(g.asked), g.answer, g.function) for g in made]
         self.guards = [g for g, old in zip(self.guards, made) if not covered(old.asked, ours)]
         self.guards += low.guards
         self.speculates = bool(low.guards) or len(guards) > len(found.guards)
-        self.names = list(shares)
-        self.inputs = {n: e.name for n, e in found.inputs.items() if n != seed}
-        self.write(list(map(low.of, outputs)), [low.of(e) for e in shares.values()], seed)
+        self.names = list(map(list, shares))
+        seeds = list(found.inputs)[len(found.inputs) - len(shares) :]
+        self.inputs = list(found.inputs)[: len(found.inputs) - len(shares)]
+        backwards = [[low.of(e) for e in each.values()] for each in shares]
+        self.write(list(map(low.of, outputs)), list(zip(seeds, backwards)))
 
-    def write(self, outputs: list[Any], shares: list[Any], seed: Any) -> None:
-        """The texts of both functions."""
-        late = {e.id for e in reached([*shares, *(g.asked for g in self.guards)])}
-        late &= depending(late_order := reached([*shares, *(g.asked for g in self.guards)]), seed)
+    def write(self, outputs: list[Any], backwards: list[tuple[str, list[Any]]]) -> None:
+        """The texts of all functions: of each of those backwards, its seed and the gradients."""
+        asked = [g.asked for g in self.guards]
+        after = reached([*(e for _, shares in backwards for e in shares), *asked])
+        late = depending(after, {seed for seed, _ in backwards})
         early = [g for g in self.guards if g.asked.id not in late]
-        others = [g for g in self.guards if g.asked.id in late]
         forward = reached([*outputs, *(g.asked for g in early)])
-        known = {e.id for e in forward}
-        again = views_of_inputs(late_order)
-        backward = needed([*shares, *(g.asked for g in others)], known - again)
-        later = {e.id for e in backward}
-        saved = {
-            x.id: x
-            for e in [*backward, *(Expression(-1, "", "", tuple(shares), {}, 0),)]
-            for x in e.operands
-            if x.id not in later and x.kind not in ("input", "constant", "number")
-        }
+        known = {e.id for e in forward} - views_of_inputs(after)
+        parts = []
+        for seed, shares in backwards:
+            mine = depending(after, {seed})
+            guards = [g for g in self.guards if g.asked.id in mine]
+            order = needed([*shares, *(g.asked for g in guards)], known)
+            parts.append((seed, shares, guards, order))
+        saved = {x.id: x for part in parts for x in saved_for(*part[1:])}
         held = Names()
         writer = Writer(held, set())
         body = writer.lines(forward, [*outputs, *saved.values()], early)
@@ -98,26 +100,25 @@ class Flat:
             for n, e in zip(names, saved.values())
         ]
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
-        inputs = [n for n in self.inputs]
         self.objects = held.objects
-        self.forward_text, self.forward = held.function("forward", inputs, body)
-        self.backward_text, self.backward = "", None
-        self.lines = len(body)
-        if shares:
+        text, self.forward = held.function("forward", self.inputs, body)
+        self.texts, self.lines, self.backwards = [text], len(body), list[Any]()
+        for seed, shares, guards, order in parts:
             writer = Writer(held, set(saved))
             body = [f"{', '.join(names)}, = saved"] if names else []
-            used = [e.name for e in backward_inputs(backward, shares, others) if e.name != seed]
-            body += [f"{n} = inputs[{inputs.index(n)}]" for n in used]
-            body += writer.lines(backward, shares, others)
+            used = [e.name for e in backward_inputs(order, shares, guards) if e.name != seed]
+            body += [f"{n} = inputs[{self.inputs.index(n)}]" for n in used]
+            body += writer.lines(order, shares, guards)
             body.append(f"return [{', '.join(writer.own(shares, set()))}]")
-            arguments = [seed or "_", "saved", "inputs"]
-            self.backward_text, self.backward = held.function("backward", arguments, body)
+            text, backward = held.function("backward", [seed, "saved", "inputs"], body)
+            self.texts.append(text)
+            self.backwards.append(backward)
             self.lines += len(body)
 
     @property
     def text(self) -> str:
-        """Both functions."""
-        return f"{self.forward_text}\n\n{self.backward_text}"
+        """All functions."""
+        return "\n\n".join(self.texts)
 
     def computes_as(self, other: Flat) -> bool:
         """Have both the same text, and the same constants in it?"""
@@ -158,11 +159,18 @@ def covered(asked: Any, scores: set[int]) -> bool:
     return isinstance(top, Expression) and top.is_a("method", "max") and top.args[0].id in scores
 
 
-def depending(order: Sequence[Expression], seed: Any) -> set[int]:
-    """The ids of what depends on the gradient that comes in."""
+def saved_for(shares: list[Any], guards: list[Guard], order: list[Expression]) -> list[Expression]:
+    """What the forward pass keeps for this backward pass."""
+    here = {e.id for e in order}
+    used = [x for e in order for x in e.operands] + list(inside(shares))
+    return [x for x in used if x.id not in here and x.kind not in ("input", "constant", "number")]
+
+
+def depending(order: Sequence[Expression], seeds: set[str]) -> set[int]:
+    """The ids of what depends on one of these gradients that come in."""
     found: set[int] = set()
     for e in order:
-        if e.kind == "input" and e.name == seed or any(x.id in found for x in e.operands):
+        if e.kind == "input" and e.name in seeds or any(x.id in found for x in e.operands):
             found.add(e.id)
     return found
 

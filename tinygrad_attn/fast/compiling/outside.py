@@ -170,7 +170,9 @@ class Outside:
         self.seen[id(x)] = x
         if len(self.seen) > MOST:
             raise Refusal(f"it refers to more than {MOST} values")
-        if isinstance(x, Variable):
+        if hasattr(kind, "_programs"):  # compiled itself
+            self.visit(x._programs.f, name)
+        elif isinstance(x, Variable):
             data = x._data
             self.key.append((data.shape, data.dtype, x._tracked))
             self.tensors[id(x)] = x, name
@@ -209,8 +211,6 @@ class Outside:
         known = known and home(type(x)).partition(".")[0] in (PACKAGE, "numpy", "operator")
         if known and isinstance(getattr(x, "pyfunc", None), types.FunctionType):
             self.visit(x.pyfunc, "pyfunc")
-        if known and "_f" in getattr(x, "__dict__", ()):  # one that is compiled itself
-            self.visit(x._f, "f")
         return isinstance(x, Equation) or known
 
     def array(self, x: Any, name: str) -> None:
@@ -324,8 +324,7 @@ class Outside:
                 v = cell.cell_contents
                 function = isinstance(v, (types.FunctionType, types.MethodType, functools.partial))
                 theirs = function and (calm(home(v)) or not ours(home(v)))
-                compiled = "_f" in getattr(v, "__dict__", ())
-                if theirs or compiled or is_module(v) or isinstance(v, Variable):
+                if theirs or hasattr(type(v), "_programs") or is_module(v) or isinstance(v, Variable):
                     self.visit(v, f.__name__)
 
     def code(
