@@ -669,6 +669,17 @@ def test_a_tensors_array_is_not_changed_in_place():
     assert_close(gradients["x"], np.ones_like(SRC[0]))
 
 
+def test_a_product_of_the_forward_pass_is_not_turned_by_the_backward_pass():
+    x, w, v = (np.random.default_rng(0).standard_normal(s) for s in ((4, 6), (4, 5), (5, 3)))
+
+    def f(x, w, v):
+        return (((x.T @ w) @ v) ** 2).sum()
+
+    program = ta.source(f, x, w, v)
+    assert_right(program, f, (x, w, v))
+    assert program.text.count("@") == 6, program.text  # two forwards, and for each two backwards
+
+
 def test_one_part_of_a_parameter_used_twice():
     w, x = np.random.default_rng(0).standard_normal((2, 6, 4))
 

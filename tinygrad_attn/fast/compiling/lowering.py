@@ -80,7 +80,7 @@ class Lowering:
         """A single number that is known."""
         return self.listing.number(repr(e.value), e.value)
 
-    def make(self, kind: str, name: Any, args: Any, value: Any, **settings: Any) -> Expression:
+    def make(self, kind: str, name: Any, args: Any, value: Any, /, **settings: Any) -> Expression:
         """The expression, by a rule of this class if there is one."""
         rule = getattr(self, f"{kind}_{NAMES.get(name, name)}", None)
         found = rule(args, settings, value) if rule is not None else None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from ... import ops
-from ...engine import Variable
+from ...engine import Symbolic, Variable
 from ...messages.errors import describe, refuse_mask
 
 UNSET: Any = np._NoValue
@@ -152,7 +152,12 @@ def tensor(x: Any) -> Any:
     if isinstance(x, Variable):
         return x
     refuse_mask("a function of Tensors", x)
-    return np.asarray(x)
+    return as_array(x)
+
+
+def as_array(x: Any) -> Any:
+    """As np.asarray; what stands for an array stays what it is."""
+    return x if isinstance(x, Symbolic) else np.asarray(x)
 
 
 def together(items: Any) -> list[Any]:
@@ -197,7 +202,7 @@ def cast(x: Any, dtype: Any) -> Any:
     """The Tensor, or array, in another dtype; as it is for dtype None."""
     if dtype is None:
         return x
-    return ops.astype(x if isinstance(x, Variable) else np.asarray(x), dtype=real(dtype))
+    return ops.astype(x if isinstance(x, Variable) else as_array(x), dtype=real(dtype))
 
 
 def converted(function: str, x: Any, dtype: Any) -> Any:

@@ -17,7 +17,7 @@ from ...engine import Variable, op
 from ...messages.errors import describe
 from ...ops.shapes import in_single
 from ..pytorch_habits import values_alone
-from .common import UNSET, axes_of, cast, plain, refuse_whole, rule, tensor, together
+from .common import UNSET, as_array, axes_of, cast, plain, refuse_whole, rule, tensor, together
 from .shapes import _concatenate, _diagonal, _moveaxis, _squeeze
 
 # ---- which elements count
@@ -27,7 +27,7 @@ def _mask_of(a: Any, where: Any) -> Any:
     """`where` as a mask of a's shape; None if every element counts."""
     if where is None or where is True or where is UNSET:
         return None
-    mask = np.asarray(plain(where)).astype(bool, casting="safe")
+    mask = as_array(plain(where)).astype(bool, casting="safe")
     try:
         return np.broadcast_to(mask, a.shape)
     except ValueError:

@@ -14,6 +14,7 @@ from ...messages.errors import describe
 from ..pytorch_habits import warn_of_no_transpose
 from .common import (
     FUNCTIONS,
+    as_array,
     cast,
     converted,
     plain,
@@ -339,7 +340,7 @@ def _take(a, indices, axis=None, mode="raise"):
     if axis is None:
         a, axis = _ravel(a), 0
     axis = normalize_axis_index(axis, a.ndim)
-    places, n = np.asarray(plain(indices)), a.shape[axis]
+    places, n = as_array(plain(indices)), a.shape[axis]
     if places.dtype == bool:  # Here True is 1, and no mask.
         places = places.astype(np.intp)
     if mode != "raise":

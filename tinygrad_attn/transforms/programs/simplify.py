@@ -456,7 +456,8 @@ class Simplifier:
             return self.minus(self.transposed(x.args[0], -value))
         if is_(x, "operator", "@") and all(isinstance(v, Expression) for v in x.args):
             left, right = x.args
-            if last_two(left) and left.ndim == right.ndim == value.ndim:
+            here = x.phase == self.listing.phase  # what was computed forwards is there already
+            if here and last_two(left) and left.ndim == right.ndim == value.ndim:
                 turned = self.transposed(right, right.value.swapaxes(-1, -2))
                 return self.op("@", turned, left.args[0], value)
         if value.ndim == 2:

@@ -489,11 +489,12 @@ class Symbol(Symbolic):
         asked = self.listing.make("attribute", "size", (first.expression,), {}, size)
         self.listing.guards.append(Guard(asked, int(size), what))
 
-    def astype(self, dtype: Any, copy: bool = True) -> Any:
+    def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
         """The same numbers in another dtype."""
+        value = self.value.astype(dtype, casting=casting)
         if np.dtype(dtype) == self.dtype:
             return self
-        return self._emit("method", "astype", (self, np.dtype(dtype)), {}, self.value.astype(dtype))
+        return self._emit("method", "astype", (self, np.dtype(dtype)), {}, value)
 
     def copy(self, order: str = "C") -> Any:
         """The same numbers in memory of their own."""
