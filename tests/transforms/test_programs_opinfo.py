@@ -17,6 +17,7 @@ from tinygrad_attn import Tensor
 EACH = 3
 """So many samples of each operator, the first and others far from it."""
 REFUSED = {
+    "split_with_sizes": "a Size of torch",  # a subclass of tuple
     "nn.functional.dropout": "draws random numbers",
     "nn.functional.scaled_dot_product_attention": "draws random numbers",
     "narrow": r"reads a number \(int",

@@ -394,7 +394,6 @@ class Entry:
     def traced(self, given: Given, which: int = 0) -> tuple[Trace, list[Any], list[Any]]:
         """The function, and a sweep from each of its results, run on symbols."""
         found = Trace()
-        watcher = Found()
         outside = [t for t, _ in self.outside.tensors.values()]
         with symbols_in(found, [*given.tensors, *outside]) as symbols, plain():
             arrays = [input_symbol(found, f"a{i}", f"a{i}", x) for i, x in enumerate(given.arrays)]
@@ -404,7 +403,7 @@ class Entry:
             made: dict[int, Any] = {}
             args = [given.rebuilt(x, symbols_of, made) for x in given.args]
             kwargs = {k: given.rebuilt(x, symbols_of, made) for k, x in given.kwargs.items()}
-            with watching(watcher):
+            with watching(Found(found)):
                 y = self.f(*args, **kwargs)
             for x, before in made.values():
                 pairs = x.items() if isinstance(x, dict) else enumerate(x)
@@ -413,6 +412,8 @@ class Entry:
             self.result = Result(y)
             results = [expression_of(x) for x in (*self.result.parts, *self.result.others)]
             shares = [differentiate(found, x, symbols) for x in self.result.parts]
+            for refused in found.listing.refused:  # which the function, or a rule, has caught
+                raise refused
             at = {id(t): i for i, t in enumerate([*given.tensors, *given.arrays, *outside])}
             self.leaves = {n: at[id(t)] for n, t in symbols.items()}
             self.others = outside  # the Tensors that are inputs beside the arguments
@@ -617,12 +618,16 @@ class Program(QuickOp):
 class Found(Watcher):
     """Sees to it that no Tensor is frozen."""
 
+    def __init__(self, found: Trace) -> None:
+        self.found = found
+
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """Raise for a Tensor that requires a gradient and is no input."""
         for x in inputs:
             free = isinstance(x, Variable) and x._tracked and x._record is None
             if free and not is_symbol(x._data):
-                raise Refusal(f"it makes {describe(x)}, which requires a gradient")
+                refusal = Refusal(f"it makes {describe(x)}, which requires a gradient")
+                raise self.found.listing.refusing(refusal)
 
 
 @contextmanager

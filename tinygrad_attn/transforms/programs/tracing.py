@@ -110,6 +110,8 @@ def trace(
         found.outputs = checked(y, backward)
         if backward:
             differentiate(found, y, leaves, watcher)
+    for refused in listing.refused:  # which the function, or a rule, has caught
+        raise refused
     return found
 
 
@@ -150,6 +152,7 @@ def input_symbol(found: Trace, name: str, original: str, array: np.ndarray) -> S
     name = identifier(name)
     while name in found.inputs:
         name += "_"
+    array = array.view()
     expression = found.listing.make("input", name, (), {}, array, ("input", name))
     expression.hint = (NAMED_BY_USER, name)
     found.inputs[name], found.originals[name] = expression, original
@@ -266,11 +269,12 @@ class Names(Watcher):
         for x in inputs:
             free = isinstance(x, Variable) and x._tracked and x._record is None
             if free and not is_symbol(x._data):
-                raise TypeError(
+                error = TypeError(
                     f"ta.source: {describe(x)} requires a gradient, but is neither an argument nor "
                     "in params=, and its numbers would be frozen into the program. Pass "
                     "params=model, or params={'w': w}."
                 )
+                raise self.found.listing.refusing(error)
         scope = local.context.scope
         if scope is not self.scope:
             self.left(scope)
