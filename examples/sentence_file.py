@@ -9,8 +9,8 @@ it has the tokeniser, `_wordpiece.py`, which needs Python alone, and the list of
     python examples/sentence_file.py
     python examples/sentence_file.py --into minilm                  # keep the files in this folder
 
-GELU needs the error function, which NumPy lacks. The file asks Python's `math.erf` for each number,
-which is right to the last digit and takes a good part of its time.
+GELU needs the error function, which NumPy lacks. The file computes it as the integral that it is, by
+Gauss's rule in 24 points, which is right to 3e-15 and takes a good part of its time.
 """
 
 import argparse

@@ -62,6 +62,20 @@ def lines(text):
     ]
 
 
+def test_every_chapter_has_questions():
+    """A section of its own, to which the chapter leads."""
+    questions = (ROOT / "docs" / "course" / "questions.md").read_text("utf-8")
+    for path in sorted((ROOT / "docs" / "course").glob("[0-9]*.md")):
+        text = path.read_text("utf-8")
+        (anchor,) = set(
+            re.findall(r"More \[questions, with answers\]\(questions\.md#(.*?)\)", text)
+        )
+        sections = [s for s in questions.split("\n## ")[1:] if f"[Chapter]({path.name})" in s]
+        assert len(sections) == 1, f"docs/course/questions.md needs a section for {path.name}"
+        title = re.sub(r"[^\w -]", "", sections[0].splitlines()[0].lower()).replace(" ", "-")
+        assert title == anchor and sections[0].count("<summary>Answer</summary>") >= 3
+
+
 def test_the_index_says_what_a_chapter_takes():
     course, cost = ROOT / "docs" / "course", {}
     index = (course / "index.md").read_text("utf-8")

@@ -526,6 +526,18 @@ def test_what_a_caller_does_to_a_result_does_not_reach_the_gradient():
         x.grad = None
 
 
+def test_only_the_gradients_that_are_wanted_are_computed():
+    layer = encoder()
+    c, x = compiled(lambda x: (layer(x) ** 2).sum()), leaf(2, 5, 8)
+    whole = ta.grad(c(x), [x, layer.linear2.bias])
+    (alone,), (bias,) = ta.grad(c(x), [x]), ta.grad(c(x), [layer.linear2.bias])
+    close(alone, whole[0])
+    close(bias, whole[1])
+    ((entry,),) = c._entries.values()
+    lines = sorted(text.count("\n") for text, _ in entry.flat.written.values())
+    assert lines[0] < 0.3 * lines[-1] and lines[1] < 0.9 * lines[-1], lines  # bias, x, ..., all
+
+
 def test_retain_graph_and_a_second_pass():
     c = compiled(lambda x: np.sum(np.tanh(x) ** 2))
     x = leaf(4)

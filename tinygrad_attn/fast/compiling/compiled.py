@@ -442,10 +442,10 @@ class Entry:
             middle = time.thread_time()
             try:
                 mine, others = self.called(ours, self.guard())
-                shares = [
-                    op.shares(g, x._record, list(map(array_of, x._record.inputs)))
-                    for op, g, x in zip(self.ops, seeds, mine)
-                ]
+                shares = []
+                for op, g, x in zip(self.ops, seeds, mine):
+                    arrays = list(map(array_of, x._record.inputs))
+                    shares.append(op.shares(g, x._record, arrays, [True] * len(arrays)))
             except Changed:
                 if self.speculate and self.flat.speculates:
                     self.speculate = False
@@ -586,19 +586,22 @@ class Program(QuickOp):
     """The op whose function gives one of the results, and whose rule is the backward function."""
 
     def __init__(self, entry: Entry, which: int) -> None:
-        forward, self.backward = entry.flat.forward, entry.flat.backwards[which]
+        forward = entry.flat.forward
         super().__init__(entry, lambda *inputs: forward(*inputs)[0][which])
         self.fresh = True
-        self.entry, self.which = entry, which
-        self.of = [entry.leaves[name] for name in entry.flat.names[which]]
+        self.entry, self.leaves, self.which = entry, entry.leaves, which
+        self.passes = entry.flat.passes[which]
 
-    def shares(self, g: Any, record: Record, arrays: list[Any]) -> dict[int, Any]:
-        """{i: the gradient by input i}, by the backward function."""
+    def shares(self, g: Any, record: Record, arrays: list[Any], needs: Any) -> dict[int, Any]:
+        """{i: the gradient by input i}, for those that need one, by the backward function."""
+        wanted = tuple(name for name in self.passes.shares if needs[self.leaves[name]])
+        _, backward = self.passes.to(wanted)
         if any(isinstance(a, Symbolic) for a in arrays):  # another thread traces
             with TRACING:
                 arrays = [array_of(x) for x in record.inputs]
         with np.errstate(all="ignore"):
-            return dict(zip(self.of, self.backward(g, record.saved[0], arrays)))
+            found = backward(g, record.saved[0], arrays)
+        return {self.leaves[name]: share for name, share in zip(wanted, found)}
 
     def pull(
         self, g: Any, y: Any, record: Record, inputs: list, needs: list[bool]
@@ -607,8 +610,7 @@ class Program(QuickOp):
         again = isinstance(g, Variable)
         if not again:
             with suppress(Changed):
-                shares = self.shares(g, record, inputs)
-                return {i: share for i, share in shares.items() if needs[i]}
+                return self.shares(g, record, inputs, needs)
         wanted = {i: x for i, (x, need) in enumerate(zip(record.inputs, needs)) if need}
         root = self.entry.again(record.saved[1], record)[self.which]
         found = self.entry.shares_of([root], [g], list(wanted.values()), again)

@@ -46,10 +46,10 @@ class Changed(Exception):
 
 
 class Flat:
-    """The two functions, and their texts.
+    """The functions, and their texts.
 
-    `forward(*inputs)` returns (results, saved), and for each result that is differentiated there is
-    a function `backward(g, saved, inputs)`, which returns the gradients.
+    `forward(*inputs)` returns (results, saved). `passes` has a `Backward` for each result that is
+    differentiated, with functions `backward(g, saved, inputs)`, which return gradients.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Flat:
     ) -> None:
         guards = [*found.guards, *(blind_rows(found) if speculate else [])]
         (outputs, shares), asked = simplified(
-            [results, gradients], [g.asked for g in guards], facts_of(guards), in_single=True
+            [results, gradients], [g.asked for g in guards], facts_of(guards)
         )
         made = [Guard(e, g.answer, g.function) for e, g in zip(asked, guards, strict=True)]
         made = [g for g in once(made) if g.asked.kind not in ("constant", "number")]
@@ -68,52 +68,45 @@ class Flat:
         self.guards = [g for g, old in zip(self.guards, made) if not covered(old.asked, ours)]
         self.guards += low.guards
         self.speculates = bool(low.guards) or len(guards) > len(found.guards)
-        self.names = list(map(list, shares))
         seeds = list(found.inputs)[len(found.inputs) - len(shares) :]
         self.inputs = list(found.inputs)[: len(found.inputs) - len(shares)]
-        backwards = [[low.of(e) for e in each.values()] for each in shares]
+        backwards = [{name: low.of(e) for name, e in each.items()} for each in shares]
         self.write(list(map(low.of, outputs)), list(zip(seeds, backwards)))
 
-    def write(self, outputs: list[Any], backwards: list[tuple[str, list[Any]]]) -> None:
+    def write(self, outputs: list[Any], backwards: list[tuple[str, dict[str, Any]]]) -> None:
         """The texts of all functions: of each of those backwards, its seed and the gradients."""
         asked = [g.asked for g in self.guards]
-        after = reached([*(e for _, shares in backwards for e in shares), *asked])
+        after = reached([*(e for _, shares in backwards for e in shares.values()), *asked])
         late = depending(after, {seed for seed, _ in backwards})
         early = [g for g in self.guards if g.asked.id not in late]
         forward = reached([*outputs, *(g.asked for g in early)])
         known = {e.id for e in forward} - views_of_inputs(after)
         parts = []
+        saved: dict[int, Expression] = {}
         for seed, shares in backwards:
             mine = depending(after, {seed})
             guards = [g for g in self.guards if g.asked.id in mine]
-            order = needed([*shares, *(g.asked for g in guards)], known)
-            parts.append((seed, shares, guards, order))
-        saved = {x.id: x for part in parts for x in saved_for(*part[1:])}
+            order = needed([*shares.values(), *(g.asked for g in guards)], known)
+            parts.append((seed, shares, guards))
+            saved |= {x.id: x for x in saved_for(list(shares.values()), order)}
         held = Names()
         writer = Writer(held, set())
         body = writer.lines(forward, [*outputs, *saved.values()], early)
         kept = {writer.group[e.id] for e in saved.values()}
         results = writer.own(outputs, kept)
-        names = [held.name(e) for e in saved.values()]
         kept_names = [
-            f"{n}.copy()" if e.ndim and writer.group[e.id] is HELD else n
-            for n, e in zip(names, saved.values())
+            f"{held.name(e)}.copy()" if e.ndim and writer.group[e.id] is HELD else held.name(e)
+            for e in saved.values()
         ]
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
         self.objects = held.objects
         text, self.forward = held.function("forward", self.inputs, body)
-        self.texts, self.lines, self.backwards = [text], len(body), list[Any]()
-        for seed, shares, guards, order in parts:
-            writer = Writer(held, set(saved))
-            body = [f"{', '.join(names)}, = saved"] if names else []
-            used = [e.name for e in backward_inputs(order, shares, guards) if e.name != seed]
-            body += [f"{n} = inputs[{self.inputs.index(n)}]" for n in used]
-            body += writer.lines(order, shares, guards)
-            body.append(f"return [{', '.join(writer.own(shares, set()))}]")
-            text, backward = held.function("backward", [seed, "saved", "inputs"], body)
+        self.texts, self.lines = [text], len(body)
+        self.passes = [Backward(held, saved, known, self.inputs, *part) for part in parts]
+        for each in self.passes:
+            text, _ = each.to(tuple(each.shares))
             self.texts.append(text)
-            self.backwards.append(backward)
-            self.lines += len(body)
+            self.lines += text.count("\n") - 1
 
     @property
     def text(self) -> str:
@@ -159,7 +152,7 @@ def covered(asked: Any, scores: set[int]) -> bool:
     return isinstance(top, Expression) and top.is_a("method", "max") and top.args[0].id in scores
 
 
-def saved_for(shares: list[Any], guards: list[Guard], order: list[Expression]) -> list[Expression]:
+def saved_for(shares: list[Any], order: list[Expression]) -> list[Expression]:
     """What the forward pass keeps for this backward pass."""
     here = {e.id for e in order}
     used = [x for e in order for x in e.operands] + list(inside(shares))
@@ -205,6 +198,34 @@ def backward_inputs(order: list[Expression], shares: list[Any], guards: list[Gua
     ends = [*shares, *(g.asked for g in guards)]
     used = {x.id: x for e in order for x in e.operands} | {x.id: x for x in inside(ends)}
     return [x for x in used.values() if x.kind == "input"]
+
+
+class Backward:
+    """The backward pass from one result: a function for each choice of gradients."""
+
+    def __init__(
+        self, held: Names, saved: dict, known: set[int], inputs: list[str], seed: str,
+        shares: dict[str, Any], guards: list[Guard],
+    ) -> None:  # fmt: skip
+        self.held, self.saved, self.known, self.inputs = held, saved, known, inputs
+        self.seed, self.shares, self.guards = seed, shares, guards
+        self.written: dict[tuple[str, ...], Any] = {}  # by the gradients that are wanted
+
+    def to(self, wanted: tuple[str, ...]) -> tuple[str, Callable[..., Any]]:
+        """The text and the function that computes the gradients by these inputs."""
+        if wanted in self.written:
+            return self.written[wanted]
+        shares, guards = [self.shares[name] for name in wanted], self.guards
+        order = needed([*shares, *(g.asked for g in guards)], self.known)
+        writer = Writer(self.held, set(self.saved))
+        names = "".join(f"{self.held.name(e)}, " for e in self.saved.values())
+        body = [f"{names}= saved"] if names else []
+        used = [e.name for e in backward_inputs(order, shares, guards) if e.name != self.seed]
+        body += [f"{n} = inputs[{self.inputs.index(n)}]" for n in used]
+        body += writer.lines(order, shares, guards)
+        body.append(f"return [{', '.join(writer.own(shares, set()))}]")
+        made = self.held.function("backward", [self.seed, "saved", "inputs"], body)
+        return self.written.setdefault(wanted, made)
 
 
 class Names:

@@ -30,17 +30,15 @@ more than these, added one after the other, up to four digits would be lost.
 """
 
 
-def simplified(
-    outputs: Any, asked: Any, facts: Mapping[int, bool], in_single: bool = False
-) -> tuple[Any, Any]:
+def simplified(outputs: Any, asked: Any, facts: Mapping[int, bool]) -> tuple[Any, Any]:
     """The outputs, nested as they were, and what guards ask, from simpler expressions.
 
     `facts` says of which boolean arrays, by the id of their expression, all elements are known,
-    since a guard has asked; the guard itself still asks. With `in_single` the
-    few numbers that a rule of float32 adds up in float64 are added in float32.
+    since a guard has asked; the guard itself still asks. Few numbers that a rule of float32 adds up
+    in float64 are added in float32.
     """
     for known in (facts, {}, {}):
-        simplifier = Simplifier(known, in_single)
+        simplifier = Simplifier(known)
         count = len(reached(inside_of([outputs, asked])))
         outputs, asked = simplifier.run(outputs, asked)
         if not known and len(simplifier.listing.expressions) == count:
@@ -107,8 +105,8 @@ def last_two(e: Expression) -> bool:
 class Simplifier:
     """Writes a new list, expression by expression."""
 
-    def __init__(self, facts: Mapping[int, bool], in_single: bool = False) -> None:
-        self.listing, self.facts, self.in_single = Listing(), facts, in_single
+    def __init__(self, facts: Mapping[int, bool]) -> None:
+        self.listing, self.facts = Listing(), facts
         self.simple: dict[int, Expression] = {}
 
     def run(self, outputs: Any, asked: Any) -> tuple[Any, Any]:
@@ -568,7 +566,7 @@ class Simplifier:
         if x.dtype == dtype:
             return x
         single = x.dtype == np.float64 and dtype == np.float32
-        if self.in_single and single and negated(x):
+        if single and negated(x):
             return self.minus(self.method("astype", x.args[0], dtype, value=-value))
         if single and is_(x, "method", "sum") and x.args[0].dtype == np.float32:
             if x.args[0].value.size <= SUMMED_IN_SINGLE * max(1, x.value.size):
