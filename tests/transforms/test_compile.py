@@ -533,8 +533,9 @@ def test_only_the_gradients_that_are_wanted_are_computed():
     (alone,), (bias,) = ta.grad(c(x), [x]), ta.grad(c(x), [layer.linear2.bias])
     close(alone, whole[0])
     close(bias, whole[1])
-    ((entry,),) = c._entries.values()
-    lines = sorted(text.count("\n") for text, _ in entry.flat.written.values())
+    ((entry,),) = c._programs.entries.values()
+    (passes,) = entry.flat.passes
+    lines = sorted(text.count("\n") for text, _ in passes.written.values())
     assert lines[0] < 0.3 * lines[-1] and lines[1] < 0.9 * lines[-1], lines  # bias, x, ..., all
 
 
