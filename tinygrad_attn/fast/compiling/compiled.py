@@ -151,7 +151,18 @@ class Compiled:
         return [e.told() for entries in list(self._programs.entries.values()) for e in entries]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._programs.call(args, kwargs)
+        own, here = self._programs, local.context
+        if here.plain or here.watchers:  # somebody wants to see each step
+            return as_it_is(own.f, args, kwargs)
+        given = Given(args, kwargs)
+        for entry in own.entries.get(given.spec, ()):
+            data = entry.guard()
+            if data is not None:
+                own.misses = 0
+                return entry.run(given, data)
+        if own.misses >= MISSES:
+            return as_it_is(own.f, args, kwargs)
+        return own.first(given)
 
 
 class Programs:
@@ -161,21 +172,6 @@ class Programs:
         self.f, self.fullgraph, self.measure = f, fullgraph, measure
         self.entries: OrderedDict[Any, list[Entry]] = OrderedDict()
         self.misses = 0
-
-    def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """By a program, if there is one."""
-        here = local.context
-        if here.plain or here.watchers:  # somebody wants to see each step
-            return as_it_is(self.f, args, kwargs)
-        given = Given(args, kwargs)
-        for entry in self.entries.get(given.spec, ()):
-            data = entry.guard()
-            if data is not None:
-                self.misses = 0
-                return entry.run(given, data)
-        if self.misses >= MISSES:
-            return as_it_is(self.f, args, kwargs)
-        return self.first(given)
 
     def first(self, given: Given) -> Any:
         """A call of a kind that is not known yet."""
@@ -271,8 +267,6 @@ class Given:
 
     def call(self) -> tuple:
         """The arguments, with lists and dicts as they are now."""
-        if not self.containers:
-            return self.args, self.kwargs
         made: dict[int, Any] = {}
         new = lambda x: self.rebuilt(x, {}, made)
         return tuple(map(new, self.args)), {k: new(x) for k, x in self.kwargs.items()}
@@ -489,10 +483,16 @@ class Entry:
         finally:
             here.recording = before
 
+    def known_outside(self, given: Given) -> bool:
+        """Is one of the arguments found outside as well? The function may ask whether it is."""
+        held = given.tensors
+        if given.arrays or given.containers:
+            held = [*held, *given.arrays, *given.containers]
+        return not self.outside.seen.keys().isdisjoint(map(id, held))
+
     def run(self, given: Given, data: list[Any]) -> Any:
         """The results, each with a record if it is differentiated."""
-        held = (*given.tensors, *given.arrays, *given.containers)
-        if self.reason or not self.outside.seen.keys().isdisjoint(map(id, held)):
+        if self.reason or self.known_outside(given):
             return as_it_is(self.f, given.args, given.kwargs)
         try:
             parts, others = self.called(given, data)
@@ -521,13 +521,14 @@ class Entry:
         kept = tuple(
             x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)
         )
-        call, parts = given.call(), []
+        call = given.call() if given.containers else (given.args, given.kwargs)
+        scope, parts = local.context.scope, []
         for op, result in zip(self.ops, results):
-            record = Record(clock(), op, kept, {}, (saved, call), local.context.scope)
-            parts.append(constant(result, record))
+            y = constant(result, Record(clock(), op, kept, {}, (saved, call), scope))
+            parts.append(y)
             if changes.handed_out or given.arrays:
                 for watcher in everywhere:
-                    watcher.computed(op, inputs, {}, parts[-1])
+                    watcher.computed(op, inputs, {}, y)
         return parts, results[len(parts) :]
 
     def rewritten(self, given: Given) -> Any:

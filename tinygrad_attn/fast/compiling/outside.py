@@ -297,7 +297,8 @@ class Outside:
         if not (is_module(x) or theirs) or not watchable(kind) or isinstance(x, BaseException):
             raise Refusal(f"it uses {name}, {described(x)}, which cannot be watched")
         self.klass(kind, name, False)
-        self.attributes.append((x, "__class__", kind))
+        if theirs:
+            self.attributes.append((x, "__class__", kind))
         has = getattr(x, "__dict__", None)
         if has is not None:
             if theirs or home(kind).endswith("containers"):  # whose code may go through it
@@ -468,7 +469,8 @@ class Outside:
                 read = special or k in self.names or self.names & ALL_NAMES
                 if k in MAKERS and not made or not read:
                     continue
-                if special and not callable(v) and not isinstance(v, property):
+                called = callable(v) or isinstance(v, (property, classmethod, staticmethod))
+                if special and not called:
                     continue
                 self.slots.append((space, k, v))
                 self.visit(v, f"{base.__name__}.{k}")
