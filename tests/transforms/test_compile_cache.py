@@ -48,7 +48,7 @@ def sinusoidal(longest, width):
 @pytest.mark.parametrize("positions", [nn.LearnedPositionalEncoding, sinusoidal])
 def test_one_program_for_all_lengths_and_all_caches(positions):
     model = Model(positions)
-    c = ta.compile(model, measure=False)
+    c = ta.compile(model, measure=False, fullgraph=True)
     for prompt, end in ((4, 30), (1, 5), (11, 40)):
         cache = nn.KeyValueCache()
         expected = model(TEXT[:, :end]).numpy()[:, prompt - 1 :]
@@ -125,6 +125,40 @@ def test_scores_that_overflow_half_way_through_the_layers():
             mine, expected = (f(TEXT[:, i : i + 1], k) for f, k in ((c, cache), (model, other)))
             np.testing.assert_allclose(mine.numpy(), expected.numpy(), rtol=1e-10, atol=1e-10)
     assert cache.length == 9 and len(programs(c)) == 1
+
+
+def test_the_length_as_a_number_and_two_caches():
+    first, second = Model(), Model(longest=60)
+
+    def f(tokens, a, b):
+        before = b.length
+        y = first(tokens, a) * (1 + before) + second(tokens, b) / (1 + b.length)
+        return y * (a.length - before)
+
+    c = ta.compile(f, measure=False, fullgraph=True)
+    with ta.no_grad():
+        for length in (1, 3):
+            mine, others = ([nn.KeyValueCache(), nn.KeyValueCache()] for _ in range(2))
+            for model, cache in zip((first, second) * 2, mine + others):
+                model(TEXT[:, : length + (model is second)], cache)  # of different lengths
+            for i in range(5, 9):
+                y, expected = (
+                    g(TEXT[:, i : i + 1], *k).numpy() for g, k in ((c, mine), (f, others))
+                )
+                np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+            one = nn.KeyValueCache(), nn.KeyValueCache()
+            for cache in one:
+                first(TEXT[:, :2], cache)
+            two = lambda tokens, a, b: (
+                first(tokens, a) if a is b else first(tokens, a) - first(tokens, b)
+            )
+            d, again = ta.compile(two, measure=False), [copy.copy(cache) for cache in one]
+            for i, j in ((0, 1), (1, 0), (0, 0), (1, 1), (0, 1)):
+                y, expected = (
+                    g(TEXT[:, :1], k[i], k[j]).numpy() for g, k in ((d, one), (two, again))
+                )
+                np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+    assert len(programs(c)) == 1 and len(programs(d)) == 2
 
 
 def refused(f, *args):

@@ -180,7 +180,7 @@ class Programs:
             given = Given(given.args, given.kwargs)  # not while another thread traces
             if alone():
                 entry = self.entry(given)
-                if self.fullgraph and entry.reason:
+                if self.fullgraph and entry.reason and given.spec is not EMPTY:
                     raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
                 data = entry.guard()
         if data is None:

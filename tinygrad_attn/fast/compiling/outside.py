@@ -552,7 +552,7 @@ def in_python(base: type) -> bool:
     if top in PLAIN_CLASSES or issubclass(base, BaseException):
         return True
     if top in sys.stdlib_module_names or top == "numpy":
-        return (top, base.__name__) == ("argparse", "Namespace")
+        return False
     c_code = types.MethodDescriptorType
     return bool(base.__flags__ & (1 << 9)) and not any(
         isinstance(v, c_code) for v in vars(base).values()
