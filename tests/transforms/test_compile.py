@@ -1,15 +1,18 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
-import abc
 import collections
 import contextlib
 import copy
+import dataclasses
 import datetime
+import enum
 import functools
 import importlib.util
+import inspect
 import itertools
 import math
 import operator
+import pickle
 import random
 import threading
 import time
@@ -29,6 +32,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 from tinygrad_attn.fast.compiling import flat
 from tinygrad_attn.fast.kernels import elementwise
+from tinygrad_attn.transforms.programs.symbol import KNOWN, SHAPED_BY_NUMBERS, TAKES_SIZES
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
@@ -697,7 +701,7 @@ def test_a_program_that_fails_where_the_function_does_not_is_told_and_used_no_mo
     close(c(x), (x * x).sum())
 
 
-# ---- programs that try to be frozen wrongly
+# ---- what no program may freeze: it is seen, or refused
 
 
 def unfrozen(f, *calls, params=()):
@@ -712,11 +716,477 @@ def unfrozen(f, *calls, params=()):
             check(c, f, *call, params=params)
 
 
-class Plain:
-    """An object with some attributes."""
+def into(write):
+    """A function that multiplies by what `write` makes, of an array, of three zeros."""
 
-    def __init__(self, **attributes):
-        self.__dict__.update(attributes)
+    def f(x, a):
+        buffer = np.zeros(3)
+        write(buffer, a)
+        return x * buffer
+
+    return f
+
+
+def caught(x, a):
+    with contextlib.suppress(TypeError):
+        return x / max(1.0, a.max().item())
+    return x
+
+
+def inside_an_op(x, a):
+    return copied(x) * a
+
+
+@ta.op
+def copied(x):
+    y = np.zeros(x.shape)
+    np.copyto(y, x)
+    return y
+
+
+copied.vjp(lambda g, y, x: g)
+
+
+@ta.op
+def squared(x):
+    return x * x
+
+
+squared.vjp(lambda g, y, x: g * 2 * x)
+
+
+@ta.op
+def size(x):
+    return np.abs(x)
+
+
+def rule_that_catches(g, y, x):
+    try:
+        return g if float(x.min()) > 0 else g * np.sign(x)
+    except TypeError:
+        return g
+
+
+size.vjp(rule_that_catches)
+twice = lambda a: np.stack([a, a])
+READS_NUMBERS = {
+    "suppress": caught,
+    "except": lambda x, a: size(x + a),
+    "flat": lambda x, a: x * next(iter(getattr(a, "flat", [1.0]))),
+    "real": lambda x, a: x * getattr(a, "real", np.ones(3)),
+    "copyto": into(np.copyto),
+    "copyto in an op": inside_an_op,
+    "put": into(lambda b, a: np.put(b, a.astype(np.int64) % 3, 1.0)),
+    "place": into(lambda b, a: np.place(b, a > 1, [1.0, 2.0])),
+    "putmask": into(lambda b, a: np.putmask(b, a > 1, 1.0)),
+    "put_along_axis": into(lambda b, a: np.put_along_axis(b, a.astype(np.int64) % 3, 1.0, 0)),
+    "full": lambda x, a: x * np.full(3, a.max(), dtype=np.float64),
+    "full_like": lambda x, a: x * np.full_like(np.zeros(3), a.max()),
+    "nan_to_num": lambda x, a: x * np.nan_to_num(a * 2, copy=False),
+    **{
+        f"{name} into a place": into(write)
+        for name, write in {
+            "dot": lambda b, a: np.dot(a, np.eye(3), b),
+            "cumsum": lambda b, a: np.cumsum(a, None, None, b),
+            "clip": lambda b, a: np.clip(a, 0, 10, b),
+            "take": lambda b, a: np.take(a, [0, 1, 2], None, b),
+            "concatenate": lambda b, a: np.concatenate((a[:1], a[1:]), 0, b),
+            "a.cumsum": lambda b, a: a.cumsum(0, None, b),
+            "a.sum": lambda b, a: twice(a).sum(0, out=b),
+            "a.take": lambda b, a: a.take([0, 1, 2], out=b),
+        }.items()
+    },
+    "str": lambda x, a: -x if "-" in str(a) else x * 1.0,
+    "repr": lambda x, a: -x if "-" in repr(a) else x * 1.0,
+    "f-string": lambda x, a: -x if "-" in f"{a}" else x * 1.0,
+    "array2string": lambda x, a: -x if "-" in np.array2string(a) else x * 1.0,
+    "str of a Tensor": lambda x, a: -x if "-" in str(x + a) else x * 1.0,
+    "ravel": lambda x, a: x * twice(a).ravel(order="F")[:3],
+    "flatten": lambda x, a: x * twice(a).flatten("F")[:3],
+    "reshape": lambda x, a: x * twice(a).reshape(6, order="F")[:3],
+    "np.reshape": lambda x, a: x * np.reshape(twice(a), 6, order="F")[:3],
+    "strides": lambda x, a: x * (a.strides[0] // 8),
+    "flags": lambda x, a: x * (2 if a.flags.c_contiguous else 3),
+    "base": lambda x, a: x * (2 if a.base is None else 3),
+    "nonzero": lambda x, a: x * len((a > 1).nonzero()[0]),
+    "repeat": lambda x, a: x * len(np.arange(3).repeat(a.astype(np.int64) % 3)),
+    "reshape to sizes": lambda x, a: x * len(np.reshape(np.ones(12), (a.astype(np.int64) % 3 + 1)[:2] * [0, 1] - [1, 0])),
+    "split at places": lambda x, a: x * len(np.split(a * 1, a.astype(np.int64) % 3)[0]),
+    "vander": lambda x, a: x * np.vander(a, a.astype(np.int64)[1] + 3).shape[1],
+    "setxor1d": lambda x, a: x * np.setxor1d(a, [2, 3]).size,
+    "unique_values": lambda x, a: x * np.unique_values(a).size,
+    "unique_counts": lambda x, a: x * np.unique_counts(a).counts.size,
+    "min_scalar_type": lambda x, a: x * np.min_scalar_type(a[0].reshape(())).itemsize,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READS_NUMBERS)
+def test_numbers_of_an_argument_are_not_frozen(name):
+    arrays = np.ones(3), np.array([0.0, 1.0, 2.0]), np.array([-3.0, 5.0, 5.0]), np.arange(6.0)[::2]
+    unfrozen(READS_NUMBERS[name], *((leaf(3), a) for a in arrays))
+
+
+def test_shapes_and_dtypes_of_what_is_written_down_do_not_depend_on_numbers():
+    """Of each function on the list, unless a program asks how many it has found, or for sizes."""
+    draw, wrong, silent = np.random.default_rng(0), [], []
+    kind = lambda y: (y.shape, y.dtype) if isinstance(y, np.ndarray) else type(y).__name__
+    kinds = lambda y: [*map(kind, y)] if isinstance(y, (tuple, list)) else kind(y)
+    whole, square = lambda: draw.integers(0, 3, 3), lambda: np.cov(draw.standard_normal((3, 9)))
+    ways = [lambda: [square()], lambda: [square(), square()], lambda: [whole(), whole()], lambda: [square(), 1],
+            lambda: [[square(), square()]], lambda: [square(), 1, 0], lambda: [square(), whole(), 0],
+            lambda: [whole(), (3, 3)], lambda: [square(), (1, 0)], lambda: [whole(), [square()[0]] * 3],
+            lambda: ["ij,jk", square(), square()], lambda: [whole() > 0, square(), square()],
+            lambda: [square(), 0, square()], lambda: [[whole() > 0], [whole()]], lambda: [square()[0]],
+            lambda: [whole(), whole(), square()[0]], lambda: [[whole(), whole()], (3, 3)]]  # fmt: skip
+    for name in KNOWN:
+        with contextlib.suppress(AttributeError):  # an older NumPy does not have it
+            function, answered = functools.reduce(getattr, name.split("."), np), {}
+        if function in SHAPED_BY_NUMBERS | TAKES_SIZES.keys() | {np.where}:
+            continue
+        for way in ways * 6:
+            given = way()
+            for x in given:
+                if isinstance(x, np.ndarray):
+                    x.flags.writeable = False  # as a symbol's numbers are
+            with warnings.catch_warnings(), contextlib.suppress(Exception):
+                warnings.simplefilter("ignore")
+                answered.setdefault(way, set()).add(repr(kinds(function(*given))))
+        wrong += [(name, found) for found in answered.values() if len(found) > 1]
+        silent += [] if answered else [name]
+    assert not wrong and len(silent) < 8, (wrong, silent)
+
+
+class Pair(NamedTuple):
+    x: object
+
+    def scaled(self):
+        return self.x * SCALE
+
+
+class Listed(list):
+    pass
+
+
+def test_what_is_asked_of_arguments_beside_their_numbers(monkeypatch):
+    x, w, ones, two = leaf(3), leaf(3), np.ones(3), np.ones(3)
+    shared, held, named = np.arange(6.0), [w], leaf(3)
+    named.name = "big"
+    given = Listed([x])
+    given.n = 2.0
+    for f, *calls in [
+        (lambda x, a, b: x * 2 if a is b else x * 3, (x, ones, two), (x, ones, ones)),
+        (lambda x, a, b: x * 2 if a is b else x * 3, (x, [1], [1]), (x, held, held)),
+        (lambda x: x * 2 if x is w else x * 3, (x,), (w,)),
+        (lambda x: x * 2 if any(x is h for h in held) else x * 3, (x,), (w,)),
+        (lambda x, h: x * 2 if h is held else x * 3, (x, [w]), (x, held)),
+        (lambda x, a, b: x * (2 if np.shares_memory(a, b) else 3), (x, shared[:3], shared[3:]), (x, shared[:3], shared[1:4])),
+        (lambda x: x * 2 if x.name == "big" else x * 3, (x,), (named,)),
+        (lambda x: x * 2 if x.is_leaf else x * 3, (x,), (x * 1.5,)),
+        (lambda x, r: x * r.stop, (x, range(0, 3, 2)), (x, range(0, 4, 2))),
+        (lambda p: p.scaled(), (Pair(x),), lambda: monkeypatch.setitem(globals(), "SCALE", 5.0), (Pair(x),)),
+        (lambda p: p[0] * p.n, (given,), lambda: setattr(given, "n", 5.0), (given,)),
+        (lambda x, p, a: x * p[0] + a, (x, Listed([ones]), two), (x, Listed([ones * 2]), two * 3)),
+    ]:  # fmt: skip
+        unfrozen(f, *calls)
+
+    def in_order(**named):
+        first, second = named.values()
+        return first * 2 + second
+
+    c = compiled(in_order)
+    for named in ({"a": x, "b": w}, {"b": w, "a": x}):
+        close(c(**named), in_order(**named))
+
+
+class Base:
+    factor = 1.0
+
+    def scaled(self, x):
+        return x * 2
+
+
+class Meta(type):
+    factor = 2.0
+    scale = property(lambda cls: SCALE)
+
+
+class Special:
+    __scale__ = 2.0
+
+    def __class_getitem__(cls, n):
+        return SCALE * n
+
+
+class Slots:
+    __slots__ = ("__n", "later")
+
+    def __init__(self):
+        self.__n = 2.0
+
+    def value(self):
+        return self.__n
+
+    def change(self):
+        self.__n = 5.0
+
+
+def last(d, name):
+    """Put it at the end of the dict."""
+    d[name] = d.pop(name)
+
+
+def through(layers):
+    def f(x):
+        for layer in layers():
+            x = layer(x)
+        return x
+
+    return f
+
+
+def outside(monkeypatch, path):
+    """{name: (a function, a change of what it reads outside)}, all made anew."""
+    Sub, Other = type("Sub", (Base,), {}), type("Other", (Base,), {"factor": 7.0})
+    Made, Layer = Meta("Made", (), {}), type("Layer", (nn.Linear,), {})
+    one, kept, special, slots, flag = Sub(), Base(), Special(), Slots(), Base()
+    kept.n, kept.scale, flag.other = 2.0, lambda: SCALE, 1
+    layer, linear = Layer(3, 3), nn.Linear(3, 3)
+    numbers, keyed, value = {"a": 2.0, "b": 3.0}, {1: 2.0}, 2.0
+    layers, net = (
+        nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.ReLU()}),
+        type("Net", (nn.Module,), {})(),
+    )
+    net.a, net.b = nn.Linear(3, 3), nn.ReLU()
+    n, called, read, some = (
+        attrgetter("n"),
+        operator.methodcaller("scale"),
+        getattr,
+        functools.partial(getattr, kept),
+    )
+    pair, below, local = collections.UserDict(n=2.0), {"n": 2.0}, threading.local()
+    chain, poly, error = collections.ChainMap(below), np.poly1d([2.0, 1.0]), ValueError(2.0)
+    record, masked = (
+        np.zeros(1, [("n", float)])[0],
+        np.ma.array([2.0, 3.0, 4.0], mask=[0, 1, 0], fill_value=2.0),
+    )
+    each, partial = (
+        np.vectorize(kept.scaled),
+        functools.partialmethod(lambda self, n, x: x * n * SCALE, 2.0),
+    )
+    Sub.partial = partial
+
+    def helper(x, n=2.0, *, m=1.0):
+        return x * n * m
+
+    other = lambda x, n=2.0, *, m=1.0: x * 9
+
+    @ta.op
+    def square(x):
+        return x * x
+
+    square.vjp(lambda g, y, x: g * 2 * x)
+
+    def first_value(x):
+        first, *_ = numbers.values()
+        return x * first
+
+    def swap():
+        del flag.other
+        flag.flag = True
+
+    def key():
+        keyed.clear()
+        keyed[True] = value
+
+    def files():
+        np.save(path / "numbers.npy", np.full(3, next(turns)))
+        np.savetxt(path / "numbers.txt", np.full(3, next(turns)))
+        np.full(3, next(turns)).tofile(path / "numbers")
+
+    turns = itertools.count()
+    files()
+    scale = lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)
+    patch = lambda *what: lambda: monkeypatch.setattr(*what)
+    put = lambda where, name, new: lambda: setattr(where, name, new)
+    return {
+        "a class's attribute": (lambda x: x * one.factor, put(Sub, "factor", 3.0)),
+        "a class's method": (lambda x: one.scaled(x), put(Sub, "scaled", lambda self, x: x * 9)),
+        "a default of getattr": (lambda x: x * getattr(one, "later", 1.0), put(Sub, "later", 5.0)),
+        "hasattr": (lambda x: x * 2 if hasattr(one, "later") else x * 3, put(Sub, "later", 5.0)),
+        "its class": (lambda x: x * one.factor, put(one, "__class__", Other)),
+        "a layer's method": (lambda x: layer(x), put(Layer, "forward", lambda self, x: x * 5)),
+        "one attribute for another": (lambda x: x * 2 if hasattr(flag, "flag") else x * 3, swap),
+        "a metaclass": (lambda x: x * Made.scale, scale),
+        "a metaclass's attribute": (lambda x: x * Made.factor, patch(Meta, "factor", 5.0)),
+        "class_getitem": (lambda x: x * Special[2], scale),
+        "dunder": (lambda x: x * special.__scale__, patch(Special, "__scale__", 5.0)),
+        "__doc__": (lambda x: x * (2 if helper.__doc__ else 3), put(helper, "__doc__", "5")),
+        "__globals__": (lambda x: x * helper.__globals__["SCALE"], scale),
+        "the package's layer": (lambda x: linear(x), patch(nn.Linear, "forward", lambda self, x: x * 5)),
+        "F": (lambda x: F.softmax(x, -1), patch(F, "softmax", lambda x, axis: x * 5)),
+        "np": (lambda x: x * np.pi, patch(np, "pi", 3.0)),
+        "math": (lambda x: x * math.tau, patch(math, "tau", 3.0)),
+        "code": (lambda x: helper(x), put(helper, "__code__", other.__code__)),
+        "defaults": (helper, put(helper, "__defaults__", (6.0,))),
+        "keyword defaults": (lambda x: helper(x), put(helper, "__kwdefaults__", {"m": 5.0})),
+        "a function's attribute": (lambda x: x * getattr(helper, "k", 2.0), put(helper, "k", 5.0)),
+        "a rule": (lambda x: square(x), lambda: square.vjp(lambda g, y, x: g * 7 * x)),
+        "an op": (lambda x: square(x), put(square, "forward", lambda x: x * 3)),
+        "order of a dict": (first_value, lambda: last(numbers, "a")),
+        "order of attributes": (lambda x: x + [*one.__dict__.values(), 1.0][0], put(one, "a", 5.0)),
+        "order of a ModuleDict": (through(layers.values), lambda: last(layers.__dict__, "a")),
+        "order of children": (through(net.children), lambda: last(net.__dict__, "a")),
+        "keys": (lambda x: x * 3 if any(k is True for k in keyed) else x * 2, key),
+        "a private slot": (lambda x: x * slots.value(), slots.change),
+        "a late slot": (lambda x: x * getattr(slots, "later", 2.0), put(slots, "later", 5.0)),
+        "attrgetter": (lambda x: x * n(kept), put(kept, "n", 5.0)),
+        "attrgetter inside": (lambda x: x * attrgetter("n")(kept), put(kept, "n", 5.0)),
+        "methodcaller": (lambda x: x * called(kept), scale),
+        "methodcaller inside": (lambda x: x * operator.methodcaller("scale")(kept), scale),
+        "getattr": (lambda x: x * read(kept, "n"), put(kept, "n", 5.0)),
+        "a partial of getattr": (lambda x: x * some("n"), put(kept, "n", 5.0)),
+        "a partial method": (lambda x: one.partial(x), scale),
+        "UserDict": (lambda x: x * pair["n"], lambda: pair.update(n=5.0)),
+        "ChainMap": (lambda x: x * chain["n"], lambda: below.update(n=5.0)),
+        "poly1d": (lambda x: x * poly(3.0), lambda: poly.coeffs.__setitem__(0, 5.0)),
+        "vectorize": (lambda x: x * each(np.arange(3.0)), patch(Base, "scaled", lambda self, v: v * 3)),
+        "an exception": (lambda x: x * error.args[0], put(error, "args", (5.0,))),
+        "a record": (lambda x: x * record["n"], lambda: record.__setitem__("n", 5.0)),
+        "masked": (lambda x: x * masked.filled(), put(masked, "fill_value", 5.0)),
+        "a thread's own": (lambda x: x * getattr(local, "n", 2.0), put(local, "n", 5.0)),
+        "load": (lambda x: x * np.load(path / "numbers.npy"), files),
+        "loadtxt": (lambda x: x * np.loadtxt(path / "numbers.txt"), files),
+        "fromfile": (lambda x: x * np.fromfile(path / "numbers"), files),
+        "memmap": (lambda x: x * np.memmap(path / "numbers", np.float64, "r"), files),
+        "printoptions": (lambda x: x * np.get_printoptions()["precision"], lambda: np.set_printoptions(precision=5)),
+        "geterr": (lambda x: x * (2 if np.geterr()["over"] == "warn" else 3), lambda: np.seterr(over="raise")),
+        "threads": (lambda x: x * ta.get_num_threads(), lambda: ta.set_num_threads(3 - ta.get_num_threads())),
+    }  # fmt: skip
+
+
+def test_what_changes_outside_is_seen_or_refused(monkeypatch, tmp_path):
+    threads, wrong, refused = ta.get_num_threads(), [], 0
+    for name in outside(monkeypatch, tmp_path):
+        with monkeypatch.context() as patch, np.printoptions(), np.errstate():
+            f, change = outside(patch, tmp_path)[name]
+            c, x = compiled(f), leaf(3)
+            try:
+                check(c, f, x)
+                refused += not c.report()[0].compiled
+                change()
+                check(c, f, x)
+            except AssertionError:
+                wrong.append(name)
+    ta.set_num_threads(threads)
+    assert not wrong
+    now = compiled(lambda x: x * np.datetime64("now", "s").astype(np.int64))
+    now(leaf(3))
+    assert not now.report()[0].compiled and refused < 40
+
+
+# ---- what has to be compiled
+
+
+class Mode(enum.Enum):
+    WIDE = 1
+
+
+@dataclasses.dataclass
+class Config:
+    n: int = 2
+    mode: Mode = Mode.WIDE
+
+
+class Net(nn.Module):
+    scale = 2.0
+
+    def __init__(self, config):
+        self.config, self.act, self.sizes = config, F.gelu, {"a": 1, "b": [2, 3]}
+        self.layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(config.n)])
+        self.named = nn.ModuleDict({"norm": nn.LayerNorm(3)})
+
+    def extra_repr(self):
+        return f"n={self.config.n}"
+
+    def helped(self, x):
+        return x * self.scale + self.sizes["b"][0]
+
+    def forward(self, x):
+        if x.shape[-1] != 3:
+            raise ValueError(f"{type(self).__name__}: {x.shape}")
+        for layer in self.layers:
+            x = self.act(layer(x))
+        return self.helped(self.named["norm"](x)) if self.config.mode is Mode.WIDE else x
+
+
+class Callable:
+    def __init__(self):
+        self.w, self.k = Tensor(np.ones(3), requires_grad=True), 2
+
+    twice = property(lambda self: self.k * 2)
+
+    @staticmethod
+    def shifted(x):
+        return x + 1
+
+    def applied(self, x):
+        return self.shifted(x) * self.w * self.twice
+
+    def __call__(self, x):
+        return self.applied(x) * self.k
+
+
+class Inherits(Callable):
+    def applied(self, x):
+        return super().applied(x) + 1
+
+
+def assigns_its_own(x):
+    total, found = 0.0, []
+
+    def add(v):
+        nonlocal total
+        total = total + v
+        found.append(v)
+
+    for i in range(3):
+        add(x * i)
+    return {"total": total}["total"] + sum(found)
+
+
+def recursive(x, n=2):
+    return x if n == 0 else recursive(x * 2, n - 1)
+
+
+def in_numpy(x):
+    mask, out = np.zeros(3), np.zeros_like(x.data)
+    mask[1], out[1] = 2.0, x.data[0]
+    with np.errstate(all="ignore"):
+        y = np.log(np.abs(x) + 1) * np.finfo(x.dtype).max ** 0.001
+    return np.where(np.tri(3, dtype=bool)[1], y, 0.0) * mask + out + x[np.s_[:1]] + np.arange(3)
+
+
+def test_ordinary_functions_are_compiled():
+    config, net, x = Config(), Net(Config()), leaf(3)
+    wrapper = functools.wraps(recursive)(lambda *args, **named: recursive(*args, **named))
+    functions = [
+        lambda x: x * config.n, net, net.helped, Callable(), Inherits(), assigns_its_own, recursive, wrapper, in_numpy,
+        nn.Sequential(nn.Linear(3, 3), nn.ReLU()), functools.partial(recursive, n=3), lambda x: squared(x) * 2,
+        lambda x: ta.checkpoint(lambda y: y * 2, x), lambda x: ta.value_and_grad(lambda y: (y**2).sum())(x)[1],
+        lambda x: np.sort(x), lambda x: (lambda y: y * config.n)(x), lambda x: sum(a * b for a, b in zip(x, [1, 2, 3])),
+    ]  # fmt: skip
+    calls = [(f, (x,)) for f in functions]
+    calls += [(lambda p: p.x * 2 + p[0], (Pair(x),)), (lambda d: d["a"][0] * d["a"][1], ({"a": [x, 2.0]},)),
+              (lambda x, o: x * o.n, (x, config)), (lambda m, x: m(x), (net, x)), (lambda f, x: f(x), (recursive, x)),
+              (lambda x, m: x * 2 if m is Mode.WIDE else x, (x, Mode.WIDE))]  # fmt: skip
+    for f, args in calls:
+        c = compiled(f)
+        for _ in range(2):
+            check(c, f, *args)
+        assert [line.reason for line in c.report()] == [""], f
+
+
+# ---- what is changed by the function, or by others meanwhile
 
 
 @pytest.mark.parametrize("labels", ["ij->ji", "ii->i", "ij->ij"])
@@ -737,217 +1207,151 @@ def test_what_is_written_into_was_never_a_view():
     arrays = (np.ones(4), np.ones((3, 3)), np.ones((1, 1, 2), int), np.ones((2, 2), bool), np.ones((2, 3), "f4").T)  # fmt: skip
     for name in flat.FRESH | flat.FRESH_CALLS:
         method, answered = name in flat.FRESH, 0
-        function = getattr(np.ndarray, name) if method else getattr(elementwise if name == "erf" else np, name)
+        function = (
+            getattr(np.ndarray, name)
+            if method
+            else getattr(elementwise if name == "erf" else np, name)
+        )
         count = getattr(function, "nin", 1)
         for x in arrays:
-            ways = [((x, x)[:count], {}), ((x,), {"axis": ()}), ((x, x.dtype), {}), (([x],), {}), ((x, 0), {}), (("...->...", x), {})]
+            ways = [
+                ((x, x)[:count], {}),
+                ((x,), {"axis": ()}),
+                ((x, x.dtype), {}),
+                (([x],), {}),
+                ((x, 0), {}),
+                (("...->...", x), {}),
+            ]
             ways += [((x > 0, x, x), {}), ((x, x.astype(int), 0), {})]
-            for args, settings in ways:
+            for args, named in ways:
                 if isinstance(function, np.ufunc) and len(args) > count:
                     continue  # it would be the place for the result
-                with contextlib.suppress(TypeError, ValueError, IndexError, AttributeError), np.errstate(all="ignore"):
-                    y = function(*args, **settings)
+                with (
+                    contextlib.suppress(TypeError, ValueError, IndexError, AttributeError),
+                    np.errstate(all="ignore"),
+                ):
+                    y = function(*args, **named)
                     answered += isinstance(y, np.ndarray)
                     assert not np.shares_memory(y, x), (name, args)
         assert answered, name
 
 
-def test_a_refusal_that_the_function_catches_is_a_refusal():
-    def signed(x):
-        try:
-            negative = float(x.sum()) < 0
-        except Exception:
-            negative = False
-        return -x if negative else x * 1.0
+def counting():
+    n = 0
 
-    def scaled(x):
-        largest = 1.0
-        with contextlib.suppress(TypeError):
-            largest = max(1.0, x.max().item())
-        return x / largest
-
-    flat = lambda x, a: x * next(iter(getattr(a, "flat", [1.0])))
-    real = lambda x, a: x * getattr(a, "real", np.ones(2))
-    small, large = Tensor([0.1, 0.2], requires_grad=True), Tensor([-9.0, 7.0], requires_grad=True)
-    unfrozen(signed, (small,), (large,))
-    unfrozen(scaled, (small,), (large,))
-    unfrozen(flat, (small, np.ones(2)), (small, np.full(2, 3.0)))
-    unfrozen(real, (small, np.ones(2)), (small, np.full(2, 3.0)))
-
-
-def test_a_refusal_that_a_rule_catches_is_a_refusal():
-    @ta.op
-    def size(x):
-        return np.abs(x)
-
-    def rule(g, y, x):
-        try:
-            return g if float(x.min()) > 0 else g * np.sign(x)
-        except TypeError:
-            return g
-
-    size.vjp(rule)
-    f = lambda x: size(x) * 1.0
-    unfrozen(f, (Tensor([1.0, 2.0], requires_grad=True),), (Tensor([-1.0, 2.0], requires_grad=True),))
-
-
-def put_one(x, i):
-    y = np.zeros((3, 4))
-    np.put_along_axis(y, i[:, None], 1.0, axis=1)
-    return y
-
-
-def written(write, size=3):
-    def f(x, a):
-        buffer = np.zeros(size)
-        write(buffer, a)
-        return x * buffer
+    def f(x):
+        nonlocal n
+        n += 1
+        return x * n
 
     return f
 
 
-WRITES = {
-    "copyto": written(np.copyto),
-    "copyto of a Tensor's array": lambda x, a: written(np.copyto)(x, x.data),
-    "put": written(lambda b, a: np.put(b, a.astype(np.int64) % 3, 1.0)),
-    "place": written(lambda b, a: np.place(b, a > 1, [1.0, 2.0])),
-    "putmask": written(lambda b, a: np.putmask(b, a > 1, 1.0)),
-    "put_along_axis": lambda x, a: x @ put_one(x, a.astype(np.int64) % 4),
-    "full": lambda x, a: x * np.full(3, a.max(), dtype=np.float64),
-    "full_like": lambda x, a: x * np.full_like(np.zeros(3), a.max()),
-    "dot": written(lambda b, a: np.dot(a, np.eye(3), b)),
-    "cumsum": written(lambda b, a: np.cumsum(a, None, None, b)),
-    "clip": written(lambda b, a: np.clip(a, 0, 10, b)),
-    "take": written(lambda b, a: np.take(a, [0, 1, 2], None, b)),
-    "concatenate": written(lambda b, a: np.concatenate((a[:1], a[1:]), 0, b)),
-    "a.cumsum": written(lambda b, a: a.cumsum(0, None, b)),
-    "a.sum": written(lambda b, a: a.sum(out=b), ()),
-    "a.dot": written(lambda b, a: a.dot(np.eye(3), b)),
-    "a.take": written(lambda b, a: a.take([0, 1, 2], out=b)),
-    "a.clip": written(lambda b, a: a.clip(0, 10, b)),
-}
+def counting_in_an_array():
+    n = np.zeros(1)
+
+    def f(x):
+        n[0] += 1
+        if n[0] == 1:
+            raise ValueError("the first call")
+        return x * n[0]
+
+    return f
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_what_numpy_writes_into_a_plain_array_is_not_frozen(name):
-    a = np.array([0.0, 1.0, 2.0])
-    unfrozen(WRITES[name], (leaf(3), a), (leaf(3), a[::-1] * 3), (leaf(3), a + 1))
+def turning():
+    turns = np.arange(5.0)
+
+    def f(x):
+        turns[:] = np.roll(turns, 1)
+        return x * turns[0]
+
+    return f
 
 
-def test_what_numpy_writes_inside_an_op_is_not_frozen():
-    @ta.op
-    def twice(x):
-        y = np.zeros(x.shape)
-        np.copyto(y, x)
-        return y * 2
+def counting_in_a_class():
+    Kept = type("Kept", (), {"n": 0})
 
-    twice.vjp(lambda g, y, x: g * 2)
-    unfrozen(lambda x: twice(x) * x, (leaf(3),), (leaf(3),))
+    def f(x):
+        type.__setattr__(Kept, "n", Kept.n + 1)
+        return x * Kept.n
 
-
-@pytest.mark.parametrize("text", [str, repr, lambda a: f"{a}", np.array2string, np.array_str], ids=str)
-def test_numbers_read_as_text_are_not_frozen(text):
-    plus, minus = np.array([1.0, 2.0]), np.array([-1.0, 2.0])
-    f = lambda x, a: -x if "-" in text(a) else x * 1.0
-    unfrozen(f, (leaf(2), plus), (leaf(2), minus))
-    g = lambda x: -x if "-" in text(x.data) else x * 1.0
-    h = lambda x: -x if "-" in str(x) else x * 1.0
-    for function in (g, h):
-        unfrozen(function, (Tensor(plus, requires_grad=True),), (Tensor(minus, requires_grad=True),))
+    return f
 
 
-@pytest.mark.parametrize("flat", [
-    lambda a: a.ravel(order="F"), lambda a: a.flatten("F"), lambda a: a.reshape(4, order="F"),
-    lambda a: np.reshape(a, 4, order="F"), lambda a: a.ravel("K"), lambda a: np.reshape(a, -1, order="A"),
-], ids=["ravel", "flatten", "reshape", "np.reshape", "ravel-K", "reshape-A"])  # fmt: skip
-def test_an_order_of_memory_is_not_passed_over(flat):
-    symmetric, other = np.array([[1.0, 2.0], [2.0, 1.0]]), np.arange(4.0).reshape(2, 2)
-    f = lambda x, a: x * flat(a)
-    unfrozen(f, (leaf(4), symmetric), (leaf(4), other), (leaf(4), np.asfortranarray(other)))
-
-
-@pytest.mark.parametrize("size", [
-    lambda a: len(a.nonzero()[0]), lambda a: np.setxor1d(a, [2, 3]).size, lambda a: np.unique_values(a).size,
-    lambda a: np.unique_counts(a).counts.size, lambda a: np.unique_inverse(a).values.size,
-    lambda a: np.min_scalar_type(a[0].reshape(())).itemsize,
-], ids=["nonzero", "setxor1d", "unique_values", "unique_counts", "unique_inverse", "min_scalar_type"])  # fmt: skip
-def test_sizes_that_depend_on_numbers_are_not_frozen(size):
-    f = lambda x, a: x * size(a)
-    unfrozen(f, (leaf(2), np.array([1, 2])), (leaf(2), np.array([3000, 0])), (leaf(2), np.array([5, 5])))
-
-
-def test_the_order_of_keyword_arguments_is_seen():
-    def f(**named):
-        first, second = named.values()
-        return first * 2 + second
-
-    c, x, y = compiled(f), leaf(3), leaf(3)
-    for named in ({"a": x, "b": y}, {"b": x, "a": y}):
-        close(c(**named), f(**named))
-
-
-def test_whether_two_arguments_are_one_is_seen():
-    f = lambda x, a, b: x * 2 if a is b else x * 3
-    for one, two in ((np.ones(2), np.ones(2)), ([1], [1])):
-        unfrozen(f, (leaf(3), one, two), (leaf(3), one, one))
-    w = leaf(3)
-    unfrozen(lambda x: x * 2 if x is w else x * 3, (leaf(3),), (w,))
-    held = [w]
-    unfrozen(lambda x: x * 2 if any(x is h for h in held) else x * 3, (leaf(3),), (w,))
-    shared = np.arange(6.0)
-    f = lambda x, a, b: x * 2 if np.shares_memory(a, b) else x * 3
-    unfrozen(f, (leaf(3), shared[:3], shared[3:]), (leaf(3), shared[:3], shared[1:4]))
-
-
-def test_what_is_asked_of_an_argument_beside_its_shape():
-    named = lambda x: x * 2 if x.name == "big" else x * 3
-    one, two = leaf(3), leaf(3)
-    one.name, two.name = "small", "big"
-    unfrozen(named, (one,), (two,))
-    unfrozen(lambda x: x * 2 if one.name == "big" else x * 3, (two,),
-             lambda: setattr(one, "name", "big"), (two,))  # fmt: skip
-    unfrozen(lambda x: x * 2 if x.is_leaf else x * 3, (leaf(3),), (leaf(3) * 1.5,))
-    numbers = np.arange(6.0)
-    unfrozen(lambda x, a: x * (a.strides[0] // 8), (leaf(3), numbers[:3]), (leaf(3), numbers[::2]))
-    fixed = np.ones(3)
-    fixed.flags.writeable = False
-    asked = lambda x, a: x * 2 if a.flags.writeable else x * 3
-    unfrozen(asked, (leaf(3), np.ones(3)), (leaf(3), fixed))
-    turned = Tensor(np.asfortranarray(rng.standard_normal((3, 4))), requires_grad=True)
-    asked = lambda x: x * 2 if x.data.flags.c_contiguous else x * 3
-    unfrozen(asked, (leaf(3, 4),), (turned,))
-    asked = lambda x, a: x * 2 if a.base is None else x * 3
-    unfrozen(asked, (leaf(3), np.ones(3)), (leaf(3), numbers[:3]))
-
-
-def test_a_result_that_is_not_used_gives_no_gradient():
-    f = lambda x: (np.sum(x * 2.0), np.sum(np.log(x)))
-    c = compiled(f)
-    for _ in range(2):
-        x = Tensor([1.0, 2.0, 0.0], requires_grad=True)
-        close(ta.grad(c(x)[0], [x])[0], [2.0, 2.0, 2.0])
-
-
-def test_a_parameter_of_a_result_that_is_not_used_is_left_as_it_was():
-    one, two = nn.Parameter(np.ones(3)), nn.Parameter(np.ones(3))
-    c = compiled(lambda x: (np.sum(x * one), np.sum(x * two)))
-    optimiser = optim.AdamW([one, two], lr=0.1, weight_decay=0.1)
+@pytest.mark.parametrize("make", [counting, counting_in_an_array, turning, counting_in_a_class])
+def test_what_a_function_changes_is_changed_once_a_call(make):
+    c, f, x = compiled(make()), make(), leaf(3)
     for _ in range(3):
-        optimiser.zero_grad()
-        c(leaf(3))[0].backward()
-        assert two.grad is None
-        optimiser.step()
-    close(two, np.ones(3))
+        try:
+            expected = f(x)
+        except ValueError:
+            with pytest.raises(ValueError, match="the first call"):
+                c(x)
+        else:
+            close(c(x), expected)
+
+
+@pytest.mark.parametrize("name", ["refused", "of too many kinds"])
+def test_a_function_that_is_called_as_it_is_beside_a_thread_that_traces(name):
+    w, x, draw = leaf(4), leaf(4), np.random.default_rng(0)
+    refused = compiled(lambda x, n: x * w + 0.0 * draw.random())
+    many = compiled(lambda x, n: np.tanh(x * w) * n)
+    for n in range(20):
+        many(x, float(n))
+    c, over, kinds = refused if name == "refused" else many, threading.Event(), set()
+
+    def work():
+        while not over.is_set():
+            kinds.add(type(c(x, time.perf_counter())._data))
+
+    def long(x):
+        for _ in range(200):
+            x = np.tanh(x * w) + 0.001
+        return x
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(3):
+            compiled(long)(x)
+    finally:
+        over.set()
+        thread.join()
+    assert kinds == {np.ndarray}
+
+
+def test_functions_that_wait_for_each_other_are_no_deadlock():
+    w, x, both = leaf(4), leaf(4), threading.Barrier(2, timeout=20)
+    c, found = compiled(lambda x: (both.wait(), x * w)[1]), []
+    threads = [threading.Thread(target=lambda: found.append(c(x).shape)) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found == [(4,), (4,)]
+
+
+# ---- several results, and second derivatives
 
 
 def test_each_of_several_results_is_differentiated_by_itself():
-    c = compiled(lambda x: (np.sum(np.sin(x)), np.sum(x**2)))
+    one, two, x = (
+        nn.Parameter(np.ones(3)),
+        nn.Parameter(np.ones(3)),
+        Tensor([1.0, 2.0, 0.0], requires_grad=True),
+    )
+    c = compiled(lambda x: (np.sum(x * 2.0 * one), np.sum(np.log(x) * two)))
     for _ in range(2):
-        x = leaf(3)
-        one, two = c(x)
-        one.backward()
-        two.backward()
-        close(x.grad, np.cos(x.numpy()) + 2 * x.numpy())
+        with np.errstate(all="ignore"):
+            first, second = c(x)
+        first.backward()
+        close(x.grad, [2.0, 2.0, 2.0])
+        assert two.grad is None and one.grad is not None
+        with np.errstate(all="ignore"):
+            second.backward()
+        close(x.grad, [3.0, 2.5, np.inf])
+        x.grad = one.grad = two.grad = None
 
 
 @pytest.mark.parametrize("f", [np.exp, np.tanh, lambda x: x**3], ids=["exp", "tanh", "cube"])
@@ -955,603 +1359,64 @@ def test_numbers_that_were_changed_before_a_recorded_pass(f):
     c = compiled(lambda x: np.sum(f(x)))
     for change in (lambda x: x.data.fill(9.0), lambda x: optim.SGD([x], lr=1.0).step()):
         x = leaf(3)
-        (expected,) = ta.grad(np.sum(f(x)), [x])
         y = c(x)
         x.grad = Tensor(np.ones(3))
         change(x)
-        with contextlib.suppress(ValueError):  # "was changed in place"
-            close(ta.grad(y, [x], create_graph=True)[0], expected)
+        with pytest.raises(ValueError, match="changed in place"):
+            ta.grad(y, [x], create_graph=True)
 
 
 def test_a_list_that_was_changed_before_a_recorded_pass():
-    f = lambda xs: np.sum(xs[0] ** 3) + np.sum(xs[-1])
-    c, x, y = compiled(f), leaf(3), leaf(3)
+    c, x, y = compiled(lambda xs: np.sum(xs[0] ** 3) + np.sum(xs[-1])), leaf(3), leaf(3)
     given = [x, y]
     loss = c(given)
     given.pop()
     close(ta.grad(loss, [x], create_graph=True)[0], 3 * x.numpy() ** 2)
 
 
-def test_attributes_of_classes_that_appear_later():
-    class Base:
-        factor = 1.0
-
-        def scaled(self, x):
-            return x * 2
-
-    class Sub(Base):
-        pass
-
-    class Other(Base):
-        factor = 7.0
-
-    one, two, three = Sub(), Sub(), Sub()
-    x = leaf(3)
-    for f in (
-        lambda x: x * one.factor,
-        lambda x: x * Sub.factor,
-        lambda x: one.scaled(x),
-        lambda x: x * getattr(one, "later", 1.0),
-        lambda x: x * 2 if hasattr(one, "later") else x * 3,
-    ):
-        def change():
-            Sub.factor, Sub.later, Sub.scaled = 3.0, 5.0, lambda self, x: x * 9
-
-        unfrozen(f, (x,), change, (x,))
-        del Sub.factor, Sub.later, Sub.scaled
-    unfrozen(lambda x: x * two.factor, (x,), lambda: setattr(two, "__class__", Other), (x,))
-    unfrozen(lambda x: x * three.factor, (x,), lambda: setattr(Sub, "__bases__", (Other,)), (x,))
-
-    class Layer(nn.Linear):
-        pass
-
-    layer = Layer(3, 3)
-    change = lambda: setattr(Layer, "forward", lambda self, x: x * 5)
-    unfrozen(lambda x: layer(x), (x,), change, (x,))
+# ---- what is compiled has the attributes of what it was made of
 
 
-def test_an_attribute_in_place_of_another():
-    kept = Plain(other=1)
-
-    def change():
-        del kept.other
-        kept.flag = True
-
-    unfrozen(lambda x: x * 2 if hasattr(kept, "flag") else x * 3, (leaf(3),), change, (leaf(3),))
-
-
-def test_what_is_read_of_a_class_by_other_ways(monkeypatch):
-    class Meta(type):
-        factor = 2.0
-
-        @property
-        def scale(cls):
-            return SCALE
-
-        def __getitem__(cls, n):
-            return SCALE * n
-
-        def __instancecheck__(cls, x):
-            return SCALE > 4
-
-    class Made(metaclass=Meta):
-        pass
-
-    class Own:
-        __scale__ = 2.0
-
-        def __class_getitem__(cls, n):
-            return SCALE * n
-
-        def __repr__(self):
-            return str(SCALE)
-
-        def __format__(self, how):
-            return str(SCALE)
-
-        def __copy__(self):
-            return SCALE
-
-    own = Own()
-    made = {
-        "property": lambda x: x * Made.scale,
-        "item": lambda x: x * Made[2],
-        "isinstance": lambda x: x * 2 if isinstance(3, Made) else x * 3,
-        "class_getitem": lambda x: x * Own[2],
-        "repr": lambda x: x * float(repr(own)),
-        "str": lambda x: x * float(str(own)),
-        "format": lambda x: x * float(f"{own}"),
-        "copy": lambda x: x * copy.copy(own),
-        "attribute": lambda x: x * Made.factor,
-        "dunder": lambda x: x * Own.__scale__,
-        "dunder of an object": lambda x: x * own.__scale__,
-    }
-
-    def change():
-        Meta.factor, Own.__scale__ = 5.0, 5.0
-        monkeypatch.setitem(globals(), "SCALE", 5.0)
-
-    wrong = []
-    for name, f in made.items():
-        Meta.factor, Own.__scale__ = 2.0, 2.0
-        monkeypatch.setitem(globals(), "SCALE", 2.0)
-        try:
-            unfrozen(f, (leaf(3),), change, (leaf(3),))
-        except AssertionError:
-            wrong.append(name)
-    assert not wrong
-
-
-def test_names_and_documents_and_registered_classes():
-    class Named:
-        "2"
-
-    def helper():
-        "2"
-
-    class Kind(abc.ABC):  # noqa: B024
-        pass
-
-    class Member:
-        pass
-
-    member, wrong = Member(), []
-    for name, f, change in (
-        ("doc", lambda x: x * float(Named.__doc__), lambda: setattr(Named, "__doc__", "5")),
-        ("name", lambda x: x * len(Named.__name__), lambda: setattr(Named, "__name__", "N")),
-        ("f.doc", lambda x: x * float(helper.__doc__), lambda: setattr(helper, "__doc__", "5")),
-        ("f.name", lambda x: x * len(helper.__name__), lambda: setattr(helper, "__name__", "h")),
-        ("register", lambda x: x * (2 if isinstance(member, Kind) else 3), lambda: Kind.register(Member)),
-    ):
-        try:
-            unfrozen(f, (leaf(3),), change, (leaf(3),))
-        except AssertionError:
-            wrong.append(name)
-    assert not wrong
-
-
-def test_what_is_replaced_in_modules_that_only_compute(monkeypatch):
-    layer, x = nn.Linear(3, 3), leaf(3)
-    changes = {
-        "a layer's forward": (lambda x: layer(x), nn.Linear, "forward", lambda self, x: x * 5),
-        "a function of F": (lambda x: F.softmax(x, -1), F, "softmax", lambda x, axis: x * 5),
-        "a number of NumPy's": (lambda x: x * np.pi, np, "pi", 3.0),
-        "a number of math's": (lambda x: x * math.tau, math, "tau", 3.0),
-        "an attribute of the package": (lambda x: x * ta.shift, ta, "shift", 3.0),
-        "an attribute of a layer's class": (lambda x: x * nn.Linear.shift, nn.Linear, "shift", 3.0),
-    }
-    monkeypatch.setattr(ta, "shift", 2.0, raising=False)
-    monkeypatch.setattr(nn.Linear, "shift", 2.0, raising=False)
-    wrong = []
-    for name, (f, where, what, new) in changes.items():
-        with monkeypatch.context() as patch:
-            try:
-                unfrozen(f, (x,), lambda: patch.setattr(where, what, new), (x,))
-            except AssertionError:
-                wrong.append(name)
-    assert not wrong
-
-
-def test_what_is_exchanged_in_functions_and_ops(monkeypatch):
-    def helper(x, n=2.0, *, m=1.0):
-        return x * n * m
-
-    other = lambda x, n=2.0, *, m=1.0: x * 9
-
-    @ta.op
-    def square(x):
-        return x * x
-
-    square.vjp(lambda g, y, x: g * 2 * x)
-    called, attribute = (lambda x: helper(x)), (lambda x: x * getattr(helper, "k", 2.0))
-    spelled = lambda x: x * helper.__globals__["SCALE"]
-    partial = functools.partial(lambda n, x: x * n, 2.0)
-    seven = lambda x: x * 7
-    changes = {
-        "code": (called, lambda: setattr(helper, "__code__", other.__code__)),
-        "defaults": (called, lambda: setattr(helper, "__defaults__", (5.0,))),
-        "its own defaults": (helper, lambda: setattr(helper, "__defaults__", (6.0,))),
-        "keyword defaults": (called, lambda: setattr(helper, "__kwdefaults__", {"m": 5.0})),
-        "an attribute": (attribute, lambda: setattr(helper, "k", 5.0)),
-        "globals": (spelled, lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)),
-        "a partial": (lambda x: partial(x), lambda: partial.__setstate__((seven, (), {}, {}))),
-        "a rule": (lambda x: square(x), lambda: square.vjp(lambda g, y, x: g * 7 * x)),
-        "an op": (lambda x: square(x), lambda: setattr(square, "forward", lambda x: x * 3)),
-    }
-    wrong = []
-    for name, (f, change) in changes.items():
-        try:
-            unfrozen(f, (leaf(3),), change, (leaf(3),))
-        except AssertionError:
-            wrong.append(name)
-    assert not wrong
+@ta.compile
+def stepping(x):
+    """Scaled."""
+    return x * stepping.scale
 
 
 def test_attributes_of_a_compiled_function():
-    def step(x):
-        return x * step.scale
+    for stepping.scale in (2.0, 5.0):
+        close(stepping(Tensor([1.0])), [stepping.scale])
+    assert stepping.__doc__ == "Scaled." and stepping.__wrapped__.scale == 5.0
+    assert list(inspect.signature(stepping).parameters) == ["x"]
+    assert pickle.loads(pickle.dumps(stepping)) is stepping
 
-    step = compiled(step)
-    for step.scale in (2.0, 5.0):
-        close(step(Tensor([1.0])), [step.scale])
 
-
-def test_attributes_of_a_compiled_module():
+def test_a_compiled_module_is_a_module():
     layer, x = nn.Linear(3, 3), leaf(3)
     c = compiled(layer)
     c(x)
     c.weight = nn.Parameter(np.ones((3, 3)))
     close(c(x), x @ np.ones((3, 3)) + layer.bias)
-    drop = nn.Dropout(0.5)
-    c = compiled(drop)
-    c.training = False
-    close(c(x), x)
-
-
-def test_a_compiled_module_in_a_module_keeps_its_parameters():
-    class Net(nn.Module):
-        def __init__(self):
-            self.one = nn.Linear(3, 3)
-            self.two = compiled(nn.Linear(3, 3))
-
-        def forward(self, x):
-            return self.two(self.one(x))
-
-    assert len(list(Net().parameters())) == 4
-
-
-def test_the_order_of_a_dict():
-    numbers = {"a": 2.0, "b": 3.0}
-    kept = Plain(a=2.0, b=3.0)
-    layers = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.ReLU()})
-
-    class Net(nn.Module):
-        def __init__(self):
-            self.a, self.b = nn.Linear(3, 3), nn.ReLU()
-
-        def forward(self, x):
-            for layer in self.children():
-                x = layer(x)
-            return x
-
-    net = Net()
-
-    def through(x):
-        for layer in layers.values():
-            x = layer(x)
-        return x
-
-    def last(d, name):
-        value = d.pop(name)
-        d[name] = value
-
-    def in_order(d):
-        def f(x):
-            first, second = d.values()
-            return x * first + second
-
-        return f
-
-    wrong = []
-    for name, f, change in (
-        ("dict", in_order(numbers), lambda: last(numbers, "a")),
-        ("__dict__", lambda x: x + [*kept.__dict__.values()][0], lambda: last(kept.__dict__, "a")),
-        ("ModuleDict", through, lambda: last(layers, "a")),
-        ("children", net, lambda: last(net.__dict__, "a")),
-    ):
-        try:
-            unfrozen(f, (leaf(3),), change, (leaf(3),))
-        except AssertionError:
-            wrong.append(name)
-    assert not wrong
-
-
-def test_ranges_that_are_equal_and_not_the_same():
-    f = lambda x, r: x * r.stop
-    unfrozen(f, (leaf(3), range(0, 3, 2)), (leaf(3), range(0, 4, 2)))
-
-
-def test_keys_that_are_equal_and_not_the_same():
-    d = {1: 2.0}
-    value = d[1]
-
-    def change():
-        d.clear()
-        d[True] = value
-
-    f = lambda x: x * 3 if any(k is True for k in d) else x * 2
-    unfrozen(f, (leaf(3),), change, (leaf(3),))
-
-
-def test_slots_with_private_names_and_slots_that_are_filled_later():
-    class Private:
-        __slots__ = ("__n", "later")
-
-        def __init__(self):
-            self.__n = 2.0
-
-        def value(self):
-            return self.__n
-
-        def change(self):
-            self.__n = 5.0
-
-    one = Private()
-    unfrozen(lambda x: x * one.value(), (leaf(3),), one.change, (leaf(3),))
-    f = lambda x: x * getattr(one, "later", 2.0)
-    unfrozen(f, (leaf(3),), lambda: setattr(one, "later", 5.0), (leaf(3),))
-
-
-def test_attributes_that_are_read_by_other_names(monkeypatch):
-    class Kept:
-        def scale(self):
-            return SCALE
-
-    kept, n, wrong = Kept(), operator.attrgetter("n"), []
-    called, read = operator.methodcaller("scale"), getattr
-    some = functools.partial(getattr, kept)
-    for name, f in (
-        ("attrgetter outside", lambda x: x * n(kept)),
-        ("attrgetter inside", lambda x: x * attrgetter("n")(kept)),
-        ("methodcaller outside", lambda x: x * called(kept)),
-        ("methodcaller inside", lambda x: x * operator.methodcaller("scale")(kept)),
-        ("getattr", lambda x: x * read(kept, "n")),
-        ("partial", lambda x: x * some("n")),
-    ):
-        kept.n = 2.0
-        monkeypatch.setitem(globals(), "SCALE", 2.0)
-
-        def change():
-            kept.n = 5.0
-            monkeypatch.setitem(globals(), "SCALE", 5.0)
-
-        try:
-            unfrozen(f, (leaf(3),), change, (leaf(3),))
-        except AssertionError:
-            wrong.append(name)
-    assert not wrong
-
-
-def test_arguments_of_classes_made_from_tuple_and_list(monkeypatch):
-    class Pair(NamedTuple):
-        x: object
-
-        def scaled(self):
-            return self.x * SCALE
-
-    class Listed(list):
-        pass
-
-    class Tupled(tuple):
-        factor = 2.0
-
-    x = leaf(3)
-    change = lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)
-    unfrozen(lambda p: p.scaled(), (Pair(x),), change, (Pair(x),))
-    given = Listed([x])
-    given.n = 2.0
-    unfrozen(lambda p: p[0] * p.n, (given,), lambda: setattr(given, "n", 5.0), (given,))
-    f = lambda p: p[0] * p.factor
-    unfrozen(f, (Tupled([x]),), lambda: setattr(Tupled, "factor", 5.0), (Tupled([x]),))
-    ones = np.ones(3)
-    f = lambda x, p, a: x * p[0] + a * 2
-    unfrozen(f, (x, Listed([ones]), ones.copy()), (x, Listed([ones * 2]), ones * 3))
-
-
-def test_objects_whose_attributes_are_read_by_others():
-    pair, user = collections.UserDict(n=2.0), collections.UserList([2.0])
-    below = {"n": 2.0}
-    chain = collections.ChainMap(below)
-    poly, powers = np.poly1d([2.0, 1.0]), np.polynomial.Polynomial([2.0, 1.0])
-    error = ValueError(2.0)
-    record = np.zeros(1, [("n", float)])[0]
-    masked = np.ma.array([2.0, 3.0, 4.0], mask=[0, 1, 0], fill_value=2.0)
-
-    class Kept:
-        n = 2.0
-
-        def scale(self, v):
-            return v * self.n
-
-    class Array(np.ndarray):
-        n = 2.0
-
-    array = np.ones(3).view(Array)
-    each = np.vectorize(Kept().scale)
-    wrong = []
-    for name, f, change in (
-        ("UserDict", lambda x: x * pair["n"], lambda: pair.update(n=5.0)),
-        ("UserList", lambda x: x * user[0], lambda: user.__setitem__(0, 5.0)),
-        ("ChainMap", lambda x: x * chain["n"], lambda: below.update(n=5.0)),
-        ("poly1d", lambda x: x * poly(3.0), lambda: poly.coeffs.__setitem__(0, 5.0)),
-        ("Polynomial", lambda x: x * powers(3.0), lambda: powers.coef.__setitem__(0, 5.0)),
-        ("vectorize", lambda x: x * each(np.arange(3.0)), lambda: setattr(Kept, "n", 5.0)),
-        ("an exception", lambda x: x * error.args[0], lambda: setattr(error, "args", (5.0,))),
-        ("a record", lambda x: x * record["n"], lambda: record.__setitem__("n", 5.0)),
-        ("masked", lambda x: x * masked.filled(), lambda: setattr(masked, "fill_value", 5.0)),
-        ("an array's class", lambda x: x * array.n, lambda: setattr(array, "n", 5.0)),
-    ):
-        try:
-            unfrozen(f, (leaf(3),), change, (leaf(3),))
-        except AssertionError:
-            wrong.append(name)
-    assert not wrong
-
-
-def test_partial_methods_are_looked_into(monkeypatch):
-    class Kept:
-        def scaled(self, n, x):
-            return x * n * SCALE
-
-        twice = functools.partialmethod(scaled, 2.0)
-
-    kept = Kept()
-    change = lambda: monkeypatch.setitem(globals(), "SCALE", 5.0)
-    unfrozen(lambda x: kept.twice(x), (leaf(3),), change, (leaf(3),))
-
-
-def test_what_another_thread_has_of_its_own():
-    local, x, found = threading.local(), leaf(3), []
-    local.n = 2.0
-    c = compiled(lambda x: x * local.n)
-    close(c(x), x * 2.0)
-
-    def work():
-        local.n = 5.0
-        found.append(c(x))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    close(found[0], x * 5.0)
-
-
-def test_files_clocks_and_settings_are_not_frozen(tmp_path):
-    path, x, wrong = tmp_path / "numbers", leaf(3), []
-
-    def write(n):
-        np.save(tmp_path / "numbers.npy", np.full(3, n))
-        np.savetxt(tmp_path / "numbers.txt", np.full(3, n))
-        np.full(3, n).tofile(path)
-        np.set_printoptions(precision=int(n))
-        np.seterr(over="warn" if n == 2.0 else "ignore")
-        ta.set_num_threads(1 if n == 2.0 else 2)
-
-    settings, errors, threads = np.get_printoptions(), np.geterr(), ta.get_num_threads()
-    try:
-        for name, f in (
-            ("load", lambda x: x * np.load(tmp_path / "numbers.npy")),
-            ("loadtxt", lambda x: x * np.loadtxt(tmp_path / "numbers.txt")),
-            ("fromfile", lambda x: x * np.fromfile(path)),
-            ("memmap", lambda x: x * np.memmap(path, np.float64, "r")),
-            ("printoptions", lambda x: x * np.get_printoptions()["precision"]),
-            ("geterr", lambda x: x * (2 if np.geterr()["over"] == "warn" else 3)),
-            ("threads", lambda x: x * ta.get_num_threads()),
-        ):
-            write(2.0)
-            try:
-                unfrozen(f, (x,), lambda: write(5.0), (x,))
-            except AssertionError:
-                wrong.append(name)
-    finally:
-        np.set_printoptions(**settings)
-        np.seterr(**errors)
-        ta.set_num_threads(threads)
-    c = compiled(lambda x: x * (np.datetime64("now", "s").astype(np.int64) % 1000))
-    if c(x) is not None and c.report()[0].compiled:
-        wrong.append("datetime64")
-    assert not wrong
-
-
-def test_what_a_refused_function_changes_is_changed_once_a_call():
-    def counting():
-        n = 0
-
-        def f(x):
-            nonlocal n
-            n += 1
-            return x * n
-
-        return f
-
-    def in_an_array():
-        n = np.zeros(1)
-
-        def f(x):
-            n[0] += 1
-            return x * n[0]
-
-        return f
-
-    def in_a_queue():
-        turns = np.arange(5.0)
-
-        def f(x):
-            turns[:] = np.roll(turns, 1)
-            return x * turns[0]
-
-        return f
-
-    def in_a_class():
-        class Kept:
-            n = 0
-
-        def f(x):
-            type.__setattr__(Kept, "n", Kept.n + 1)
-            return x * Kept.n
-
-        return f
-
-    x, wrong = leaf(3), []
-    for make in (counting, in_an_array, in_a_queue, in_a_class):
-        c, f = compiled(make()), make()
-        if not all(np.allclose(c(x).numpy(), f(x).numpy()) for _ in range(3)):
-            wrong.append(make.__name__)
-    assert not wrong
-
-
-def test_a_refused_function_beside_a_thread_that_traces():
-    w, x, draw = leaf(4), leaf(4), np.random.default_rng(0)
-    refused = compiled(lambda x: x * w + 0.0 * draw.random())
-    refused(x)
-    over, kinds = threading.Event(), set()
-
-    def work():
-        while not over.is_set():
-            kinds.add(type(refused(x)._data))
-
-    def long(x):
-        for _ in range(400):
-            x = np.tanh(x * w) + 0.001
-        return x
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for _ in range(3):
-            compiled(long)(x)
-    finally:
-        over.set()
-        thread.join()
-    assert kinds == {np.ndarray}
-
-
-def test_after_many_kinds_of_call_beside_a_thread_that_traces():
-    w, x = leaf(4), leaf(4)
-    c = compiled(lambda x, n: np.tanh(x * w) * n)
-    for n in range(20):
-        c(x, float(n))
-    over, kinds = threading.Event(), set()
-
-    def work():
-        while not over.is_set():
-            kinds.add(type(c(x, time.perf_counter())._data))
-
-    def long(x):
-        for _ in range(400):
-            x = np.tanh(x * w) + 0.001
-        return x
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for _ in range(3):
-            compiled(long)(x)
-    finally:
-        over.set()
-        thread.join()
-    assert kinds == {np.ndarray}
-
-
-def test_an_error_of_the_first_call_is_the_callers():
-    calls = np.zeros(1)
-
-    def f(x):
-        calls[0] += 1
-        if calls[0] == 1:
-            raise ValueError("the first call")
-        return x * 2
-
-    with pytest.raises(ValueError, match="the first call"):
-        compiled(f)(leaf(3))
-    close(calls, [1.0])
+    assert isinstance(c, nn.Linear) and list(c.state_dict()) == ["weight", "bias"]
+    drop = compiled(nn.Dropout(0.5))
+    drop.training = False
+    close(drop(x), x)
+    net = nn.Sequential(nn.Linear(3, 3), compiled(nn.Sequential(nn.Linear(3, 3), nn.ReLU())))
+    assert [name for name, _ in net.named_parameters()] == [
+        "0.weight",
+        "0.bias",
+        "1.0.weight",
+        "1.0.bias",
+    ]
+    check(compiled(net), net, x, params=list(net.parameters()))
+    assert not net.eval()[1].training and len(net[1]) == 2
+
+
+def test_what_is_compiled_is_copied_and_pickled():
+    layer, x = compiled(nn.Linear(3, 3)), leaf(3)
+    expected = layer(x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        close(other(x), expected)
+        other.weight.data.fill(0.0)
+        close(other(x), other.bias)
+    close(layer(x), expected)

@@ -86,7 +86,9 @@ class TracedCache(KeyValueCache):
         """The keys and values that the cache will return, of which here only the shape matters."""
         self.asked_by_attention()
         if module in self.extended or module not in self.cache:
-            raise self.refused("it calls an attention module twice, or one that the cache does not know")
+            raise self.refused(
+                "it calls an attention module twice, or one that the cache does not know"
+            )
         if not self.extended:
             self.tokens = self.tokens + k.shape[-2]
         self.extended.append(module)
@@ -107,7 +109,9 @@ class TracedCache(KeyValueCache):
         """
         frame = sys._getframe(2)
         if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_locals.get("wanted"):
-            raise self.refused("it asks a cache for its keys itself, or attention for weights of them")
+            raise self.refused(
+                "it asks a cache for its keys itself, or attention for weights of them"
+            )
 
     def asked(self, what: Any, tensors: Any, values: list[Any]) -> tuple[Any, Any]:
         """The two results of a call of the cache's."""

@@ -469,7 +469,9 @@ class Entry:
         size = max((float(np.abs(g).max(initial=0)) for g in wanted.values()), default=0.0)
         for x, expected in wanted.items():
             i = next(i for i, t in enumerate(inputs) if t is x)
-            if not same(sum((g[i] for g in mine if i in g), np.zeros_like(expected)), expected, size=size):
+            if not same(
+                sum((g[i] for g in mine if i in g), np.zeros_like(expected)), expected, size=size
+            ):
                 raise Refusal("the program gives other gradients than the function")
 
     # ---- calls
@@ -668,7 +670,7 @@ def differentiate(found: Trace, y: Any, leaves: dict[str, Any]) -> dict[str, Any
 
 
 class Result:
-    """How what a function returns is made of Tensors, which are differentiated, and other arrays."""
+    """How a result is made of Tensors that are differentiated, and of other arrays."""
 
     def __init__(self, y: Any) -> None:
         self.parts: list[Any] = []  # Tensors that are part of the graph

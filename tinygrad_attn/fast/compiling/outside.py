@@ -18,7 +18,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -35,47 +35,49 @@ MOST = 20_000
 OPEN = ("engine", "ops", "tensor", "functional", "transforms", "nn", "messages")
 """The rooms whose functions do nothing but compute."""
 STILL = (
-    "math cmath operator itertools functools collections typing types numbers abc enum fractions "
-    "__future__ contextlib numpy"
+    "math cmath operator itertools functools collections typing types numbers abc enum "
+    "fractions __future__ contextlib numpy"
 )
 CALM = set(STILL.split())
 """Modules whose functions answer the same each time."""
 NUMPYS = (
     "arange array asanyarray asarray ascontiguousarray asfortranarray bartlett blackman bmat "
-    "broadcast_shapes can_cast common_type copyto diag_indices diag_indices_from empty empty_like eye "
-    "fill_diagonal fromfunction fromiter full full_like hamming hanning histogram "
-    "histogram_bin_edges identity indices iscomplexobj isfortran isrealobj isscalar issubdtype "
-    "iterable ix_ kaiser mask_indices may_share_memory min_scalar_type ndim ones ones_like piecewise "
-    "place poly polyder polydiv polyfit polyint polymul promote_types put put_along_axis putmask "
-    "result_type roots row_stack setxor1d shape size tri tril_indices triu_indices unique_all "
-    "unique_counts unique_inverse unique_values zeros zeros_like linalg.eig linalg.eigvals "
-    "linalg.lstsq lib.stride_tricks.as_strided s_ index_exp r_ c_ mgrid "
-    "ogrid ndarray dtype generic number bool_ errstate finfo iinfo ndindex ndenumerate"
+    "broadcast_shapes can_cast common_type copyto diag_indices diag_indices_from empty "
+    "empty_like eye fill_diagonal fromfunction fromiter full full_like hamming hanning "
+    "histogram histogram_bin_edges identity indices iscomplexobj isfortran isrealobj isscalar "
+    "issubdtype iterable ix_ kaiser mask_indices may_share_memory min_scalar_type ndim ones "
+    "ones_like piecewise place poly polyder polydiv polyfit polyint polymul promote_types put "
+    "put_along_axis putmask result_type roots row_stack setxor1d shape size tri tril_indices "
+    "triu_indices unique_all unique_counts unique_inverse unique_values zeros zeros_like "
+    "linalg.eig linalg.eigvals linalg.lstsq lib.stride_tricks.as_strided s_ index_exp r_ c_ "
+    "mgrid ogrid ndarray dtype generic number bool_ errstate finfo iinfo ndindex ndenumerate"
 )
 PLAIN_NUMPY = {
-    id(functools.reduce(lambda x, part: getattr(x, part, None), name.split("."), np))
+    id(functools.reduce(lambda x, part: getattr(x, part, None), name.split("."), cast(Any, np)))
     for name in (*KNOWN, *NUMPYS.split())
 } - {id(None)}
 """What computes with what it is given, and reads nothing else: no file, clock or setting."""
 PLAIN_CLASSES = ("abc", "enum", "typing")
 """Modules of Python's whose classes may be bases of a class whose objects are watched."""
 BUILTINS = (
-    "abs all any bool bytes callable complex dict divmod enumerate filter float frozenset getattr "
-    "hasattr int isinstance issubclass iter len list map max min next object pow property range "
-    "repr reversed round set slice sorted staticmethod classmethod str sum super tuple type zip "
-    "NotImplemented Ellipsis __build_class__ __debug__ __name__"
+    "abs all any bool bytes callable complex dict divmod enumerate filter float frozenset "
+    "getattr hasattr int isinstance issubclass iter len list map max min next object pow "
+    "property range repr reversed round set slice sorted staticmethod classmethod str sum super "
+    "tuple type zip NotImplemented Ellipsis __build_class__ __debug__ __name__"
 )
 PLAIN_BUILTINS = set(BUILTINS.split())
-CHANGES = set(
-    "backward zero_grad zero_grad_ retain_grad requires_grad_ manual_seed tofile dump __setattr__ "
-    "__delattr__".split()
+CHANGED_BY = (
+    "backward zero_grad zero_grad_ retain_grad requires_grad_ manual_seed tofile dump "
+    "__setattr__ __delattr__"
 )
+CHANGES = set(CHANGED_BY.split())
 READS = {"grad", "_grad", "name", "is_leaf"}
-DUNDERS = set(
+SAID = (
     "__init__ __new__ __post_init__ __class__ __dict__ __call__ __getattribute__ __setattr__ "
-    "__delattr__ __getattr__ __len__ __iter__ __next__ __getitem__ __contains__ __enter__ __exit__ "
-    "__name__ __qualname__".split()
+    "__delattr__ __getattr__ __len__ __iter__ __next__ __getitem__ __contains__ __enter__ "
+    "__exit__ __name__ __qualname__"
 )
+DUNDERS = set(SAID.split())
 """Of such names, what may be read: a class, a function or a module has more than is watched."""
 ALL_NAMES = {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter"}
 VALUES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), range, np.dtype)
@@ -87,7 +89,6 @@ SPECIAL = (
     "__reduce_ex__ __getstate__ __setstate__ __repr__ __str__ __del__ __dir__ __sizeof__ "
     "__format__"
 )
-TEXTS = {"__repr__", "__str__", "__format__"}
 UNCALLED = set(SPECIAL.split())
 """What no computation reads of a class unless it names it."""
 
@@ -118,8 +119,6 @@ def read(code: Any, maker: bool) -> Code:
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             chain = [step.argval]
             chains.append(chain)
-            if step.argval in ("str", "repr", "format"):
-                attributes |= TEXTS
             continue
         if name in ("LOAD_ATTR", "LOAD_METHOD"):
             if step.argval[:2] == "__" and step.argval not in DUNDERS:
@@ -132,9 +131,7 @@ def read(code: Any, maker: bool) -> Code:
         if name in ("CACHE", "EXTENDED_ARG"):
             continue
         chain = None
-        if name.startswith("FORMAT"):
-            attributes |= TEXTS
-        elif name == "LOAD_SUPER_ATTR":
+        if name == "LOAD_SUPER_ATTR":
             attributes.add(step.argval)
         elif name == "MATCH_CLASS":
             trouble = "matches the attributes of a class"
@@ -199,9 +196,7 @@ class Outside:
     def visit(self, x: Any, name: str) -> None:
         """Write down what x is, and go on to what it refers to."""
         kind = type(x)
-        if id(x) in PLAIN_NUMPY:
-            return
-        if kind in VALUES or isinstance(x, (np.generic, np.dtype)) and kind is not np.void:
+        if simple(x):
             self.key.append((kind, repr(x) if isinstance(x, (float, complex, np.generic)) else x))
             return
         self.key.append(kind if kind in (tuple, types.MethodType) else id(x))
@@ -248,8 +243,8 @@ class Outside:
             return True
         if isinstance(x, (types.MemberDescriptorType, types.ClassMethodDescriptorType)):
             return True
-        if isinstance(x, (Equation, operator.itemgetter)):
-            return True
+        if isinstance(x, (Equation, operator.itemgetter, type(vars(Code)["inner"]))):
+            return True  # the last is what a named tuple has for its fields
         here = home(type(x))
         return ours(here) and calm(here) and callable(x) and not is_module(x)
 
@@ -294,7 +289,8 @@ class Outside:
         theirs = not ours(home(kind))
         if isinstance(x, types.ModuleType):
             raise Refusal(f"it uses the module {x.__name__} itself, not only what is in it")
-        if not (is_module(x) or theirs) or not watchable(kind) or isinstance(x, BaseException):
+        seen = (is_module(x) or theirs) and watchable(kind)  # type: ignore[arg-type]
+        if not seen or isinstance(x, BaseException):
             raise Refusal(f"it uses {name}, {described(x)}, which cannot be watched")
         self.klass(kind, name, False)
         if theirs:
@@ -341,7 +337,9 @@ class Outside:
         elif isinstance(x, type):
             self.klass(x, name, True)
         elif numpys(x):
-            raise Refusal(f"it calls {home(x)}.{x.__name__}, which may read more than its arguments")
+            raise Refusal(
+                f"it calls {home(x)}.{x.__name__}, which may read more than its arguments"
+            )
         elif not calm(home(x)):
             self.function(x)
         else:
@@ -372,7 +370,12 @@ class Outside:
                 v = cell.cell_contents
                 function = isinstance(v, (types.FunctionType, types.MethodType, functools.partial))
                 theirs = function and (calm(home(v)) or not ours(home(v)))
-                if theirs or hasattr(type(v), "_programs") or is_module(v) or isinstance(v, Variable):
+                if (
+                    theirs
+                    or hasattr(type(v), "_programs")
+                    or is_module(v)
+                    or isinstance(v, Variable)
+                ):
                     self.visit(v, f.__name__)
 
     def code(
@@ -539,7 +542,7 @@ def same_array(x: Any, copy: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def watchable(kind: type) -> bool:
+def watchable(kind: Any) -> bool:
     """A class that the user, or the package, has written in Python, and whose bases are such? Of
     others nobody knows what they keep.
     """
@@ -557,6 +560,12 @@ def in_python(base: type) -> bool:
     return bool(base.__flags__ & (1 << 9)) and not any(
         isinstance(v, c_code) for v in vars(base).values()
     )
+
+
+def simple(x: Any) -> bool:
+    """A value without parts, or one of NumPy's functions that do nothing but compute?"""
+    number = isinstance(x, (np.generic, np.dtype)) and type(x) is not np.void
+    return type(x) in VALUES or number or id(x) in PLAIN_NUMPY
 
 
 def numpys(x: Any) -> bool:

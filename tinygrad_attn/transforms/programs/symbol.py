@@ -70,8 +70,13 @@ OF_SHAPES = {
     np.isrealobj,
     np.broadcast_shapes,
 }
-TAKES_SIZES = {np.broadcast_to, np.repeat, np.tile, np.resize, np.split, np.array_split, np.pad}
-"""What they are given beside the array decides how large the result is."""
+SIZED = (
+    "broadcast_to repeat tile resize reshape split array_split hsplit vsplit dsplit pad vander "
+    "rot90"
+)
+TAKES_SIZES = {getattr(np, name): 1 for name in SIZED.split()}
+TAKES_SIZES |= {np.linspace: 2, np.logspace: 2, np.geomspace: 2}
+"""From which argument on it is decided how large the result is."""
 SHAPED_BY_NUMBERS = {
     np.nonzero,
     np.flatnonzero,
@@ -92,24 +97,25 @@ WRITTEN_DOWN = (
     "all allclose angle any append argmax argmin argpartition argsort argwhere array_equal "
     "array_equiv array_split astype atleast_1d atleast_2d atleast_3d average bincount block "
     "broadcast_arrays broadcast_to choose clip column_stack compress concatenate convolve copy "
-    "corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum delete "
-    "diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum expand_dims extract fix "
-    "flatnonzero flip fliplr flipud geomspace gradient hsplit hstack i0 imag inner insert interp "
-    "intersect1d isclose iscomplex isin isneginf isposinf isreal kron lexsort linspace logspace "
-    "matrix_transpose max mean median meshgrid min moveaxis nan_to_num nanargmax nanargmin nancumprod "
-    "nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar "
-    "nonzero outer pad partition percentile polyval prod ptp quantile ravel ravel_multi_index real "
-    "repeat reshape resize roll rollaxis rot90 round searchsorted select setdiff1d sinc sort "
-    "sort_complex split squeeze stack std sum swapaxes take take_along_axis tensordot tile trace "
-    "transpose trapezoid tril trim_zeros triu union1d unique unravel_index unstack unwrap vander var "
-    "vdot vsplit vstack where linalg.cholesky linalg.cond linalg.cross linalg.det linalg.diagonal "
-    "linalg.eigh linalg.eigvalsh linalg.inv linalg.matmul linalg.matrix_norm linalg.matrix_power "
-    "linalg.matrix_rank linalg.matrix_transpose linalg.multi_dot linalg.norm linalg.outer linalg.pinv "
-    "linalg.qr linalg.slogdet linalg.solve linalg.svd linalg.svdvals linalg.tensordot "
-    "linalg.tensorinv linalg.tensorsolve linalg.trace linalg.vecdot linalg.vector_norm fft.fft "
-    "fft.fft2 fft.fftn fft.fftshift fft.hfft fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.ihfft "
-    "fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2 fft.rfftn "
-    "lib.stride_tricks.sliding_window_view"
+    "corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "
+    "delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum expand_dims "
+    "extract fix flatnonzero flip fliplr flipud geomspace gradient hsplit hstack i0 imag inner "
+    "insert interp intersect1d isclose iscomplex isin isneginf isposinf isreal kron lexsort "
+    "linspace logspace matrix_transpose max mean median meshgrid min moveaxis nan_to_num "
+    "nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile "
+    "nanprod nanquantile nanstd nansum nanvar nonzero outer pad partition percentile polyval "
+    "prod ptp quantile ravel ravel_multi_index real repeat reshape resize roll rollaxis rot90 "
+    "round searchsorted select setdiff1d sinc sort sort_complex split squeeze stack std sum "
+    "swapaxes take take_along_axis tensordot tile trace transpose trapezoid tril trim_zeros "
+    "triu union1d unique unravel_index unstack unwrap vander var vdot vsplit vstack where "
+    "linalg.cholesky linalg.cond linalg.cross linalg.det linalg.diagonal linalg.eigh "
+    "linalg.eigvalsh linalg.inv linalg.matmul linalg.matrix_norm linalg.matrix_power "
+    "linalg.matrix_rank linalg.matrix_transpose linalg.multi_dot linalg.norm linalg.outer "
+    "linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.svd linalg.svdvals "
+    "linalg.tensordot linalg.tensorinv linalg.tensorsolve linalg.trace linalg.vecdot "
+    "linalg.vector_norm fft.fft fft.fft2 fft.fftn fft.fftshift fft.hfft fft.ifft fft.ifft2 "
+    "fft.ifftn fft.ifftshift fft.ihfft fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2 "
+    "fft.rfftn lib.stride_tricks.sliding_window_view"
 )
 KNOWN = set(WRITTEN_DOWN.split())
 """The functions of NumPy's, beside ufuncs, whose results depend on nothing but the numbers they are
@@ -399,9 +405,11 @@ class Symbol(Symbolic):
                 f"calls np.{name} of an array", "It is none of the functions that can be written."
             )
         if function in TAKES_SIZES:
-            for x in symbols_in((args[1:], list(settings.values()))):
+            for x in symbols_in((args[TAKES_SIZES[function] :], list(settings.values()))):
                 if x.ndim == 0:
                     x.__index__()
+                elif function not in SHAPED_BY_NUMBERS:
+                    raise self._refuse("takes sizes from an array", "Write them as numbers.")
         out = settings.pop("out", None) if "out" in settings else None
         value = function(*concrete(args), **concrete(settings))
         self._is_new(value, args, settings)
