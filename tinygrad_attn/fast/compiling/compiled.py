@@ -1,8 +1,8 @@
 """`ta.compile`: a function that runs as a flat NumPy program where it can, and as it is elsewhere.
 
 The first call with arguments of some shapes and dtypes traces the function, as `ta.source` does.
-Later ones run two functions of NumPy calls, one forwards and one backwards, between which lies one
-op: its record holds the inputs and what the forward function has kept. What the function reads
+Later ones run functions of NumPy calls: one forwards, and for each result one backwards. Between
+the two lies an op, whose record holds the inputs and what was kept. What the function reads
 beside its arguments is asked for again at each call (`outside`), and if it is not what it was the
 function is traced again. Where there can be no program, or it would not be quicker, the function
 itself is called, and `report()` says why.
@@ -92,7 +92,8 @@ def compile(f: Any = None, *, fullgraph: bool = False, measure: bool = True) -> 
     `retain_graph` and `create_graph`. For other shapes, dtypes, numbers, `training`, globals or
     attributes it is traced again, for up to 8 kinds of call. What cannot be watched or written
     down, such as random numbers, a number that Python reads, or a change of something outside, is
-    never frozen: then f itself is called, and `f.report()` has the reason.
+    never frozen: then f itself is called, and `f.report()` has the reason. Of a module it is a
+    module of the same class, with the same attributes and parameters.
 
     Under `ta.no_grad()` a KeyValueCache among the arguments may grow from call to call: one program
     serves all lengths.
