@@ -782,7 +782,6 @@ READS_NUMBERS = {
     "put_along_axis": into(lambda b, a: np.put_along_axis(b, a.astype(np.int64) % 3, 1.0, 0)),
     "full": lambda x, a: x * np.full(3, a.max(), dtype=np.float64),
     "full_like": lambda x, a: x * np.full_like(np.zeros(3), a.max()),
-    "nan_to_num": lambda x, a: x * np.nan_to_num(a * 2, copy=False),
     **{
         f"{name} into a place": into(write)
         for name, write in {
@@ -809,14 +808,14 @@ READS_NUMBERS = {
     "flags": lambda x, a: x * (2 if a.flags.c_contiguous else 3),
     "base": lambda x, a: x * (2 if a.base is None else 3),
     "nonzero": lambda x, a: x * len((a > 1).nonzero()[0]),
-    "repeat": lambda x, a: x * len(np.arange(3).repeat(a.astype(np.int64) % 3)),
-    "reshape to sizes": lambda x, a: x * len(np.reshape(np.ones(12), (a.astype(np.int64) % 3 + 1)[:2] * [0, 1] - [1, 0])),
+    "repeat": lambda x, a: x * a.repeat(a.astype(np.int64) % 3).size,
+    "reshape to sizes": lambda x, a: x * np.reshape(np.tile(a, 4), np.where(a[1] > 1, [3, 4], [2, 6])).shape[0],
     "split at places": lambda x, a: x * len(np.split(a * 1, a.astype(np.int64) % 3)[0]),
     "vander": lambda x, a: x * np.vander(a, a.astype(np.int64)[1] + 3).shape[1],
     "setxor1d": lambda x, a: x * np.setxor1d(a, [2, 3]).size,
     "unique_values": lambda x, a: x * np.unique_values(a).size,
     "unique_counts": lambda x, a: x * np.unique_counts(a).counts.size,
-    "min_scalar_type": lambda x, a: x * np.min_scalar_type(a[0].reshape(())).itemsize,
+    "min_scalar_type": lambda x, a: x * np.min_scalar_type((a * 100).astype(np.int64)[1]).itemsize,
 }  # fmt: skip
 
 
