@@ -17,6 +17,8 @@ from tinygrad_attn import Tensor
 EACH = 3
 """So many samples of each operator, the first and others far from it."""
 REFUSED = {
+    "tensor_split": "takes sizes from|got array",  # of the places
+    "split_with_sizes": "a Size of torch",  # a subclass of tuple
     "nn.functional.dropout": "draws random numbers",
     "nn.functional.scaled_dot_product_attention": "draws random numbers",
     "narrow": r"reads a number \(int",

@@ -746,3 +746,61 @@ def test_many_arguments():
     assert_right(program, f, args)
     views = ta.source(lambda x: (np.moveaxis(x, 0, 1), np.flip(x)), args[0], backward=False)
     assert not any(np.shares_memory(y, args[0]) for y in views(args[0]))
+
+
+def copied(x):
+    y = np.zeros(2)
+    np.copyto(y, x.data)
+    return (x * y).sum()
+
+
+def tried(x):
+    try:
+        negative = float(x.sum()) < 0
+    except Exception:
+        negative = False
+    return (-x if negative else x * 1.0).sum()
+
+
+FREEZES = {
+    "copyto": copied,
+    "try": tried,
+    "text": lambda x: (-x if "-" in str(x) else x * 1.0).sum(),
+    "array2string": lambda x: x.sum() * float(np.array2string(x.sum().data)),
+    "full": lambda x: (x * np.full(2, x.data.max(), dtype=np.float64)).sum(),
+    "nonzero": lambda x: x.sum() * len((x.data > 1.5).nonzero()[0]),
+    "unique_values": lambda x: x.sum() * np.unique_values(np.floor(x.data / 4)).size,
+}
+
+
+@pytest.mark.parametrize("name", FREEZES)
+def test_numbers_are_refused_or_read_again(name):
+    """A program is refused, or says that it needs another one, or is right at other numbers."""
+    f, other = FREEZES[name], np.array([-1.0, -7.0])
+    try:
+        value, gradients = ta.source(f, np.array([1.0, 2.0]))(other)
+    except (TypeError, ValueError):
+        return
+    x = Tensor(other, requires_grad=True)
+    assert np.allclose(value, f(x).numpy())
+    assert np.allclose(gradients["x"], ta.grad(f(x), [x])[0].numpy())
+
+
+def test_gradients_are_those_of_the_function_where_a_rule_catches_a_refusal():
+    @ta.op
+    def size(x):
+        return np.abs(x)
+
+    def rule(g, y, x):
+        try:
+            return g if float(x.min()) > 0 else g * np.sign(x)
+        except TypeError:
+            return g
+
+    size.vjp(rule)
+    numbers = np.array([-1.0, 2.0])
+    try:
+        program = ta.source(lambda x: size(x).sum(), numbers)
+    except (TypeError, RuntimeError):
+        return
+    assert np.allclose(program(numbers)[1]["x"], [-1.0, 1.0])

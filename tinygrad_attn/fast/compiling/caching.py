@@ -63,7 +63,11 @@ class TracedCache(KeyValueCache):
         self.extended: list[Module] = []
 
     def __getattr__(self, name: str) -> Any:
-        raise Refusal(f"it uses {name.strip('_')} of a cache, which cannot be written down")
+        raise self.refused(f"it uses {name.strip('_')} of a cache, which cannot be written down")
+
+    def refused(self, reason: str) -> Exception:
+        """A refusal, also if the function catches it."""
+        return self.symbol.listing.refusing(Refusal(reason))
 
     @property
     def length(self) -> Any:
@@ -75,14 +79,16 @@ class TracedCache(KeyValueCache):
 
     def past(self, module: Module) -> int:
         """How many keys attention is told that there are."""
-        asked_by_attention()
+        self.asked_by_attention()
         return self.past_keys
 
     def extend(self, module: Module, k: Any, v: Any) -> tuple[Any, Any]:
         """The keys and values that the cache will return, of which here only the shape matters."""
-        asked_by_attention()
+        self.asked_by_attention()
         if module in self.extended or module not in self.cache:
-            raise Refusal("it calls an attention module twice, or one that the cache does not know")
+            raise self.refused(
+                "it calls an attention module twice, or one that the cache does not know"
+            )
         if not self.extended:
             self.tokens = self.tokens + k.shape[-2]
         self.extended.append(module)
@@ -97,20 +103,21 @@ class TracedCache(KeyValueCache):
         """The keys and values of a memory."""
         return self.asked(Get(module), memory, [x._data for x in self.cache._kept[module]])
 
+    def asked_by_attention(self) -> None:
+        """Raise unless the layer that asks is the package's, and keeps for itself how many keys it
+        got: what others do may depend on that.
+        """
+        frame = sys._getframe(2)
+        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_locals.get("wanted"):
+            raise self.refused(
+                "it asks a cache for its keys itself, or attention for weights of them"
+            )
+
     def asked(self, what: Any, tensors: Any, values: list[Any]) -> tuple[Any, Any]:
         """The two results of a call of the cache's."""
         arrays = [x._data for x in tensors]
         k, v = self.symbol._emit("state", what, (self.symbol, *arrays), {}, values)
         return constant(k), constant(v)
-
-
-def asked_by_attention() -> None:
-    """Raise unless the layer that asks is the package's, and keeps for itself how many keys it got:
-    what others do may depend on that.
-    """
-    frame = sys._getframe(2)
-    if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_locals.get("wanted"):
-        raise Refusal("it asks a cache for its keys itself, or attention for weights of them")
 
 
 __all__ = ["KeyValueCache", "TracedCache", "kind_of"]

@@ -1,8 +1,8 @@
 """`ta.compile`: a function that runs as a flat NumPy program where it can, and as it is elsewhere.
 
 The first call with arguments of some shapes and dtypes traces the function, as `ta.source` does.
-Later ones run two functions of NumPy calls, one forwards and one backwards, between which lies one
-op: its record holds the inputs and what the forward function has kept. What the function reads
+Later ones run functions of NumPy calls: one forwards, and for each result one backwards. Between
+the two lies an op, whose record holds the inputs and what was kept. What the function reads
 beside its arguments is asked for again at each call (`outside`), and if it is not what it was the
 function is traced again. Where there can be no program, or it would not be quicker, the function
 itself is called, and `report()` says why.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import sys
 import threading
 import time
 import types
@@ -38,7 +39,7 @@ from ...engine import (
 )
 from ...engine.graph import Record, array_of, clock, tracked
 from ...engine.operands import Symbolic
-from ...messages.errors import describe
+from ...messages.errors import describe, is_module
 from ...messages.signatures import check_flags, own_names
 from ...tensor import get_default_dtype
 from ...transforms.programs import same
@@ -52,6 +53,8 @@ from .outside import VALUES, Outside, Refusal
 
 TRACING = threading.RLock()
 """Held while symbols lie in Tensors."""
+RUNNING: dict[object, int] = {}
+"""Calls of functions as they are, and in which thread: no other thread traces meanwhile."""
 PROGRAMS = 8
 """Signatures of which a function keeps programs."""
 MISSES = 16
@@ -60,6 +63,8 @@ WORTH, WORTH_OF_LONG, LONG = 0.97, 0.9, 0.1
 """Of the function's time, what a program may take at most; of more than so many seconds, which are
 measured twice only and are hardly Python's, less.
 """
+RESULTS = 8
+"""Tensors of one call that are differentiated, each of which has a backward function of its own."""
 SEED = "d_output"
 EMPTY = ("a cache without tokens",)
 """What kind of call it is whose cache is empty."""
@@ -89,7 +94,8 @@ def compile(f: Any = None, *, fullgraph: bool = False, measure: bool = True) -> 
     `retain_graph` and `create_graph`. For other shapes, dtypes, numbers, `training`, globals or
     attributes it is traced again, for up to 8 kinds of call. What cannot be watched or written
     down, such as random numbers, a number that Python reads, or a change of something outside, is
-    never frozen: then f itself is called, and `f.report()` has the reason.
+    never frozen: then f itself is called, and `f.report()` has the reason. Of a module it is a
+    module of the same class, with the same attributes and parameters.
 
     Under `ta.no_grad()` a KeyValueCache among the arguments may grow from call to call: one program
     serves all lengths.
@@ -104,91 +110,129 @@ def compile(f: Any = None, *, fullgraph: bool = False, measure: bool = True) -> 
     check_flags("ta.compile", fullgraph=fullgraph, measure=measure)
     if not callable(f):
         raise TypeError(f"ta.compile takes a function or a module, got {describe(f)}.")
-    return Compiled(f, fullgraph, measure)
+    return made(f, fullgraph, measure)
+
+
+def made(f: Any, fullgraph: bool, measure: bool) -> Compiled:
+    """An object with the attributes of f, the very same: what is set here is set there. Of a module
+    it is a module of its class.
+    """
+    module = is_module(f)
+    bases: tuple[Any, ...] = (Compiled, type(f)) if module else (Compiled,)
+    name = type(f).__name__ if module else "Compiled"
+    space = {"__slots__": (), "__doc__": f.__doc__, "__module__": getattr(f, "__module__", None)}
+    c: Any = object.__new__(type(bases[-1])(name, bases, space))
+    with suppress(AttributeError, TypeError):  # of a bound method, say, there are none
+        c.__dict__ = f.__dict__
+    object.__setattr__(c, "_programs", Programs(f, fullgraph, measure))
+    return c
 
 
 class Compiled:
     """What `ta.compile` returns; called as the function is."""
 
-    def __init__(self, f: Any, fullgraph: bool, measure: bool) -> None:
-        self._f, self._fullgraph, self._measure = f, fullgraph, measure
-        self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
-        self._misses = 0
-        if isinstance(f, (types.FunctionType, types.MethodType)):
-            functools.update_wrapper(self, f, updated=())
+    __slots__ = ("_programs", "__dict__", "__weakref__")
+    __wrapped__ = property(lambda self: self._programs.f)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "_f"), name)
+        return getattr(self._programs.f, name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        bound = instance is not None and not is_module(self)
+        return types.MethodType(self, instance) if bound else self
+
+    def __reduce__(self) -> Any:
+        """In a copy or a file, a function that is to be compiled."""
+        here = self._programs
+        named = getattr(sys.modules.get(self.__module__), getattr(here.f, "__name__", ""), None)
+        return here.f.__name__ if named is self else (made, (here.f, here.fullgraph, here.measure))
 
     def __repr__(self) -> str:
-        return f"<compiled {self._f!r}>"
+        return f"<compiled {self._programs.f!r}>"
 
     def report(self) -> list[Signature]:
         """For each kind of call: does a program run, and if not, why?"""
-        return [e.told() for entries in list(self._entries.values()) for e in entries]
+        return [e.told() for entries in list(self._programs.entries.values()) for e in entries]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        here = local.context
+        own, here = self._programs, local.context
         if here.plain or here.watchers:  # somebody wants to see each step
-            return self._f(*args, **kwargs)
+            return as_it_is(own.f, args, kwargs)
         given = Given(args, kwargs)
-        for entry in self._entries.get(given.spec, ()):
+        for entry in own.entries.get(given.spec, ()):
             data = entry.guard()
             if data is not None:
-                self._misses = 0
+                own.misses = 0
                 return entry.run(given, data)
-        if self._misses >= MISSES:
-            return self._f(*args, **kwargs)
-        return self._first(given)
+        if own.misses >= MISSES:
+            return as_it_is(own.f, args, kwargs)
+        return own.first(given)
 
-    def _first(self, given: Given) -> Any:
+
+class Programs:
+    """A function and the programs that have been written for it."""
+
+    def __init__(self, f: Any, fullgraph: bool, measure: bool) -> None:
+        self.f, self.fullgraph, self.measure = f, fullgraph, measure
+        self.entries: OrderedDict[Any, list[Entry]] = OrderedDict()
+        self.misses = 0
+
+    def first(self, given: Given) -> Any:
         """A call of a kind that is not known yet."""
+        data = None
         with TRACING:
             given = Given(given.args, given.kwargs)  # not while another thread traces
-            entries = self._entries.setdefault(given.spec, [])
-            self._entries.move_to_end(given.spec)
-            for entry in entries:  # another thread may have traced it meanwhile
-                if entry.guard() is not None:
-                    break
-            else:
-                self._misses += 1
-                entry = Entry(self, given)
-                self._entries[given.spec] = [entry, *entries][:PROGRAMS]
-                self._forget()
-            if self._fullgraph and entry.reason and given.spec is not EMPTY:
-                raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
-            data = entry.guard()
-        return self._f(*given.args, **given.kwargs) if data is None else entry.run(given, data)
+            if alone():
+                entry = self.entry(given)
+                if self.fullgraph and entry.reason and given.spec is not EMPTY:
+                    raise TypeError(f"ta.compile(fullgraph=True): {entry.reason}.")
+                data = entry.guard()
+        if data is None:
+            return as_it_is(self.f, given.args, given.kwargs)
+        return entry.run(given, data)
 
-    def _forget(self) -> None:
+    def entry(self, given: Given) -> Entry:
+        """The entry of this kind of call, a new one unless another thread has made it meanwhile."""
+        entries = self.entries.setdefault(given.spec, [])
+        self.entries.move_to_end(given.spec)
+        for entry in entries:
+            if entry.guard() is not None:
+                return entry
+        self.misses += 1
+        entry = Entry(self, given)
+        self.entries[given.spec] = [entry, *entries][:PROGRAMS]
+        self.forget()
+        return entry
+
+    def forget(self) -> None:
         """Keep the latest programs."""
-        while sum(map(len, self._entries.values())) > PROGRAMS:
-            oldest = next(iter(self._entries))
-            self._entries[oldest] = self._entries[oldest][:-1]
-            if not self._entries[oldest]:
-                del self._entries[oldest]
+        while sum(map(len, self.entries.values())) > PROGRAMS:
+            oldest = next(iter(self.entries))
+            self.entries[oldest] = self.entries[oldest][:-1]
+            if not self.entries[oldest]:
+                del self.entries[oldest]
 
 
 class Given:
     """The arguments of one call: the Tensors and arrays in them, and of what kind the call is."""
 
-    __slots__ = ("args", "kwargs", "spec", "tensors", "data", "arrays", "caches", "objects")
+    __slots__ = (
+        *("args", "kwargs", "spec", "tensors", "data", "arrays", "containers", "caches", "objects"),
+    )
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.tensors: list[Any] = []
         self.data: list[Any] = []
         self.arrays: list[Any] = []
+        self.containers: list[Any] = []
         self.caches: list[Any] = []
         self.objects: list[Any] = []
         parts: list[Any] = [local.context.recording, get_default_dtype()]
         for x in args:
             parts.append(self.look(x))
-        for name in sorted(kwargs) if kwargs else ():
-            parts += (name, self.look(kwargs[name]))
+        for name, x in kwargs.items():
+            parts += (name, self.look(x))
         self.spec = tuple(parts)
         if not all(cache.length for cache in self.caches):
             self.spec = EMPTY  # whatever the first tokens are
@@ -205,23 +249,31 @@ class Given:
             return type(x), type(data), data.shape, data.dtype, x._tracked
         kind = type(x)
         if kind is np.ndarray:
-            self.arrays.append(x)
-            return "array", x.shape, x.dtype
+            return place(x, self.arrays) or ("array", x.shape, x.dtype)
         if kind in VALUES:
-            return kind, repr(x) if kind in (float, complex) else x
+            return kind, x if kind not in (float, complex, range) else repr(x)
         if isinstance(x, np.generic):
             return kind, repr(x)
         if kind is KeyValueCache:
-            if x in self.caches:
-                return "again", self.caches.index(x)
-            self.caches.append(x)
-            return kind_of(x)
-        if isinstance(x, (tuple, list)):
+            return place(x, self.caches) or kind_of(x)
+        if kind is tuple:
             return (kind, *map(self.look, x))
+        if kind is list:
+            return place(x, self.containers) or (kind, *map(self.look, x))
         if kind is dict:
-            return (dict, *((self.look(k), self.look(v)) for k, v in x.items()))
+            parts = ((self.look(k), self.look(v)) for k, v in x.items())
+            return place(x, self.containers) or (kind, *parts)
+        if hasattr(kind, "_fields") and issubclass(kind, tuple):
+            self.objects.append(kind)  # which has methods
+            return (kind, *map(self.look, x))
         self.objects.append(x)
         return "object", id(x)
+
+    def call(self) -> tuple:
+        """The arguments, with lists and dicts as they are now."""
+        made: dict[int, Any] = {}
+        new = lambda x: self.rebuilt(x, {}, made)
+        return tuple(map(new, self.args)), {k: new(x) for k, x in self.kwargs.items()}
 
     @property
     def states(self) -> list[Any]:
@@ -233,24 +285,26 @@ class Given:
         if not self.caches:
             return self
         copies = {id(cache): copy.copy(cache) for cache in self.caches}
-        new = lambda x: self.rebuilt(x, lambda a: copies.get(id(a), a), [])
+        new = lambda x: self.rebuilt(x, copies, {})
         return Given(tuple(map(new, self.args)), {k: new(x) for k, x in self.kwargs.items()})
 
-    def rebuilt(self, x: Any, symbol: Callable[[Any], Any], made: list[Any]) -> Any:
-        """An argument with symbols in place of arrays and caches."""
+    def rebuilt(self, x: Any, others: dict[int, Any], made: dict[int, Any]) -> Any:
+        """An argument with others in place of arrays and caches, and with lists and dicts anew."""
         kind = type(x)
-        if kind is np.ndarray or kind is KeyValueCache:
-            return symbol(x)
-        if kind in (list, dict) or isinstance(x, tuple):
-            if kind is dict:
-                new: Any = {k: self.rebuilt(v, symbol, made) for k, v in x.items()}
-            else:
-                parts = [self.rebuilt(v, symbol, made) for v in x]
-                new = kind(*parts) if hasattr(x, "_fields") else kind(parts)
-            if kind in (list, dict):
-                made.append((new, new.copy()))
-            return new
-        return x
+        if id(x) in made:
+            return made[id(x)][0]
+        if kind is list:
+            new: Any = [self.rebuilt(v, others, made) for v in x]
+        elif kind is dict:
+            new = {k: self.rebuilt(v, others, made) for k, v in x.items()}
+        elif kind is tuple:
+            return tuple(self.rebuilt(v, others, made) for v in x)
+        elif hasattr(kind, "_fields") and issubclass(kind, tuple):
+            return kind(*(self.rebuilt(v, others, made) for v in x))
+        else:
+            return others.get(id(x), x)
+        made[id(x)] = new, new.copy()
+        return new
 
     def described(self) -> str:
         """The arguments in words."""
@@ -259,11 +313,20 @@ class Given:
         return ", ".join(words)
 
 
+def place(x: Any, known: list[Any]) -> tuple | None:
+    """Where it is known already; if it is not, it is from now on."""
+    for i, other in enumerate(known):
+        if other is x:
+            return "again", i
+    known.append(x)
+    return None
+
+
 class Entry:
     """One kind of call: a program, or the reason why there is none."""
 
-    def __init__(self, owner: Compiled, given: Given) -> None:
-        self.f, self.measure = owner._f, owner._measure
+    def __init__(self, owner: Programs, given: Given) -> None:
+        self.f, self.measure = owner.f, owner.measure
         self.__name__ = f"compiled {getattr(self.f, '__name__', type(self.f).__name__)}"
         self.arguments, self.reason = given.described(), ""
         self.lines, self.speculate = 0, True
@@ -299,7 +362,7 @@ class Entry:
         """Trace the function and write the program."""
         keep = random.get_rng_state(), np.random.get_state()
         try:
-            found, results = self.traced(given)
+            found = self.traced(given)
         except Exception as error:
             self.outside.put_back()
             random.set_rng_state(keep[0])
@@ -313,56 +376,53 @@ class Entry:
             self.outside.put_back()
             raise Refusal("it changes something outside of itself when it is called")
         try:
-            self.flat = Flat(found, results, SEED, self.speculate)
+            self.flat = Flat(*found, self.speculate)
             if given.caches:
-                longer = Flat(*self.traced(given, 1), SEED, self.speculate)
+                longer = Flat(*self.traced(given, 1), self.speculate)
                 if not self.flat.computes_as(longer):
                     raise Refusal("its program depends on how many tokens the cache has")
             self.lines = self.flat.lines
-            self.op = Program(self)
+            self.ops = [Program(self, i) for i in range(len(self.result.parts))]
             self.compare(given)
         except (Refusal, Changed):
             raise
         except Exception as error:
             raise Refusal(f"it could not be written: {error}") from error
 
-    def traced(self, given: Given, which: int = 0) -> tuple[Trace, list[Any]]:
-        """The function, and the sweep after it, run on symbols."""
+    def traced(self, given: Given, which: int = 0) -> tuple[Trace, list[Any], list[Any]]:
+        """The function, and a sweep from each of its results, run on symbols."""
         found = Trace()
-        watcher = Found()
         outside = [t for t, _ in self.outside.tensors.values()]
         with symbols_in(found, [*given.tensors, *outside]) as symbols, plain():
             arrays = [input_symbol(found, f"a{i}", f"a{i}", x) for i, x in enumerate(given.arrays)]
-            waiting, made = iter(arrays), list[Any]()
-            caches = {id(c): TracedCache(found, c, i, which) for i, c in enumerate(given.caches)}
-            symbol = lambda x: caches.get(id(x)) or next(waiting)
-            args = [given.rebuilt(x, symbol, made) for x in given.args]
-            names = sorted(given.kwargs)
-            kwargs = {k: given.rebuilt(given.kwargs[k], symbol, made) for k in names}
-            with watching(watcher):
+            symbols_of: dict[int, Any] = {id(a): s for a, s in zip(given.arrays, arrays)}
+            for i, cache in enumerate(given.caches):
+                symbols_of[id(cache)] = TracedCache(found, cache, i, which)
+            made: dict[int, Any] = {}
+            args = [given.rebuilt(x, symbols_of, made) for x in given.args]
+            kwargs = {k: given.rebuilt(x, symbols_of, made) for k, x in given.kwargs.items()}
+            with watching(Found(found)):
                 y = self.f(*args, **kwargs)
-            for x, before in made:
+            for x, before in made.values():
                 pairs = x.items() if isinstance(x, dict) else enumerate(x)
                 if len(x) != len(before) or any(v is not before[k] for k, v in pairs):
                     raise Refusal("it changes a list or a dict that it is given")
             self.result = Result(y)
-            root = self.result.root(y)
-            results = [expression_of(x) for x in (root, *self.result.others) if x is not None]
-            self.leaves: dict[str, int] = {}
-            order = [*given.tensors, *given.arrays, *outside]
-            if root is not None:
-                differentiate(found, root, symbols)
-                at = {id(t): i for i, t in enumerate(order)}
-                self.leaves = {n: at[id(t)] for n, t in symbols.items() if n in found.gradients}
+            results = [expression_of(x) for x in (*self.result.parts, *self.result.others)]
+            shares = [differentiate(found, x, symbols) for x in self.result.parts]
+            for refused in found.listing.refused:  # which the function, or a rule, has caught
+                raise refused
+            at = {id(t): i for i, t in enumerate([*given.tensors, *given.arrays, *outside])}
+            self.leaves = {n: at[id(t)] for n, t in symbols.items()}
             self.others = outside  # the Tensors that are inputs beside the arguments
-        inputs = [n for n in found.inputs if n != SEED]
+        inputs = [n for n in found.inputs if not n.startswith(SEED)]
         here = len(given.tensors)
         of_arrays = [n for n in inputs if n[0] == "a"]
         of_tensors = [n for n in inputs if n[0] == "x"]
         states = [n for n in inputs if n.startswith(("cache", "length"))]
         ordered = [*of_tensors[:here], *of_arrays, *states, *of_tensors[here:]]
         found.inputs = {n: found.inputs[n] for n in [*ordered, *found.inputs]}
-        return found, results
+        return found, results, shares
 
     def compare(self, given: Given) -> None:
         """Raise Refusal unless the program gives what the function gives; see which is quicker."""
@@ -372,20 +432,18 @@ class Entry:
             its, ours = given.again(), given.again()
             start = time.thread_time()
             y = self.f(*its.args, **its.kwargs)
-            root = Result(y).root(y)
-            g = None
-            if root is not None:
-                draw = np.random.default_rng(repeats).standard_normal(root.shape)
-                g = draw.astype(root.dtype)[()]
-                leaves = [t for t in [*given.tensors, *self.others] if tracked(t)]
-                wanted = self.shares_of(root, g, leaves)
+            parts = Result(y).parts
+            draw = np.random.default_rng(repeats).standard_normal
+            seeds = [draw(x.shape).astype(x.dtype)[()] for x in parts]
+            leaves = [t for t in [*given.tensors, *self.others] if tracked(t)]
+            wanted = self.shares_of(parts, seeds, leaves)
             middle = time.thread_time()
             try:
                 mine, others = self.called(ours, self.guard())
-                if mine is not None:
-                    record = mine._record
-                    arrays = list(map(array_of, record.inputs))
-                    shares = self.op.shares(g, record, arrays, [True] * len(arrays))
+                shares = []
+                for op, g, x in zip(self.ops, seeds, mine):
+                    arrays = list(map(array_of, x._record.inputs))
+                    shares.append(op.shares(g, x._record, arrays, [True] * len(arrays)))
             except Changed:
                 if self.speculate and self.flat.speculates:
                     self.speculate = False
@@ -396,8 +454,8 @@ class Entry:
             if repeats == 1:
                 if not same(plain_values(self.result.built(mine, others)), plain_values(y)):
                     raise Refusal("the program gives other numbers than the function")
-                if root is not None:
-                    self.compare_gradients(mine._record.inputs, shares, wanted)
+                if mine:
+                    self.compare_gradients(mine[0]._record.inputs, shares, wanted)
             enough = not self.measure or repeats > 1 and best[0] > 0.05
             repeats = 5 if enough else repeats + 1
         if states() != self.before:
@@ -410,41 +468,50 @@ class Entry:
             )
         return None
 
-    def compare_gradients(self, inputs: tuple, mine: dict[int, Any], wanted: Any) -> None:
-        """Raise Refusal unless they are the same, up to the rounding of the largest."""
+    def compare_gradients(self, inputs: tuple, mine: list[dict[int, Any]], wanted: Any) -> None:
+        """Raise Refusal unless their sums are the same, up to the rounding of the largest."""
         size = max((float(np.abs(g).max(initial=0)) for g in wanted.values()), default=0.0)
         for x, expected in wanted.items():
             i = next(i for i, t in enumerate(inputs) if t is x)
-            if not same(mine.get(i, np.zeros_like(expected)), expected, size=size):
+            if not same(
+                sum((g[i] for g in mine if i in g), np.zeros_like(expected)), expected, size=size
+            ):
                 raise Refusal("the program gives other gradients than the function")
 
     # ---- calls
 
-    def shares_of(self, root: Any, g: Any, wanted: list[Any], again: bool = False) -> Any:
+    def shares_of(self, roots: Any, seeds: Any, wanted: list[Any], again: bool = False) -> Any:
         """The gradients by these Tensors, as usual."""
         here = local.context
         before, here.recording = here.recording, again
         try:
-            return sweep([root], [g], wanted=wanted, create_graph=again, stop=True)
+            return sweep(roots, seeds, wanted=wanted, create_graph=again, stop=True)
         finally:
             here.recording = before
 
+    def known_outside(self, given: Given) -> bool:
+        """Is one of the arguments found outside as well? The function may ask whether it is."""
+        held = given.tensors
+        if given.arrays or given.containers:
+            held = [*held, *given.arrays, *given.containers]
+        return not self.outside.seen.keys().isdisjoint(map(id, held))
+
     def run(self, given: Given, data: list[Any]) -> Any:
-        """The results, around one record."""
-        if self.reason:
-            return self.f(*given.args, **given.kwargs)
+        """The results, each with a record if it is differentiated."""
+        if self.reason or self.known_outside(given):
+            return as_it_is(self.f, given.args, given.kwargs)
         try:
-            root, others = self.called(given, data)
+            parts, others = self.called(given, data)
         except Changed:
             return self.rewritten(given)
         except Exception as error:
-            y = self.f(*given.args, **given.kwargs)  # which mostly says what is wrong with the call
+            y = as_it_is(self.f, given.args, given.kwargs)  # which mostly says what is wrong
             self.refused(f"the program failed where the function did not: {error}")
             return y
-        return self.result.built(root, others)
+        return self.result.built(parts, others)
 
-    def called(self, given: Given, data: list[Any]) -> tuple[Any, list[Any]]:
-        """The result that is differentiated, with its record, and the others."""
+    def called(self, given: Given, data: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The results that are differentiated, with their records, and the others."""
         before = [dict(cache._kept) for cache in given.caches]
         try:
             with np.errstate(all="ignore"):
@@ -453,29 +520,32 @@ class Entry:
             for cache, tokens in zip(given.caches, before):
                 cache._kept = tokens
             raise
-        if self.result.whole is None:
-            return None, results
+        if not self.ops:
+            return [], results
         arrays = (*given.data, *given.arrays, *data)
         inputs = (*given.tensors, *given.arrays, *self.others)
         kept = tuple(
             x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)
         )
-        record = Record(clock(), self.op, kept, {}, (saved, given), local.context.scope)
-        root = constant(results[0], record)
-        if changes.handed_out or given.arrays:
-            for watcher in everywhere:
-                watcher.computed(self.op, inputs, {}, root)
-        return root, results[1:]
+        call = given.call() if given.containers else (given.args, given.kwargs)
+        scope, parts = local.context.scope, []
+        for op, result in zip(self.ops, results):
+            y = constant(result, Record(clock(), op, kept, {}, (saved, call), scope))
+            parts.append(y)
+            if changes.handed_out or given.arrays:
+                for watcher in everywhere:
+                    watcher.computed(op, inputs, {}, y)
+        return parts, results[len(parts) :]
 
     def rewritten(self, given: Given) -> Any:
         """The function's own result, for these numbers need another program: one that expects
         less, which the next call has, or none.
         """
         before = given.again()
-        y = self.f(*given.args, **given.kwargs)  # raises what is wrong with the call, if anything
+        y = as_it_is(self.f, given.args, given.kwargs)  # raises what is wrong with the call
         if self.speculate and self.flat.speculates:
             with TRACING:
-                if self.speculate:
+                if self.speculate and alone():
                     self.speculate = False
                     try:
                         self.before = states()
@@ -484,8 +554,15 @@ class Entry:
                         self.refused(str(refusal))
         return y
 
-    def again(self, given: Given) -> Any:
-        """The result as the function gives it, recorded op by op."""
+    def again(self, call: tuple, record: Record) -> list[Any]:
+        """The results as the function gives them, recorded op by op."""
+        for x in record.inputs:
+            if changes.last_change(array_of(x)) > record.time:
+                raise ValueError(
+                    f"{self.__name__} needs its input, {describe(x)}, to be differentiated again, "
+                    f"but that was changed in place after it was used{changes.place(array_of(x))}. "
+                    "Compute a new tensor instead, or differentiate before the change."
+                )
         if self.guard() is None:
             raise RuntimeError(
                 "a compiled function is called once more where its gradient is differentiated "
@@ -493,23 +570,39 @@ class Entry:
                 "again after the change, or use the function without ta.compile."
             )
         with enable_grad():
-            y = self.f(*given.args, **given.kwargs)
-            return Result(y).root(y)
+            return Result(as_it_is(self.f, *call)).parts
+
+
+def as_it_is(f: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What the function itself returns, called while no other thread traces."""
+    call = object()
+    try:
+        with TRACING:
+            RUNNING[call] = threading.get_ident()
+        return f(*args, **kwargs)
+    finally:
+        RUNNING.pop(call, None)
+
+
+def alone() -> bool:
+    """Does no other thread run a function as it is?"""
+    return set(RUNNING.copy().values()) <= {threading.get_ident()}
 
 
 class Program(QuickOp):
-    """The op whose function and rule are the two functions of a program."""
+    """The op whose function gives one of the results, and whose rule is the backward function."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, which: int) -> None:
         forward = entry.flat.forward
-        super().__init__(entry, lambda *inputs: forward(*inputs)[0][0])
+        super().__init__(entry, lambda *inputs: forward(*inputs)[0][which])
         self.fresh = True
-        self.entry, self.leaves, self.flat = entry, entry.leaves, entry.flat
+        self.entry, self.leaves, self.which = entry, entry.leaves, which
+        self.passes = entry.flat.passes[which]
 
     def shares(self, g: Any, record: Record, arrays: list[Any], needs: Any) -> dict[int, Any]:
         """{i: the gradient by input i}, for those that need one, by the backward function."""
-        wanted = tuple(name for name in self.flat.names if needs[self.leaves[name]])
-        _, backward = self.flat.backward_of(wanted)
+        wanted = tuple(name for name in self.passes.shares if needs[self.leaves[name]])
+        _, backward = self.passes.to(wanted)
         if any(isinstance(a, Symbolic) for a in arrays):  # another thread traces
             with TRACING:
                 arrays = [array_of(x) for x in record.inputs]
@@ -526,20 +619,24 @@ class Program(QuickOp):
             with suppress(Changed):
                 return self.shares(g, record, inputs, needs)
         wanted = {i: x for i, (x, need) in enumerate(zip(record.inputs, needs)) if need}
-        root = self.entry.again(record.saved[1])
-        found = self.entry.shares_of(root, g, list(wanted.values()), again)
+        root = self.entry.again(record.saved[1], record)[self.which]
+        found = self.entry.shares_of([root], [g], list(wanted.values()), again)
         return {i: found[x] for i, x in wanted.items() if x in found}
 
 
 class Found(Watcher):
     """Sees to it that no Tensor is frozen."""
 
+    def __init__(self, found: Trace) -> None:
+        self.found = found
+
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """Raise for a Tensor that requires a gradient and is no input."""
         for x in inputs:
             free = isinstance(x, Variable) and x._tracked and x._record is None
             if free and not is_symbol(x._data):
-                raise Refusal(f"it makes {describe(x)}, which requires a gradient")
+                refusal = Refusal(f"it makes {describe(x)}, which requires a gradient")
+                raise self.found.listing.refusing(refusal)
 
 
 @contextmanager
@@ -558,36 +655,33 @@ def symbols_in(found: Trace, tensors: list[Any]) -> Iterator[dict[str, Any]]:
             t._data, t._grad, t._record, t._tracked = data, gradient, record, wanted
 
 
-def differentiate(found: Trace, y: Any, leaves: dict[str, Any]) -> None:
-    """The sweep, run on symbols, from a gradient by y that is an input as well."""
+def differentiate(found: Trace, y: Any, leaves: dict[str, Any]) -> dict[str, Any]:
+    """{name: the gradient by it}, by a sweep on symbols, from a gradient by y that is an input."""
     found.listing.phase = BACKWARD
     example = np.asarray(np.random.default_rng(0).standard_normal(y.shape).astype(y._data.dtype))
     seed = input_symbol(found, SEED, SEED, example)
     here = local.context
     before, here.recording = here.recording, False
     try:
-        gradients = sweep([y], [seed])
+        gradients = sweep([y], [seed], retain_graph=True)
     finally:
         here.recording = before
-    for name, leaf in leaves.items():
-        if leaf in gradients:
-            g = gradients[leaf]
-            found.gradients[name] = g.expression if is_symbol(g) else found.listing.constant(g)
+    made = {name: gradients[leaf] for name, leaf in leaves.items() if leaf in gradients}
+    return {
+        name: g.expression if is_symbol(g) else found.listing.constant(g)
+        for name, g in made.items()
+    }
 
 
 class Result:
-    """How what a function returns is made of a root, which is differentiated, and other arrays."""
+    """How a result is made of Tensors that are differentiated, and of other arrays."""
 
     def __init__(self, y: Any) -> None:
         self.parts: list[Any] = []  # Tensors that are part of the graph
         self.others: list[Any] = []
         self.shape = self.look(y)
-        self.whole: Any = None
-        if self.parts:
-            self.whole = len(self.parts)
-            self.sizes = [t.shape for t in self.parts]
-            if len({t.dtype for t in self.parts}) > 1:
-                raise Refusal("it returns tensors of several dtypes")
+        if len(self.parts) > RESULTS:
+            raise Refusal(f"it returns more than {RESULTS} tensors that are differentiated")
 
     def look(self, y: Any) -> Any:
         """The structure, with a place for each array."""
@@ -609,23 +703,10 @@ class Result:
             return kind, list(map(self.look, y))
         raise Refusal(f"it returns {describe(y)}")
 
-    def root(self, y: Any) -> Any:
-        """The one Tensor of which all parts are made."""
-        if not self.parts:
-            return None
-        if len(self.parts) == 1:
-            return self.parts[0]
-        return np.concatenate([t.reshape(-1) for t in self.parts])
-
-    def built(self, root: Any, others: list[Any]) -> Any:
+    def built(self, parts: list[Any], others: list[Any]) -> Any:
         """What the function returns."""
-        if self.whole == 1 and self.shape == ("part", 0):
-            return root
-        parts = [root]
-        if self.whole is not None and self.whole > 1:
-            ends = np.cumsum([math.prod(s) for s in self.sizes]).tolist()
-            starts = [0, *ends[:-1]]
-            parts = [root[a:b].reshape(s) for a, b, s in zip(starts, ends, self.sizes, strict=True)]
+        if self.shape == ("part", 0):
+            return parts[0]
 
         def build(shape: Any) -> Any:
             kind, what = shape

@@ -32,10 +32,11 @@ REDUCED = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multi
 FRESH = {"sum", "mean", "max", "min", "prod", "any", "all", "astype", "copy", "cumsum", "argmax"}
 MAKE_ANEW = (
     "where stack concatenate erf vecdot matmul equal not_equal isnan isfinite sign log2 log10 "
-    "take_along_axis einsum logical_not logical_and logical_or hypot arctan2 tan arcsin arccos "
+    "take_along_axis logical_not logical_and logical_or hypot arctan2 tan arcsin arccos "
     "arctan sinh cosh arcsinh arccosh arctanh floor ceil rint trunc"
 )
 FRESH_CALLS = WITH_OUT | set(MAKE_ANEW.split())
+"""What always answers with an array of its own: einsum and squeeze, say, may answer with a view."""
 HELD = "held"
 """A group of memory that is not ours to write into."""
 
@@ -45,47 +46,49 @@ class Changed(Exception):
 
 
 class Flat:
-    """The two functions, and their texts.
+    """The functions, and their texts.
 
-    `forward(*inputs)` returns (results, saved), and `backward(g, saved, inputs)` the gradients.
+    `forward(*inputs)` returns (results, saved). `passes` has a `Backward` for each result that is
+    differentiated, with functions `backward(g, saved, inputs)`, which return gradients.
     """
 
-    def __init__(self, found: Trace, results: list[Any], seed: Any, speculate: bool) -> None:
-        gradients = found.gradients
+    def __init__(
+        self, found: Trace, results: list[Any], gradients: list[Any], speculate: bool
+    ) -> None:
         guards = [*found.guards, *(blind_rows(found) if speculate else [])]
         (outputs, shares), asked = simplified(
             [results, gradients], [g.asked for g in guards], facts_of(guards)
         )
         made = [Guard(e, g.answer, g.function) for e, g in zip(asked, guards, strict=True)]
         made = [g for g in once(made) if g.asked.kind not in ("constant", "number")]
-        ends = [*outputs, *shares.values(), *(g.asked for g in made)]
+        ends = [*outputs, *(e for each in shares for e in each.values()), *(g.asked for g in made)]
         low = Lowering(ends, speculate)
         ours = {x.args[0].id for x in low.speculated}
         self.guards = [Guard(low.of(g.asked), g.answer, g.function) for g in made]
         self.guards = [g for g, old in zip(self.guards, made) if not covered(old.asked, ours)]
         self.guards += low.guards
         self.speculates = bool(low.guards) or len(guards) > len(found.guards)
-        self.names = list(shares)
-        self.inputs = {n: e.name for n, e in found.inputs.items() if n != seed}
-        self.write(list(map(low.of, outputs)), [low.of(e) for e in shares.values()], seed)
+        seeds = list(found.inputs)[len(found.inputs) - len(shares) :]
+        self.inputs = list(found.inputs)[: len(found.inputs) - len(shares)]
+        backwards = [{name: low.of(e) for name, e in each.items()} for each in shares]
+        self.write(list(map(low.of, outputs)), list(zip(seeds, backwards)))
 
-    def write(self, outputs: list[Any], shares: list[Any], seed: Any) -> None:
-        """The texts of both functions."""
-        late = {e.id for e in reached([*shares, *(g.asked for g in self.guards)])}
-        late &= depending(late_order := reached([*shares, *(g.asked for g in self.guards)]), seed)
+    def write(self, outputs: list[Any], backwards: list[tuple[str, dict[str, Any]]]) -> None:
+        """The texts of all functions: of each of those backwards, its seed and the gradients."""
+        asked = [g.asked for g in self.guards]
+        after = reached([*(e for _, shares in backwards for e in shares.values()), *asked])
+        late = depending(after, {seed for seed, _ in backwards})
         early = [g for g in self.guards if g.asked.id not in late]
-        others = [g for g in self.guards if g.asked.id in late]
         forward = reached([*outputs, *(g.asked for g in early)])
-        known = {e.id for e in forward}
-        again = views_of_inputs(late_order)
-        backward = needed([*shares, *(g.asked for g in others)], known - again)
-        later = {e.id for e in backward}
-        saved = {
-            x.id: x
-            for e in [*backward, *(Expression(-1, "", "", tuple(shares), {}, 0),)]
-            for x in e.operands
-            if x.id not in later and x.kind not in ("input", "constant", "number")
-        }
+        known = {e.id for e in forward} - views_of_inputs(after)
+        parts = []
+        saved: dict[int, Expression] = {}
+        for seed, shares in backwards:
+            mine = depending(after, {seed})
+            guards = [g for g in self.guards if g.asked.id in mine]
+            order = needed([*shares.values(), *(g.asked for g in guards)], known)
+            parts.append((seed, shares, guards))
+            saved |= {x.id: x for x in saved_for(list(shares.values()), order)}
         held = Names()
         writer = Writer(held, set())
         body = writer.lines(forward, [*outputs, *saved.values()], early)
@@ -97,36 +100,18 @@ class Flat:
         ]
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
         self.objects = held.objects
-        self.forward_text, self.forward = held.function("forward", list(self.inputs), body)
-        self.lines, self.backward_text = len(body), ""
-        self.rest = held, saved, known - again, others, shares, seed
-        self.written: dict[tuple[str, ...], Any] = {}  # by the gradients that are wanted
-        if shares:
-            self.backward_text, _ = self.backward_of(tuple(self.names))
-            self.lines += self.backward_text.count("\n") - 1
-
-    def backward_of(self, wanted: tuple[str, ...]) -> tuple[str, Callable[..., Any]]:
-        """The text and the function that computes the gradients by these inputs."""
-        if wanted in self.written:
-            return self.written[wanted]
-        held, saved, known, guards, every, seed = self.rest
-        shares = [every[self.names.index(n)] for n in wanted]
-        order = needed([*shares, *(g.asked for g in guards)], known)
-        writer = Writer(held, set(saved))
-        names = "".join(f"{held.name(e)}, " for e in saved.values())
-        body = [f"{names}= saved"] if names else []
-        used = [e.name for e in backward_inputs(order, shares, guards) if e.name != seed]
-        inputs = list(self.inputs)
-        body += [f"{n} = inputs[{inputs.index(n)}]" for n in used]
-        body += writer.lines(order, shares, guards)
-        body.append(f"return [{', '.join(writer.own(shares, set()))}]")
-        made = held.function("backward", [seed or "_", "saved", "inputs"], body)
-        return self.written.setdefault(wanted, made)
+        text, self.forward = held.function("forward", self.inputs, body)
+        self.texts, self.lines = [text], len(body)
+        self.passes = [Backward(held, saved, known, self.inputs, *part) for part in parts]
+        for each in self.passes:
+            text, _ = each.to(tuple(each.shares))
+            self.texts.append(text)
+            self.lines += text.count("\n") - 1
 
     @property
     def text(self) -> str:
-        """Both functions."""
-        return f"{self.forward_text}\n\n{self.backward_text}"
+        """All functions."""
+        return "\n\n".join(self.texts)
 
     def computes_as(self, other: Flat) -> bool:
         """Have both the same text, and the same constants in it?"""
@@ -167,11 +152,18 @@ def covered(asked: Any, scores: set[int]) -> bool:
     return isinstance(top, Expression) and top.is_a("method", "max") and top.args[0].id in scores
 
 
-def depending(order: Sequence[Expression], seed: Any) -> set[int]:
-    """The ids of what depends on the gradient that comes in."""
+def saved_for(shares: list[Any], order: list[Expression]) -> list[Expression]:
+    """What the forward pass keeps for this backward pass."""
+    here = {e.id for e in order}
+    used = [x for e in order for x in e.operands] + list(inside(shares))
+    return [x for x in used if x.id not in here and x.kind not in ("input", "constant", "number")]
+
+
+def depending(order: Sequence[Expression], seeds: set[str]) -> set[int]:
+    """The ids of what depends on one of these gradients that come in."""
     found: set[int] = set()
     for e in order:
-        if e.kind == "input" and e.name == seed or any(x.id in found for x in e.operands):
+        if e.kind == "input" and e.name in seeds or any(x.id in found for x in e.operands):
             found.add(e.id)
     return found
 
@@ -206,6 +198,34 @@ def backward_inputs(order: list[Expression], shares: list[Any], guards: list[Gua
     ends = [*shares, *(g.asked for g in guards)]
     used = {x.id: x for e in order for x in e.operands} | {x.id: x for x in inside(ends)}
     return [x for x in used.values() if x.kind == "input"]
+
+
+class Backward:
+    """The backward pass from one result: a function for each choice of gradients."""
+
+    def __init__(
+        self, held: Names, saved: dict, known: set[int], inputs: list[str], seed: str,
+        shares: dict[str, Any], guards: list[Guard],
+    ) -> None:  # fmt: skip
+        self.held, self.saved, self.known, self.inputs = held, saved, known, inputs
+        self.seed, self.shares, self.guards = seed, shares, guards
+        self.written: dict[tuple[str, ...], Any] = {}  # by the gradients that are wanted
+
+    def to(self, wanted: tuple[str, ...]) -> tuple[str, Callable[..., Any]]:
+        """The text and the function that computes the gradients by these inputs."""
+        if wanted in self.written:
+            return self.written[wanted]
+        shares, guards = [self.shares[name] for name in wanted], self.guards
+        order = needed([*shares, *(g.asked for g in guards)], self.known)
+        writer = Writer(self.held, set(self.saved))
+        names = "".join(f"{self.held.name(e)}, " for e in self.saved.values())
+        body = [f"{names}= saved"] if names else []
+        used = [e.name for e in backward_inputs(order, shares, guards) if e.name != self.seed]
+        body += [f"{n} = inputs[{self.inputs.index(n)}]" for n in used]
+        body += writer.lines(order, shares, guards)
+        body.append(f"return [{', '.join(writer.own(shares, set()))}]")
+        made = self.held.function("backward", [self.seed, "saved", "inputs"], body)
+        return self.written.setdefault(wanted, made)
 
 
 class Names:

@@ -9,11 +9,12 @@ own rules (`tracing`). What comes out is a list of NumPy calls (`expressions`). 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ...engine import Variable, enable_grad, plain
+from ...engine import Variable, enable_grad, no_grad, plain, sweep
 from ...messages.errors import describe, is_module
 from ...messages.signatures import own_names
 from ...tensor import Tensor
@@ -110,15 +111,32 @@ def compare(program: Program, found: Any) -> None:
 
 
 def compare_with_a_call(f: Any, args: tuple, found: Any) -> None:
-    """Raise unless the function, called with arrays, returns what it returned to the tracer."""
+    """Raise unless the function, called with arrays, gives what it gave to the tracer."""
+    given = as_given(args)
     with plain(), enable_grad(), np.errstate(all="ignore"):
-        again = f(*as_given(args))
-    if not same(arrays_in(again), found.outputs):
+        again, gradients = f(*given), dict[str, Any]()
+        with suppress(ValueError):  # of an array that was changed since, which a trace has copied
+            gradients = gradients_of(again, given, found) if found.gradients else {}
+    largest = max((np.abs(g).max(initial=0) for g in gradients.values()), default=0)
+    alike = [same(g, found.gradients[n], size=float(largest)) for n, g in gradients.items()]
+    if not (same(arrays_in(again), found.outputs) and all(alike)):
         raise TypeError(
             "ta.source: the function returns another value when it is called again, so a program "
             "would be right only once. Does it draw random numbers, or keep something between "
             "calls (a cache, a counter)? Pass what changes as an argument."
         )
+
+
+def gradients_of(y: Any, args: list[Any], found: Any) -> dict[str, Any]:
+    """The gradients by the same arguments and parameters, as usual."""
+    names = [n for n in found.inputs if n not in found.parameters and n != found.seed]
+    arrays = [x for x in args if isinstance(x, (Variable, np.ndarray, np.generic))]
+    leaves = {**found.parameters, **dict(zip(names, arrays, strict=True))}
+    wanted = {n: leaves[n] for n in found.gradients}
+    seed = found.inputs[found.seed].value if found.seed else y._data.dtype.type(1)
+    with no_grad():
+        gradients = sweep([y], [seed], wanted=list(wanted.values()), stop=True)
+    return {n: gradients[x] for n, x in wanted.items() if x in gradients}
 
 
 def as_given(args: tuple) -> list[Any]:

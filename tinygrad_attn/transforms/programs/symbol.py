@@ -69,12 +69,14 @@ OF_SHAPES = {
     np.iscomplexobj,
     np.isrealobj,
     np.broadcast_shapes,
-    np.min_scalar_type,
-    np.shares_memory,
-    np.may_share_memory,
 }
-TAKES_SIZES = {np.broadcast_to, np.repeat, np.tile, np.resize, np.split, np.array_split, np.pad}
-"""What they are given beside the array decides how large the result is."""
+SIZED = (
+    "broadcast_to repeat tile resize reshape split array_split hsplit vsplit dsplit pad vander "
+    "rot90"
+)
+TAKES_SIZES = {getattr(np, name): 1 for name in SIZED.split()}
+TAKES_SIZES |= {np.linspace: 2, np.logspace: 2, np.geomspace: 2}
+"""From which argument on it is decided how large the result is."""
 SHAPED_BY_NUMBERS = {
     np.nonzero,
     np.flatnonzero,
@@ -91,8 +93,38 @@ SHAPED_BY_NUMBERS = {
     np.setdiff1d,
 }
 """How large their results are depends on the numbers in the arrays."""
+WRITTEN_DOWN = (
+    "all allclose angle any append argmax argmin argpartition argsort argwhere array_equal "
+    "array_equiv array_split astype atleast_1d atleast_2d atleast_3d average bincount block "
+    "broadcast_arrays broadcast_to choose clip column_stack compress concatenate convolve copy "
+    "corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "
+    "delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum expand_dims "
+    "extract fix flatnonzero flip fliplr flipud geomspace gradient hsplit hstack i0 imag inner "
+    "insert interp intersect1d isclose iscomplex isin isneginf isposinf isreal kron lexsort "
+    "linspace logspace matrix_transpose max mean median meshgrid min moveaxis nan_to_num "
+    "nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile "
+    "nanprod nanquantile nanstd nansum nanvar nonzero outer pad partition percentile polyval "
+    "prod ptp quantile ravel ravel_multi_index real repeat reshape resize roll rollaxis rot90 "
+    "round searchsorted select setdiff1d sinc sort sort_complex split squeeze stack std sum "
+    "swapaxes take take_along_axis tensordot tile trace transpose trapezoid tril trim_zeros "
+    "triu union1d unique unravel_index unstack unwrap vander var vdot vsplit vstack where "
+    "linalg.cholesky linalg.cond linalg.cross linalg.det linalg.diagonal linalg.eigh "
+    "linalg.eigvalsh linalg.inv linalg.matmul linalg.matrix_norm linalg.matrix_power "
+    "linalg.matrix_rank linalg.matrix_transpose linalg.multi_dot linalg.norm linalg.outer "
+    "linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.svd linalg.svdvals "
+    "linalg.tensordot linalg.tensorinv linalg.tensorsolve linalg.trace linalg.vecdot "
+    "linalg.vector_norm fft.fft fft.fft2 fft.fftn fft.fftshift fft.hfft fft.ifft fft.ifft2 "
+    "fft.ifftn fft.ifftshift fft.ihfft fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2 "
+    "fft.rfftn lib.stride_tricks.sliding_window_view"
+)
+KNOWN = set(WRITTEN_DOWN.split())
+"""The functions of NumPy's, beside ufuncs, whose results depend on nothing but the numbers they are
+given, in memory of their own or as views, and have the same shape for all numbers, unless they are
+in SHAPED_BY_NUMBERS.
+"""
 FRESH = {np.zeros_like: 0, np.ones_like: 1, np.empty_like: 0}
-ACCESSORS = ("__float__", "__int__", "__bool__", "__index__", "item", "tolist", "__contains__")
+ASK = "__float__ __int__ __bool__ __index__ __contains__ __repr__ __str__ __format__ item tolist"
+ACCESSORS = set(ASK.split())
 ONLY_WARN = ("warn_if_counted", "warn_if_upside_down")
 """What they do with the answer changes no result."""
 
@@ -110,10 +142,16 @@ class Writing(Listing):
     def __init__(self) -> None:
         super().__init__()
         self.guards: list[Guard] = []
+        self.refused: list[Exception] = []  # also what the function has caught
         self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
         self.called: dict[int, str] = {}  # by the id of an array: its name
         self.names: Callable[[], None] = lambda: None  # looks for names of what there is
         self.where: Callable[[], str] = lambda: ""  # the module call that runs
+
+    def refusing(self, error: Exception) -> Exception:
+        """The error, which is raised again at the end if the function catches it."""
+        self.refused.append(error)
+        return error
 
     def constant(self, array: Any) -> Expression:
         """An array that the program is written with, as it is now."""
@@ -126,7 +164,7 @@ class Writing(Listing):
 
 
 class Flags:
-    """Nothing is promised of how a symbol lies in memory."""
+    """What the package is told of how a symbol lies in memory."""
 
     c_contiguous = f_contiguous = writeable = owndata = True
 
@@ -193,8 +231,6 @@ class Symbol(Symbolic):
 
     __slots__ = ("expression", "value", "listing", "views", "base_symbol", "owes", "__weakref__")
     __array_priority__ = 900  # below a Tensor's
-    base = None
-    flags = Flags()
 
     def __init__(self, expression: Expression, value: Any, listing: Writing) -> None:
         self.expression, self.value, self.listing = expression, value, listing
@@ -202,13 +238,25 @@ class Symbol(Symbolic):
         self.base_symbol: Symbol | None = None  # the one whose memory this one shows
         self.owes = False  # was a view of it written to, and the result not put back yet?
         self.lent = False
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False  # of functions that change what they are given
 
     def as_it_is(self) -> Symbol:
         """The same values, whatever is done to this one later."""
         return Symbol(self.expression, self.value, self.listing)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"an array that ta.source writes down has no attribute {name!r}")
+        error = AttributeError(f"an array that ta.source writes down has no attribute {name!r}")
+        theirs = hasattr(np.ndarray, name) and not name.startswith("__") and not asker()[1]
+        raise self.listing.refusing(error) if theirs else error
+
+    def _refuse(self, what: str, instead: str) -> Exception:
+        return self.listing.refusing(refuse(what, instead))
+
+    def _in_memory(self, answer: Any) -> Any:
+        if asker()[1]:
+            return answer
+        raise self._refuse("asks how an array lies in memory", "Ask before the call.")
 
     # For `isinstance(x, np.ndarray)` in functions that also take numbers and lists.
     __class__ = property(lambda self: np.ndarray)
@@ -218,10 +266,14 @@ class Symbol(Symbolic):
     size = property(lambda self: self.value.size)
     itemsize = property(lambda self: self.value.itemsize)
     nbytes = property(lambda self: self.value.nbytes)
-    strides = property(lambda self: self.value.strides)
+    strides = property(lambda self: self._in_memory(self.value.strides))
+    flags = property(lambda self: self._in_memory(Flags))
+    base = property(lambda self: self._in_memory(None))
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
+        if not asker()[1]:
+            raise self._refuse("turns numbers into text", "Leave them in the array.")
         return f"<an array {self.shape} of {self.dtype} that is written down>"
 
     def __len__(self) -> int:
@@ -237,7 +289,7 @@ class Symbol(Symbolic):
         if by_package and frame.f_code.co_name in ONLY_WARN:
             return answer
         if not by_package or isinstance(answer, float):
-            raise refuse(
+            raise self._refuse(
                 f"reads a number ({what}): the program would be right for this number only",
                 "Choose with np.where(condition, a, b), or choose before the call and pass the "
                 "choice as an argument that is no array.",
@@ -263,10 +315,10 @@ class Symbol(Symbolic):
 
     def tolist(self) -> Any:
         """The numbers, which may not be asked for."""
-        raise refuse("reads numbers (tolist())", "Leave them in the array.")
+        raise self._refuse("reads numbers (tolist())", "Leave them in the array.")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise refuse(
+        raise self._refuse(
             "turns an argument, or what was computed from one, into a plain array",
             "Compute with operators, methods and functions of NumPy (np.where, np.sum, ...), "
             "without np.asarray, np.array or functions of other libraries.",
@@ -278,7 +330,7 @@ class Symbol(Symbolic):
         """The symbol of a new value, or as many as there are values."""
         for x in symbols_in((args, list(settings.values()))):
             if x.owes:
-                raise refuse(
+                raise self._refuse(
                     "uses an array after a part of it was changed in place",
                     "Write x[index] += y, or compute a new array.",
                 )
@@ -320,6 +372,7 @@ class Symbol(Symbolic):
         if method == "at":
             return self._at(ufunc, *inputs)
         value = getattr(ufunc, method)(*map(concrete, inputs), **concrete(settings))
+        self._is_new(value, inputs, settings)
         if ufunc is elementwise._erf:  # which has numbers of Python's
             value = np.asarray(value, np.float64)
             return self._emit("call", "erf", inputs, {}, value if value.ndim else value[()])
@@ -328,7 +381,7 @@ class Symbol(Symbolic):
             if sign:
                 made = self._emit("operator", sign, inputs, {}, value)
             else:
-                made = self._emit("call", function_name(ufunc), inputs, settings, value)
+                made = self._emit("call", self._name(ufunc), inputs, settings, value)
         elif method == "reduce" and ufunc in REDUCTIONS:
             made = self._method(REDUCTIONS[ufunc], inputs[0], (), settings, value)
         else:
@@ -344,23 +397,48 @@ class Symbol(Symbolic):
             return self._fresh(function, args, settings)
         if function in OF_SHAPES:
             return function(*concrete(args), **concrete(settings))
+        if function is np.array2string:
+            return repr(self)
+        name = self._name(function)
+        if name not in KNOWN:
+            raise self._refuse(
+                f"calls np.{name} of an array", "It is none of the functions that can be written."
+            )
         if function in TAKES_SIZES:
-            for x in symbols_in((args[1:], list(settings.values()))):
+            for x in symbols_in((args[TAKES_SIZES[function] :], list(settings.values()))):
                 if x.ndim == 0:
                     x.__index__()
+                elif function not in SHAPED_BY_NUMBERS:
+                    raise self._refuse("takes sizes from an array", "Write them as numbers.")
         out = settings.pop("out", None) if "out" in settings else None
         value = function(*concrete(args), **concrete(settings))
-        if isinstance(value, str) or value is None:
-            return value
+        self._is_new(value, args, settings)
         if function in METHODS and is_symbol(args[0]):
             if function is np.copy:
                 return self._emit("method", "copy", args[:1], {}, value)
             made = self._method(METHODS[function], args[0], args[1:], settings, value)
         else:
-            made = self._emit("call", function_name(function), args, settings, value)
+            made = self._emit("call", name, args, settings, value)
             if function in SHAPED_BY_NUMBERS or function is np.where and len(args) == 1:
                 self._size_is_kept(made, function.__name__)
         return made if out is None else self._into(out, made)
+
+    def _name(self, function: Any) -> str:
+        name = function_name(function)
+        if name is None:
+            raise self._refuse(
+                f"calls {function.__name__}, which is no function of NumPy's",
+                "The program has nothing but NumPy: write the function with NumPy's.",
+            )
+        return name
+
+    def _is_new(self, value: Any, args: tuple, settings: dict[str, Any]) -> None:
+        """Raise if a call has written into an array that it was given, or asks for an order."""
+        given = [*args, *settings.values()]
+        if isinstance(value, np.ndarray) and any(value is a for a in given):
+            raise self._refuse("writes into a plain array", "Leave out= away.")
+        if any(isinstance(a, str) and a in ("A", "F", "K") for a in given):
+            raise self._refuse("asks for an order of memory", "Transpose the array before.")
 
     def _method(self, name: str, x: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
         """A method of x; settings at their defaults are left out."""
@@ -396,11 +474,11 @@ class Symbol(Symbolic):
     def _write(self, name: str, args: tuple, value: Any) -> None:
         """This array is changed: from here on the symbol is the changed one."""
         if self.lent or self.expression.kind == "input":
-            raise refuse(
+            raise self._refuse(
                 "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
             )
         if self.base_symbol is not None or any(view() is not None for view in self.views):
-            raise refuse(
+            raise self._refuse(
                 "changes an array in place that another one shares its memory with",
                 "Compute a new array, or change a copy, x.copy().",
             )
@@ -409,7 +487,7 @@ class Symbol(Symbolic):
 
     def _at(self, ufunc: Any, target: Any, index: Any, *values: Any) -> None:
         if not is_symbol(target):
-            raise refuse(
+            raise self._refuse(
                 "adds to a plain array in place", "Make it with np.zeros_like(x, shape=...)."
             )
         value = target.value.copy()
@@ -426,7 +504,7 @@ class Symbol(Symbolic):
     def _into(self, out: Any, made: Any) -> Any:
         target = out[0] if isinstance(out, tuple) else out
         if not is_symbol(target):
-            raise refuse("writes into a plain array (out=)", "Leave out= away.")
+            raise self._refuse("writes into a plain array (out=)", "Leave out= away.")
         target[...] = made
         return target
 
@@ -448,6 +526,7 @@ class Symbol(Symbolic):
 
     def _m(self, name: str, *args: Any, **settings: Any) -> Any:
         value = getattr(self.value, name)(*concrete(args), **concrete(settings))
+        self._is_new(value, args, settings)
         return self._method(name, self, args, settings, value)
 
     def reshape(self, *shape: Any, **settings: Any) -> Any:
@@ -455,6 +534,7 @@ class Symbol(Symbolic):
         shape = (
             tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         )
+        self._is_new(None, (), settings)
         return self._method("reshape", self, (), {}, self.value.reshape(shape, **settings))
 
     def transpose(self, *axes: Any) -> Any:
@@ -506,7 +586,7 @@ class Symbol(Symbolic):
 
     def ravel(self, order: str = "C") -> Any:
         """As one row."""
-        return self.reshape(-1)
+        return self.reshape(-1, order=order)
 
     flatten = ravel
 
@@ -519,8 +599,8 @@ def sign_of(ufunc: Any, inputs: tuple) -> str | None:
     return OPERATORS.get(ufunc)
 
 
-def function_name(function: Any) -> str:
-    """What stands after `np.`; for a function that is not NumPy's, its own name."""
+def function_name(function: Any) -> str | None:
+    """What stands after `np.`; None for a function that is not NumPy's."""
     module = (getattr(function, "__module__", None) or "numpy").split(".")
     name = ".".join([*(p for p in module[1:] if not p.startswith("_")), function.__name__])
     for candidate in (function.__name__, name):
@@ -529,10 +609,7 @@ def function_name(function: Any) -> str:
             found = getattr(found, part, None)
         if found is function:
             return candidate
-    raise refuse(
-        f"calls {function.__name__}, which is no function of NumPy's",
-        "The program has nothing but NumPy: write the function with NumPy's.",
-    )
+    return None
 
 
 def _put_operators() -> None:
@@ -575,9 +652,11 @@ def _put_operators() -> None:
     for name, ufunc in dict(neg=np.negative, invert=np.invert, abs=np.absolute).items():
         setattr(Symbol, f"__{name}__", lambda a, u=ufunc: a.__array_ufunc__(u, "__call__", a))
     setattr(Symbol, "__pos__", lambda a: a)  # noqa: B010 (as the others)
-    names = "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take repeat"
-    for name in f"{names} dot diagonal swapaxes clip round trace nonzero searchsorted".split():
+    names = "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take"
+    for name in f"{names} dot diagonal swapaxes clip round trace searchsorted".split():
         setattr(Symbol, name, _method_called(name))
+    for function in (np.nonzero, np.repeat):  # whose results may have other sizes
+        setattr(Symbol, function.__name__, lambda x, *a, f=function, **k: f(x, *a, **k))
 
 
 def _method_called(name: str) -> Callable[..., Any]:

@@ -57,6 +57,7 @@ class Trace:
         self.kinds: dict[str, str] = {}  # by a module call's name: ` (Linear)` for a number
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
         self.arguments: dict[str, Any] = {}  # name: (shape, dtype), or None for what is no array
+        self.seed: Any = None  # the identifier of the gradient that comes in, if it is an input
 
     def scope_name(self, scope: Any) -> str:
         """The dotted name of a module call, seen from the root, or from the outermost module."""
@@ -98,7 +99,8 @@ def trace(
     found.root = root
     listing = found.listing
     given = arguments(found, function, args)
-    leaves = {n: x for n, x in given.items() if isinstance(x, Variable) and x._tracked}
+    tensors = [x for x in given.values() if isinstance(x, Variable) and x._tracked]
+    leaves = {x._data.expression.name: x for x in tensors}
     listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
     watcher = Names(found)
     listing.names, listing.where = watcher.look, lambda: found.scope_name(local.context.scope)
@@ -110,6 +112,8 @@ def trace(
         found.outputs = checked(y, backward)
         if backward:
             differentiate(found, y, leaves, watcher)
+    for refused in listing.refused:  # which the function, or a rule, has caught
+        raise refused
     return found
 
 
@@ -150,9 +154,11 @@ def input_symbol(found: Trace, name: str, original: str, array: np.ndarray) -> S
     name = identifier(name)
     while name in found.inputs:
         name += "_"
+    array = array.view()
     expression = found.listing.make("input", name, (), {}, array, ("input", name))
     expression.hint = (NAMED_BY_USER, name)
-    found.inputs[name], found.originals[name] = expression, original
+    found.inputs[name] = expression  # and of a parameter called as an argument the identifier
+    found.originals[name] = name if original in found.originals.values() else original
     return Symbol(expression, array, found.listing)
 
 
@@ -236,7 +242,8 @@ def differentiate(found: Trace, y: Any, leaves: Mapping[str, Any], watcher: Name
     else:  # of these numbers only the shape matters, and that no two are alike
         example = np.random.default_rng(0).standard_normal(y.shape).astype(dtype)
         seed = input_symbol(found, "d_output", "d_output", example)
-        found.arguments["d_output"] = y.shape, dtype
+        found.seed = seed.expression.name
+        found.arguments[found.seed] = y.shape, dtype
     before = local.context.recording
     local.context.recording = False
     try:
@@ -266,11 +273,12 @@ class Names(Watcher):
         for x in inputs:
             free = isinstance(x, Variable) and x._tracked and x._record is None
             if free and not is_symbol(x._data):
-                raise TypeError(
+                error = TypeError(
                     f"ta.source: {describe(x)} requires a gradient, but is neither an argument nor "
                     "in params=, and its numbers would be frozen into the program. Pass "
                     "params=model, or params={'w': w}."
                 )
+                raise self.found.listing.refusing(error)
         scope = local.context.scope
         if scope is not self.scope:
             self.left(scope)
