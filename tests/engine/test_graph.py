@@ -911,16 +911,16 @@ def test_an_interrupt_at_any_call_within_grad_leaves_recording_as_it_was(create_
 
 
 def test_two_threads_that_ask_for_a_gradient_at_once_get_the_same_tensor(monkeypatch):
-    x, make, others = leaf(1), ta.engine.autograd.constant, []
+    x, make, others = leaf(1), ta.engine.autograd.tensor_of, []
     (x * 2).backward()
 
     def meanwhile(array):
         made = make(array)
-        monkeypatch.setattr(ta.engine.autograd, "constant", make)
+        monkeypatch.setattr(ta.engine.autograd, "tensor_of", make)
         others.append(x.grad)
         return made
 
-    monkeypatch.setattr(ta.engine.autograd, "constant", meanwhile)
+    monkeypatch.setattr(ta.engine.autograd, "tensor_of", meanwhile)
     assert x.grad is others[0] is x.grad
 
 

@@ -395,7 +395,9 @@ def test_the_names_of_a_module_around_this_one_are_taken_off_as_advised(before):
 def needing_arguments():
     """Every public function and class that cannot be called without arguments."""
     for place, module in {"ta": ta, "F": F, "nn": nn, "optim": optim}.items():
-        for name in sorted({*module.__all__} - {"Program", "Optimizer"}):  # neither is made by its user
+        for name in sorted(
+            {*module.__all__} - {"Program", "Optimizer"}
+        ):  # neither is made by its user
             if not callable(made := getattr(module, name)):
                 continue
             parameters = inspect.signature(made).parameters.values()

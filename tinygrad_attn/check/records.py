@@ -30,7 +30,7 @@ def as_given(operands: Iterable[Any]) -> list[Any]:
 
 def has_rules(op: Any) -> bool:
     """Has anybody said what the derivative is?"""
-    return bool(op.rules or op.joint or op.plain.rules or op.plain.joint)
+    return bool(op.rules or op.joint or op.stands_for.rules or op.stands_for.joint)
 
 
 class Call:
@@ -60,7 +60,7 @@ class Call:
         """What the rules answer for each input that needs a gradient; None for the others."""
         op = self.op
         if not (op.rules or op.joint):
-            op = op.plain  # a quick way whose rules are those of the op it stands for
+            op = op.stands_for  # a quick way whose rules are those of the op it stands for
         record = Record(0, op, (), self.settings, self.saved, None)
         needs = list(self.needs if needs is None else needs)
         found = op.pull(g, self.y, record, list(self.args), needs)

@@ -9,7 +9,7 @@ what; `parameters`, `operands` and `misuse`, which say what is wrong with a call
 
 from . import changes  # it puts its watcher in
 from .context import Context, Watcher, everywhere, local, rehearsing, watching
-from .graph import Record, Variable, array_of, constant, tracked
+from .graph import Record, Variable, array_of, tensor_of, tracked
 from .op import Op, clone, op
 from .operands import Symbolic
 from .quick import equation, quick_way
@@ -28,7 +28,6 @@ __all__ = [
     "array_of",
     "changes",
     "clone",
-    "constant",
     "enable_grad",
     "equation",
     "everywhere",
@@ -41,6 +40,7 @@ __all__ = [
     "rehearsing",
     "sum_to",
     "sweep",
+    "tensor_of",
     "tracked",
     "watching",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from ..messages.errors import describe, missing_from, numbers_of, refuse_mask
 from ..messages.signatures import check_flags, own_names
 from .context import everywhere, local, rehearsing
-from .graph import Variable, constant
+from .graph import Variable, tensor_of
 from .op import clone
 from .recording import enable_grad, no_grad  # noqa: F401  where PyTorch has them
 from .sweep import sweep
@@ -46,7 +46,7 @@ def _accumulate(t: Variable, g: Any) -> None:
     """t.grad += g, also where another thread does the same at the same time."""
     while True:
         old = None if t._grad is None else gradient_of(t)
-        total = g if old is None else old + (g if isinstance(g, Variable) else constant(g))
+        total = g if old is None else old + (g if isinstance(g, Variable) else tensor_of(g))
         # Python changes threads only at calls, and between this line and the next there is none.
         if t._grad is old:
             t._grad = total
@@ -58,7 +58,7 @@ def gradient_of(t: Variable) -> Any:
     found = t._grad
     if found is None or isinstance(found, Variable):
         return found
-    made = constant(found)
+    made = tensor_of(found)
     if t._grad is not found:  # another thread has changed it meanwhile
         return gradient_of(t)
     t._grad = made
@@ -108,7 +108,7 @@ def grad(
         g = found.get(x)
         if g is not None and any(x is other for other in inputs[:i]):  # listed twice
             g = clone(g) if isinstance(g, Variable) else g.copy()
-        results.append(g if g is None or isinstance(g, Variable) else constant(g))
+        results.append(g if g is None or isinstance(g, Variable) else tensor_of(g))
     for watcher in (*everywhere, *here.watchers):
         watcher.finished(inputs)
     return tuple(results)
@@ -185,7 +185,7 @@ def _seed(
     if gradient.dtype != dtype:
         gradient = gradient.astype(dtype)
     if create_graph:
-        return gradient if isinstance(gradient, Variable) else constant(np.array(gradient))
+        return gradient if isinstance(gradient, Variable) else tensor_of(np.array(gradient))
     array = gradient._data if isinstance(gradient, Variable) else gradient
     return array[()] if isinstance(output._data, np.generic) else array
 

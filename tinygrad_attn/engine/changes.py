@@ -255,7 +255,7 @@ class Changes(Watcher):
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """Notice what has changed up to here, and watch the user's arrays that a rule will read."""
         record = result._record
-        if record is None or op.plain in reads_nothing:
+        if record is None or op.stands_for in reads_nothing:
             return
         for given, kept in zip(inputs, record.inputs, strict=True):
             if isinstance(given, Variable):
@@ -271,7 +271,7 @@ class Changes(Watcher):
         recorded.
         """
         record = y._record
-        if (handed_out or latest > record.time) and record.op.plain not in reads_nothing:
+        if (handed_out or latest > record.time) and record.op.stands_for not in reads_nothing:
             _check(y, g, record)
 
     def finished(self, tensors: Any) -> None:
@@ -285,7 +285,11 @@ def _check(y: Any, g: Any, record: Record) -> None:
         if last_change(value) <= record.time or i == 0 and record.op in reads_inputs:
             continue
         again = isinstance(g, Variable)  # then the twin is differentiated, which reads all
-        if again and record.op.plain.twin is not None or reads(record, array_of(g), y._data, i):
+        if (
+            again
+            and record.op.stands_for.twin is not None
+            or reads(record, array_of(g), y._data, i)
+        ):
             role = "its own result" if i == 0 else f"its input {i - 1}"
             raise ValueError(
                 f"{record.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but "

@@ -44,8 +44,8 @@ class Variable:
     name: str | None
 
 
-def constant(array: Any, record: Record | None = None) -> Any:
-    """A tensor around this array; with a record it is part of a graph."""
+def tensor_of(array: Any, record: Record | None = None) -> Any:
+    """A tensor around this array; with a record it is part of a graph, without one a constant."""
     t = object.__new__(Variable._kind)
     t._data, t._grad, t._record, t.name = array, None, record, None
     t._tracked = record is not None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 from . import misuse
 from .context import everywhere, local
-from .graph import Record, Variable, clock, constant, tracked
+from .graph import Record, Variable, clock, tensor_of, tracked
 from .operands import as_operands, as_result
 from .parameters import Parameters
 
@@ -44,7 +44,7 @@ class Op:
         self.forward, self.broadcasts, self.saves, self.twin = forward, broadcasts, saves, twin
         self.rules: tuple[Callable[..., Any] | None, ...] = ()  # one for each input,
         self.joint: Callable[..., Any] | None = None  # or one for all of them
-        self.plain: Op = self  # in a quick way, the op that it replaces
+        self.stands_for: Op = self  # in a quick way, the op that it replaces
         self.quick: Any = None  # its quick way, if fast/ has one
 
     quick_call: Any = None  # how fast/ calls an op
@@ -102,7 +102,7 @@ class Op:
         if here.recording and any(map(tracked, inputs)) and y.dtype.kind == "f":
             kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays, strict=True))
             record = Record(clock(), self, kept, settings, saved, here.scope)
-        result = constant(y, record)
+        result = tensor_of(y, record)
         for watcher in (*everywhere, *here.watchers):
             watcher.computed(self, inputs, settings, result)
         return result

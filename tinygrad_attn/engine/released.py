@@ -25,7 +25,7 @@ class Released:
     ends: dict[int, Any] | None = None
 
     @property
-    def plain(self) -> Released:
+    def stands_for(self) -> Released:
         """It stands for itself."""
         return self
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import misuse
 from .context import everywhere, local
-from .graph import Variable, array_of, constant, tracked
+from .graph import Variable, array_of, tensor_of, tracked
 from .op import clone
 from .quick import equation
 from .released import Released
@@ -60,10 +60,10 @@ def sweep(
         # The chain rule: each share is g times a partial derivative, and `add` sums the shares up.
         record: Any = y._record
         needs = [tracked(x) and (leads(x) or x in goal) for x in record.inputs]
-        for i, share in pull(g, y, needs, create_graph).items():
+        for i, share in shares_of(g, y, needs, create_graph).items():
             x = record.inputs[i]
             share = fit(share, x, record.op, i)
-            add(x, constant(share) if create_graph and not isinstance(share, Variable) else share)
+            add(x, tensor_of(share) if create_graph and not isinstance(share, Variable) else share)
             for watcher in watchers:
                 watcher.pulled(y, record, g, i, x, share, gradients[x])
 
@@ -84,14 +84,14 @@ def sweep(
     return {x: apart(g, x) for x, g in (complete | gradients).items()}
 
 
-def pull(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dict[int, Any]:
+def shares_of(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dict[int, Any]:
     """{i: the gradient by input i}: in an ordinary pass from arrays, in one that is recorded from
     tensors.
     """
     record: Any = y._record
     if not create_graph:
         return record.op.pull(g, y._data, record, [array_of(x) for x in record.inputs], needs)
-    op = record.op.plain
+    op = record.op.stands_for
     if op.twin is None:
         return op.pull(g, y, record, list(record.inputs), needs)
     inputs = [clone(x) if need else x for x, need in zip(record.inputs, needs, strict=True)]

@@ -88,12 +88,12 @@ class QuickOp(Op):
         self.adds: Any = None  # adds the share of its one input to a gradient in place, or refuses
         self.asks_needs = False  # does its joint rule take `needs=`?
         if isinstance(plain, Op):
-            self.plain = plain
+            self.stands_for = plain
 
     def pull(self, *found: Any) -> dict[int, Any]:
         """By its own rules, or by those of the op that it stands for."""
         own = self.rules or self.joint is not None
-        return super().pull(*found) if own else self.plain.pull(*found)
+        return super().pull(*found) if own else self.stands_for.pull(*found)
 
     def vjp_all(self, rule: Any) -> Any:
         """As `Op.vjp_all`; whether the rule asks for `needs` is looked up once."""

@@ -16,9 +16,9 @@ from ..engine import (
     array_of,
     changes,
     clone,
-    constant,
     local,
     sweep,
+    tensor_of,
     tracked,
 )
 from ..engine.autograd import enable_grad, no_grad
@@ -202,4 +202,4 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     tensors = [xs[i] for i in run.places]
     outside = run.first(tensors)
     # given no tensor, an op gives an array, but f gave a Tensor
-    return recomputed(*tensors, *outside, run=run) if tensors or outside else constant(run.value)
+    return recomputed(*tensors, *outside, run=run) if tensors or outside else tensor_of(run.value)

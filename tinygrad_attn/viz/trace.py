@@ -43,7 +43,7 @@ def is_released(t: Any) -> bool:
 
 def settings_of(t: Any) -> dict[str, Any]:
     """The settings of the op that made t, without those that have their default value."""
-    defaults = op_of(t).plain.parameters.defaults if not is_released(t) else {}
+    defaults = op_of(t).stands_for.parameters.defaults if not is_released(t) else {}
     return {
         name: value
         for name, value in t._record.settings.items()

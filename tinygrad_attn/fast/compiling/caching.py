@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine import constant
+from ...engine import tensor_of
 from ...nn.cache import KeyValueCache
 from ...nn.module import Module
 from ...transforms.programs.symbol import PACKAGE, Symbol
@@ -38,7 +38,7 @@ class Extend(NamedTuple):
     module: Module
 
     def __call__(self, cache: KeyValueCache, k: Any, v: Any) -> list[Any]:
-        return [x._data for x in cache.extend(self.module, constant(k), constant(v))]
+        return [x._data for x in cache.extend(self.module, tensor_of(k), tensor_of(v))]
 
 
 class Get(NamedTuple):
@@ -117,7 +117,7 @@ class TracedCache(KeyValueCache):
         """The two results of a call of the cache's."""
         arrays = [x._data for x in tensors]
         k, v = self.symbol._emit("state", what, (self.symbol, *arrays), {}, values)
-        return constant(k), constant(v)
+        return tensor_of(k), tensor_of(v)
 
 
 __all__ = ["KeyValueCache", "TracedCache", "kind_of"]

@@ -29,12 +29,12 @@ from ...engine import (
     Variable,
     Watcher,
     changes,
-    constant,
     enable_grad,
     everywhere,
     local,
     plain,
     sweep,
+    tensor_of,
     watching,
 )
 from ...engine.graph import Record, array_of, clock, tracked
@@ -530,7 +530,7 @@ class Entry:
         call = given.call() if given.containers else (given.args, given.kwargs)
         scope, parts = local.context.scope, []
         for op, result in zip(self.ops, results):
-            y = constant(result, Record(clock(), op, kept, {}, (saved, call), scope))
+            y = tensor_of(result, Record(clock(), op, kept, {}, (saved, call), scope))
             parts.append(y)
             if changes.handed_out or given.arrays:
                 for watcher in everywhere:
@@ -713,7 +713,7 @@ class Result:
             if kind == "part":
                 return parts[what]
             if kind == "tensor":
-                return constant(others[what])
+                return tensor_of(others[what])
             if kind == "array":
                 return others[what]
             if kind == "value":

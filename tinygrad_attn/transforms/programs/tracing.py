@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ... import random
-from ...engine import Variable, Watcher, constant, enable_grad, local, plain, sweep, watching
+from ...engine import Variable, Watcher, enable_grad, local, plain, sweep, tensor_of, watching
 from ...messages.errors import describe
 from .expressions import BACKWARD, Expression
 from .symbol import HERE, NUMPY, PACKAGE, Symbol, Writing, is_symbol
@@ -130,7 +130,7 @@ def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> dict[s
         found.arguments[name] = array.shape, array.dtype
         symbol = input_symbol(found, name, name, np.asarray(array))
         if isinstance(x, Variable) or array.dtype.kind == "f":
-            given[name] = tensor = constant(symbol)
+            given[name] = tensor = tensor_of(symbol)
             tensor._tracked = array.dtype.kind == "f" and not (
                 isinstance(x, Variable) and not x._tracked
             )
