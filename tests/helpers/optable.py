@@ -214,6 +214,14 @@ def _(draw):
     )
 
 
+@entry("power of whole numbers, 0 among them")
+def _(draw):
+    shape = draw(shapes())
+    exponents = np.asarray(np.round(numbers(draw, shape)))
+    exponents.flat[:1] = 0
+    return Sample([numbers(draw, shape, "positive"), exponents], ops.power, torch.pow)
+
+
 @entry("a number to a power")
 def _(draw):
     base = draw(st.sampled_from([1, 2.0, 0.3]))
