@@ -5,6 +5,7 @@ broadcasting both ways), our function of them with its settings bound, and PyTor
 here; a test checks that none is missing.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -212,6 +213,14 @@ def _(draw):
     return Sample(
         [numbers(draw, draw(shapes()), "positive")], lambda x: ops.power(x, n), lambda x: x**n
     )
+
+
+@entry("power of whole numbers, 0 among them")
+def _(draw):
+    shape = draw(shapes())
+    exponents = np.asarray(np.round(numbers(draw, shape)))
+    exponents.flat[:1] = 0
+    return Sample([numbers(draw, shape, "positive"), exponents], ops.power, torch.pow)
 
 
 @entry("a number to a power")
@@ -746,6 +755,23 @@ matrices(
 matrices("eigh", pairs, pairs_torch, lambda x: x)
 matrices("svd", triplets, triplets_torch, lambda x: x, tall=True, wide=True)
 matrices("qr", ops.qr, lambda x: torch.cat(torch.linalg.qr(x), -2), regular, tall=True)
+
+
+def by_permutations(x):
+    """The determinant as it is defined; the gradient of PyTorch's may be 0 where there is no inverse."""
+    total = 0
+    for columns in itertools.permutations(range(x.shape[-1])):
+        swaps = sum(i > j for i, j in itertools.combinations(columns, 2))
+        total = total + (-1) ** swaps * x[..., range(x.shape[-1]), columns].prod(-1)
+    return total
+
+
+@entry("det where it is 0")
+def _(draw):
+    n = draw(st.integers(1, 3))
+    x = numbers(draw, (*draw(shapes(max_dims=1)), n, n))
+    x[..., draw(st.integers(0, n - 1)), :] = 0  # the minors by this row are the gradient
+    return Sample([x], ops.det, by_permutations)
 
 
 @entry("solve")

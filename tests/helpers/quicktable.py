@@ -209,3 +209,122 @@ TABLE: dict[str, list[Quick]] = {
         Quick(lambda x: ops.take_along_axis(x, indices=whole(6, 4, 2), axis=1), [(4, 6)]),
     ],
 }
+
+# Where a branch is decided by the numbers themselves: ties, bounds, what leaves the range of an exponential, places
+# counted from the end, one place used by two ops (whose shares are added in place), one head for many.
+
+
+def ties(x: np.ndarray) -> np.ndarray:
+    return np.round(2 * x) / 2
+
+
+def far(x: np.ndarray) -> np.ndarray:
+    return 30 * x
+
+
+def behind(high: int, *shape: int) -> np.ndarray:
+    """Places from both ends, -high to high - 1."""
+    return whole(2 * high, *shape) - high
+
+
+def twice(picks: Callable[..., Any], first: Any, second: Any, shape: tuple[int, ...]) -> Quick:
+    return Quick(lambda x: np.sin(picks(x, first)) * np.cos(picks(x, second)), [shape])
+
+
+def add(key: str, *examples: Quick) -> None:
+    TABLE[key] += examples
+
+
+for f in (ops.max, ops.min):
+    add(f"ops.{f.__name__}", *[one._replace(prepare=ties) for one in along(f)])
+for f in (ops.maximum, ops.minimum):
+    add(f"ops.{f.__name__}", Quick(f, [(5, 4), (4,)], ties), Quick(f, [(70, 130), (130,)], ties))
+add("ops.clip", Quick(lambda x: ops.clip(x, -0.5, 1), [(70, 130)], ties))
+add("ops.relu", Quick(ops.relu, [(70, 130)], ties))
+for key, f in [("F.gelu", F.gelu), ("F.silu", F.silu), ("ops.sigmoid", ops.sigmoid)]:
+    add(key, Quick(f, [(5, 7)], far), Quick(f, [(5, 7)]), Quick(f, [(200, 170)], far))
+add("F.gelu", Quick(lambda x: F.gelu(x, "tanh"), [(5, 7)], far))
+add("ops.erf", Quick(ops.erf, [(5, 7)], lambda x: 4 * x))
+add("ops.logaddexp", Quick(ops.logaddexp, [(30, 40), (40,)], far))
+for key, f in [("F.softmax", F.softmax), ("F.log_softmax", F.log_softmax)]:
+    add(
+        key,
+        *[
+            Quick(lambda x, f=f, a=axis: f(x, a), [shape], far)
+            for axis, shape in [(-1, (9, 7)), (-1, (9, 300)), (0, (5, 4)), (1, (2, 5, 300))]
+        ],
+    )
+add("F.logsumexp", Quick(lambda x: F.logsumexp(x, (0, 2)), [(2, 5, 3)], far))
+add(
+    "equations.cross_entropy",
+    *[
+        Quick(
+            lambda x, k=kept, how=how: equations.cross_entropy(
+                x,
+                np.linspace(0.5, 2, x.shape[1]).astype(x.dtype) if k else None,
+                target=whole(5, 4, 3),
+                ignore_index=1,
+                reduction=how,
+                label_smoothing=0.3,
+            ),
+            [(4, 5, 3)],
+            far,
+        )
+        for kept in (True, False)
+        for how in ("none", "mean", "sum")
+    ],
+)
+add(
+    "F.layer_norm",
+    Quick(lambda x, w, b: F.layer_norm(x + 100.0, (5, 7), w, b, 0.1), [(3, 5, 7), (5, 7), (5, 7)]),
+    Quick(lambda x, b: F.layer_norm(x, 7, None, b), [(2, 3, 7), (7,)]),
+)
+add("F.rms_norm", Quick(lambda x, w: F.rms_norm(x, 40, w), [(300, 40), (40,)]))
+for shape in [(2, 7), (6, 7), (20, 7), (1, 7)]:
+    add("F.linear", Quick(F.linear, [shape, (30, 7), (30,)]), Quick(F.linear, [shape, (30, 7)]))
+add(
+    "equations.scaled_dot_product_attention",
+    *attends(equations.scaled_dot_product_attention, [(2, 3, 5, 4), (2, 1, 7, 4), (1, 7, 6)]),
+    Quick(
+        lambda q, k, v, m: equations.scaled_dot_product_attention(q, k, v, m, scale=0.3),
+        [*HEADS, (3, 1, 7)],
+    ),
+    Quick(
+        lambda q, k, v: equations.scaled_dot_product_attention(
+            q, k, v, chance(2, 1, 1, 7, p=0.8), scale=0.1, is_causal=True, keep=KEPT, keep_scale=1.2
+        ),
+        HEADS,
+        lambda x: 10 * x,
+    ),
+)
+picked = [
+    (behind(4, 9), behind(4, 9)[::-1].copy()),
+    ((slice(None), behind(6, 3, 5)), (slice(None), behind(6, 3, 5)[:, ::-1].copy())),
+    ((behind(4, 3, 5), behind(6, 5)), (behind(4, 3, 5)[::-1].copy(), behind(6, 5))),
+    ((behind(4, 5), slice(1, 4)), (slice(1, 3), behind(6, 4))),
+    (chance(4, 6), (slice(1, 3), -2)),
+]
+for first, second in picked:
+    for index in (first, second):
+        add("ops.getitem", Quick(lambda x, i=index: x[i], [(4, 6)]))
+    add("ops.getitem", Quick(lambda x, i=first, j=second: x[i].sum() * np.sin(x[j]), [(4, 6)]))
+add("ops.getitem", Quick(lambda x: x[:, :, behind(50, 6)], [(3, 4, 50)]))
+add("ops.scatter", Quick(lambda g: ops.scatter(g, index=(behind(4, 9),), shape=(4, 6)), [(9, 6)]))
+add(
+    "ops.embedding",
+    Quick(lambda w: ops.embedding(w, indices=behind(5, 2, 7)), [(5, 3)]),
+    Quick(lambda w: ops.embedding(w, indices=behind(40, 600)), [(40, 60)]),
+    twice(lambda w, i: ops.embedding(w, indices=i), whole(5, 9), behind(5, 9), (5, 3)),
+)
+add(
+    "ops.embedding_backward",
+    Quick(lambda g: ops.embedding_backward(g, indices=behind(9, 400), rows=9), [(400, 60)]),
+)
+for axis, (shape, first, second) in {
+    0: ((4, 60), behind(4, 9, 60), behind(4, 9, 60)[::-1].copy()),
+    1: ((40, 6), behind(6, 40, 8), behind(6, 40, 8)[:, ::-1].copy()),
+    -2: ((3, 5, 40), behind(5, 3, 4, 40), behind(5, 3, 4, 40)[:, ::-1].copy()),
+}.items():
+    picks = lambda x, i, a=axis: ops.take_along_axis(x, indices=i, axis=a)  # noqa: E731
+    add("ops.take_along_axis", Quick(lambda x, p=picks, i=first: p(x, i), [shape]))
+    add("ops.take_along_axis", twice(picks, first, second, shape))
