@@ -284,12 +284,9 @@ def _check(y: Any, g: Any, record: Record) -> None:
         value = array_of(holder)
         if last_change(value) <= record.time or i == 0 and record.op in reads_inputs:
             continue
-        again = isinstance(g, Variable)  # then the twin is differentiated, which reads all
-        if (
-            again
-            and record.op.stands_for.twin is not None
-            or reads(record, array_of(g), y._data, i)
-        ):
+        # A twin that is differentiated in the op's place reads all.
+        twin = isinstance(g, Variable) and record.op.stands_for.twin is not None
+        if twin or reads(record, array_of(g), y._data, i):
             role = "its own result" if i == 0 else f"its input {i - 1}"
             raise ValueError(
                 f"{record.op.__name__} needs {role}, {describe(holder)}, to be differentiated, but "
