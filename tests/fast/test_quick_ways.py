@@ -72,6 +72,27 @@ def test_fast_equals_plain(key, i, dtype, order):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=0, atol=atol, err_msg=f"{place}")
 
 
+SEVERAL = [case for case in CASES if len(TABLE[case.values[0]][case.values[1]].shapes) > 1]
+
+
+@pytest.mark.parametrize("dtypes", ["fd", "df"])
+@pytest.mark.parametrize("key, i", SEVERAL)
+def test_inputs_of_two_dtypes_give_what_the_equation_gives(key, i, dtypes):
+    """As a kernel for one dtype would not: result and gradients have the dtypes of the equation."""
+
+    def found():
+        arrays = [x.astype(dtypes[n > 0]) for n, x in enumerate(TABLE[key][i].arrays(np.float64))]
+        leaves = [Tensor._of(x, requires_grad=True) for x in arrays]
+        y = TABLE[key][i].function(*leaves)
+        return [one.numpy() for one in (y, *ta.grad([y.sum()], leaves))]
+
+    with ta.plain():
+        plain = found()
+    for a, b in zip(found(), plain, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=0, atol=3e-4 * (0.1 + np.abs(b).max(initial=0)))
+
+
 @pytest.mark.parametrize("key", TABLE)
 def test_the_quick_way_is_taken(key, monkeypatch):
     replaced, taken = REPLACED[key], []
