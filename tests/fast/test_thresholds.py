@@ -19,7 +19,6 @@ ENDS = {
     float: {"small": 1e-30, "large": 1e30},
     range: {"small": range(0), "large": range(16, 1 << 40)},
 }
-LEAST = {"ADDED_AT_ONCE": 1 << 10}  # a row has to fit in
 DTYPES = (np.float32, np.float64)
 TOLERANCE = {np.float32: 1e-4, np.float64: 1e-10}
 ALL = {name: value for name, value in vars(tuning).items() if name.isupper()}
@@ -27,8 +26,7 @@ ALL = {name: value for name, value in vars(tuning).items() if name.isupper()}
 
 def end(name, which):
     """This end of a threshold, as its type has it."""
-    value = ENDS[type(ALL[name])][which]
-    return max(value, LEAST[name]) if name in LEAST else value
+    return ENDS[type(ALL[name])][which]
 
 
 MOVED = {

@@ -127,7 +127,7 @@ def _rows_summed(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
         _add_sorted(out, flat, g)
         return out
     # `add.at` is ten times as fast with one flat index.
-    step, columns = tuning.ADDED_AT_ONCE // max(width, 1), np.arange(width)
+    step, columns = max(1, tuning.ADDED_AT_ONCE // max(width, 1)), np.arange(width)
     for start in range(0, len(flat), step):
         part = slice(start, start + step)
         places = flat[part, None] * width + columns
