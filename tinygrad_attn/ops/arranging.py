@@ -7,6 +7,7 @@ and its adjoint is the one of indexing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,8 @@ def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
     """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete,
     ...), differentiable.
     """
-    a = np.asarray(array_of(x))
-    places = function(np.arange(a.size).reshape(a.shape), *args, **kwargs)
+    shape = np.shape(array_of(x))
+    places = function(np.arange(math.prod(shape)).reshape(shape), *args, **kwargs)
     return getitem(reshape(x, shape=(-1,)), index=places)
 
 
