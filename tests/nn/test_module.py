@@ -321,6 +321,12 @@ def test_loading_between_forward_and_backward_is_found_out():
         loss.backward()
 
 
+@pytest.mark.parametrize("value", ["no", "False", 2])
+def test_training_is_true_or_false(value):
+    with pytest.raises(TypeError, match="training is True or False"):
+        nn.Dropout(0.5).training = value
+
+
 def test_settings_reach_every_module():
     net = Net()
     assert net.eval() is net and not any(m.training for m in net.modules())

@@ -224,6 +224,10 @@ def test_arguments_are_checked():
         parallel.DistributedSampler(2.5)
     with pytest.raises(ValueError, match="above 0"):
         parallel.set_time_limit(0)
+    for nothing in None, {"loss": None}, [1.0, None], "much":
+        for put_together in parallel.mean, parallel.total:
+            with pytest.raises(TypeError, match="are numbers, got"):
+                put_together(nothing)
     with pytest.raises(ValueError, match="is not the 1 ranks"):
         parallel.grid(2, 2)
     with pytest.raises(ValueError, match="without dropout"):

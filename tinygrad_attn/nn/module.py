@@ -227,6 +227,8 @@ class Module:
                 "a module has no requires_grad, and setting it would change nothing. Write "
                 f"module.requires_grad_({value!r}), which sets it for every parameter."
             )
+        if name == "training":
+            check_flags(type(self).__name__, training=value)
         if isinstance(value, Module) and contains(value, self):
             raise ValueError(
                 f"{type(self).__name__}.{name} cannot be {type(value).__name__}, which contains "

@@ -7,7 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from ..messages.errors import describe
 from .group import group
+
+
+def _array(values: Any) -> Any:
+    """The numbers as an array. None, which NumPy takes for NaN, is refused, and so are texts."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"what the ranks put together are numbers, got {describe(values)}.")
+    return array
+
+
+def _number(value: Any) -> float:
+    return float(_array(value) if value is None or isinstance(value, str) else value)
 
 
 def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
@@ -20,9 +33,9 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
     """
     if isinstance(values, Mapping):
         call = f"mean of {', '.join(values)}"
-        numbers = mean_of(call, np.array([float(v) for v in values.values()]), weight, comm)
+        numbers = mean_of(call, np.array([_number(v) for v in values.values()]), weight, comm)
         return dict(zip(values, numbers.tolist(), strict=True))
-    array = np.asarray(values, np.float64)
+    array = _array(values).astype(np.float64)
     found = mean_of("mean()", array, weight, comm)
     return found if array.ndim else float(found)
 
@@ -39,9 +52,9 @@ def mean_of(call: str, array: Any, weight: float, comm: Any) -> Any:
 def total(values: Any, *, comm: Any = None) -> Any:
     """The sum over the ranks: a number, an array, or a dict of numbers. A collective."""
     if isinstance(values, Mapping):
-        numbers = np.array([float(v) for v in values.values()])
+        numbers = np.array([_number(v) for v in values.values()])
         rows = group(comm).gather(f"total of {', '.join(values)}", numbers)
         return dict(zip(values, rows.sum(axis=0).tolist(), strict=True))
-    array = np.asarray(values)
+    array = _array(values)
     found = group(comm).gather("total()", array).sum(axis=0).reshape(array.shape)
     return found if array.ndim else found.item()
