@@ -109,7 +109,7 @@ def operation(op: Op, sign: Any) -> Any:
 
     def operate(a: Any, b: Any) -> Any:
         here = local.context
-        if here.watchers or handed_out or here.plain:
+        if here.watchers or here.plain:
             return op(a, b)
         inputs: tuple | None
         if isinstance(a, Tensor):
@@ -149,6 +149,9 @@ def operation(op: Op, sign: Any) -> Any:
             r.saved = None
             r.scope = here.scope
             r.retained = False
+            if handed_out:
+                for watcher in everywhere:
+                    watcher.computed(made, (a, b), NOTHING, t)
         else:
             t._record = None
             t._tracked = False
@@ -162,7 +165,7 @@ def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
     here = local.context
     if here.plain:
         return written(op, *inputs, **settings)
-    if op.rules.__class__ is OfOne and not (settings or here.watchers or handed_out):
+    if op.rules.__class__ is OfOne and not (settings or here.watchers):
         if len(inputs) == 1 and isinstance(inputs[0], Tensor):  # the usual case, spelled out
             x = inputs[0]
             a = x._data
@@ -188,6 +191,9 @@ def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
                 r.saved = None
                 r.scope = here.scope
                 r.retained = False
+                if handed_out:
+                    for watcher in everywhere:
+                        watcher.computed(made, inputs, NOTHING, t)
             else:
                 t._record = None
                 t._tracked = False
