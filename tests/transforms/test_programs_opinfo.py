@@ -5,7 +5,6 @@ cannot is refused, with a reason that is expected for this operator.
 """
 
 import re
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,13 +25,6 @@ REFUSED = {
     "log_softmax/with_dtype": "a dtype of torch",
 }
 """Operators of which some samples are no programs, and why."""
-
-
-@pytest.fixture(scope="module")
-def tally():
-    found = Counter()
-    yield found
-    print(f"\n{dict(found)}")
 
 
 def tensors_in(x):
@@ -109,7 +101,7 @@ def compare_compiled(function, call, tensors, leaves, loss, slopes):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TABLE)
-def test_pytorchs_samples_as_programs(name, tally):
+def test_pytorchs_samples_as_programs(name):
     torch.manual_seed(0)
     samples = [*SAMPLES[name].sample_inputs("cpu", torch.float64, requires_grad=True)]
     for sample in samples[:: -(-len(samples) // EACH)]:
@@ -132,11 +124,8 @@ def test_pytorchs_samples_as_programs(name, tally):
             if loss is not None:
                 reasons["source"] = compare_source(call, *right)
         for way, reason in reasons.items():
-            tally[way, "refused" if reason else "written"] += 1
             assert not reason or re.search(REFUSED.get(name, "$^"), reason), (way, reason)
 
 
-def test_nearly_all_of_them_are_written(tally):
-    """Runs after the others."""
-    for way in ("source", "compile"):
-        assert tally[way, "written"] > 300 and tally[way, "refused"] < 12, tally
+def test_few_operators_have_samples_that_are_no_programs():
+    assert {*REFUSED} <= {*TABLE} and len(REFUSED) < 0.05 * len(TABLE)

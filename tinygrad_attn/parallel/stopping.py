@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from traceback import format_exception
 from typing import Any
 
@@ -15,6 +16,10 @@ _installed = False
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C has ended, as shells have it."""
+FORWARDED = 0.3
+"""Seconds for the launcher to pass on what a rank has written, before it hears of the end and may
+drop the rest.
+"""
 
 
 def stop_all_on_an_exception(comm: Any) -> None:
@@ -46,6 +51,7 @@ def stop_all_on_an_exception(comm: Any) -> None:
             sys.stdout.flush()
             sys.stderr.write("".join(told))
             sys.stderr.flush()
+            time.sleep(FORWARDED)
         finally:
             _stop_all(code)
 
