@@ -198,6 +198,7 @@ def _largest_change(a: np.ndarray | None, b: np.ndarray | None) -> float:
 
 
 def loses_digits(call: Call, g: np.ndarray) -> Diagnosis | None:
+    """An answer of fewer digits than g and the operand have."""
     for i, (answer, operand) in enumerate(zip(_answers(call, g), call.args)):
         if answer is not None and answer.dtype.kind == "f" and isinstance(operand, np.ndarray):
             if answer.dtype.itemsize < min(operand.dtype.itemsize, g.dtype.itemsize):

@@ -297,6 +297,7 @@ def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def index_of_largest(v: np.ndarray) -> tuple[int, ...]:
+    """Where the largest element is; () of an empty array."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()
 
 

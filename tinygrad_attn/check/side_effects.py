@@ -19,6 +19,7 @@ Answers = Sequence[np.ndarray | None]
 def unrepeatable(
     problem: Problem, outputs: list[Any], trace: Trace, report: Report
 ) -> Diagnosis | None:
+    """f gives other results when it is called again."""
     again, second = problem.traced()
     pairs = [(a._data, b._data) for a, b in zip(again, outputs)]
     if len(again) == len(outputs) and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
@@ -35,6 +36,7 @@ def unrepeatable(
 
 
 def modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis | None:
+    """An input is no longer what it was before."""
     for name, t, value in zip(problem.names, problem.inputs, before):
         if not np.array_equal(t._data, value, equal_nan=True):
             return Diagnosis(
@@ -48,6 +50,7 @@ def modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagno
 
 def unreached(gradients: Answers, order: int) -> Diagnosis | None:
     # The gradient of a step function is constant: that it does not move is measured.
+    """No result depends on any input."""
     if order == 2 or any(g is not None for g in gradients):
         return None
     return Diagnosis(

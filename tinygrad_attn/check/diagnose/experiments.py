@@ -235,6 +235,7 @@ def factors_in_the_wrong_order(p: Pattern) -> Found:
 
 
 def slope_of(problem: Problem, which: int) -> np.ndarray:
+    """The slope by this input, measured with the step at which it is steadiest."""
     return problem.numeric(which, problem.steady_step(which))
 
 

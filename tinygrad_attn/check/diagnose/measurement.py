@@ -81,6 +81,7 @@ def lost_beside_large_values(program: Program) -> Found:
 
 
 def right_by_large_steps_only(program: Program) -> Found:
+    """The gradient agrees only with steps much larger than usual, as where f rounds."""
     best, usual = program.best_step, max(1.0, float(np.abs(program.x._data).mean()))
     if best is None or best < 1e-3 * usual or program.how.eps >= best:
         return None
@@ -88,6 +89,7 @@ def right_by_large_steps_only(program: Program) -> Found:
 
 
 def right_by_another_step(program: Program) -> Found:
+    """The gradient agrees with another step than the one that was taken."""
     if (best := program.best_step) is None:
         return None
     steps: Any = program.agreeing_steps
@@ -99,10 +101,12 @@ def right_by_another_step(program: Program) -> Found:
 
 
 def all_at_kinks(program: Program) -> Found:
+    """Every wrong element lies at a kink, where there is no one slope."""
     return {"index": program.entry.index} if program.kinks == "all" else None
 
 
 def unsteady(program: Program) -> Found:
+    """The slope jumps about with the step, as where f is not smooth."""
     return program.unsteadiness
 
 

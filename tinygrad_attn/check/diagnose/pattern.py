@@ -157,10 +157,12 @@ def mixed_axes(matrix: np.ndarray, shape: tuple[int, ...]) -> set[int]:
 
 
 def listed(axes: Any) -> str:
+    """`0, 2` for a set of axes."""
     return ", ".join(map(str, sorted(axes)))
 
 
 def numbers(which: Any, most: int = 6) -> str:
+    """`indices 1, 4, ...`, of which at most so many are told."""
     some = ", ".join(map(str, which[:most])) + (", ..." if len(which) > most else "")
     return f"{'index' if len(which) == 1 else 'indices'} {some}"
 

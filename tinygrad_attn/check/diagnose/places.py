@@ -51,6 +51,7 @@ def some_elements(p: Pattern) -> Found:
 
 
 def first_element_only(p: Pattern) -> Found:
+    """Only the first element has its gradient."""
     return {"how": _how(p)} if p.a.size >= 3 and _all_but_the_first(p) else None
 
 
@@ -86,6 +87,7 @@ def opposite_axis(p: Pattern) -> Found:
 
 
 def summed_and_spread(p: Pattern) -> Found:
+    """Each element has the sum, or the mean, of the right gradient along an axis."""
     for axis in _long_axes(p.n):
         for total, how in ((p.n.sum(axis), "summed"), (p.n.mean(axis), "averaged")):
             if p.fits(np.broadcast_to(np.expand_dims(total, axis), p.a.shape)):
@@ -107,6 +109,7 @@ def _sums(p: Pattern) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
 
 
 def sum_over_the_wrong_axis(p: Pattern) -> Found:
+    """The gradients of a broadcast input's copies, summed over another axis."""
     for over, rows in _sums(p):
         if p.fits(rows.sum(axis=0).reshape(p.a.shape)):
             return {"over": listed(over), "x": p.x.shape, "g": np.shape(p.g)}  # type: ignore
@@ -114,6 +117,7 @@ def sum_over_the_wrong_axis(p: Pattern) -> Found:
 
 
 def sum_over_everything(p: Pattern) -> Found:
+    """A broadcast input has the sum over all of g in each element."""
     broadcast = p.g is not None and p.g.size > p.x.size
     return {} if broadcast and p.fits(np.full(p.a.shape, p.per_result.sum())) else None
 
@@ -189,6 +193,7 @@ def transposed(p: Pattern) -> Found:
 
 
 def reversed_order(p: Pattern) -> Found:
+    """The right gradient, read backwards along an axis."""
     axes = (axis for axis in _long_axes(p.a) if p.fits(np.flip(p.n, axis)))
     return next(({"axis": axis} for axis in axes), None)
 
@@ -243,6 +248,7 @@ def _masks(p: Pattern) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def mask_inverted(p: Pattern) -> Found:
+    """Zero where the right gradient is not, and the other way round."""
     masks = _masks(p)
     return {} if masks is not None and np.array_equal(masks[0], ~masks[1]) else None
 
@@ -328,6 +334,7 @@ def _along_the_result(p: Pattern) -> Iterator[tuple[int, int, str, np.ndarray, b
 
 
 def one_counted(p: Pattern) -> Found:
+    """Only one place along an axis of the result has been counted."""
     for axis, size, which, part, _ in _along_the_result(p):
         if p.fits(part):
             return {"size": size, "axis": axis, "which": which}
@@ -335,6 +342,7 @@ def one_counted(p: Pattern) -> Found:
 
 
 def one_left_out(p: Pattern) -> Found:
+    """One place along an axis of the result has been left out."""
     for axis, size, which, part, several in _along_the_result(p):
         if several and p.fits(p.n - part):
             return {"size": size, "axis": axis, "which": which}

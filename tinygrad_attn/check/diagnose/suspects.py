@@ -153,6 +153,7 @@ def accuse(
 
 
 def raises(it: Alone) -> bool:
+    """Does a rule of this op raise?"""
     try:
         it.gradients()
     except Exception:

@@ -12,15 +12,18 @@ from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, same
 
 
 def function_is_infinite(p: Pattern) -> Found:
+    """The slope is infinite or NaN, and so is the function."""
     y = p.y
     return {} if not _finite(p.n) and y is not None and not _finite(y) else None
 
 
 def edge_of_the_domain(p: Pattern) -> Found:
+    """The slope is infinite or NaN where the function is not."""
     return None if _finite(p.n) else {"where": p.where(~np.isfinite(p.n))}
 
 
 def rule_is_infinite(p: Pattern) -> Found:
+    """The gradient is infinite or NaN where the slope is not."""
     return None if _finite(p.a) else {"where": p.where(~np.isfinite(p.a))}
 
 
@@ -29,11 +32,13 @@ def _finite(v: np.ndarray) -> bool:
 
 
 def zero(p: Pattern) -> Found:
+    """The gradient is zero, and the slope is not."""
     matters = np.abs(p.n).max(initial=0) > p.tolerance
     return {"everywhere": p.everywhere} if not p.a.any() and matters else None
 
 
 def function_is_constant(p: Pattern) -> Found:
+    """The slope is zero: the input moves nothing."""
     if np.abs(p.n).max(initial=0) > p.tolerance:
         return None
     several = f"any of the {p.measured} of this input that were tried moves"
@@ -68,11 +73,13 @@ def _constant(p: Pattern) -> float | None:
 
 
 def sign(p: Pattern) -> Found:
+    """The right gradient with the other sign."""
     c = _constant(p)
     return {"everywhere": p.everywhere} if c is not None and abs(c + 1) < 1e-3 else None
 
 
 def constant_factor(p: Pattern) -> Found:
+    """The right gradient times one number."""
     c = _constant(p)
     if c is None:
         return None
