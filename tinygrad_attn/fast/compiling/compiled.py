@@ -217,7 +217,15 @@ class Given:
     """The arguments of one call: the Tensors and arrays in them, and of what kind the call is."""
 
     __slots__ = (
-        *("args", "kwargs", "spec", "tensors", "data", "arrays", "containers", "caches", "objects"),
+        "args",
+        "kwargs",
+        "spec",
+        "tensors",
+        "data",
+        "arrays",
+        "containers",
+        "caches",
+        "objects",
     )
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
