@@ -397,6 +397,11 @@ def moves(function):
     return theirs
 
 
+@entry("clone")
+def _(draw):
+    return Sample([numbers(draw, draw(shapes()))], ops.clone, torch.clone)
+
+
 @entry("reshape")
 def _(draw):
     x = numbers(draw, draw(shapes()))

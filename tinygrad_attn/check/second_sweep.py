@@ -38,7 +38,7 @@ def second_opinion(
         add(t, seed)
     for t in reversed(history(roots)):
         if id(t) in found.grads:  # else nothing that reaches it asked for its gradient
-            name, g = t._record.op.__name__, found.grads[id(t)]  # type: ignore[union-attr]
+            name, g = t._record.op.__name__, found.grads[id(t)]
             look(t, g)
             with np.errstate(all="ignore"):
                 for x, share in shares(t, np.array(g)):

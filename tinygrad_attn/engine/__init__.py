@@ -1,16 +1,18 @@
 """How a computation is remembered and differentiated.
 
 Read `graph` (records), `op` and `sweep`; that is the algorithm. Beside them: `context`, what holds
-in a thread; `released`, what stands in a graph that has been used; `recording` and `autograd`, what
-a user calls; `quick`, where fast/ hangs quicker ways; `changes`, the watcher that finds values
-changed in place, with `reading`, which values a rule reads, and `history`, what was computed from
-what; `parameters`, `operands` and `misuse`, which say what is wrong with a call or a rule.
+in a thread; `released`, what stands in a graph that has been used; `defining`, `recording` and
+`autograd`, what a user calls; `quick`, where fast/ hangs quicker ways; `changes`, the watcher that
+finds values changed in place, with `reading`, which values a rule reads, and `history`, what was
+computed from what; `parameters`, `operands` and `misuse`, which say what is wrong with a call or a
+rule.
 """
 
 from . import changes  # it puts its watcher in
 from .context import Context, Watcher, everywhere, local, rehearsing, watching
+from .defining import op
 from .graph import Record, Variable, array_of, tensor_of, tracked
-from .op import Op, clone, op
+from .op import Op
 from .operands import Symbolic
 from .quick import equation, quick_way
 from .recording import enable_grad, is_plain, no_grad, plain
@@ -27,7 +29,6 @@ __all__ = [
     "Watcher",
     "array_of",
     "changes",
-    "clone",
     "enable_grad",
     "equation",
     "everywhere",

@@ -11,7 +11,6 @@ from ..messages.errors import describe, missing_from, numbers_of, refuse_mask
 from ..messages.signatures import check_flags, own_names
 from .context import everywhere, local, rehearsing
 from .graph import Variable, tensor_of
-from .op import clone
 from .recording import enable_grad, no_grad  # noqa: F401  where PyTorch has them
 from .sweep import sweep
 
@@ -107,7 +106,7 @@ def grad(
             )
         g = found.get(x)
         if g is not None and any(x is other for other in inputs[:i]):  # listed twice
-            g = clone(g) if isinstance(g, Variable) else g.copy()
+            g = g.copy()
         results.append(g if g is None or isinstance(g, Variable) else tensor_of(g))
     for watcher in (*everywhere, *here.watchers):
         watcher.finished(inputs)

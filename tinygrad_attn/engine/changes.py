@@ -218,9 +218,11 @@ def last_change(array: Any, at: int | None = None) -> int:
     global latest
     if not isinstance(array, ndarray) or isinstance(array, Symbolic):
         return 0
-    memory = array if array.base is None else owner(array)
-    whole = watched.get(id(memory))
-    part = watched.get(id(array)) if memory is not array else None
+    part = watched.get(id(array))
+    if part is None and array.base is None:  # as most are
+        return 0
+    memory = owner(array)
+    whole, part = (part, None) if memory is array else (watched.get(id(memory)), part)
     watch, seen = (whole, memory) if part is None else (part, array)
     if watch is None:
         return 0

@@ -7,6 +7,7 @@ goes away with the last reference to its end.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -16,20 +17,17 @@ of, so newest first is a topological order.
 """
 
 
+@dataclass(slots=True, eq=False)
 class Record:
     """How a tensor was made."""
 
-    __slots__ = ("time", "op", "inputs", "settings", "saved", "scope", "retained")
-
-    def __init__(
-        self, time: int, op: Any, inputs: tuple, settings: dict[str, Any], saved: Any, scope: Any
-    ) -> None:
-        self.time, self.op = time, op
-        self.inputs = inputs  # a tensor where a gradient by it is wanted, else the plain values
-        self.settings = settings
-        self.saved = saved  # what the op has kept for its rule
-        self.scope = scope  # the module call it happened in
-        self.retained = False  # does the user want .grad here although this is not a leaf?
+    time: int
+    op: Any
+    inputs: tuple  # a tensor where a gradient by it is wanted, else the plain values
+    settings: dict[str, Any]
+    saved: Any  # what the op has kept for its rule
+    scope: Any  # the module call it happened in
+    retained: bool = False  # does the user want .grad here although this is not a leaf?
 
 
 class Variable:
@@ -39,7 +37,7 @@ class Variable:
     _kind: type[Any]  # the class of what ops return: Tensor
     _data: Any  # an ndarray, or for a single number a NumPy scalar
     _grad: Any  # the sum of what backward() has found here, or None
-    _record: Record | None  # None for a leaf, which no op has made
+    _record: Any  # a Record, or None for a leaf, which no op has made
     _tracked: bool  # is a gradient by this tensor wanted?
     name: str | None
 

@@ -23,4 +23,4 @@ def history(roots: Iterable[Variable]) -> list[Variable]:
                 found[id(x)] = x
                 waiting.append(x)
     made = [t for t in found.values() if t._record is not None]
-    return sorted(made, key=lambda t: t._record.time)  # type: ignore[union-attr]
+    return sorted(made, key=lambda t: t._record.time)

@@ -2,16 +2,16 @@
 and told in words.
 
 Almost all of it only asks, and returns what it was given. Two functions also complete what a rule
-gave: `share_as_array` makes an array of a number, `check_share` repeats a share along axes that the
+gave: `as_array` makes an array of a number, `as_gradient` repeats a share along axes that the
 rule has left out.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -76,8 +76,7 @@ def _check_rule(op: Any, rule: Any, inputs: int) -> None:
         )
 
 
-@lru_cache(maxsize=1024)
-def takes_needs(rule: Any) -> bool:
+def asks_needs(rule: Any) -> bool:
     """Does a rule for all inputs ask which of them need a gradient?"""
     return "needs" in inspect.signature(rule).parameters
 
@@ -85,12 +84,16 @@ def takes_needs(rule: Any) -> bool:
 # ---- an op as it is called
 
 
-def failed(op: Any, inputs: Sequence[Any], error: Exception) -> NoReturn:
-    """Raise NumPy's complaint in terms of the op and its inputs."""
-    told = explain(op.__name__, inputs, error)
-    if told is error:
-        raise error
-    raise told from error
+@contextmanager
+def explained(op: Any, inputs: Sequence[Any]) -> Iterator[None]:
+    """NumPy's complaint comes in terms of the op and its inputs."""
+    try:
+        yield
+    except Exception as error:
+        told = explain(op.__name__, inputs, error)
+        if told is error:
+            raise
+        raise told from error
 
 
 def pair(op: Any, y: Any) -> tuple[Any, Any]:
@@ -121,21 +124,24 @@ def check_derivative(op: Any, needs: Sequence[bool]) -> None:
         )
 
 
-def check_shares(op: Any, shares: Any, inputs: int) -> None:
-    """Raise unless a rule for all inputs has returned a gradient, or None, for each."""
-    several = isinstance(shares, (tuple, list))
-    if several and len(shares) == inputs:
-        return
+def one_for_each(op: Any, shares: Any, needs: Sequence[bool]) -> Any:
+    """What a rule for all inputs has returned, if it is a gradient, or None, for each; more of
+    them may follow if they are None.
+    """
+    inputs, several = len(needs), isinstance(shares, (tuple, list))
     if not several or len(shares) < inputs or any(share is not None for share in shares[inputs:]):
         told = f"{len(shares)} gradients" if several else describe(shares)
         raise TypeError(
             f"the rule of op {op.__name__!r} returned {'nothing' if shares is None else told}. It "
             f"returns a tuple of {inputs}, a gradient for each input, None for one that has none."
         )
+    return shares[:inputs]
 
 
-def share_as_array(share: Any, op: Any, index: int) -> Any:
-    """What a rule returned in place of an array."""
+def as_array(share: Any, op: Any, index: int) -> Any:
+    """What a rule returned, which may be a number, as an array."""
+    if isinstance(share, (np.ndarray, np.generic, Variable)):
+        return share
     if share is None:
         raise TypeError(
             f"the rule of op {op.__name__!r} for input {index} returned None. Does it end with "
@@ -145,11 +151,13 @@ def share_as_array(share: Any, op: Any, index: int) -> Any:
     return np.asarray(share)
 
 
-def check_share(share: Any, x: Variable, op: Any, index: int) -> Any:
-    """The share, of the shape of x and real; a rule may leave out axes along which its result is
-    constant.
+def as_gradient(share: Any, x: Variable, op: Any, index: int) -> Any:
+    """The share in the shape and dtype of x, and real; a rule may leave out axes along which its
+    result is constant.
     """
     shape, dtype = x._data.shape, x._data.dtype
+    if share.shape == shape and share.dtype == dtype:
+        return share
     if share.shape != shape and op.broadcasts and _reaches(share.shape, shape):
         share = share * np.ones(shape, dtype)
     if share.shape != shape:
@@ -169,7 +177,7 @@ def check_share(share: Any, x: Variable, op: Any, index: int) -> Any:
             f"{describe(share)}, for an input of real ones. Take the part that is meant, as in "
             "np.real(...) around what np.fft returns."
         )
-    return share
+    return share.astype(dtype)
 
 
 def _reaches(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:

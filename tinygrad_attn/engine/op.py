@@ -8,18 +8,20 @@ tensors when that pass is itself recorded, which is how derivatives have derivat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from . import misuse
 from .context import everywhere, local
 from .graph import Record, Variable, clock, tensor_of, tracked
 from .operands import as_operands, as_result
 from .parameters import Parameters
+from .quick import Replaceable
 
-Rule = TypeVar("Rule", bound=Callable[..., Any])
+Function = Callable[..., Any]
+Rule = TypeVar("Rule", bound=Function)
 
 
-class Op:
+class Op(Replaceable):
     """A function on arrays, and for each input a rule: one link of the chain rule.
 
     A rule `(g, y, *inputs, **settings)` goes from g, the gradient by the result y, to the gradient
@@ -27,36 +29,23 @@ class Op:
     derivative.
     """
 
-    __name__: str
+    kind = "op"
+    quick_call: Any = None  # how fast/ calls an op
 
     def __init__(
-        self,
-        forward: Callable[..., Any],
-        *,
-        broadcasts: bool = False,
-        saves: bool = False,
-        twin: Callable[..., Any] | None = None,
+        self, forward: Function, *, broadcasts: bool = False, saves: bool = False, twin: Any = None
     ) -> None:
         self.parameters = Parameters(forward)
         self.__name__ = self.parameters.function
         self.__doc__, self.__module__ = forward.__doc__, forward.__module__
         self.__wrapped__ = forward  # whose signature `help` shows
         self.forward, self.broadcasts, self.saves, self.twin = forward, broadcasts, saves, twin
-        self.rules: tuple[Callable[..., Any] | None, ...] = ()  # one for each input,
-        self.joint: Callable[..., Any] | None = None  # or one for all of them
+        self.rules: tuple[Function | None, ...] = ()  # one for each input,
+        self.joint: Function | None = None  # or one for all of them,
+        self.asks_needs = False  # which may ask what is needed
         self.stands_for: Op = self  # in a quick way, the op that it replaces
-        self.quick: Any = None  # its quick way, if fast/ has one
 
-    quick_call: Any = None  # how fast/ calls an op
-
-    def __repr__(self) -> str:
-        return f"<op {self.__name__}>"
-
-    def __reduce__(self) -> str:
-        """Copied and pickled by name, as a function is."""
-        return self.__name__
-
-    def vjp(self, *rules: Callable[..., Any] | None) -> Op:
+    def vjp(self, *rules: Function | None) -> Op:
         """One rule `(g, y, *inputs, **settings)` for each input, None for one that has no
         derivative.
         """
@@ -71,7 +60,7 @@ class Op:
         It is called as `rule(g, y, *inputs, **settings)`, with `saved=` if the op saves and with
         `needs=`, a tuple of booleans, if it asks for that.
         """
-        self.rules, self.joint = (), rule
+        self.rules, self.joint, self.asks_needs = (), rule, misuse.asks_needs(rule)
         return rule
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
@@ -84,10 +73,8 @@ class Op:
                 return y
         inputs, settings = self.parameters.bind(inputs, settings)
         arrays = as_operands(self, inputs)
-        try:
+        with misuse.explained(self, inputs):
             y = self.forward(*arrays, **settings)
-        except Exception as error:
-            misuse.failed(self, inputs, error)
         y, saved = misuse.pair(self, y) if self.saves else (y, None)
         if not any(isinstance(x, Variable) for x in inputs):
             return y
@@ -107,61 +94,19 @@ class Op:
             watcher.computed(self, inputs, settings, result)
         return result
 
-    def pull(
-        self, g: Any, y: Any, record: Record, inputs: list, needs: list[bool]
-    ) -> dict[int, Any]:
+    def pull(self, g: Any, y: Any, record: Record, inputs: list, needs: list) -> dict[int, Any]:
         """{i: the gradient by input i} for the inputs that need one, from g, the gradient by the
         result y.
         """
         if self.joint is not None:
             extra: dict[str, Any] = {"saved": record.saved} if self.saves else {}
-            if misuse.takes_needs(self.joint):
-                extra["needs"] = tuple(needs)
+            extra |= {"needs": tuple(needs)} if self.asks_needs else {}
             shares = self.joint(g, y, *inputs, **record.settings, **extra)
-            misuse.check_shares(self, shares, len(inputs))
-            return {
-                i: s for i, s in enumerate(shares) if s is not None and i < len(needs) and needs[i]
-            }
+            shares = misuse.one_for_each(self, shares, needs)
+            return {i: s for i, s in enumerate(shares) if s is not None and needs[i]}
         misuse.check_derivative(self, needs)
         return {
             i: rule(g, y, *inputs, **record.settings)
             for i, (rule, need) in enumerate(zip(self.rules, needs, strict=False))
             if need and rule is not None
         }
-
-
-@overload
-def op(forward: Callable[..., Any], **flags: Any) -> Op: ...
-@overload
-def op(
-    *, broadcasts: bool = False, saves: bool = False, twin: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], Op]: ...
-def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
-    """`@op` makes a function on arrays an op; give it its derivative with `.vjp`.
-
-        @op
-        def cube(x):
-            return x * x * x
-        cube.vjp(lambda g, y, x: g * 3 * x * x)
-
-    Positional arguments are differentiable inputs, keyword-only ones are settings. Each rule gets
-    `g`, the gradient of the loss by the result `y`, then `y` and the inputs, and returns the
-    gradient of its input, of that input's shape. Write rules with operators, methods and NumPy
-    functions and they can be differentiated again.
-
-    Flags: `broadcasts=True`, the op follows NumPy broadcasting and its gradients are summed back to
-    the inputs' shapes; `saves=True`, forward returns `(y, saved)`, and the rule for all gets
-    `saved=`; `twin=f`, a composite of ops that computes the same and is differentiated in its place
-    where a derivative is to be differentiated again.
-    """
-    misuse.check_flags_of_op(flags)
-    return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)
-
-
-@op
-def clone(x: Any) -> Any:
-    """y = x, in memory of its own."""
-    return x.copy()
-
-
-clone.vjp(lambda g, y, x: g)

@@ -32,8 +32,9 @@ class Parameters:
         self.count = function.nin if isinstance(function, ufunc) else len(self.inputs)
         self.takes_any = any(p.kind is p.VAR_POSITIONAL for p in every)
         self.variadic = not every or self.takes_any
-        keywords = [p for p in every if p.kind is p.KEYWORD_ONLY and p.default is not p.empty]
-        self.defaults = {p.name: p.default for p in keywords}
+        keywords = [p for p in every if p.kind is p.KEYWORD_ONLY]
+        self.settings = frozenset(p.name for p in keywords)
+        self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
 
     def bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Inputs that were given by keyword in their places, and settings with their defaults."""

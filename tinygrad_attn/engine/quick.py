@@ -45,15 +45,27 @@ it.
 """
 
 
-class Equation:
-    """A function that says what is meant, and the place for a quicker one."""
+class Replaceable:
+    """What stands where a function would stand, and has a place for a quicker one."""
 
     __name__: str
+    kind = "function"
+    quick: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        """Copied and pickled by name, as a function is."""
+        return self.__name__
+
+
+class Equation(Replaceable):
+    """A function that says what is meant, and the place for a quicker one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.quick: Callable[..., Any] | None = None
         parameters = inspect.signature(function).parameters.values()
         self.names = frozenset(p.name for p in parameters)
         self.most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
@@ -74,13 +86,6 @@ class Equation:
             if (told := wrong_number(self.function, self.__name__, error)) is None:
                 raise
             raise told from None
-
-    def __repr__(self) -> str:
-        return f"<function {self.__name__}>"
-
-    def __reduce__(self) -> str:
-        """Copied and pickled by name, as a function is."""
-        return self.__name__
 
 
 def equation(function: Function) -> Function:

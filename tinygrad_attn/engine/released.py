@@ -22,7 +22,7 @@ class Released:
 
     __name__ = "released"
     twin, broadcasts, saves, rules = None, False, False, ()  # what is asked of an op
-    ends: dict[int, Any] | None = None
+    ends: dict[int, Any] | None = None  # not known
 
     @property
     def stands_for(self) -> Released:
@@ -33,14 +33,18 @@ class Released:
         """Stand in this record, which then holds on to nothing."""
         record.op, record.inputs, record.settings, record.saved = self, (), {}, None
 
-    def end_at(self, tensors: Iterable[Variable] | None) -> None:
-        """The pass went as far as these, and is over."""
-        self.ends = None if tensors is None else {id(x): ref(x) for x in tensors}
+    def end_at(self, tensors: Iterable[Any]) -> None:
+        """The pass went as far as these, and is over; what lies behind another one is not known."""
+        if not any(x._record is not None and isinstance(x._record.op, Released) for x in tensors):
+            self.ends = {id(x): ref(x) for x in tensors}
 
-    def may_hide(self, wanted: Iterable[Variable], time: int) -> bool:
+    def may_hide(self, wanted: Iterable[Variable] | None, time: int) -> bool:
         """May a wanted tensor have been an input, near or far, of a record of that time, which is
-        gone? Where the ends of the pass are not known, any older tensor may.
+        gone? Where the ends of the pass are not known, any older tensor may; and leaves were, which
+        are wanted where none is named.
         """
+        if wanted is None:
+            return True
         older = [x for x in wanted if x._record is None or x._record.time < time]
         if self.ends is None:
             return bool(older)

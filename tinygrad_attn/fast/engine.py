@@ -17,7 +17,6 @@ from __future__ import annotations
 import operator
 from heapq import heappop, heappush
 from typing import Any
-from weakref import ref
 
 from numpy import dtype, generic, ndarray
 
@@ -26,7 +25,6 @@ from ..engine import Op, Released, Variable, changes, everywhere, local
 from ..engine import sweep as plain_sweep
 from ..engine.changes import handed_out
 from ..engine.graph import Record, clock
-from ..engine.misuse import takes_needs
 from ..engine.quick import quick_way, step_aside
 from ..engine.sweep import fit, leading_to
 from ..tensor import Tensor
@@ -78,7 +76,7 @@ class QuickOp(Op):
     holds.
     """
 
-    __slots__ = ("fits", "fresh", "adds", "asks_needs")
+    __slots__ = ("fits", "fresh", "adds")
 
     def __init__(self, plain: Any, forward: Any, fits: Any = None, **flags: Any) -> None:
         super().__init__(forward, **flags)
@@ -86,7 +84,6 @@ class QuickOp(Op):
         self.fits = fits
         self.fresh = False  # is what its rules return new, and held by nobody else?
         self.adds: Any = None  # adds the share of its one input to a gradient in place, or refuses
-        self.asks_needs = False  # does its joint rule take `needs=`?
         if isinstance(plain, Op):
             self.stands_for = plain
 
@@ -94,11 +91,6 @@ class QuickOp(Op):
         """By its own rules, or by those of the op that it stands for."""
         own = self.rules or self.joint is not None
         return super().pull(*found) if own else self.stands_for.pull(*found)
-
-    def vjp_all(self, rule: Any) -> Any:
-        """As `Op.vjp_all`; whether the rule asks for `needs` is looked up once."""
-        self.asks_needs = takes_needs(rule)
-        return super().vjp_all(rule)
 
 
 def operation(op: Op, sign: Any) -> Any:
@@ -204,7 +196,7 @@ def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
 
 def general_call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     """The same for any op, and operands of all kinds; NotImplemented for what is unusual."""
-    if settings.keys() != op.parameters.defaults.keys():
+    if settings.keys() != op.parameters.settings:  # some are left out, or it is a misspelt one
         inputs, settings = op.parameters.bind(inputs, settings)
     arrays: list[Any] = []
     any_tensor = False
@@ -300,8 +292,10 @@ def sweep(
     if create_graph:
         return NotImplemented
     keep_freed()
-    through, aside = (None, None) if wanted is None else leading_to(wanted, roots, stop)
-    goal = set(wanted or ())
+    through, goal = None, set(wanted or ())
+    if wanted is not None:
+        order, aside = leading_to(wanted, roots, stop)
+        through = set(order)
     own: set[Variable] = set()
     released = None if retain_graph else Released()
     start: dict[Variable, Any] = {}
@@ -309,9 +303,8 @@ def sweep(
         if through is None or root in through or root in goal:
             start[root] = start[root] + seed if root in start else seed
     gradients, complete = _undo_all(start, own, goal, through, released)
-    if released is not None:
-        ends = gradients if wanted is None else aside
-        released.ends = None if ends is None else dict(zip(map(id, ends), map(ref, ends)))
+    if released is not None and not stop:
+        released.end_at(gradients if wanted is None else aside)
     found = complete | gradients if complete else gradients
     for x, g in found.items():  # each in memory of its own
         if not (x in own or isinstance(g, generic)) or g.dtype != x._data.dtype:

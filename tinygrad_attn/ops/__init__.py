@@ -24,6 +24,7 @@ from .rounding import ceil, copysign, floor, round, sign, trunc
 from .shapes import (
     astype,
     broadcast_to,
+    clone,
     concatenate,
     flip,
     reshape,
@@ -39,7 +40,7 @@ from .windows import convolve, overlapped, windows
 
 # The rules of these look at no values, so that changes in place need not be watched for.
 changes.reads_nothing.update(
-    (add, subtract, negative, reshape, transpose, swapaxes, broadcast_to, astype, flip, roll)  # noqa: F405
+    (add, subtract, negative, reshape, transpose, swapaxes, broadcast_to, astype, flip, roll, clone)  # noqa: F405
 )
 changes.reads_nothing.update((concatenate, stack, tril, triu, getitem, scatter, embedding))
 changes.reads_nothing.update((embedding_backward, take_along_axis, sum, mean, cumsum, pad))

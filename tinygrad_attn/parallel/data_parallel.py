@@ -232,7 +232,7 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
     Times are whole numbers; between two of them is room for fractions, a different one for each.
     """
     oldest = {id(t): t for t in stand_ins}
-    begun = min(t._record.time for t in stand_ins)  # type: ignore[union-attr]
+    begun = min(t._record.time for t in stand_ins)
     first: dict[int, float] = {}
     found: list[Variable] = list(results)
     seen = {id(t) for t in results}
@@ -248,7 +248,7 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
     for number, t in enumerate(stand_ins):
         if id(t) in first:
             time = first[id(t)] - (number + 1) / (len(stand_ins) + 1)
-            t._record.time = time  # type: ignore[union-attr]
+            t._record.time = time
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:

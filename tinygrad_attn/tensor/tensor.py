@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, Variable, autograd, changes, clone, local, rehearsing
+from ..engine import Op, Variable, autograd, changes, local, rehearsing
 from ..messages.errors import MissingName, describe, only_renamed
 from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
@@ -309,7 +309,7 @@ class Tensor(Variable):
 
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
-        return clone(self)
+        return ops.clone(self)
 
     clone = copy
 

@@ -15,7 +15,6 @@ from ..engine import (
     Variable,
     array_of,
     changes,
-    clone,
     local,
     sweep,
     tensor_of,
@@ -119,7 +118,7 @@ def _run_again(
     create_graph = isinstance(g, Variable)
     given = inputs[: len(run.places)]
     fresh = [
-        clone(x) if create_graph and tracked(x) else Tensor._of(array_of(x), needed)
+        x.clone() if create_graph and tracked(x) else Tensor._of(array_of(x), needed)
         for x, needed in zip(given, needs, strict=False)
     ]
     result = run.again(fresh)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, clone, local
+from ..engine import Variable, Watcher, local
 from ..engine.autograd import enable_grad, grad
 from ..messages.errors import describe
 from ..messages.signatures import own_names
@@ -51,7 +51,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 
     It is part of the graph around it if its derivatives are to be differentiated, else a leaf.
     """
-    if not isinstance(x, Variable):
+    if not isinstance(x, Tensor):
         try:
             return Tensor(x, requires_grad=True)
         except (TypeError, ValueError):
@@ -69,7 +69,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
                 "list(model.parameters())."
             ) from None
     if create_graph and x._tracked and local.context.recording:
-        return clone(x)
+        return x.clone()
     _tell_checkpoints(x)  # the ops in f will take the leaf, which says nothing of x
     leaf = Tensor._of(x._data, x._data.dtype.kind == "f")
     leaf.requires_grad = True  # refuses integers

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ... import ops
-from ...engine import clone
 from ...messages.errors import describe
 from ..pytorch_habits import warn_of_no_transpose
 from .common import (
@@ -35,7 +34,7 @@ def _reshape(a, /, shape=None, order="C", *, newshape=None, copy=None):
     if copy is False:
         np.reshape(plain(a), shape, copy=False)  # NumPy's error where memory does not allow it.
     y = ops.reshape(a, shape=shape)
-    return clone(y) if copy else y
+    return ops.clone(y) if copy else y
 
 
 @rule(np.ravel)
