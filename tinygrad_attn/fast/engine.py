@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 from heapq import heappop, heappush
 from typing import Any
+from weakref import ref
 
 from numpy import dtype, generic, ndarray
 
@@ -303,8 +304,10 @@ def sweep(
         if through is None or root in through or root in goal:
             start[root] = start[root] + seed if root in start else seed
     gradients, complete = _undo_all(start, own, goal, through, released)
-    if released is not None and not stop:
-        released.end_at(gradients if wanted is None else aside)
+    if released is not None and wanted is None:  # it ended at leaves alone, so nothing is asked
+        released.ends = dict(zip(map(id, gradients), map(ref, gradients)))
+    elif released is not None and not stop:
+        released.end_at(aside)
     found = complete | gradients if complete else gradients
     for x, g in found.items():  # each in memory of its own
         if not (x in own or isinstance(g, generic)) or g.dtype != x._data.dtype:
