@@ -25,13 +25,14 @@ def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
 
     Positional arguments are differentiable inputs, keyword-only ones are settings. Each rule gets
     `g`, the gradient of the loss by the result `y`, then `y` and the inputs, and returns the
-    gradient of its input, of that input's shape. Write rules with operators, methods and NumPy
-    functions and they can be differentiated again.
+    gradient of its input, of that input's shape. It changes nothing that it was given. Write rules
+    with operators, methods and NumPy functions and they can be differentiated again.
 
     Flags: `broadcasts=True`, the op follows NumPy broadcasting and its gradients are summed back to
-    the inputs' shapes; `saves=True`, forward returns `(y, saved)`, and the rule for all gets
-    `saved=`; `twin=f`, a composite of ops that computes the same and is differentiated in its place
-    where a derivative is to be differentiated again.
+    the inputs' shapes; `saves=True`, forward returns `(y, saved)`, and the rule for all inputs, see
+    `vjp_all`, gets `saved=`; `twin=f`, a composite of ops that computes the same and is
+    differentiated in its place where a derivative is to be differentiated again. What is saved has
+    no graph, so an op that saves floating numbers needs a twin for that.
     """
     misuse.check_flags_of_op(flags)
     return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)

@@ -1,8 +1,8 @@
 """The graph: what a tensor remembers of how it was made.
 
 The result of an op has a **record**: which op made it, of which inputs, with which settings, and
-when. Records point back at the inputs and never at the result, so there are no cycles, and a graph
-goes away with the last reference to its end.
+when. Records point back at the inputs and never at the result, so a graph has no cycles, and it
+goes away with the last reference to its final result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Record:
 
     time: int
     op: Any
-    inputs: tuple  # a tensor where a gradient by it is wanted, else the plain values
+    inputs: tuple  # the tracked ones as tensors, of all others the plain values
     settings: dict[str, Any]
     saved: Any  # what the op has kept for its rule
     scope: Any  # the module call it happened in
@@ -38,7 +38,7 @@ class Variable:
     _data: Any  # an ndarray, or for a single number a NumPy scalar
     _grad: Any  # the sum of what backward() has found here, or None
     _record: Any  # a Record, or None for a leaf, which no op has made
-    _tracked: bool  # is a gradient by this tensor wanted?
+    _tracked: bool  # may a gradient by this tensor be asked for?
     name: str | None
 
 
@@ -51,7 +51,7 @@ def tensor_of(array: Any, record: Record | None = None) -> Any:
 
 
 def tracked(x: Any) -> bool:
-    """Is this a tensor by which a gradient is wanted?"""
+    """Is this a tensor by which a gradient may be asked for?"""
     return isinstance(x, Variable) and x._tracked
 
 

@@ -124,6 +124,21 @@ def check_derivative(op: Any, needs: Sequence[bool]) -> None:
         )
 
 
+def check_saved(op: Any, saved: Any) -> None:
+    """Raise if a rule that is to be differentiated would take saved numbers for constants."""
+    values = list(saved.values()) if isinstance(saved, dict) else saved
+    if isinstance(values, (tuple, list)):
+        for value in values:
+            check_saved(op, value)
+    elif isinstance(values, float) or getattr(getattr(values, "dtype", None), "kind", "") == "f":
+        raise TypeError(
+            f"op {op.__name__!r} saves {describe(values)} for its rule, in which it counts as a "
+            "constant, so the derivative of that rule would be wrong. Give the op a twin, @op("
+            "saves=True, twin=f), where f computes the same from ops; or let the rule compute that "
+            "value again. A mask that depends on no input is saved as booleans."
+        )
+
+
 def one_for_each(op: Any, shares: Any, needs: Sequence[bool]) -> Any:
     """What a rule for all inputs has returned, if it is a gradient, or None, for each; more of
     them may follow if they are None.

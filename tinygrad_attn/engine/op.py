@@ -1,4 +1,4 @@
-"""An op: a function on arrays, and under it its derivative.
+"""An op: a function on arrays, and rules for its derivative.
 
 Given arrays an op is that function and nothing more. Given tensors it also leaves a record on its
 result. A rule is written once and used twice: on arrays in an ordinary backward pass, and on
@@ -24,9 +24,10 @@ Rule = TypeVar("Rule", bound=Function)
 class Op(Replaceable):
     """A function on arrays, and for each input a rule: one link of the chain rule.
 
-    A rule `(g, y, *inputs, **settings)` goes from g, the gradient by the result y, to the gradient
-    by its input. Positional arguments are inputs; keyword-only ones are settings, which have no
-    derivative.
+    A rule `(g, y, *inputs, **settings)` goes from g, the gradient of the loss by the result y, to
+    the gradient by its input. Positional arguments are inputs; keyword-only ones are settings,
+    which have no derivative. A twin is a function that is differentiated in the op's place where
+    derivatives are to be differentiated again.
     """
 
     kind = "op"
@@ -43,7 +44,7 @@ class Op(Replaceable):
         self.rules: tuple[Function | None, ...] = ()  # one for each input,
         self.joint: Function | None = None  # or one for all of them,
         self.asks_needs = False  # which may ask what is needed
-        self.stands_for: Op = self  # in a quick way, the op that it replaces
+        self.stands_for: Op = self  # in an op of fast/, the one that it replaces
 
     def vjp(self, *rules: Function | None) -> Op:
         """One rule `(g, y, *inputs, **settings)` for each input, None for one that has no
@@ -85,7 +86,7 @@ class Op(Replaceable):
     ) -> Any:
         """The tensor around the result y, with a record if a gradient can be asked for."""
         here, record = local.context, None
-        # Integers and booleans, which are no floating numbers, have no derivative.
+        # Only floating numbers have a derivative; a result of integers or booleans has no record.
         if here.recording and any(map(tracked, inputs)) and y.dtype.kind == "f":
             kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays, strict=True))
             record = Record(clock(), self, kept, settings, saved, here.scope)

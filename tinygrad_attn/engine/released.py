@@ -1,8 +1,8 @@
-"""What stands in a graph that has been used.
+"""What a backward pass leaves in the records that it has used.
 
-A backward pass lets go of what it has used. A second one through the same place would find a part
-of the graph and give a wrong number in silence, so it is refused. And a gradient by a tensor whose
-way to the root led through such a place is not "unused": it can no longer be known.
+It lets go of their inputs. A second pass through the same place would find only a part of the graph
+and give a wrong number in silence, so it is refused. So is a gradient by a tensor from which a way
+may have led through such a place: it is not known any more whether there was one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Released:
         return self
 
     def let_go(self, record: Any) -> None:
-        """Stand in this record, which then holds on to nothing."""
+        """Stand in this record, which then holds no tensor."""
         record.op, record.inputs, record.settings, record.saved = self, (), {}, None
 
     def end_at(self, tensors: Iterable[Any]) -> None:
@@ -38,13 +38,10 @@ class Released:
         if not any(x._record is not None and isinstance(x._record.op, Released) for x in tensors):
             self.ends = {id(x): ref(x) for x in tensors}
 
-    def may_hide(self, wanted: Iterable[Variable] | None, time: int) -> bool:
+    def may_hide(self, wanted: Iterable[Variable], time: int) -> bool:
         """May a wanted tensor have been an input, near or far, of a record of that time, which is
-        gone? Where the ends of the pass are not known, any older tensor may; and leaves were, which
-        are wanted where none is named.
+        gone? Where the ends of the pass are not known, any older tensor may.
         """
-        if wanted is None:
-            return True
         older = [x for x in wanted if x._record is None or x._record.time < time]
         if self.ends is None:
             return bool(older)

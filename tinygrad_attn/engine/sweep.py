@@ -2,13 +2,14 @@
 
 One loop over the recorded tensors, the newest first: ask its op's rules for the gradients by its
 inputs, add them up, go on. An op's inputs are older than its result, so when a tensor's turn comes,
-everything that used it has already given its share. Nothing recurses along the graph, and what has
-been used is let go at once.
+everything that used it has already given its share. Nothing recurses along the graph, and a record
+that is used once is let go at once. "The gradient by x" is short for the derivative of the sum of
+seed * root with respect to x: the seed of a loss is 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,15 @@ def sweep(
     retain_graph: bool = False,
     stop: bool = False,
 ) -> dict[Variable, Any]:
-    """{tensor: the gradient of sum(seed * root) by it}, for every leaf, or for the tensors in
-    `wanted`.
+    """{tensor: the gradient by it}, for the tensors in `wanted`, or for every leaf where none is
+    named, and for those on the way whose `.grad` is retained.
 
     With `stop` nothing goes on behind a wanted tensor, as behind the inputs of a checkpoint, which
     have a graph of their own.
     """
     order, aside = leading_to(wanted, roots, stop)
-    leads = {*order, *(aside if wanted is None else wanted)}
-    goal = set(wanted or ())
+    goal = set(aside if wanted is None else wanted)
+    needed = goal.union(order)
     gradients: dict[Variable, Any] = {}  # what has come in so far
     watchers = (*everywhere, *local.context.watchers)
     released = None if retain_graph or create_graph else Released()
@@ -47,11 +48,11 @@ def sweep(
         gradients[x] = gradients[x] + share if x in gradients else share
 
     for root, seed in zip(roots, seeds, strict=True):
-        if root in leads:
+        if root in needed:
             add(root, seed)
     while order:
         y = order.pop()
-        leads.remove(y)  # it would be kept in memory
+        needed.remove(y)  # so that nothing here keeps y in memory
         if y not in gradients:
             continue
         g, record = gradients[y], y._record
@@ -60,7 +61,7 @@ def sweep(
         for watcher in watchers:
             watcher.pulling(y, g)
         # The chain rule: each share is g times a partial derivative, and the shares are summed up.
-        needs = [tracked(x) and x in leads for x in record.inputs]
+        needs = [tracked(x) and x in needed for x in record.inputs]
         for i, share in shares_of(g, y, needs, create_graph).items():
             x = record.inputs[i]
             share = fit(share, x, record.op, i)
@@ -69,25 +70,27 @@ def sweep(
                 watcher.pulled(y, record, g, i, x, share, gradients[x])
         if released is not None:
             released.let_go(record)
-    if released is not None and not stop:
+    if released is not None and not stop:  # with `stop` nobody has looked behind the wanted ones
         released.end_at(aside)
     return {x: g.copy() for x, g in gradients.items()}  # in memory of its own
 
 
 def shares_of(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dict[int, Any]:
-    """{i: the gradient by input i}: in an ordinary pass from arrays, in one that is recorded from
-    tensors.
+    """{i: the gradient by input i}. The rules get arrays; in a pass that is itself to be
+    differentiated they get tensors, so that what they do is recorded.
     """
     record = y._record
     if not create_graph:
         return record.op.pull(g, y._data, record, [array_of(x) for x in record.inputs], needs)
     op = record.op.stands_for
     if op.twin is None:
+        misuse.check_saved(op, record.saved)
         return op.pull(g, y, record, list(record.inputs), needs)
+    # Clones, since an input may be given twice and each place has a share of its own.
     inputs = [x.clone() if need else x for x, need in zip(record.inputs, needs, strict=True)]
     wanted = {i: x for i, (x, need) in enumerate(zip(inputs, needs, strict=True)) if need}
     twin = op.twin(*inputs, **record.settings)
-    found = sweep([twin], [g], wanted=list(wanted.values()), create_graph=True)
+    found = sweep([twin], [g], wanted=list(wanted.values()), create_graph=True, stop=True)
     return {i: found[x] for i, x in wanted.items() if x in found}
 
 
@@ -119,25 +122,25 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 
 def leading_to(
-    wanted: Iterable[Variable] | None, roots: Sequence[Variable], stop: bool
+    wanted: Sequence[Variable] | None, roots: Sequence[Variable], stop: bool
 ) -> tuple[list[Variable], list[Variable]]:
-    """The tensors behind the roots in two groups: those computed from a wanted one, the newest
-    last, and all others, at which a sweep ends. Where none is named, the leaves are wanted.
+    """The roots and what they were computed from, in two groups: the tensors through which a sweep
+    goes, the newest last, and all others. It goes through those that were computed from a wanted
+    one, and through all that have a record where none is named.
     """
     goal, pending = set(wanted or ()), list(roots)
-    inputs: dict[Variable, list[Any]] = {}  # of each tensor behind the roots, the tracked ones
+    inputs: dict[Variable, list[Any]] = {}  # of each tensor found, the tracked ones
     while pending:
         y = pending.pop()
         if y not in inputs:
-            ends = y._record is None or stop and y in goal
-            inputs[y] = [] if ends else list(filter(tracked, y._record.inputs))
+            known = y._record is not None and not (stop and y in goal)
+            inputs[y] = list(filter(tracked, y._record.inputs)) if known else []
             pending += inputs[y]
     made = [y for y in inputs if y._record is not None and not (stop and y in goal)]
-    leads = goal if wanted is not None else inputs.keys() - made
     through: dict[Variable, None] = {}
     for y in sorted(made, key=lambda y: y._record.time):
         op = y._record.op
-        hidden = isinstance(op, Released) and op.may_hide(wanted, y._record.time)
-        if hidden or any(x in leads or x in through for x in inputs[y]):
+        hidden = isinstance(op, Released) and op.may_hide(goal, y._record.time)
+        if wanted is None or hidden or any(x in goal or x in through for x in inputs[y]):
             through[y] = None
     return list(through), [x for x in inputs if x not in through]
