@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -1093,3 +1094,42 @@ def test_a_gradient_has_the_byte_order_of_its_tensor():
     ops.tanh(x).sum().backward()
     assert x.grad.dtype == x.dtype and np.allclose(x.grad.numpy(), 1 / np.cosh([0.5, 1.0]) ** 2)
     assert ta.grad((x * x).sum(), x)[0].dtype == x.dtype
+
+
+@pytest.mark.parametrize("mode", [nullcontext, ta.plain])
+def test_what_was_frozen_after_its_use_gets_no_gradient_nor_what_was_made_of_it(mode):
+    with mode():
+        x, w = leaf(3), leaf(3)
+        h = x * 2
+        loss = (h * w).sum()
+        x.requires_grad_(False)
+        loss.backward()
+        assert x.grad is None and h.grad is None and np.array_equal(w.grad.numpy(), h.numpy())
+
+
+@pytest.mark.parametrize("mode", [nullcontext, ta.plain])
+def test_saved_floats_are_no_constants_to_a_rule_that_is_differentiated(mode):
+    @ta.op(saves=True)
+    def square(x):
+        return x * x, {"twice": (2 * x,)}
+
+    @square.vjp_all
+    def _(g, y, x, *, saved):
+        return (g * saved["twice"][0],)
+
+    @ta.op(saves=True)
+    def kept(x):
+        mask = x > 0
+        return np.where(mask, x * x, 0), mask
+
+    @kept.vjp_all
+    def _(g, y, x, *, saved):
+        return (g * 2 * x * saved,)
+
+    x = leaf(3)
+    with mode():
+        assert np.allclose(ta.grad(square(x).sum(), x)[0].numpy(), 2 * x.numpy())
+        with pytest.raises(TypeError, match="'square' saves array .*twin"):
+            ta.grad(square(x).sum(), x, create_graph=True)
+        (g,) = ta.grad(kept(x).sum(), x, create_graph=True)
+        assert np.allclose(ta.grad(g.sum(), x)[0].numpy(), 2 * (x.numpy() > 0))
