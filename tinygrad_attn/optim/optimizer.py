@@ -187,10 +187,7 @@ class Optimizer:
                 p._data if p._data.__class__ is np.ndarray else p._array() for p in params
             ]
             gradients = [
-                g
-                if g.__class__ is np.ndarray
-                else (g if isinstance(g, Tensor) else p.grad)._array()
-                for p, g in [(p, p._grad) for p in params]
+                g if (g := p._grad).__class__ is np.ndarray else p.grad._array() for p in params
             ]
             try:
                 histories = list(map(self._histories.__getitem__, params))
