@@ -84,7 +84,7 @@ def shares_of(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dic
         return record.op.pull(g, y._data, record, [array_of(x) for x in record.inputs], needs)
     op = record.op.stands_for
     if op.twin is None:
-        misuse.check_saved(op, record.saved)
+        misuse.check_saved(op, record.saved if op.saves else None)
         return op.pull(g, y, record, list(record.inputs), needs)
     # Clones, since an input may be given twice and each place has a share of its own.
     inputs = [x.clone() if need else x for x, need in zip(record.inputs, needs, strict=True)]
