@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import array_of
+from ..engine import Symbolic, array_of
 from ..messages.errors import describe
 from ..tensor import Tensor
 from .module import Module
@@ -126,9 +126,11 @@ class KeyValueCache:
     def _append(self, module: Module, old: tuple[Any, Any], new: tuple[Any, Any]) -> list[Any]:
         """Old tokens and new ones, the new ones written behind the old ones where there is room.
 
-        Both are copied where a gradient may flow, dtypes differ or the room is used up.
+        Both are copied where a gradient may flow, dtypes differ, the room is used up or the
+        computation is only written down.
         """
-        if any(x.requires_grad or x.dtype != old[0].dtype for x in (*old, *new)):
+        apart = lambda x: x.requires_grad or x.dtype != old[0].dtype
+        if any(apart(x) or isinstance(x._data, Symbolic) for x in (*old, *new)):
             return [np.concatenate(pair, axis=-2) for pair in zip(old, new, strict=True)]
         start, end = old[0].shape[-2], old[0].shape[-2] + new[0].shape[-2]
         room = self._room.get(module)

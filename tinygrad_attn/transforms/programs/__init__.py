@@ -8,18 +8,19 @@ own rules (`tracing`). What comes out is a list of NumPy calls (`expressions`). 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from ...engine import Variable, enable_grad, no_grad, plain, sweep
+from ...engine import Variable, enable_grad, local, no_grad, plain, sweep
 from ...messages.errors import describe, is_module
 from ...messages.signatures import own_names
 from ...tensor import Tensor
 from .program import Program
-from .tracing import trace
+from .surroundings import Surroundings
+from .tracing import names_of, trace
 from .writing import written
 
 __all__ = ["Program", "source"]
@@ -48,14 +49,40 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
     module = module_of(f, params)
     params, buffers = parameters_of(module, params)
-    found = trace(f, args, params, buffers, backward, module)
-    title = "forward_backward" if backward else "forward"
-    text, constants = written(found, title, what_is_computed(f))
-    held = {**found.parameters, **constants}
-    program = Program(text, title, found.arguments, held)
-    compare(program, found)
-    compare_with_a_call(f, args, found)
+    around = surroundings(f, args, params, module)
+    try:
+        with unwatched():
+            found = trace(f, args, params, buffers, backward, module)
+            changed = around.changed()
+            around.put_back()
+            title = "forward_backward" if backward else "forward"
+            text, constants = written(found, title, what_is_computed(f))
+            held = {**found.parameters, **constants}
+            program = Program(text, title, found.arguments, held)
+            compare(program, found)
+            compare_with_a_call(f, args, found, changed)
+    finally:
+        around.put_back()
     return program
+
+
+def surroundings(f: Any, args: tuple, params: Mapping[str, Any], module: Any) -> Surroundings:
+    """What the function may change beside the arrays in whose place symbols stand."""
+    given = dict(zip(names_of(f, len(args)), args, strict=True))
+    arrays = [x for x in args if isinstance(x, (np.ndarray, np.generic))]
+    arrays += [x._data for x in (*args, *params.values()) if isinstance(x, Variable)]
+    return Surroundings({what_is_computed(f): f, "params": module, **given}, arrays)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Symbols are nothing for those who look on, such as `ta.record_attention`."""
+    here = local.context
+    before, here.watchers = here.watchers, ()
+    try:
+        yield
+    finally:
+        here.watchers = before
 
 
 def module_of(f: Any, params: Any) -> Any:
@@ -110,8 +137,40 @@ def compare(program: Program, found: Any) -> None:
             )
 
 
-def compare_with_a_call(f: Any, args: tuple, found: Any) -> None:
-    """Raise unless the function, called with arrays, gives what it gave to the tracer."""
+def compare_with_a_call(f: Any, args: tuple, found: Any, changed: list[str]) -> None:
+    """Raise unless the function, called with arrays, gives what it gave to the tracer; also the
+    second time, if it changes something.
+    """
+    if gives_the_same(f, args, found) and not (changed and differs_again(f, args, found)):
+        return
+    if changed:
+        raise TypeError(
+            f"ta.source: the function changes {listed_names(changed)}, and returns another value "
+            "when it is called again, but a program keeps nothing between calls. Pass what changes "
+            "as an argument, and return what it becomes. (For a step with a KeyValueCache that "
+            "grows there is ta.compile.)"
+        )
+    raise TypeError(
+        "ta.source: the function returns another value when it is called again, so a program "
+        "would be right only once. Does it draw random numbers, or keep something between "
+        "calls (a cache, a counter)? Pass what changes as an argument."
+    )
+
+
+def differs_again(f: Any, args: tuple, found: Any) -> bool:
+    """Does it return something else the next time?"""
+    with plain(), enable_grad(), np.errstate(all="ignore"):
+        return not same(arrays_in(f(*as_given(args))), found.outputs)
+
+
+def listed_names(names: list[str]) -> str:
+    """The first names, without what is private in the things that they are of."""
+    public = dict.fromkeys(name.partition("._")[0] for name in names if name)
+    return ", ".join([*public][:3])
+
+
+def gives_the_same(f: Any, args: tuple, found: Any) -> bool:
+    """Does the function give once more what it gave to the tracer?"""
     given = as_given(args)
     with plain(), enable_grad(), np.errstate(all="ignore"):
         again, gradients = f(*given), dict[str, Any]()
@@ -119,12 +178,7 @@ def compare_with_a_call(f: Any, args: tuple, found: Any) -> None:
             gradients = gradients_of(again, given, found) if found.gradients else {}
     largest = max((np.abs(g).max(initial=0) for g in gradients.values()), default=0)
     alike = [same(g, found.gradients[n], size=float(largest)) for n, g in gradients.items()]
-    if not (same(arrays_in(again), found.outputs) and all(alike)):
-        raise TypeError(
-            "ta.source: the function returns another value when it is called again, so a program "
-            "would be right only once. Does it draw random numbers, or keep something between "
-            "calls (a cache, a counter)? Pass what changes as an argument."
-        )
+    return same(arrays_in(again), found.outputs) and all(alike)
 
 
 def gradients_of(y: Any, args: list[Any], found: Any) -> dict[str, Any]:

@@ -209,6 +209,16 @@ def asker() -> tuple[Any, bool]:
     return frame, frame.f_code.co_filename.startswith(PACKAGE)
 
 
+def users(frame: Any) -> Any:
+    """The user's frame that has called one of the package's, or this one if there is none."""
+    here = frame
+    while here is not None and not here.f_code.co_filename.startswith(HERE):
+        if not here.f_code.co_filename.startswith((PACKAGE, NUMPY)):
+            return here
+        here = here.f_back
+    return frame
+
+
 def asking_function(frame: Any) -> str:
     """The function of F that asks, by the name a user knows; else the one that asks itself."""
     here, name = frame, frame.f_code.co_name.strip("_")
@@ -221,7 +231,9 @@ def asking_function(frame: Any) -> str:
 
 def refuse(what: str, instead: str) -> Exception:
     """TypeError for what cannot be written down, with the line that did it."""
-    frame, _ = asker()
+    frame, by_package = asker()
+    if by_package:
+        frame = users(frame)
     line = quoted(frame.f_code.co_filename, frame.f_lineno)
     return TypeError(f"ta.source cannot write down {line}, which {what}. {instead}")
 
@@ -321,7 +333,8 @@ class Symbol(Symbolic):
         raise self._refuse(
             "turns an argument, or what was computed from one, into a plain array",
             "Compute with operators, methods and functions of NumPy (np.where, np.sum, ...), "
-            "without np.asarray, np.array or functions of other libraries.",
+            "without np.asarray, np.array or functions of other libraries, and write it into no "
+            "array that was there before: return it.",
         )
 
     # ---- calls of NumPy's
