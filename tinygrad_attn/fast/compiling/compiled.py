@@ -390,7 +390,7 @@ class Entry:
                 if not self.flat.computes_as(longer):
                     raise Refusal("its program depends on how many tokens the cache has")
             self.lines = self.flat.lines
-            self.ops = [Program(self, i) for i in range(len(self.result.parts))]
+            self.ops = [Program(self, i) for i in range(self.result.count)]
             self.compare(given)
         except (Refusal, Changed):
             raise
@@ -415,13 +415,15 @@ class Entry:
                 pairs = x.items() if isinstance(x, dict) else enumerate(x)
                 if len(x) != len(before) or any(v is not before[k] for k, v in pairs):
                     raise Refusal("it changes a list or a dict that it is given")
-            self.result = Result(y)
-            results = [expression_of(x) for x in (*self.result.parts, *self.result.others)]
-            shares = [differentiate(found, x, symbols) for x in self.result.parts]
+            result = Result(y)
+            results = [expression_of(x) for x in (*result.parts, *result.others)]
+            shares = [differentiate(found, x, symbols) for x in result.parts]
             for refused in found.listing.refused:  # which the function, or a rule, has caught
                 raise refused
             at = {id(t): i for i, t in enumerate([*given.tensors, *given.arrays, *outside])}
             self.leaves = {n: at[id(t)] for n, t in symbols.items()}
+            result.forget()
+            self.result = result
             self.others = outside  # the Tensors that are inputs beside the arguments
         inputs = [n for n in found.inputs if not n.startswith(SEED)]
         here = len(given.tensors)
@@ -688,8 +690,13 @@ class Result:
         self.parts: list[Any] = []  # Tensors that are part of the graph
         self.others: list[Any] = []
         self.shape = self.look(y)
-        if len(self.parts) > RESULTS:
+        self.count = len(self.parts)
+        if self.count > RESULTS:
             raise Refusal(f"it returns more than {RESULTS} tensors that are differentiated")
+
+    def forget(self) -> None:
+        """Keep the structure alone, without the graph that hangs on the Tensors."""
+        self.parts, self.others = [], []
 
     def look(self, y: Any) -> Any:
         """The structure, with a place for each array."""
