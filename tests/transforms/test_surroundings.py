@@ -108,9 +108,26 @@ KEPT = {
 }
 
 
-def symbols():
+def every_symbol():
     gc.collect()
     return [x for x in gc.get_objects() if issubclass(type(x), Symbolic)]
+
+
+EARLIER = []
+"""Symbols of tests that ran before, in the traceback of an error that was expected, say."""
+
+
+@pytest.fixture(autouse=True)
+def from_here_on():
+    EARLIER[:] = every_symbol()
+    yield
+    EARLIER.clear()
+
+
+def symbols():
+    """How many symbols this test has left."""
+    known = set(map(id, EARLIER))
+    return sum(id(x) not in known for x in every_symbol())
 
 
 def state():
