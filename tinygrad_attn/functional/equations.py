@@ -82,8 +82,8 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     if x.ndim == 0:
         return _as_row(log_softmax, x)
-    z = x - _largest(x, axis)
-    return z - ops.log(ops.exp(z).sum(axis=axis, keepdims=True))
+    shifted = x - _largest(x, axis)
+    return shifted - ops.log(ops.exp(shifted).sum(axis=axis, keepdims=True))
 
 
 @float16_in_float32
@@ -264,10 +264,12 @@ def attention_weights(
         may_look = causal if mask is None else causal & may_look
     if may_look is not None:
         scores = ops.where(may_look, scores, -math.inf)
+    if mask is None:
+        return softmax(scores, axis=-1)
     top = _largest(scores, -1)
     blind = top == -math.inf  # rows with nothing to look at: every exponential below is 0
     e = ops.exp(scores - np.where(blind, 0, top))
-    totals = ops.where(blind, 1.0, e.sum(axis=-1, keepdims=True))
+    totals = e.sum(axis=-1, keepdims=True) + blind  # 0 / 1 = 0
     return e / totals
 
 

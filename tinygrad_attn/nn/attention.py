@@ -192,10 +192,10 @@ class MultiheadAttention(Module):
         masked: Any = (attn_mask, key_padding_mask, is_causal)
         wanted = need_weights or bool(local.context.watchers) and scopes.weights_wanted()
         if self._packs and query is key is value and cache is None:
-            out, weights = self._attend_packed(query, masked, batched, wanted)
+            attended, weights = self._attend_packed(query, masked, batched, wanted)
         else:
-            out, weights = self._attend(query, key, value, masked, batched, wanted, cache)
-        out = self.out_proj(out)  # (B, T, H V) -> (B, T, E)
+            attended, weights = self._attend(query, key, value, masked, batched, wanted, cache)
+        out = self.out_proj(attended)  # (B, T, H V) -> (B, T, E)
         if self.training and batched and not _caller_lays_it_out():
             out = as_pytorch_lays_it(out)
         if wanted:
@@ -275,18 +275,29 @@ class MultiheadAttention(Module):
             return x.reshape(1, *x.shape)
         return x if self.batch_first else x.swapaxes(0, 1)
 
-    def _project(self, which: int, x: Any) -> Any:
-        """x W^T + b with the weight of queries (0), keys (1) or values (2)."""
+    def _weight(self, which: int) -> Any:
+        """The weight of the projection to queries (0), keys (1) or values (2)."""
+        if self.in_proj_weight is not None:
+            return self.in_proj_weight[self._part(which)]
+        return (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
+
+    def _bias(self, which: int) -> Any:
+        """Its bias, or None."""
+        return None if self.in_proj_bias is None else self.in_proj_bias[self._part(which)]
+
+    def _part(self, which: int) -> slice:
+        """Where queries, keys or values are in what all three have together."""
         start = sum(self._widths[:which])
-        part = slice(start, start + self._widths[which])
-        separate: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
-        weight = separate if self.in_proj_weight is None else self.in_proj_weight[part]
-        return F.linear(x, weight, None if self.in_proj_bias is None else self.in_proj_bias[part])
+        return slice(start, start + self._widths[which])
 
     def _projected_heads(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); one product where they have one input."""
         if not (own and self.in_proj_weight is not None):
-            return [self._heads(self._project(i, x)) for i, x in enumerate((query, key, value))]
+            w_q, w_k, w_v = map(self._weight, range(3))
+            queries = F.linear(query, w_q, self._bias(0))  # (B, T, H D)
+            keys = F.linear(key, w_k, self._bias(1))  # (B, S, H D)
+            values = F.linear(value, w_v, self._bias(2))  # (B, S, H V)
+            return [self._heads(queries), self._heads(keys), self._heads(values)]
         packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 2 H D + H V)
         if self.head_dim == self.value_head_dim:
             heads = F.equations.unpack_heads(packed, self.num_heads)
@@ -305,7 +316,8 @@ class MultiheadAttention(Module):
         that it has.
         """
         if cache is not None and not own and self in cache:
-            return self._heads(self._project(0, query)), *cache.get(self, (key, value))
+            queries = F.linear(query, self._weight(0), self._bias(0))
+            return self._heads(queries), *cache.get(self, (key, value))
         q, k, v = self._projected_heads(query, key, value, own)
         if cache is not None and not own:
             cache.keep(self, k, v, (key, value))

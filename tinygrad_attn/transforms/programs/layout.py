@@ -8,6 +8,7 @@ nobody needs the value any more that had it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ CALLED = {
     "==": "equal",
     "!=": "unequal",
     "@": "product",
+    "-": "difference",
 }
 """What a value is called of which nothing else is known than how it was made."""
 
@@ -155,7 +157,7 @@ class Layout:
         if by is not None and differentiated(by) is None:
             if by.id in names or by.hint is not None:
                 return f"d_{names.get(by.id) or self.wished(by, names)}"
-        if e.phase == BACKWARD:
+        if e.phase == BACKWARD and not e.settings.get("keepdims"):
             return "g"
         return CALLED.get(e.name, "h") if isinstance(e.name, str) else "h"
 
@@ -314,7 +316,7 @@ class Layout:
         self.sizes.forget()
         found: list[str] = []
         phase, part = "forward", ""
-        for s in statements:
+        for s, parts in unpacked(statements):
             e = s.expression
             if e.phase != phase:
                 found.append("    # ---- backward")
@@ -327,8 +329,11 @@ class Layout:
                 found += self.asked(s, text)
                 continue
             lines = [f"    {line}" for line in self.written_alone(s, text)]
+            if len(parts) > 1:
+                names = ", ".join(self.names[part.id] for part in parts)
+                lines = [f"    {names} = {text.of(e.args[0])}"]
             if e.ndim:
-                lines[0] = self.commented(lines[0], e)
+                lines[0] = self.commented(lines[0], e, " each" if len(parts) > 1 else "")
             found += lines
         return found
 
@@ -336,9 +341,9 @@ class Layout:
         """The statement, spelled out although its expression has a name by now."""
         return self.written(s.expression, self.names[s.expression.id], text)
 
-    def commented(self, line: str, e: Expression) -> str:
+    def commented(self, line: str, e: Expression, each: str) -> str:
         """The line with the shape of its result, where there is room."""
-        whole = f"{line:<{COMMENT_AT}}  # {self.sizes.comment(e.value.shape)}"
+        whole = f"{line:<{COMMENT_AT}}  # {self.sizes.comment(e.value.shape)}{each}"
         return whole if len(whole) <= WIDTH else line
 
     def asked(self, s: Statement, text: Text) -> list[str]:
@@ -353,6 +358,25 @@ class Layout:
             f"    if {condition}:",
             f'        raise ValueError("{s.guard.function}: these numbers need another program")',
         ]
+
+
+def unpacked(statements: list[Statement]) -> Iterator[tuple[Statement, list[Expression]]]:
+    """The statements, those that take x[0], x[1], ... one after the other as one: `q, k, v = x`."""
+    i = 0
+    while i < len(statements):
+        e = statements[i].expression
+        parts = [e]
+        if e.kind == "item" and e.args[1] == 0 and e.ndim:
+            of = [s.expression for s in statements[i : i + len(e.args[0].value)] if s.guard is None]
+            if all(is_part(x, e.args[0], n) for n, x in enumerate(of)):
+                parts = of if len(of) == len(e.args[0].value) <= 4 else parts
+        yield statements[i], parts
+        i += len(parts)
+
+
+def is_part(x: Expression, whole: Expression, n: int) -> bool:
+    """Is this whole[n]?"""
+    return x.kind == "item" and x.args[0] is whole and type(x.args[1]) is int and x.args[1] == n
 
 
 def differentiated(e: Expression) -> Expression | None:
@@ -393,6 +417,10 @@ OPPOSITE = {"==": "!=", "!=": "=="}
 
 def unlike(e: Expression, text: Text) -> str:
     """not e"""
+    if e.is_a("operator", "==") and e.args[0].is_a("call", "count_nonzero"):
+        true, count = e.args[0].args[0], getattr(e.args[1], "value", e.args[1])
+        if true.dtype == bool and count == true.value.size:
+            return f"not {text.of(true, ATOM_OR_CALL)}.all()"
     if e.kind == "operator" and e.name in OPPOSITE and text.name_of(e) is None:
         return text.spelled(e)[0].replace(f" {e.name} ", f" {OPPOSITE[e.name]} ", 1)
     return f"not {text.of(e, 1)}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import BACKWARD, Expression, Listing, inside, reached, replaced
+from .expressions import BACKWARD, Expression, Listing, inside, key_of, reached, replaced
 
 ARITHMETIC = {
     "+": np.add,
@@ -92,6 +92,14 @@ def uniform(a: Any) -> bool:
     return is_(a, "constant") and a.value.size > 0 and bool((a.value == a.value.flat[0]).all())
 
 
+def earlier(a: Any, b: Any) -> bool:
+    """Does a say that this is the gradient by something before what b says? A gradient that goes
+    through unchanged is called after where it arrives.
+    """
+    by, other = a[1], b[1]
+    return isinstance(by, Expression) and isinstance(other, Expression) and by.id < other.id
+
+
 def last_two(e: Expression) -> bool:
     """A transpose of matrices: x.mT, or x.swapaxes(-1, -2)?"""
     if e.is_a("attribute", "mT") or e.is_a("attribute", "T") and e.ndim == 2:
@@ -152,7 +160,7 @@ class Simplifier:
             return
         if isinstance(hint[1], Expression):
             hint = (0, self.simple.get(hint[1].id, hint[1]))
-        if new.hint is None or new.hint[0] < hint[0]:
+        if new.hint is None or new.hint[0] < hint[0] or earlier(hint, new.hint):
             new.hint = hint
 
     # ---- making expressions
@@ -241,6 +249,8 @@ class Simplifier:
         found = self.unrepeated("+", a, b, value)
         if found is not None:
             return found
+        if uniform(b) and b.dtype == bool and not b.value.any() and shape_of(a) == value.shape:
+            return a
         if negated(b):
             return self.op("-", a, b.args[0], value)
         if negated(a) and number_in(b) is None:
@@ -287,7 +297,31 @@ class Simplifier:
                 and self.centres(a.args[0], a.args[1], b)
             ):
                 return a  # taking the mean away twice is taking it away once
+        return self.over_one_divisor(a, b, value)
+
+    def over_one_divisor(self, a: Any, b: Any, value: Any) -> Any:
+        """(u - v) / r for u / r - v / r, and for u / r - v / r * n, in gradients by rows."""
+        if not self.by_rows(a, value):
+            return None
+        u, r = a.args
+        if is_(b, "operator", "/") and b.args[1] is r:
+            return self.op("/", self.op("-", u, b.args[0]), r, value)
+        if is_(b, "operator", "*"):
+            for x, n in (b.args, b.args[::-1]):
+                if is_(x, "operator", "/") and x.args[1] is r:
+                    return self.op("/", self.op("-", u, self.op("*", x.args[0], n)), r, value)
         return None
+
+    def by_rows(self, x: Any, like: Any) -> bool:
+        """Is x a quotient u / r of the backward pass, where r is a number for each row that is
+        never 0, and u as large as all?
+        """
+        if not is_(x, "operator", "/") or x.phase != BACKWARD:
+            return False
+        u, r = x.args
+        if not (isinstance(r, Expression) and r.value.size < like.size == np.size(u.value)):
+            return False
+        return r.ndim == like.ndim and never_zero(r)
 
     def centres(self, x: Any, m: Any, like: Any = None) -> bool:
         """Is m the mean of x over some axes, which are those of `like`?"""
@@ -303,32 +337,51 @@ class Simplifier:
             return found
         if number_in(b) is not None and number_in(a) is None:
             a, b = b, a  # numbers first
-        n, f = number_in(a), fraction(a)
-        if n is not None and isinstance(b, Expression) and number_in(b) is None:
-            if n == 1 and b.dtype == value.dtype:
-                return b
-            if n == -1 and b.dtype == value.dtype:
-                return self.minus(b)
-            if is_(b, "call", "broadcast_to") and number_in(b.args[0]) is not None:
-                inner = self.op("*", a, b.args[0])
-                return self.make("call", "broadcast_to", (inner, *b.args[1:]), {}, value)
-            inner = number_in(b.args[0]) if is_(b, "operator", "*") else None
-            if inner is not None and value.dtype == np.float64 and None in (f, fraction(inner)):
-                product = np.float64(float(n) * float(inner))
-                return self.op("*", self.listing.number(repr(float(product)), product), b.args[1])
-            both = fraction(b.args[0]) if is_(b, "operator", "*") else None
-            if f is not None and both is not None:
-                return self.op("*", self.number(f * both, value.dtype), b.args[1], value)
-            if f is not None and is_(b, "operator", "/") and fraction(b.args[1]):
-                quotient = f / fraction(b.args[1])  # type: ignore[operator]
-                if quotient == 1:
-                    return b.args[0]
-                return self.op("*", self.number(quotient, value.dtype), b.args[0], value)
+        if number_in(a) is not None and isinstance(b, Expression) and number_in(b) is None:
+            found = self.scaled(a, b, value)
+            if found is not None:
+                return found
         if negated(a):
             return self.minus(self.op("*", a.args[0], b))
         if negated(b):
             return self.minus(self.op("*", a, b.args[0]))
+        for x, y in ((a, b), (b, a)):
+            if is_(x, "operator", "/") and x.phase == BACKWARD:
+                known = self.quotient_known(y, x.args[1])
+                if known is not None:
+                    return self.op("*", x.args[0], known, value)
         return self.listing.make("operator", "*", (a, b), {}, value)
+
+    def scaled(self, a: Any, b: Expression, value: Any) -> Any:
+        """A number times b."""
+        n, f = number_in(a), fraction(a)
+        if n == 1 and b.dtype == value.dtype:
+            return b
+        if n == -1 and b.dtype == value.dtype:
+            return self.minus(b)
+        if is_(b, "call", "broadcast_to") and number_in(b.args[0]) is not None:
+            inner = self.op("*", a, b.args[0])
+            return self.make("call", "broadcast_to", (inner, *b.args[1:]), {}, value)
+        inner = number_in(b.args[0]) if is_(b, "operator", "*") else None
+        if inner is not None and value.dtype == np.float64 and None in (f, fraction(inner)):
+            product = np.float64(float(n) * float(inner))
+            return self.op("*", self.listing.number(repr(float(product)), product), b.args[1])
+        both = fraction(b.args[0]) if is_(b, "operator", "*") else None
+        if f is not None and both is not None:
+            return self.op("*", self.number(f * both, value.dtype), b.args[1], value)
+        if f is not None and is_(b, "operator", "/") and fraction(b.args[1]):
+            quotient = f / fraction(b.args[1])  # type: ignore[operator]
+            if quotient == 1:
+                return b.args[0]
+            return self.op("*", self.number(quotient, value.dtype), b.args[0], value)
+        return None
+
+    def quotient_known(self, y: Any, r: Any) -> Any:
+        """y / r, if the forward pass has computed it and r is never 0: u / r * y is u times it."""
+        if not (isinstance(y, Expression) and isinstance(r, Expression) and r.ndim == y.ndim):
+            return None
+        known = self.listing.known.get(("operator", "/", key_of((y, r)), key_of(())))
+        return known if known is not None and known.phase != BACKWARD and never_zero(r) else None
 
     def operator_over(self, args: Any, settings: Any, value: Any) -> Any:
         """a / b"""
@@ -502,7 +555,7 @@ class Simplifier:
         x, *shape = args
         if shape_of(x) == value.shape:
             return x
-        if is_(x, "method", "reshape"):
+        if is_(x, "method", "reshape") and x.hint is None:
             return self.method("reshape", x.args[0], *shape, value=value)
         if is_(x, "method", "sum") and x.settings.get("keepdims"):
             rest = {k: v for k, v in x.settings.items() if k != "keepdims"}
@@ -540,6 +593,22 @@ class Simplifier:
             return self.minus(self.method(name, x.args[0], value=-value, **plain))
         if plain != settings:
             return self.method(name, *args, value=value, **plain)
+        if not settings and is_(x, "method", "reshape") and x.hint is None:
+            return self.method(name, x.args[0], value=value)
+        if name in ("sum", "mean") and settings.keys() == {"axis", "keepdims"}:
+            return self.divided_once(name, x, settings, value)
+        return None
+
+    def divided_once(self, name: str, x: Any, settings: Any, value: Any) -> Any:
+        """(u * y).sum() / r for (u / r * y).sum(), where r is one number for each sum."""
+        if not is_(x, "operator", "*") or not settings["keepdims"]:
+            return None
+        for a, y in (x.args, x.args[::-1]):
+            if self.by_rows(a, x.value) and a.args[1].shape == value.shape:
+                u, r = a.args
+                inner = self.op("*", u, y)
+                top = getattr(inner.value, name)(**settings)
+                return self.op("/", self.method(name, inner, value=top, **settings), r, value)
         return None
 
     def plain_axis(self, x: Any, settings: dict[str, Any]) -> dict[str, Any]:
@@ -631,6 +700,33 @@ def sum_of(e: Any) -> list[Any]:
     if is_(e, "operator", "+"):
         return [*sum_of(e.args[0]), *sum_of(e.args[1])]
     return [e]
+
+
+def never_zero(e: Any) -> bool:
+    """Is it positive by its form, as a sum of exponentials is, or a deviation with an epsilon?"""
+    if not isinstance(e, Expression):
+        return number_in(e) is not None and e > 0
+    if e.kind == "number":
+        return bool(e.value > 0)
+    if e.is_a("call", "exp"):
+        return True
+    if e.is_a("call", "sqrt") or e.is_a("method", "sum") or e.is_a("method", "mean"):
+        return never_zero(e.args[0])
+    if e.is_a("operator", "+"):
+        a, b = e.args
+        return never_zero(a) and not_negative(b) or not_negative(a) and never_zero(b)
+    return False
+
+
+def not_negative(e: Any) -> bool:
+    """Is no element of it below 0, by its form?"""
+    if not isinstance(e, Expression):
+        return number_in(e) is not None and e >= 0
+    if e.dtype == bool or e.is_a("operator", "*") and e.args[0] is e.args[1]:
+        return True
+    if e.is_a("method", "sum") or e.is_a("method", "mean"):
+        return not_negative(e.args[0])
+    return e.is_a("method", "var") or never_zero(e)
 
 
 def put_in_zeros(e: Any, kind: Any = (int, np.integer)) -> tuple[Any, Any] | None:

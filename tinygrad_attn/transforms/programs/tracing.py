@@ -29,6 +29,8 @@ TELL = tuple(
     for place in (("nn", "transformer.py"), ("nn", "attention.py"), ("functional",))
 )
 """The files of the package whose names for their values a reader would choose."""
+CALLS = str(Path(PACKAGE, "nn", "module.py"))
+"""Where modules are called."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
     "part parts total weight bias query key target src tgt memory given found made losses wide "
@@ -38,8 +40,8 @@ TELL_NOTHING = set(GENERAL.split())
 """Names that stand for whatever a function is given."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 """Ops whose result is called as they are."""
-NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP = 4, 3, 2, 1
-"""Whose names come first. A name of the last kind gives no line of its own."""
+NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
+"""Whose names come first. A name of the last two kinds gives no line of its own."""
 
 
 class Trace:
@@ -337,21 +339,37 @@ class Names(Watcher):
         self.found.listing.scope = self.found.scope_name(y._record.scope)
 
     def pulled(self, y: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any) -> None:
-        """A gradient is called after what it is the gradient by."""
+        """A gradient is called after what it is the gradient by; one that goes through an op of one
+        input unchanged, after that input.
+        """
         if is_symbol(total) and is_symbol(x._data):
             e, by = total.expression, x._data.expression
             better = e.hint is None or is_plain_gradient(e) and by.hint is not None
+            if is_symbol(g) and g.expression is e and by.hint is not None:
+                better |= sum(isinstance(v, Variable) and v._tracked for v in record.inputs) == 1
             if better and e.kind not in ("number", "constant", "input"):
                 e.hint = (0, by)
 
     def look(self) -> None:
         """Name what the running functions have a name for."""
         frame: Any = sys._getframe(1)
+        calls = []
         while frame is not None and frame.f_code is not trace.__code__:
             theirs = whose(frame.f_code.co_filename)
             if theirs is not None and frame.f_code.co_name != "<module>":
                 self.look_in(frame, theirs)
+            if frame.f_code.co_filename == CALLS and frame.f_code.co_name == "__call__":
+                calls.append(frame.f_locals)
             frame = frame.f_back
+        for call in reversed(calls):
+            self.look_at_call(call.get("scope"), call.get("args"))
+
+    def look_at_call(self, scope: Any, args: Any) -> None:
+        """What a module is called with is the module's input, if it has no other name."""
+        name = self.found.scope_name(scope)
+        if name and args and isinstance(args[0], Variable) and is_symbol(args[0]._data):
+            *_, tail = name.split(".")
+            suggest(args[0]._data.expression, NAMED_BY_USE, identifier(f"{tail}_input"))
 
     def look_in(self, frame: Any, theirs: bool) -> None:
         """Name the values of one frame's variables."""
@@ -359,7 +377,7 @@ class Names(Watcher):
             array = x._data if isinstance(x, Variable) else x
             if is_symbol(array):
                 telling = name not in TELL_NOTHING
-                if theirs or telling:
+                if telling or theirs and name not in self.found.inputs:
                     priority = NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE
                     suggest(array.expression, priority, identifier(name))
             elif isinstance(array, np.ndarray) and array.size > 1:
@@ -373,7 +391,7 @@ def is_plain_gradient(e: Expression) -> bool:
     return e.hint is not None and isinstance(e.hint[1], Expression) and e.hint[1].hint is None
 
 
-def suggest(e: Expression, priority: int, name: str) -> None:
+def suggest(e: Expression, priority: float, name: str) -> None:
     """Call it so, unless it has a better name."""
     if e.kind in ("input", "constant", "number") or name.startswith("_"):
         return
