@@ -1354,9 +1354,9 @@ MISTAKES = [
     ("written", "    return changed, before\n", "    return changed\n", "mended returns two lines"),
     (
         "written",
-        '(d_normalised * normalised).mean(-1, keepdims=True) / deviation"\n    before',
-        'd_normalised"\n    before',
-        "PROGRAM has no line 'g1 = d_normalised'",
+        '(d_norm * normalised).mean(-1, keepdims=True)"\n    before',
+        'd_norm"\n    before',
+        "PROGRAM has no line 'mean = d_norm'",
     ),
     (
         "written",
@@ -1379,16 +1379,16 @@ MISTAKES = [
     (
         "written",
         "    return changed, before\n",
-        "    return 'd_centred = d_normalised / deviation', 'd_centred = d_normalised'\n",
+        "    return 'd_h1 = d_centred - d_centred.mean(-1, keepdims=True)', 'd_h1 = d_centred'\n",
         "one of the few that come into question, but it is right",
     ),
     (
         "written",
-        'before = "g1 = (d_centred * normalised)',
-        'before = "g1 = (d_centred * centred)',
+        'before = "mean = (d_normalised * normalised)',
+        'before = "mean = (d_normalised * centred)',
         "the gradients by x, Wq, Wk, Wv are wrong",
     ),
-    ("written", 'before = "g1 =', 'before = "g1 :=', "does not run: SyntaxError"),
+    ("written", 'before = "mean =', 'before = "mean :=', "does not run: SyntaxError"),
 ]
 
 

@@ -125,10 +125,14 @@ class Layout:
                 inner = [x for x in inner if x.kind != "constant" or x.ndim]
                 if not inner:
                     break
-                widths = {x.id: len(self.estimated.spelled(x)[0]) for x in inner}
-                best = max(inner, key=lambda x: widths[x.id] if widths[x.id] < 72 else 36)
+                best = max(inner, key=self.worth)
                 self.lines.add(best.id)
                 ahead.append(best)
+
+    def worth(self, x: Expression) -> int:
+        """How much a line of its own would help: a long one, but no longer than a line."""
+        width = len(self.estimated.spelled(x)[0])
+        return (width if width < 72 else 36) + 16 * by_row(x)
 
     def longest(self, e: Expression) -> str:
         """The longest line of a statement."""
@@ -157,7 +161,7 @@ class Layout:
         if by is not None and differentiated(by) is None:
             if by.id in names or by.hint is not None:
                 return f"d_{names.get(by.id) or self.wished(by, names)}"
-        if e.phase == BACKWARD and not e.settings.get("keepdims"):
+        if e.phase == BACKWARD and not by_row(e):
             return "g"
         return CALLED.get(e.name, "h") if isinstance(e.name, str) else "h"
 
@@ -358,6 +362,11 @@ class Layout:
             f"    if {condition}:",
             f'        raise ValueError("{s.guard.function}: these numbers need another program")',
         ]
+
+
+def by_row(e: Expression) -> bool:
+    """A mean, a sum or the like for each row, which a reader takes as one number?"""
+    return e.kind == "method" and bool(e.settings.get("keepdims"))
 
 
 def unpacked(statements: list[Statement]) -> Iterator[tuple[Statement, list[Expression]]]:

@@ -31,6 +31,10 @@ TELL = tuple(
 """The files of the package whose names for their values a reader would choose."""
 CALLS = str(Path(PACKAGE, "nn", "module.py"))
 """Where modules are called."""
+FUNCTIONS = str(Path(PACKAGE, "functional", "__init__.py"))
+"""Where the functions of F are."""
+LONGEST = 13
+"""A function's name that is longer, such as scaled_dot_product_attention, is none for a value."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
     "part parts total weight bias query key target src tgt memory given found made losses wide "
@@ -269,6 +273,7 @@ class Names(Watcher):
         self.found = found
         self.scope: Any = None
         self.last: Any = None  # the last result in that scope
+        self.call: Any = None  # the frame of the function of F that runs
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """See to it that no parameter is frozen, and give a module's result the module's name."""
@@ -281,7 +286,9 @@ class Names(Watcher):
                     "params=model, or params={'w': w}."
                 )
                 raise self.found.listing.refusing(error)
-        scope = local.context.scope
+        call, scope = call_of_functional(), local.context.scope
+        if call is not self.call:
+            self.returned(call)
         if scope is not self.scope:
             self.left(scope)
             self.scope = scope
@@ -308,8 +315,17 @@ class Names(Watcher):
             whole = "_".join(kind[-2:]) if tail.isdigit() else tail
             suggest(self.last._data.expression, NAMED_BY_MODULE, identifier(whole))
 
+    def returned(self, now: Any) -> None:
+        """What a function of F returns is called as the function is."""
+        if self.call is not None and self.last is not None and is_symbol(self.last._data):
+            name = self.call.f_code.co_name
+            if len(name) <= LONGEST:
+                suggest(self.last._data.expression, NAMED_BY_OP, name)
+        self.call = now
+
     def left_all(self) -> None:
         """The function has returned."""
+        self.returned(None)
         self.left(None)
 
     def letters_of(self, module: Any) -> None:
@@ -344,7 +360,9 @@ class Names(Watcher):
         """
         if is_symbol(total) and is_symbol(x._data):
             e, by = total.expression, x._data.expression
-            better = e.hint is None or is_plain_gradient(e) and by.hint is not None
+            better = e.hint is None or (
+                is_plain_gradient(e) and by.hint is not None and by.kind != "input"
+            )
             if is_symbol(g) and g.expression is e and by.hint is not None:
                 better |= sum(isinstance(v, Variable) and v._tracked for v in record.inputs) == 1
             if better and e.kind not in ("number", "constant", "input"):
@@ -384,6 +402,16 @@ class Names(Watcher):
                 _, e = self.found.listing.origins.get(id(array), (None, None))
                 if e is not None and e.hint is None:
                     e.hint = (NAMED_BY_PACKAGE, identifier(name))
+
+
+def call_of_functional() -> Any:
+    """The frame of the outermost function of F that runs, or None."""
+    frame, found = sys._getframe(2), None
+    while frame is not None and frame.f_code is not trace.__code__:
+        if frame.f_code.co_filename == FUNCTIONS:
+            found = frame
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
 
 
 def is_plain_gradient(e: Expression) -> bool:

@@ -46,10 +46,10 @@ def forward_backward(x, y, *, Wq, Wk, Wv, weight, bias, W1, W2):
     norm = normalised * weight + bias                                     # (3, 4)
     hidden = np.maximum(norm @ W1, 0)                                     # (3, 6)
     result = norm + hidden @ W2                                           # (3, 4)
-    h1 = result - y                                                       # (3, 4)
-    loss = (h1 * h1).mean()
+    difference = result - y                                               # (3, 4)
+    loss = (difference * difference).mean()
     # ---- backward
-    d_result = 1 / 6 * h1                                                 # (3, 4)
+    d_result = 1 / 6 * difference                                         # (3, 4)
     d_y = -d_result                                                       # (3, 4)
     d_hidden = d_result @ W2.T                                            # (3, 6)
     d_W2 = hidden.T @ d_result                                            # (6, 4)
@@ -59,22 +59,19 @@ def forward_backward(x, y, *, Wq, Wk, Wv, weight, bias, W1, W2):
     d_bias = d_norm.sum(0)                                                # (4,)
     d_normalised = d_norm * weight                                        # (3, 4)
     d_weight = (d_norm * normalised).sum(0)                               # (4,)
-    d_centred = d_normalised / deviation                                  # (3, 4)
-    g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation  # (3, 1)
-    d_centred = d_centred - g1 * centred                                  # (3, 4)
-    d_centred = d_centred - d_centred.mean(-1, keepdims=True)             # (3, 4)
-    d_weights = d_centred @ v.T                                           # (3, 3)
-    d_v = weights.T @ d_centred                                           # (3, 4)
-    d_e = d_weights / totals                                              # (3, 3)
-    d_e = d_e - (d_e * weights).sum(-1, keepdims=True)                    # (3, 3)
-    d_scores = d_e * e                                                    # (3, 3)
+    mean = (d_norm * normalised).mean(-1, keepdims=True)                  # (3, 1)
+    d_centred = (d_normalised - mean * normalised) / deviation            # (3, 4)
+    d_h1 = d_centred - d_centred.mean(-1, keepdims=True)                  # (3, 4)
+    d_weights = d_h1 @ v.T                                                # (3, 3)
+    d_v = weights.T @ d_h1                                                # (3, 4)
+    d_scores = (d_weights - (d_weights * weights).sum(-1, keepdims=True)) * weights  # (3, 3)
     g1 = d_scores / 2.0                                                   # (3, 3)
     d_q = g1 @ k                                                          # (3, 4)
     d_k = g1.T @ q                                                        # (3, 4)
     d_Wv = x.T @ d_v                                                      # (4, 4)
     d_Wk = x.T @ d_k                                                      # (4, 4)
     d_Wq = x.T @ d_q                                                      # (4, 4)
-    d_x = d_centred + d_v @ Wv.T + d_k @ Wk.T + d_q @ Wq.T                # (3, 4)
+    d_x = d_h1 + d_v @ Wv.T + d_k @ Wk.T + d_q @ Wq.T                     # (3, 4)
     return loss, {"x": d_x, "y": d_y, "Wq": d_Wq, "Wk": d_Wk, "Wv": d_Wv, "weight": d_weight,
                   "bias": d_bias, "W1": d_W1, "W2": d_W2}
 '''
@@ -103,6 +100,6 @@ def wrong_gradients(program, arrays):
 
 def mended():
     """Two lines of text: (the line of PROGRAM that was changed, the line as it was before)."""
-    changed = "g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation"
-    before = "g1 = (d_centred * normalised).mean(-1, keepdims=True) / deviation"
+    changed = "mean = (d_norm * normalised).mean(-1, keepdims=True)"
+    before = "mean = (d_normalised * normalised).mean(-1, keepdims=True)"
     return changed, before
