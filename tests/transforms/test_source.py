@@ -804,3 +804,87 @@ def test_gradients_are_those_of_the_function_where_a_rule_catches_a_refusal():
     except (TypeError, RuntimeError):
         return
     assert np.allclose(program(numbers)[1]["x"], [-1.0, 1.0])
+
+
+# ---- arguments that no gradient is taken by, and several results
+
+WHOLE, NUMBERS = np.array([[2, 0], [1, 2]]), rng.standard_normal((2, 3))
+BY_WHOLE = {
+    "take_along_axis": lambda x, i: np.take_along_axis(x, i, axis=1),
+    "interp": lambda x, i: np.interp(x[0], 0 * x[1] + np.arange(3.0), i.ravel()[1:] * 1.0),
+    "heaviside": lambda x, i: np.heaviside(i - 1, x[:, :2]),
+    "linspace": lambda x, i: np.linspace(x[0, 0], x[1, 1], 3) * i.sum(),
+    "geomspace": lambda x, i: np.geomspace(np.exp(x[0, 0]), np.exp(x[1, 1]), 3) * i.sum(),
+    "full_like of a number": lambda x, i: x * np.full_like(x, 2.5) + i.sum(),
+    "full_like of a Tensor": lambda x, i: x * np.full_like(x, x[0, 0]) + i.sum(),
+    "index": lambda x, i: x[0, i],
+}
+
+
+@pytest.mark.parametrize("name", BY_WHOLE)
+def test_whole_numbers_are_arguments(name):
+    f = BY_WHOLE[name]
+    program = ta.source(f, NUMBERS, WHOLE)
+    assert_tidy(program.text)
+    for i in (WHOLE, WHOLE[::-1]):
+        assert_right(program, f, [NUMBERS, i])
+
+
+def test_a_table_that_is_indexed_by_an_argument_is_refused_with_advice():
+    with pytest.raises(TypeError, match=r"indexed by it is to be an argument too"):
+        ta.source(lambda x, i: np.eye(3)[i] @ x[0], NUMBERS, WHOLE)
+    args = NUMBERS, WHOLE, np.eye(3)
+    f = lambda x, i, table: table[i] @ x[0]
+    assert_right(ta.source(f, *args), f, args)
+
+
+RESULTS = {
+    "tuple": lambda x: np.gradient(x),
+    "dict": lambda x: {"logits": np.sin(x) + 1, "all": [x.sum(), 2 * x, x], 3: x.T, "sum": x.T},
+    "the same twice": lambda x: (y := x * 2, y, y[0]),
+    "one in a tuple": lambda x: (x * 2,),
+    "many": lambda x: tuple(np.sin(k * x).sum(axis=1) for k in range(2, 20)),
+    "constants": lambda x: (x * 1.0, np.arange(40.0) ** 0.5, np.zeros((0, 2)), 3, None),
+    "numbers of lstsq": lambda x: tuple(np.linalg.lstsq(x, np.ones(2)))[:2],
+    "none": lambda x: (),
+}
+
+
+def arrays_in(y):
+    if isinstance(y, (dict, tuple, list)):
+        inner = [arrays_in(v) for v in (y.values() if isinstance(y, dict) else y)]
+        return sum(inner, [])
+    return [y.numpy() if isinstance(y, Tensor) else y]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_several_results(name):
+    f = RESULTS[name]
+    program = ta.source(f, NUMBERS, backward=False)
+    assert_tidy(program.text)
+    for x in (NUMBERS, NUMBERS[::-1] + 0.1):
+        found, expected = program(x), f(Tensor(x))
+        assert type(found) is type(expected)
+        mine = arrays_in(found)
+        for a, b in zip(mine, arrays_in(expected), strict=True):
+            assert_close(a, b) if isinstance(b, np.ndarray) else pytest.approx(a) == b
+        given = [x, *program.arrays().values()]
+        own = [a for a in mine if isinstance(a, np.ndarray)]
+        assert not any(np.shares_memory(a, b) for a in own for b in given)
+        assert not any(np.shares_memory(a, b) for i, a in enumerate(own) for b in own[:i])
+
+
+def test_a_result_of_which_only_rounding_is_left():
+    layer = nn.LayerNorm(6)
+    f = lambda x: (layer(x).mean(), (x - x * 1.0).sum())
+    for seed in range(20):
+        x = np.random.default_rng(seed).standard_normal((3, 2, 6))
+        ta.source(f, x, params=layer, backward=False)
+        ta.source(lambda x: f(x)[0] + 0 * x.sum(), x, params=layer)
+
+
+def test_names_longer_than_a_line():
+    layer = nn.TransformerEncoder(encoder(batch_first=False), 2)
+    program = ta.source(squares(layer), SRC, params=layer)
+    assert_tidy(program.text)
+    assert_right(program, squares(layer), [SRC], layer)

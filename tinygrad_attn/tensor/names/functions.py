@@ -17,6 +17,7 @@ from ...ops.shapes import float16_in_float32
 from .common import (
     FUNCTIONS,
     UNSET,
+    as_array,
     axes_of,
     cast,
     floating,
@@ -95,9 +96,9 @@ def _astype(x, dtype, copy=True):
 
 @rule(np.full_like)
 def _full_like(a, fill_value, dtype=None, order="K", shape=None):
-    like = np.full_like(plain(a), plain(fill_value), dtype, shape=shape)
     if plain(fill_value) is fill_value:
-        return like
+        return np.full_like(plain(a), fill_value, dtype, shape=shape)
+    like = np.zeros_like(plain(a), dtype, shape=shape)
     refuse_among_whole("full_like", like, fill_value)
     return cast(ops.broadcast_to(fill_value, shape=like.shape), like.dtype)
 
@@ -206,7 +207,7 @@ def _interp(x, xp, fp, left=None, right=None, period=None):
         xp, fp = xp[order], fp[order]
         xp = _concatenate([xp[-1:] - period, xp, xp[:1] + period])
         fp = _concatenate([fp[-1:], fp, fp[:1]])
-    at, knots = np.asarray(plain(x)), plain(xp)
+    at, knots = as_array(plain(x)), as_array(plain(xp))
     i = np.searchsorted(knots, at, "right").clip(1, max(len(knots) - 1, 1)) - 1
     j = np.minimum(i + 1, len(knots) - 1)
     before, after = at < knots[0], at >= knots[-1]
@@ -349,7 +350,7 @@ def _between(numpys: Callable) -> Callable:
 def _linspace(start, stop, num=50, endpoint=True, retstep=False, axis=0, device=None):
     refuse("linspace", retstep=retstep or None)
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(plain(start), plain(stop)))
-    share = share.reshape(-1, *(1,) * np.broadcast(plain(start), plain(stop)).ndim)
+    share = share.reshape(-1, *(1,) * max(np.ndim(plain(start)), np.ndim(plain(stop))))
     return _moveaxis(start * (1 - share) + stop * share, 0, axis)
 
 

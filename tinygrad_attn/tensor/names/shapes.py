@@ -359,7 +359,7 @@ def _extract(condition, arr):
 
 @rule(np.take_along_axis)
 def _take_along_axis(arr, indices, axis=-1):
-    return ops.take_along_axis(arr, indices=np.array(plain(indices)), axis=axis)
+    return ops.take_along_axis(arr, indices=as_array(plain(indices)).copy(), axis=axis)
 
 
 @rule(np.sort)

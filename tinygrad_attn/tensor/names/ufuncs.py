@@ -12,7 +12,7 @@ from ... import ops
 from ...engine import Op, Variable, op
 from ...messages.errors import describe
 from ...ops.elementwise import share_of_sum
-from .common import FUNCTIONS, cast, converted, plain, tensor
+from .common import FUNCTIONS, as_array, cast, converted, plain, tensor
 from .shapes import _moveaxis
 
 
@@ -48,7 +48,7 @@ def _heaviside(x: Any, h: Any) -> Any:
 
     Booleans are 0 and 1 already; to compare them with the integer 0 would widen their dtype.
     """
-    at = np.asarray(plain(x))
+    at = as_array(plain(x))
     return ops.where(at == 0, h, x if at.dtype == bool else ops.sign(ops.maximum(x, 0)))
 
 

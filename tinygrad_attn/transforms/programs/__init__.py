@@ -18,6 +18,7 @@ from ...engine import Variable, enable_grad, local, no_grad, plain, sweep
 from ...messages.errors import describe, is_module
 from ...messages.signatures import own_names
 from ...tensor import Tensor
+from .expressions import Expression
 from .program import Program
 from .surroundings import Surroundings
 from .tracing import names_of, trace
@@ -209,7 +210,11 @@ def arrays_in(y: Any) -> Any:
 
 
 def same(mine: Any, expected: Any, digits: float = 1e-9, size: float = 0.0) -> bool:
-    """Equal up to the rounding of the largest, or of numbers of this size, in shape and dtype?"""
+    """Equal up to the rounding of the largest, or of numbers of this size, in shape and dtype?
+
+    For an expression, also up to the rounding of what it was made of: of a mean of numbers that
+    cancel nothing is left but that.
+    """
     if isinstance(expected, dict):
         return mine.keys() == expected.keys() and all(
             same(mine[k], expected[k], digits, size) for k in mine
@@ -218,7 +223,9 @@ def same(mine: Any, expected: Any, digits: float = 1e-9, size: float = 0.0) -> b
         return len(mine) == len(expected) and all(
             same(a, b, digits, size) for a, b in zip(mine, expected)
         )
-    expected = getattr(expected, "value", expected)
+    if isinstance(expected, Expression):
+        size = max(size, *(largest_in(x.value) for x in expected.operands), 0.0)
+        expected = expected.value
     if not isinstance(expected, (np.ndarray, np.generic)):
         return mine is expected or mine == expected
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
@@ -226,6 +233,12 @@ def same(mine: Any, expected: Any, digits: float = 1e-9, size: float = 0.0) -> b
     if expected.dtype.kind != "f":
         return bool(np.array_equal(mine, expected))
     digits = max(digits, {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 0.0))
-    finite = np.abs(np.asarray(expected)[np.isfinite(expected)])
-    size = max(size, float(finite.max(initial=0)))
+    size = max(size, largest_in(expected))
     return bool(np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True))
+
+
+def largest_in(array: Any) -> float:
+    """The absolute value of the largest finite number in an array; 0 if there is none."""
+    if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind != "f":
+        return 0.0
+    return float(np.abs(np.asarray(array)[np.isfinite(array)]).max(initial=0))

@@ -7,6 +7,7 @@ nobody needs the value any more that had it.
 
 from __future__ import annotations
 
+import builtins
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from .simplify import inside_of, uniform
 from .text import Sizes, Text, pattern
 from .tracing import identifier
 
+BUILTINS = set(dir(builtins))
 WIDTH = 100
 COMMENT_AT = 72
 CALLED = {
@@ -74,6 +76,7 @@ class Layout:
         self.result_names = {
             e.id: name for name, e in reversed(results.items()) if isinstance(e, Expression)
         }
+        self.keys = dict(keys_of(list(results.values())))
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
         self.constants: dict[int, Expression] = {
             e.id: e for e in self.order if e.kind == "constant" and pattern(e.value, sizes) is None
@@ -90,7 +93,7 @@ class Layout:
             return False
         if e.kind == "update":
             return True
-        if e.id in self.result_names:
+        if e.id in self.result_names or e.id in self.keys and not isinstance(e.value, tuple):
             return e.kind != "constant"
         if e.kind == "constant":
             spelled = e.value.size > 1 and pattern(e.value, self.sizes) is not None
@@ -156,6 +159,8 @@ class Layout:
         if e.id in self.result_names:
             return self.result_names[e.id]
         by = differentiated(e)
+        if e.id in self.keys and not (e.hint is not None and e.hint[0] > 1):
+            return self.keys[e.id]
         if e.hint is not None and by is None:
             return str(e.hint[1])
         if by is not None and differentiated(by) is None:
@@ -304,15 +309,17 @@ class Layout:
 
         How long names are is known at the end; where a line is too long then, lines are cut anew.
         """
-        inputs = dict(self.names)
+        inputs, first = dict(self.names), None
         for width in range(WIDTH, WIDTH // 2, -4):
             self.names = dict(inputs)
             statements = self.statements(width)
             self.give_names(statements)
             found = self.lines_of(statements)
             if max(map(len, found), default=0) <= WIDTH:
-                break
-        return found
+                return found
+            first = first or (dict(self.names), found)
+        self.names, found = first  # type: ignore[misc]
+        return [part for line in found for part in broken(line)]
 
     def lines_of(self, statements: list[Statement]) -> list[str]:
         """The text of the statements."""
@@ -364,9 +371,28 @@ class Layout:
         ]
 
 
+def keys_of(results: Any, key: str = "output") -> Iterator[tuple[int, str]]:
+    """The results that lie in dicts, tuples and lists, and the key of the dict."""
+    if isinstance(results, Expression):
+        yield results.id, key
+    elif isinstance(results, dict):
+        for k, v in results.items():
+            plain = isinstance(k, str) and k.isidentifier() and k not in BUILTINS
+            yield from keys_of(v, identifier(k) if plain else key)
+    elif isinstance(results, (tuple, list)):
+        for v in results:
+            yield from keys_of(v, key)
+
+
 def by_row(e: Expression) -> bool:
     """A mean, a sum or the like for each row, which a reader takes as one number?"""
     return e.kind == "method" and bool(e.settings.get("keepdims"))
+
+
+def broken(line: str) -> list[str]:
+    """A line that long names alone have made too long, in brackets."""
+    name, equals, rest = line.partition(" = ")
+    return [line] if len(line) <= WIDTH else [f"{name}{equals}(", f"        {rest}", "    )"]
 
 
 def unpacked(statements: list[Statement]) -> Iterator[tuple[Statement, list[Expression]]]:

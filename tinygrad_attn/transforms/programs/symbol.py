@@ -333,8 +333,9 @@ class Symbol(Symbolic):
         raise self._refuse(
             "turns an argument, or what was computed from one, into a plain array",
             "Compute with operators, methods and functions of NumPy (np.where, np.sum, ...), "
-            "without np.asarray, np.array or functions of other libraries, and write it into no "
-            "array that was there before: return it.",
+            "without np.asarray, np.array or functions of other libraries. A plain array that is "
+            "indexed by it is to be an argument too; one that it is written into is to be made "
+            "by np.zeros_like, and returned.",
         )
 
     # ---- calls of NumPy's
@@ -406,7 +407,7 @@ class Symbol(Symbolic):
     def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
         if any(issubclass(t, Variable) for t in types):
             return NotImplemented
-        if function in FRESH:
+        if function in FRESH or function is np.full_like and by_number(*args, **settings):
             return self._fresh(function, args, settings)
         if function in OF_SHAPES:
             return function(*concrete(args), **concrete(settings))
@@ -479,7 +480,8 @@ class Symbol(Symbolic):
 
     def _fresh(self, function: Any, args: tuple, settings: dict[str, Any]) -> Any:
         value = function(*concrete(args), **concrete(settings))
-        value = np.full(value.shape, FRESH[function], value.dtype)
+        if function is not np.full_like:
+            value = np.full(value.shape, FRESH[function], value.dtype)
         return Symbol(self.listing.constant(value), value, self.listing)
 
     # ---- in place
@@ -610,6 +612,11 @@ def sign_of(ufunc: Any, inputs: tuple) -> str | None:
         boolean = all(getattr(getattr(x, "dtype", None), "kind", "") == "b" for x in inputs)
         return ("&" if ufunc is np.logical_and else "|") if boolean else None
     return OPERATORS.get(ufunc)
+
+
+def by_number(a: Any, fill_value: Any, *_: Any, **__: Any) -> bool:
+    """Does np.full_like repeat a number, and no element of an array that is written down?"""
+    return not is_symbol(fill_value) and np.ndim(fill_value) == 0
 
 
 def function_name(function: Any) -> str | None:

@@ -115,7 +115,7 @@ def trace(
         with enable_grad(), watching(watcher):
             y = function(*given.values())
             watcher.left_all()
-        found.outputs = checked(y, backward)
+        found.outputs = checked(found, y, backward)
         if backward:
             differentiate(found, y, leaves, watcher)
     for refused in listing.refused:  # which the function, or a rule, has caught
@@ -208,7 +208,7 @@ def states() -> list[bytes]:
     return [np.asarray(part).tobytes() for part in parts]
 
 
-def checked(y: Any, backward: bool) -> Any:
+def checked(found: Trace, y: Any, backward: bool) -> Any:
     """The expressions of what the function returned."""
     if backward and not (isinstance(y, Variable) and is_symbol(y._data)):
         raise TypeError(
@@ -220,21 +220,22 @@ def checked(y: Any, backward: bool) -> Any:
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
             "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
         )
-    return expressed(y)
+    return expressed(found, y)
 
 
-def expressed(y: Any) -> Any:
-    """Expressions in place of tensors and symbols, in tuples, lists and dicts too."""
+def expressed(found: Trace, y: Any) -> Any:
+    """Expressions in place of tensors, symbols and arrays, in tuples, lists and dicts too."""
     array = y._data if isinstance(y, Variable) else y
     if is_symbol(array):
         if array.owes:
             raise TypeError("ta.source: the result is an array of which a part was changed.")
         return array.expression
     if isinstance(y, dict):
-        return {k: expressed(v) for k, v in y.items()}
+        return {k: expressed(found, v) for k, v in y.items()}
     if isinstance(y, (tuple, list)):
-        return type(y)(map(expressed, y)) if type(y) in (tuple, list) else tuple(map(expressed, y))
-    return array
+        parts = [expressed(found, v) for v in y]
+        return parts if type(y) is list else tuple(parts)
+    return found.listing.constant(array) if isinstance(array, np.ndarray) else array
 
 
 def differentiate(found: Trace, y: Any, leaves: Mapping[str, Any], watcher: Names) -> None:

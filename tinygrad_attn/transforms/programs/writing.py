@@ -185,7 +185,7 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
 
     def own(e: Any) -> str:
         if isinstance(e, dict):
-            return "{" + ", ".join(f"{k!r}: {own(v)}" for k, v in e.items()) + "}"
+            return "{" + ", ".join(f"{quoted(k)}: {own(v)}" for k, v in e.items()) + "}"
         if isinstance(e, (tuple, list)):
             inner = ", ".join(map(own, e))
             if isinstance(e, list):
@@ -194,7 +194,7 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
         if not isinstance(e, Expression):
             return text.of(e)
         if e.kind == "constant":
-            return text.of(e)
+            return f"{text.of(e)}.copy()" if e.id in layout.constants else text.of(e)
         if e.kind == "number":
             return text.of(e, -1, NO_DTYPE)
         shared = e.id in seen or e.kind == "input" or shares_memory(e)
@@ -203,16 +203,33 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
 
     first, *rest = results.values()
     if not found.gradients:
-        return wrapped_return(own(first))
+        return returned(first, own)
     keys = [found.originals[n] for n in found.gradients]
-    pairs = [f'"{k}": {own(e)}' for k, e in zip(keys, rest, strict=True)]
+    pairs = [f"{quoted(k)}: {own(e)}" for k, e in zip(keys, rest, strict=True)]
     start = f"    return {own(first)}, {{"
     return packed(start, pairs, "}", " " * len(start))
 
 
-def wrapped_return(text: str) -> list[str]:
-    """The last line where there are no gradients."""
-    return [f"    return {text}"]
+def returned(result: Any, own: Any) -> list[str]:
+    """The last lines where there are no gradients."""
+    opened, closed = "", ""
+    if isinstance(result, dict):
+        opened, closed = "{", "}"
+        parts = [f"{quoted(k)}: {own(v)}" for k, v in result.items()]
+    elif isinstance(result, (tuple, list)):
+        opened, closed = ("[", "]") if isinstance(result, list) else ("(", ")")
+        parts = [own(v) for v in result]
+        closed = f",{closed}" if closed == ")" and len(parts) == 1 else closed
+    else:
+        parts = [own(result)]
+    return packed(f"    return {opened}", parts, closed, " " * len("    return ("))
+
+
+def quoted(key: Any) -> str:
+    """A key of a dict, in double quotes if it is a text."""
+    text = repr(key)
+    plain = isinstance(key, str) and text[1:-1] == key and '"' not in key
+    return f'"{key}"' if plain else text
 
 
 def shares_memory(e: Expression) -> bool:
