@@ -8,11 +8,10 @@ mode nobody asks for it.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from ..messages.signatures import several_axes, strange_keyword, wrong_number
+from ..messages.signatures import of_the_call, own_names
 from .context import local
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -65,27 +64,19 @@ class Equation(Replaceable):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
-        self.function = function
-        parameters = inspect.signature(function).parameters.values()
-        self.names = frozenset(p.name for p in parameters)
-        self.most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self.function = own_names(function)
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        # A call that Python would refuse in other words: dim= for axis=, or transpose(0, 1).
-        if settings and not settings.keys() <= self.names:
-            raise strange_keyword(self.function, self.__name__, settings)
-        if len(args) > self.most and "axis" in self.names:
-            raise several_axes(self.__name__, args)
-        try:
-            if self.quick is not None and not local.context.plain:
+        if self.quick is not None and not local.context.plain:
+            try:
                 y = self.quick(*args, **settings)
-                if y is not NotImplemented:
-                    return y
-            return self.function(*args, **settings)
-        except TypeError as error:
-            if (told := wrong_number(self.function, self.__name__, error)) is None:
-                raise
-            raise told from None
+            except TypeError as error:
+                if not of_the_call(error):
+                    raise
+                y = NotImplemented  # and the function says what is wrong with the call
+            if y is not NotImplemented:
+                return y
+        return self.function(*args, **settings)
 
 
 def equation(function: Function) -> Function:

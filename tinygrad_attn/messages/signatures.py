@@ -102,11 +102,17 @@ def wrong_number(function: Callable[..., Any], title: str, error: TypeError) -> 
 
     None for an error from inside of the function, whose traceback goes on beyond the call.
     """
-    text, trace = str(error), error.__traceback__
-    if trace is not None and trace.tb_next is not None or "()" not in text:
+    text = str(error)
+    if not of_the_call(error) or "()" not in text:
         return None
     said = text[text.index("()") :].removesuffix(".")
     return TypeError(f"{title}{said}. It is {called_as(function, title)}.")
+
+
+def of_the_call(error: TypeError) -> bool:
+    """Did the call itself fail, before the function began?"""
+    trace = error.__traceback__
+    return trace is None or trace.tb_next is None
 
 
 def several_axes(title: str, args: tuple) -> TypeError:
