@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...engine import tensor_of
+from ...nn.attention import MultiheadAttention
 from ...nn.cache import KeyValueCache
 from ...nn.module import Module
-from ...transforms.programs.symbol import PACKAGE, Symbol
+from ...transforms.programs.symbol import Symbol
 from ...transforms.programs.tracing import Trace, input_symbol
 from .lowering import LENGTHS
 from .outside import Refusal
@@ -104,11 +105,11 @@ class TracedCache(KeyValueCache):
         return self.asked(Get(module), memory, [x._data for x in self.cache._kept[module]])
 
     def asked_by_attention(self) -> None:
-        """Raise unless the layer that asks is the package's, and keeps for itself how many keys it
-        got: what others do may depend on that.
+        """Raise unless MultiheadAttention asks, and returns no weights, which would show how many
+        keys it got: what others do may depend on that.
         """
-        frame = sys._getframe(2)
-        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_locals.get("wanted"):
+        asks = sys._getframe(2)
+        if asks.f_code is not MultiheadAttention._attend.__code__ or asks.f_locals["wanted"]:
             raise self.refused(
                 "it asks a cache for its keys itself, or attention for weights of them"
             )
