@@ -197,6 +197,58 @@ def test_the_encoder_layer_takes_a_hundred_lines():
     assert "# (B, H, T, D)" in program.text
 
 
+def lines_of(text):
+    """The statements, without the comments behind them."""
+    return [line.split("  #")[0].strip() for line in text.splitlines()]
+
+
+def test_a_reader_sees_what_goes_backwards_through_layer_norm_and_softmax():
+    layer = encoder()
+    program = ta.source(squares(layer), SRC, params=layer)
+    assert program.text.count("\n") <= 92
+    lines = lines_of(program.text)
+    at = lines.index("d_norm1_normalised = d_norm1 * norm1_weight")
+    assert lines[at + 2 : at + 5] == [
+        "mean = (d_norm1_normalised * norm1_normalised).mean(-1, keepdims=True)",
+        "d_norm1_centred = (d_norm1_normalised - mean * norm1_normalised) / norm1_deviation",
+        "d_norm1_input = d_norm1_centred - d_norm1_centred.mean(-1, keepdims=True)",
+    ]
+    for line in (
+        "q, k, v = heads",
+        "weights = e / totals",
+        "norm1_input = x0 + self_attn",
+        "d_scores = (d_weights - (d_weights * weights).sum(-1, keepdims=True)) * weights",
+    ):
+        assert line in lines
+    assert not [line for line in lines if line.startswith("h1 =")]
+
+
+def test_a_modules_input_is_named_after_it_once():
+    layer = encoder(norm_first=True)
+    two = nn.TransformerEncoder(layer, 2)
+    for model, names in ((layer, ["norm2_input"]), (two, ["layers_0_norm2_input"])):
+        program = ta.source(squares(model), SRC, params=model)
+        found = [line.split(" = ")[0] for line in lines_of(program.text) if "_input =" in line]
+        assert set(names) < set(found)
+        assert not [name for name in found if "norm2_norm2" in name]
+
+
+def test_names_that_a_reader_would_choose():
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    f = lambda x, labels: F.cross_entropy(net(x), labels)
+    args = SRC[0, :, :4], np.arange(7) % 3
+    lines = lines_of(ta.source(f, *args, params=net).text)
+    assert "shifted = layer2 - layer2.max(-1, keepdims=True)" in lines
+    assert "loss = -np.take_along_axis(log_p, column, 1).mean()" in lines
+    assert "d_layer0 = np.where(layer1 != 0, d_layer1, 0)" in lines
+    assert "d_layer2_weight = d_layer2.T @ layer1" in lines
+    assert "if not (labels.astype(np.uint64) < 3).all():" in lines
+    x, w = SRC[0, :4, :4], SRC[1, :4, :4]
+    lines = lines_of(ta.source(lambda x, w: (F.softmax(np.tanh(x @ w)) ** 2).sum(), x, w).text)
+    assert "softmax = e / totals" in lines and "tanh = np.tanh(x @ w)" in lines
+    assert "loss = (softmax * softmax).sum()" in lines
+
+
 def test_what_is_computed_twice_is_seen():
     text = "def f(x):\n    a = x @ x\n    b = x @ x\n    x = 2 * x\n    c = x @ x\n    return a, b, c\n"
     assert repeated(text) == ["x @ x"]

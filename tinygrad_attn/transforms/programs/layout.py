@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .expressions import BACKWARD, Expression, reached
-from .simplify import inside_of, uniform
+from .simplify import inside_of, number_in, uniform
 from .text import Sizes, Text, pattern
 from .tracing import identifier
 
@@ -168,6 +168,8 @@ class Layout:
                 return f"d_{names.get(by.id) or self.wished(by, names)}"
         if e.phase == BACKWARD and not by_row(e):
             return "g"
+        if e.is_a("operator", "*") and number_in(e.args[0]) is not None:
+            return "scaled"
         return CALLED.get(e.name, "h") if isinstance(e.name, str) else "h"
 
     def statements(self, width: int) -> list[Statement]:
@@ -222,8 +224,11 @@ class Layout:
             if alone and not tail.split(".")[0].isdigit():
                 break
         where = identifier(tail)
+        last = identifier(parts[-1])
         if where.endswith(bare):
             bare = ""
+        elif bare.startswith(f"{last}_"):  # norm1_input is named after the module already
+            bare = bare.removeprefix(f"{last}_")
         return "d_" * (wish[:2] == "d_") + "_".join(filter(None, [where, bare]))
 
     def scopes_of(self, lines: list[Expression]) -> dict[str, set[str]]:

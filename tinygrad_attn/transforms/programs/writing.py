@@ -12,7 +12,7 @@ from .layout import WIDTH, Layout
 from .simplify import simplified
 from .symbol import Guard
 from .text import NO_DTYPE, Sizes, Text
-from .tracing import Trace
+from .tracing import NAMED_BY_OP, Trace
 
 
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
@@ -88,9 +88,9 @@ def facts_of(guards: list[Guard]) -> dict[int, bool]:
 
 
 def value_name(e: Expression) -> str:
-    """What the result is called: as in the function, else loss or output."""
-    if e.hint is not None and isinstance(e.hint[1], str) and e.kind != "input":
-        return e.hint[1]
+    """What the result is called: as in the function or the layer, else loss or output."""
+    if e.hint is not None and e.hint[0] > NAMED_BY_OP and e.kind != "input":
+        return str(e.hint[1])
     return "output" if np.ndim(e.value) else "loss"
 
 
