@@ -215,6 +215,30 @@ def test_a_layer_that_reads_what_it_changes_is_refused(train):
     assert not layer.mean.numpy().any()
 
 
+def test_functions_and_classes_of_no_module():
+    """As a notebook's or a page's are, that were run by exec in a dict of their own."""
+    space = {"np": np}
+    text = """
+class Counts:
+    n = 0
+
+def keeps(x):
+    log.append(x * 2)
+    return (x * x).sum()
+
+def counts(x):
+    Counts.n += 1
+    return x.sum() * Counts.n
+
+log = []
+"""
+    exec(text, space)
+    assert np.allclose(ta.source(space["keeps"], X)(X)[0], (X * X).sum())
+    with pytest.raises(TypeError, match=r"changes Counts.n"):
+        ta.source(space["counts"], X)
+    assert space["log"] == [] and space["Counts"].n == 0 and not symbols()
+
+
 def test_a_number_that_counts_is_refused():
     counts = types.SimpleNamespace(n=0)
 

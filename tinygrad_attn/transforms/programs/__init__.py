@@ -42,9 +42,11 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     gradient by it as one more argument, d_output.
 
     Raises TypeError where f reads a number from an array in Python (`if loss > 1`, float(x)),
-    draws random numbers, leaves NumPy, or uses a Tensor that requires a gradient and is not in
-    params. Where the package itself chooses between formulas by the numbers, the program raises
-    ValueError if they call for another choice than they did here.
+    draws random numbers, leaves NumPy, uses a Tensor that requires a gradient and is not in params,
+    or returns another value when it is called again, since it has changed something (a counter, a
+    KeyValueCache). What f has kept for itself meanwhile, in attributes or lists, is put back. Where
+    the package itself chooses between formulas by the numbers, the program raises ValueError if
+    they call for another choice than they did here.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")

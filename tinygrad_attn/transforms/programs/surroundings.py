@@ -8,11 +8,13 @@ can reach is put back, whether the trace succeeds or not.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,10 @@ from ...messages.errors import is_module
 MOST = 50_000
 """Objects that are looked at: more than any model has, but a library's insides end somewhere."""
 PACKAGE = __name__.partition(".")[0]
+PACKAGE_FILES = str(Path(__file__).parents[2])
+STANDARD = str(Path(types.__file__).parent) + os.sep
+HEAP = 1 << 9
+"""The flag of a class that was written in Python."""
 SIMPLE = {type(None), bool, int, float, complex, str, bytes, type(Ellipsis), np.dtype}
 MISSING = object()
 FIELDS = ("_data", "_grad", "_record", "_tracked")
@@ -166,9 +172,21 @@ def of_a_user(module: str) -> bool:
     return "site-packages" not in file and "dist-packages" not in file
 
 
+@functools.lru_cache(maxsize=4096)
+def in_users_file(file: str) -> bool:
+    """A file that belongs neither to Python, nor to a library, nor to this package?"""
+    known = file.startswith((PACKAGE_FILES, STANDARD, "<frozen "))
+    return not known and "site-packages" not in file and "dist-packages" not in file
+
+
 def theirs(x: Any) -> bool:
     """A class, function or module of a user's?"""
-    return of_a_user(x.__name__ if isinstance(x, types.ModuleType) else x.__module__ or "")
+    if isinstance(x, types.FunctionType):
+        return in_users_file(x.__code__.co_filename)
+    if isinstance(x, types.ModuleType):
+        return of_a_user(x.__name__)
+    made_by_exec = x.__module__ == "builtins" and bool(x.__flags__ & HEAP)
+    return made_by_exec or of_a_user(x.__module__ or "")
 
 
 @functools.lru_cache(maxsize=4096)
