@@ -264,7 +264,7 @@ def attention_weights(
         may_look = causal if mask is None else causal & may_look
     if may_look is not None:
         scores = ops.where(may_look, scores, -math.inf)
-    if mask is None:
+    if mask is None:  # then every query sees a key, the first one at least
         return softmax(scores, axis=-1)
     top = _largest(scores, -1)
     blind = top == -math.inf  # rows with nothing to look at: every exponential below is 0
