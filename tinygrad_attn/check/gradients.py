@@ -120,12 +120,15 @@ def _check(
         return report
     report.diagnosis = (
         unreached(gradients, order)
-        or modified(problem, before, "the backward pass")
         or fault(problem, report, [memory])
+        or modified(problem, before, "the backward pass")
         or shared_state(problem, gradients, how.rng, report)
         or report.diagnosis
     )
     if report.diagnosis:
+        if report.diagnosis.kind == "shared state":
+            again = lambda it: bool(shared_state(it, it.gradients(), how.rng, Report()))
+            accuse(report, trace, how.rng, again)
         return report
     noise = problem.noise(how.eps)
     report.entries = entries(problem, gradients, how, noise)

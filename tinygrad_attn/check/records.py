@@ -73,9 +73,10 @@ def call_of(t: Any) -> Call:
     return Call(made.op, made.inputs, made.settings, t._data, made.saved)
 
 
-def shares(t: Any, g: Any) -> Iterator[tuple[Any, Any]]:
-    """(input, its share of the gradient) for each use by the op that made t."""
-    made = t._record
-    for i, (x, answer) in enumerate(zip(made.inputs, call_of(t).answers(g))):
+def shares(t: Any, g: Any, args: list[Any] | None = None) -> Iterator[tuple[Any, Any]]:
+    """(input, its share of the gradient) for each use by the op that made t; or for other args."""
+    made, call = t._record, call_of(t)
+    call.args = call.args if args is None else args
+    for i, (x, answer) in enumerate(zip(made.inputs, call.answers(g))):
         if answer is not None:
             yield x, fit(answer, x, made.op, i)

@@ -13,10 +13,10 @@ from ...engine import Variable, tracked, watching
 from ...engine.autograd import enable_grad
 from ..judging import SMALL
 from ..measuring import Problem
-from ..records import array_of, as_given
+from ..records import array_of, as_given, shares
 from ..second_sweep import second_opinion
 from ..trace import Trace
-from .pattern import Found, Pattern, same
+from .pattern import Found, Pattern, multiple, same
 from .places import causal_mask_forgotten, lost_contributions
 from .suspects import Suspect, alone, call_rule, copies
 
@@ -79,7 +79,7 @@ class ForwardText:
     """The op's own function, run on Tensors: its ops, its result, the input in question."""
 
     def __init__(self, s: Suspect) -> None:
-        inputs = copies(s.step.inputs)
+        inputs, self.suspect = copies(s.step.inputs), s
         self.x, self.g = inputs[s.position], s.problem.cotangents[0]
         with enable_grad(), watching(Trace()) as self.trace, np.errstate(all="ignore"):
             out = s.step.op.forward(*inputs, **s.step.settings)
@@ -87,12 +87,18 @@ class ForwardText:
             if not isinstance(self.out, Variable) or self.out._data.shape != self.g.shape:
                 raise TypeError("the function leaves the graph")
             self.grads, self.uses = second_opinion([self.out], [self.g])
+            # What is taken away and cancels, as a row's maximum, is a constant on the way.
+            least = 1e-12 * np.abs(self.g).max(initial=0)
+            for result in (s.result for s in self.trace.steps if id(s.result) in self.grads):
+                result._tracked = bool(np.abs(self.grads[id(result)]).max(initial=0) > least)
+            self.grads, self.uses = second_opinion([self.out], [self.g])
 
-    def gradients_on_the_way(self) -> Iterator[tuple[str, Any, np.ndarray]]:
-        """(op, its result, the gradient that reaches it) for each op on the way."""
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """(what it is, the value) for the input and whatever is computed from it on the way."""
+        yield "the input", self.x
         for s in self.trace.steps:
             if id(s.result) in self.grads and s.result is not self.out:
-                yield s.name, s.result, self.grads[id(s.result)]
+                yield f"what {s.name} gives on the way", s.result
 
     def pulled_back(self, result: Any, g: np.ndarray) -> np.ndarray | None:
         """The gradient of the input, if this were the gradient of a value on the way."""
@@ -104,17 +110,16 @@ def forward_text(p: Pattern) -> ForwardText | None:
     if "text" not in p.kept:
         p.kept["text"] = None
         with suppress(Exception):
-            p.kept["text"] = ForwardText(p.suspect)
+            text = ForwardText(p.suspect)
+            p.kept["text"] = text if same(p.n, text.grads[id(text.x)]) else None
     return p.kept["text"]
 
 
 def _uses(p: Pattern) -> list[tuple[str, np.ndarray]]:
-    """(op, share) of every use of the input in the forward text, if together they are the slope."""
-    if (text := forward_text(p)) is None:
-        return []
-    uses = text.uses.get(id(text.x), [])
-    together = 2 <= len(uses) <= 10 and same(p.n, np.sum([share for _, share in uses], axis=0))
-    return uses if together else []
+    """(op, share) of every use of the input in the forward text."""
+    text = forward_text(p)
+    uses = [] if text is None else text.uses[id(text.x)]
+    return uses if 2 <= len(uses) <= 10 else []
 
 
 def one_use_missed(p: Pattern) -> Found:
@@ -150,12 +155,50 @@ def transposed_on_the_way(p: Pattern) -> Found:
     """As in attention's dk = ds @ q for ds.mT @ q: ds is the gradient of a value on the way."""
     if (text := forward_text(p)) is None:
         return None
-    for name, result, g in text.gradients_on_the_way():
-        square = g.ndim >= 2 and g.shape[-1] == g.shape[-2]
-        turned = g.swapaxes(-1, -2) if square else g
-        if not same(g, turned) and p.fits(text.pulled_back(result, turned)):
-            return {"op": name}
+    for name, v in text.values():
+        g = text.grads[id(v)]
+        turned = g.swapaxes(-1, -2) if g.ndim >= 2 else g
+        if turned.shape == g.shape and not same(g, turned):
+            if p.fits(text.pulled_back(v, turned)):
+                return {"value": name}
     return None
+
+
+def changed_on_the_way(p: Pattern) -> Found:
+    """The rule gives what the forward text would, were one share in it another one."""
+    text = forward_text(p)
+    if text is None or len(text.trace.steps) > 40:
+        return None
+    for name, v in text.values():
+        for op, share in text.uses[id(v)]:
+            part = text.pulled_back(v, share)
+            c = 0.0 if part is None else multiple(p.a - p.n, part)
+            if c and p.fits(p.n + c * part):
+                how = f"were counted {1 + c:.4g} times" if abs(1 + c) > 1e-3 else "were missed"
+                return {"kind": "missed use", "how": f"the use of {name} in {op} {how}"}
+    return next((found for found in _exchanged_shares(text) if p.fits(p.n + found["error"])), None)
+
+
+def _exchanged_shares(text: ForwardText) -> Iterator[dict[str, Any]]:
+    """What goes wrong where a rule on the way takes another value of the same shape."""
+    s = text.suspect
+    known = [(f"operand {i}", x) for i, x in enumerate(_operands(s)) if _float(x)]
+    known += [(name, v._data) for name, v in text.values() if v is not text.x]
+    for step in text.trace.steps:
+        if (g := text.grads.get(id(step.result))) is None:
+            continue
+        operands, right = as_given(step.inputs), [*shares(step.result, g)]
+        for j, operand in enumerate(operands):
+            others = [(f"{what} stood for its operand {j}", v) for what, v in known]
+            others += [(f"its operand {j} were transposed", v) for v in _turns(operand)]
+            for how, v in others if _float(operand) else ():
+                if v.shape == operand.shape and not np.array_equal(v, operand):
+                    wrong = [*shares(step.result, g, _with(operands, j, v))]
+                    for (x, a), (_, b) in zip(wrong, right):
+                        error = None if same(a, b) else text.pulled_back(x, a - b)
+                        how_ = f"in the derivative of {step.name} {how}"
+                        if error is not None:
+                            yield {"kind": "exchanged", "how": how_, "error": error}
 
 
 def value_on_the_way(p: Pattern) -> Found:
@@ -291,6 +334,8 @@ FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
     (np.reciprocal, "np.reciprocal is applied to {}"),
     (np.negative, "{} has the other sign (a condition such as x > 0, the wrong way round?)"),
     (lambda v: 1 - v, "{0} is replaced by 1 - {0}"),
+    (lambda v: 1 / (1 + np.exp(-v)), "sigmoid is applied to {}"),
+    (lambda v: np.exp(v) / np.exp(v).sum(-1, keepdims=True), "softmax is applied to {}"),
     (np.logical_not, "{} is inverted"),
 ]
 

@@ -12,7 +12,7 @@ from ..judging import Trial
 from ..measuring import How, Problem, rounding
 from ..records import array_of
 from ..report import Report
-from ..trace import Trace
+from ..trace import Step, Trace
 from .pattern import Found
 from .suspects import Search, search
 
@@ -85,7 +85,14 @@ def right_by_large_steps_only(program: Program) -> Found:
     best, usual = program.best_step, max(1.0, float(np.abs(program.x._data).mean()))
     if best is None or best < 1e-3 * usual or program.how.eps >= best:
         return None
-    return {"best": best}
+    return {"best": best, "step": _rounded(program)}
+
+
+def _rounded(program: Program) -> Step | None:
+    """The first step whose result, though float64, has the digits of float32 only."""
+    short = lambda v: v.dtype.kind == "f" and bool((v.astype(np.float32) == v).all())
+    steps = (s for s in program.trace.steps if s.recorded and short(s.result._data))
+    return next((s for s in steps if not all(short(array_of(x)) for x in s.inputs)), None)
 
 
 def right_by_another_step(program: Program) -> Found:

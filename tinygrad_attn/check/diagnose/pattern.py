@@ -136,6 +136,12 @@ def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: Any) -> float | None:
     return c if c and abs(c - 1) > 1e-5 and alike(a, c * n, abs(c) * tolerance) else None
 
 
+def multiple(rest: np.ndarray, term: np.ndarray) -> float:
+    """c with rest = c term; 0 if there is none."""
+    c = float(np.sum(rest * term) / np.sum(term * term))
+    return c if same(rest, c * term) else 0.0
+
+
 def even(v: np.ndarray, within: float = FIT) -> bool:
     """One number everywhere?"""
     return bool(np.ptp(v) <= within * np.abs(v).max())

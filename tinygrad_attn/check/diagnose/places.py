@@ -259,7 +259,12 @@ def another_mask(p: Pattern) -> Found:
         return None
     ours, right = masks
     both, differ = ours & right, (ours & ~right).any() and (~ours & right).any()
-    return {} if p.a.size > 4 and differ and both.any() and same(p.a[both], p.n[both]) else None
+    if p.a.size <= 4 or not differ:
+        return None
+    if both.any():
+        return {} if same(p.a[both], p.n[both]) else None
+    rows = (axis for axis in _long_axes(p.a) if (right.sum(axis) <= 1).all())
+    return {} if any(same(p.a.sum(axis), p.n.sum(axis)) for axis in rows) else None
 
 
 def mask_of_the_chosen(p: Pattern) -> Found:

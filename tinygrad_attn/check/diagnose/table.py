@@ -196,8 +196,8 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "another mask",
         "pattern, neighbours",
         places.another_mask,
-        "the gradient is right at the elements where neither it nor the slope is zero, but it "
-        "is zero at the wrong ones: the rule uses another mask, or other indices, than the "
+        "the gradient has the right numbers where neither it nor the slope is zero, but it is zero "
+        "at the wrong elements: the rule uses another mask, or other indices, than the "
         "forward pass. Save the mask (a dropout mask is drawn once) and use it in the rule.",
     ),
     (
@@ -283,7 +283,7 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "transposed",
         "pattern, rule, neighbours",
         try_out.transposed_on_the_way,
-        "it is as if the gradient of what {op} gives on the way were transposed: a transpose "
+        "it is as if the gradient of {value} were transposed: a transpose "
         "(.mT) is missing there, as in attention's dk = ds.mT @ q, or too many.",
     ),
     (
@@ -438,6 +438,13 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "{what}what the rule divides g by is {amount} at every element: a term of it is left "
         "out, counted too often, or has the wrong sign.",
     ),
+    (
+        "missing factor",
+        "pattern, result",
+        values.passed_on,
+        "the gradient is g itself{sums}: the op's own derivative, which g is multiplied by, is "
+        "left out.",
+    ),
     # ---- experiments with the rule that cost more, and the least that can be said
     (
         "exchanged",
@@ -453,6 +460,12 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
         try_out.value_on_the_way,
         "the rule is right once y in it is what {how} gives on the way; but y is what the op "
         "returns. Compute that value again in the rule, or hand it on with saves=True.",
+    ),
+    (
+        "{kind}",
+        "pattern, rule",
+        try_out.changed_on_the_way,
+        "it is as if {how}.",
     ),
     (
         "rule",

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, same
+from ...engine import sum_to
+from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, multiple
 
 
 def function_is_infinite(p: Pattern) -> Found:
@@ -69,7 +70,8 @@ def _constant(p: Pattern) -> float | None:
     if c is None:
         return None
     others = [p.factor(a, n) for a, n in p.elsewhere]
-    return c if all(o is not None and abs(o - c) <= 1e-3 * abs(c) for o in others) else None
+    near = min(1e-3 * abs(c), 0.02 * abs(c - 1))  # of a single number any gradient is a multiple
+    return c if all(o is not None and abs(o - c) <= near for o in others) else None
 
 
 def sign(p: Pattern) -> Found:
@@ -336,11 +338,18 @@ def inverted(p: Pattern) -> Found:
     return {} if fits and (p.g.ndim == 0 or abs(c - 1) < 1e-3) else None
 
 
+def passed_on(p: Pattern) -> Found:
+    """The gradient is the incoming one, as of a sum."""
+    summed = sum_to(p.g, p.a.shape)
+    sums = "" if summed is p.g else ", summed over the axes that the input has not"
+    return {"sums": sums} if p.fits(summed) else None
+
+
 def leftover(p: Pattern) -> Found:
     """What is missing or too many is a multiple of something at hand, element by element."""
     for words, term in _terms(p).items():
         share: Any = p.g * term
-        c = _multiple(p.a - p.n, share)
+        c = multiple(p.a - p.n, share)
         if c and p.fits(p.n + c * share):
             return {"amount": _amount(c, f"g times {words}" if words else "g")}
     return None
@@ -351,7 +360,7 @@ def divisor(p: Pattern) -> Found:
     for what, power in (("", 1), ("the square of ", 2)):
         for words, term in _terms(p).items():
             right = (p.g / p.n) ** power
-            c = _multiple((p.g / p.a) ** power - right, term)
+            c = multiple((p.g / p.a) ** power - right, term)
             if c and p.fits(p.n * (right / (right + c * term)) ** (1 / power)):
                 return {"what": what, "amount": _amount(c, words)}
     return None
@@ -367,12 +376,6 @@ def _terms(p: Pattern) -> dict[str, np.ndarray]:
     terms = {"": np.ones(p.a.shape), "y": y, "x": x, "x^2": x**2, "y^2": y**2}
     terms |= {"x y": x * y, "x^3": x**3}
     return {words: term for words, term in terms.items() if not words or np.ptp(term) > 0}
-
-
-def _multiple(rest: np.ndarray, term: np.ndarray) -> float:
-    """c with rest = c term; 0 if there is none."""
-    c = float(np.sum(rest * term) / np.sum(term * term))
-    return c if same(rest, c * term) else 0.0
 
 
 def _amount(c: float, what: str) -> str:
@@ -394,6 +397,7 @@ def known_slip(p: Pattern) -> Found:
     Phi = y / x
     slips = [
         ("sigmoid", g * y * (1 - y), g * y * (1 + y), "1 + y stands where 1 - y belongs"),
+        ("sigmoid", g * y * (1 - y), g * y * y, "y stands where 1 - y belongs"),
         (
             "SiLU",
             g * (s + y * (1 - s)),
@@ -401,6 +405,12 @@ def known_slip(p: Pattern) -> Found:
             "the first term, g sigmoid(x), is missing",
         ),
         ("SiLU", g * (s + y * (1 - s)), g * s, "the second term, g y (1 - sigmoid(x)), is missing"),
+        (
+            "SiLU",
+            g * (s + y * (1 - s)),
+            g * (s + y),
+            "the factor 1 - sigmoid(x) of the second term is missing",
+        ),
         ("SiLU", g * (s + y * (1 - s)), g * s * (1 - s), "it is the derivative of sigmoid alone"),
         ("GELU", g * (Phi + x * phi), g * Phi, "the second term, g x pdf(x), is missing"),
         ("GELU", g * (Phi + x * phi), g * x * phi, "the first term, g cdf(x), is missing"),
