@@ -311,8 +311,8 @@ PLANTED = [  # name, function, shapes, kind, a word of the text
             lambda x: x[[0, 1, 2], [2, 0, 3]], lambda g, y, x: added(x, ([0, 1, 2], [0, 3, 1]), g)
         ),
         [S34],
-        "some elements",
-        "the others are right",
+        "another mask",
+        "other indices, than the forward pass",
     ),
     (
         "logsumexp without its softmax",

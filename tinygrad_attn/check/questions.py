@@ -82,7 +82,6 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
             "these arrays: compute a new one.",
         )
     _answers(call, -g)  # asked only for what it does to the first answer
-    later = [_answers(call, g) for _ in range(2)]  # state may go to and fro
     if not _close(first, answers):
         return _told(
             call,
@@ -90,7 +89,7 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
             "returns the same array at every call and overwrites what it returned before, which is "
             "still needed where the op is used twice. Compute a new array each time.",
         )
-    if not all(_close(first, again) for again in later):
+    if not all(_close(first, _answers(call, g)) for _ in range(2)):  # state may go to and fro
         return _told(
             call,
             "rule changes its operands",

@@ -167,8 +167,8 @@ def transposed_on_the_way(p: Pattern) -> Found:
 def changed_on_the_way(p: Pattern) -> Found:
     """The rule gives what the forward text would, were one share in it another one."""
     text = forward_text(p)
-    if text is None or len(text.trace.steps) > 40:
-        return None
+    if text is None or len(text.trace.steps) > 40 or not np.ptp(p.x):
+        return None  # at equal elements one share looks like another
     for name, v in text.values():
         for op, share in text.uses[id(v)]:
             part = text.pulled_back(v, share)

@@ -340,6 +340,8 @@ def inverted(p: Pattern) -> Found:
 
 def passed_on(p: Pattern) -> Found:
     """The gradient is the incoming one, as of a sum."""
+    if p.g is None or p.g.ndim < p.a.ndim:
+        return None
     summed = sum_to(p.g, p.a.shape)
     sums = "" if summed is p.g else ", summed over the axes that the input has not"
     return {"sums": sums} if p.fits(summed) else None
