@@ -72,7 +72,7 @@ def _groups_off(
                 culprits.add(problem.culprit(which, flats, signs, analytic, how.eps))
     if suspicious and size <= WHOLE:
         return largest, range(size)
-    order = np.argsort(rng.random(len(suspicious)))[: 2 * SMALL]
+    order = np.argsort(rng.random(len(suspicious)))[:SMALL]
     return largest, sorted(culprits.union(suspicious[i] for i in order))
 
 
