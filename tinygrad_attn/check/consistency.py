@@ -14,7 +14,7 @@ import numpy as np
 from ..engine import Variable
 from ..engine.autograd import enable_grad
 from .diagnose import explain_elsewhere, explain_hidden
-from .measuring import How, Problem, scaled, values_put_back
+from .measuring import How, Problem, rounding, scaled, values_put_back
 from .questions import OF_THE_ANSWER, fault
 from .records import array_of
 from .report import Diagnosis, Report
@@ -89,7 +89,10 @@ def _wrong_here(problem: Problem, how: How) -> str | None:
         direction = how.rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
         a = 0.0 if g is None else float(np.sum(g * direction))
         slope, nearer = (problem.slope(which, direction, h) for h in (how.eps, how.eps / 8))
-        noise = 10 * (how.atol + problem.noise(how.eps)) * float(np.abs(direction).max(initial=0))
+        largest = 0.0 if g is None else float(np.abs(g).max(initial=0))
+        hidden = rounding(map(np.abs, problem.cotangents), how.eps)  # as if results were about 1
+        noise = how.atol * min(1, largest) + max(problem.noise(how.eps), hidden)
+        noise *= 10 * float(np.abs(direction).max(initial=0))
         steady = abs(slope - nearer) <= 1e-3 * max(abs(slope), abs(nearer))
         if steady and abs(a - slope) > 5e-3 * max(abs(a), abs(slope)) + noise:
             return problem.names[which]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine import tracked
 from ..messages.signatures import check_flags, own_names
 from .arguments import check_settings, collect
 from .consistency import inconsistent, promotion
@@ -18,9 +19,11 @@ from .diagnose import accuse, answers_twice, explain, leaves_the_graph, raises
 from .judging import SMALL, entries
 from .measuring import How, Problem, private_values
 from .questions import fault, memory
+from .records import made_at
 from .report import Diagnosis, Report
 from .second_order import differentiable_gradient, two_answers
 from .side_effects import modified, shared_state, unreached, unrepeatable
+from .trace import Trace
 
 EPS = 1e-6
 """The default step; where it does not suit the size of the values, another one is tried."""
@@ -132,7 +135,7 @@ def _check(
         return report
     noise = problem.noise(how.eps)
     report.entries = entries(problem, gradients, how, noise)
-    _note(report, problem, noise)
+    _note(report, problem, noise, trace)
     if not report:
         explain(report, problem, trace, outputs, how)
         if report.better_steps and how.eps == EPS:
@@ -160,7 +163,7 @@ def _backward_fails(failure: Exception) -> Diagnosis:
     return Diagnosis("backward fails", told)
 
 
-def _note(report: Report, problem: Problem, noise: float) -> None:
+def _note(report: Report, problem: Problem, noise: float, trace: Trace) -> None:
     """What makes an agreement say less than it seems."""
     notes, right = report.notes, [e for e in report.entries if e.ok]
     if problem.infinite:
@@ -179,6 +182,14 @@ def _note(report: Report, problem: Problem, noise: float) -> None:
         for e in right
         if 0 < np.abs(e.analytic).max(initial=0) <= noise
     ]
+    known = {id(x) for x in problem.inputs}
+    used = (x for step in trace.steps for x in step.inputs if tracked(x) and made_at(x) is None)
+    others = {id(x): str(x.shape) for x in used if id(x) not in known}
+    if others:
+        notes.append(
+            "f uses further Tensors that require a gradient and were not checked, of shape "
+            f"{', '.join(others.values())}: give them in params=[...]."
+        )
     what = "the results do" if report.order == 1 else "the gradient does"
     notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
 

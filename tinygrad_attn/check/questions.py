@@ -8,6 +8,7 @@ it, so the op is known.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -106,11 +107,13 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
 def not_linear(call: Call, g: np.ndarray) -> Diagnosis | None:
     """None of g gives none, a multiple a multiple; by powers of two, without rounding."""
     in_rows = np.array(g, order="C")  # as a product lies, so that only the numbers differ
-    answers = _answers(call, in_rows)
-    for k in (0.0, -(2.0**60), -(2.0**-60)):
+    for given, k in itertools.product(
+        (in_rows, np.ones_like(in_rows)), (0.0, -(2.0**60), -(2.0**-60))
+    ):
+        answers = _answers(call, given)
         try:
             with np.errstate(all="ignore"):
-                scaled = _answers(call, k * in_rows)
+                scaled = _answers(call, k * given)
         except Exception as failure:
             said = (
                 f"fails where the incoming gradient g is {k:g} times as large: {_failed(failure)}"

@@ -16,7 +16,7 @@ from ..measuring import Problem
 from ..records import array_of, as_given, shares
 from ..second_sweep import second_opinion
 from ..trace import Trace
-from .pattern import Found, Pattern, multiple, same
+from .pattern import Found, Pattern, same
 from .places import causal_mask_forgotten, lost_contributions
 from .suspects import Suspect, alone, call_rule, copies
 
@@ -97,7 +97,8 @@ class ForwardText:
         """(what it is, the value) for the input and whatever is computed from it on the way."""
         yield "the input", self.x
         for s in self.trace.steps:
-            if id(s.result) in self.grads and s.result is not self.out:
+            known = id(s.result) in self.grads and s.result is not self.out
+            if known and self.pulled_back(s.result, self.grads[id(s.result)]) is not None:
                 yield f"what {s.name} gives on the way", s.result
 
     def pulled_back(self, result: Any, g: np.ndarray) -> np.ndarray | None:
@@ -170,20 +171,31 @@ def changed_on_the_way(p: Pattern) -> Found:
     if text is None or len(text.trace.steps) > 40 or not np.ptp(p.x):
         return None  # at equal elements one share looks like another
     for name, v in text.values():
-        for op, share in text.uses[id(v)]:
-            part = text.pulled_back(v, share)
-            c = 0.0 if part is None else multiple(p.a - p.n, part)
-            if c and p.fits(p.n + c * part):
-                how = f"were counted {1 + c:.4g} times" if abs(1 + c) > 1e-3 else "were missed"
-                return {"kind": "missed use", "how": f"the use of {name} in {op} {how}"}
+        ops, uses = zip(*text.uses[id(v)])
+        back: list[Any] = [text.pulled_back(v, share) for share in uses]
+        parts = np.stack(back, axis=-1)
+        more = np.linalg.lstsq(parts.reshape(p.a.size, -1), (p.a - p.n).ravel(), rcond=None)[0]
+        simple = all(min(_from_whole(1 + c), _from_whole(1 / (1 + c))) < 1e-3 for c in more)
+        if simple and p.a.size > len(ops) + 2 and p.fits(p.n + parts @ more):
+            told = [
+                f"the use of {name} in {op} were "
+                + (f"counted {1 + c:.4g} times" if abs(1 + c) > 1e-3 else "missed")
+                for op, c in zip(ops, more)
+                if abs(c) > 1e-3
+            ]
+            return {"kind": "missed use", "how": ", and ".join(told)}
     return next((found for found in _exchanged_shares(text) if p.fits(p.n + found["error"])), None)
+
+
+def _from_whole(c: float) -> float:
+    return abs(c - round(c)) if np.isfinite(c) else np.inf
 
 
 def _exchanged_shares(text: ForwardText) -> Iterator[dict[str, Any]]:
     """What goes wrong where a rule on the way takes another value of the same shape."""
     s = text.suspect
     known = [(f"operand {i}", x) for i, x in enumerate(_operands(s)) if _float(x)]
-    known += [(name, v._data) for name, v in text.values() if v is not text.x]
+    known += [(f"what {s.name} gives on the way", s.result._data) for s in text.trace.steps]
     for step in text.trace.steps:
         if (g := text.grads.get(id(step.result))) is None:
             continue
@@ -326,6 +338,11 @@ def one_for_another(p: Pattern) -> Found:
     return _right_once(p, trials())
 
 
+def _softmax(v: Any) -> Any:
+    e = np.exp(v)
+    return e / e.sum(-1, keepdims=True) if v.ndim else v
+
+
 FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
     (np.exp, "np.exp is applied to {}"),
     (np.log, "np.log is applied to {}"),
@@ -335,7 +352,7 @@ FUNCTIONS: list[tuple[Callable[[Any], Any], str]] = [
     (np.negative, "{} has the other sign (a condition such as x > 0, the wrong way round?)"),
     (lambda v: 1 - v, "{0} is replaced by 1 - {0}"),
     (lambda v: 1 / (1 + np.exp(-v)), "sigmoid is applied to {}"),
-    (lambda v: np.exp(v) / np.exp(v).sum(-1, keepdims=True), "softmax is applied to {}"),
+    (_softmax, "softmax is applied to {}"),
     (np.logical_not, "{} is inverted"),
 ]
 

@@ -19,7 +19,7 @@ from ..report import Diagnosis, Entry, Report
 from ..trace import Trace
 from .measurement import Program, drowned, lower_precision
 from .pattern import Pattern
-from .suspects import Suspect, search
+from .suspects import Suspect, cut_short, search
 from .table import explanation
 
 
@@ -71,7 +71,13 @@ def _of_an_op(report: Report, program: Program) -> Diagnosis | None:
 def _accused(report: Report, s: Suspect) -> Diagnosis:
     """Point at the op, and say what is wrong with its rule."""
     report.point_at(s.step)
-    return explanation(pattern_of(s.problem, s.which, s.entry, s.eps, s))[0]  # type: ignore
+    told: Any = explanation(pattern_of(s.problem, s.which, s.entry, s.eps, s))
+    small = cut_short(s) if told[0].kind == "rule" and s.entry.projections else None
+    if small is not None:
+        it: Any = explanation(pattern_of(small.problem, small.which, small.entry, small.eps, small))
+        text = f"where its operands are cut to the first few elements along each axis, {it[0].text}"
+        told = told if it[0].kind == "rule" else (Diagnosis(it[0].kind, text),)
+    return told[0]
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
