@@ -479,3 +479,231 @@ def test_slips_of_a_loss_whose_targets_are_a_setting(rule, kind, words):
 def test_more_slips_are_called_by_their_names(forward, rule, words):
     report = check(made("slip", forward, rule), NORMAL)
     assert words in report.diagnosis, report
+
+
+# ---- slips on the way: what the op's own function computes between its input and its result
+
+
+def sums(x, axis=-1):
+    return x.sum(axis=axis, keepdims=True)
+
+
+def log_softmax(x):
+    return np.log(softmax(x))
+
+
+def tanh_gelu(x):
+    return 0.5 * x * (1 + np.tanh(0.8 * (x + 0.04 * x**3)))
+
+
+def inner_slip(g, y, x):
+    t = np.tanh(0.8 * (x + 0.04 * x**3))
+    return g * (0.5 * (1 + t) + 0.4 * x * (1 - t * t) * (1 + 0.04 * x * x))
+
+
+def covariance(x):
+    deviation = x - x.mean(-1, keepdims=True)
+    return deviation @ deviation.swapaxes(-1, -2)
+
+
+ON_THE_WAY = [  # forward, rule, words
+    (
+        log_softmax,
+        lambda g, y, x: g + np.exp(y) * sums(g),
+        "the use of what exp gives on the way in sum were counted -1 times",
+    ),
+    (log_softmax, lambda g, y, x: g - np.exp(y) * g.mean(-1, keepdims=True), "counted 0.25 times"),
+    (tanh_gelu, inner_slip, "the use of the input in power were counted 0.3333 times"),
+    (
+        covariance,
+        lambda g, y, x: 2 * g @ (x - x.mean(-1, keepdims=True)),
+        "in matmul were counted 2 times, and the use of what subtract gives on the way in swapaxes",
+    ),
+]
+
+
+@pytest.mark.parametrize("forward, rule, words", ON_THE_WAY, ids=[w for *_, w in ON_THE_WAY])
+def test_a_use_of_a_value_on_the_way_that_is_missed_or_counted_otherwise_is_told(
+    forward, rule, words
+):
+    for seed in range(3):
+        x = np.random.default_rng(seed).uniform(0.5, 3, (3, 4))
+        report = check(made("wrong", forward, rule), x, seed=seed)
+        assert report.diagnosis.kind == "missed use" and words in report.diagnosis, report
+
+
+@pytest.mark.parametrize(
+    "slip, kind, words",
+    [
+        ("no sum", "missed use", "the use of what exp gives on the way in sum were missed"),
+        ("scores", "exchanged", "in the derivative of matmul what divide gives on the way stood"),
+        ("keys", "exchanged", "in the derivative of matmul operand 1 stood for its operand 0"),
+    ],
+)
+def test_a_value_on_the_way_of_attention_that_stands_for_another_is_told(slip, kind, words):
+    made_ = op(lambda q, k, v: softmax(q @ k.swapaxes(-1, -2) / 2.0) @ v)
+    made_.__name__ = "attention"
+
+    @made_.vjp_all
+    def _(g, y, q, k, v):
+        turned = lambda a: a.swapaxes(-1, -2)
+        scores = q @ turned(k) / 2
+        p, dp = softmax(scores), g @ turned(v)
+        ds = p * (dp - (0 if slip == "no sum" else sums(dp * p))) / 2
+        by_values = turned(scores if slip == "scores" else p) @ g
+        return ds @ k, turned(ds) @ (k if slip == "keys" else q), by_values
+
+    for seed in range(3):
+        q, k, v = np.random.default_rng(seed).standard_normal((3, 2, 4, 3))
+        report = check(made_, q, k, v, seed=seed)
+        assert report.op == "attention" and report.diagnosis.kind == kind, report
+        assert words in report.diagnosis, report
+
+
+# ---- large operands: what a part of them tells
+
+
+@pytest.mark.parametrize(
+    "forward, rule, kind",
+    [
+        (lambda x: softmax(x), lambda g, y, x: y * g, "missing sum"),
+        (np.exp, lambda g, y, x: g * x, "exchanged"),
+        (lambda x: x.cumsum(-1), lambda g, y, x: g.cumsum(-1), "transposed"),
+    ],
+)
+def test_of_large_operands_a_part_tells_the_pattern(forward, rule, kind):
+    large = np.random.default_rng(0).standard_normal((50, 60))
+    wrong = made("wrong", forward, rule)
+    for f in (wrong, lambda x: np.tanh(wrong(x)) * 2):
+        report = check(f, large)
+        assert report.diagnosis.kind == kind and report.op == "wrong", report
+        assert "cut to the first few elements" in report.diagnosis
+
+
+# ---- what is asked of the incoming gradient, whatever its size
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda g, y, x: np.where(np.abs(g) < 1e-12, 0, g) * np.cos(x),
+        lambda g, y, x: np.clip(g, -1e12, 1e12) * np.cos(x),
+        lambda g, y, x: (g + 1e-14) * np.cos(x),
+        lambda g, y, x: g * np.cos(x) * (0 if (g == 1).all() else 1),
+    ],
+    ids=["flushed", "clipped", "eps", "ones"],
+)
+def test_a_rule_that_is_not_linear_far_from_the_gs_of_the_program_is_named(rule):
+    report = check(lambda x: np.tanh(made_once(rule)(x)), NORMAL)
+    assert report.diagnosis.kind == "incoming gradient" and report.op == "sine", report
+
+
+def made_once(rule):
+    return made("sine", np.sin, rule)
+
+
+def test_state_that_goes_to_and_fro_and_state_outside_are_traced_to_their_op():
+    calls = []
+
+    def alternates(g, y, x):
+        calls.append(1)
+        return g * np.cos(x) * (1 + 0.01 * (len(calls) % 2))
+
+    report = check(lambda x: np.tanh(made_once(alternates)(x)), NORMAL)
+    assert "gives another answer each time" in report.diagnosis and report.op == "sine", report
+    last = {}
+
+    def square(x):
+        last["x"] = x
+        return x * x
+
+    keeps = made("keeps", square, lambda g, y, x: 2 * g * last["x"])
+    report = check(lambda x: np.tanh(keeps(x)), NORMAL)
+    assert report.diagnosis.kind == "shared state" and report.op == "keeps", report
+
+
+def test_a_rule_that_writes_into_its_operand_is_named():
+    writes = made_once(lambda g, y, x: np.multiply(g, np.cos(x), out=x))
+    report = check(lambda x: writes(x) * 2, NORMAL)
+    assert report.op == "sine" and "an operand in place" in report.diagnosis, report
+
+
+def test_the_op_that_rounds_within_float64_is_named():
+    short = made(
+        "short", lambda x: np.sin(x.astype(np.float32)).astype(float), lambda g, y, x: g * np.cos(x)
+    )
+    report = check(lambda x: np.exp(short(x * 1.5)), NORMAL)
+    assert report.diagnosis.kind == "precision" and report.op == "short", report
+
+
+# ---- what passes, but not in silence
+
+
+@pytest.mark.parametrize(
+    "forward, rule",
+    [
+        (lambda x: np.sin(math.pi * x), lambda g, y, x: 3.14 * g * np.cos(math.pi * x)),
+        (np.sqrt, lambda g, y, x: g / (2 * y + 1e-3)),
+    ],
+    ids=["pi", "eps"],
+)
+def test_what_the_tolerance_lets_pass_is_noted_if_it_is_no_error_of_measuring(forward, rule):
+    report = check(lambda x: made("rounded", forward, rule)(x) * 2, POSITIVE)
+    assert report and "the rule of op 'rounded' is" in str(report), report
+    assert "is allowed here" not in str(check(lambda x: np.sqrt(x), POSITIVE * 1e-5))
+
+
+def test_a_tensor_that_wants_a_gradient_and_is_not_checked_is_noted():
+    weight = Tensor(NORMAL[:, :3], requires_grad=True)
+    half = made("half", lambda a, b: a @ b, lambda g, y, a, b: g @ b.T, lambda g, y, a, b: a.T @ g)
+    report = check(lambda x: half(x, weight), NORMAL.T)
+    assert "of shape (3, 3): give them in params=[...]" in str(report), report
+    assert "params=" not in str(check(lambda x: half(x, weight), NORMAL.T, params=[weight]))
+
+
+def test_a_wrong_small_result_is_found_beside_a_large_one_however_small_it_is():
+    sine = made("sine", np.sin, lambda g, y, x: 1.1 * g * np.cos(x))
+    report = check(lambda x: (1e6 * x, sine(x) * 1e-3), NORMAL)
+    assert report.op == "sine" and "result 1 is wrong" in report.diagnosis, report
+
+
+# ---- words for places and factors
+
+
+@pytest.mark.parametrize(
+    "forward, rule, words",
+    [
+        (np.abs, lambda g, y, x: g * (x > 0), "(where x < 0)"),
+        (lambda x: np.clip(x, -0.5, 0.5), lambda g, y, x: g, "(where |x| > 0."),
+        (lambda x: np.maximum(x, 0) ** 2, lambda g, y, x: 2 * g * x, "(where x < 0)"),
+    ],
+)
+def test_a_branch_that_is_forgotten_is_told_by_its_condition(forward, rule, words):
+    x = np.random.default_rng(0).standard_normal((4, 5))
+    report = check(made("branch", forward, rule), x)
+    assert report.diagnosis.kind == "some elements" and words in report.diagnosis, report
+
+
+def test_a_gradient_that_goes_to_the_minimum_and_not_the_maximum_has_another_mask():
+    rule = lambda g, y, x: g[:, None] * (x == x.min(-1, keepdims=True))
+    report = check(made("largest", lambda x: x.max(-1), rule), NORMAL)
+    assert report.diagnosis.kind == "another mask", report
+
+
+def test_a_rule_that_passes_g_on_lacks_the_derivative_of_the_op():
+    scale = lambda x, w: x * w
+    report = check(
+        made("scale", scale, lambda g, y, x, w: g * w, lambda g, y, x, w: g.sum(0)),
+        NORMAL,
+        NORMAL[0],
+    )
+    assert report.diagnosis.kind == "missing factor", report
+    assert "the gradient is g itself, summed over the axes" in report.diagnosis
+
+
+def test_a_single_number_is_no_multiple_of_another_by_accident():
+    def powers(x):
+        return (x**2 + 0.02 * x**3).sum()
+
+    report = check(made("powers", powers, lambda g, y, x: 2 * g * x), np.array([0.17]))
+    assert report.op == "powers" and report.diagnosis.kind != "constant factor", report

@@ -15,7 +15,7 @@ from ..engine import tracked
 from ..messages.signatures import check_flags, own_names
 from .arguments import check_settings, collect
 from .consistency import inconsistent, promotion
-from .diagnose import accuse, answers_twice, explain, leaves_the_graph, raises
+from .diagnose import accuse, answers_twice, explain, leaves_the_graph, raises, search
 from .judging import SMALL, entries
 from .measuring import How, Problem, private_values
 from .questions import fault, memory
@@ -190,6 +190,15 @@ def _note(report: Report, problem: Problem, noise: float, trace: Trace) -> None:
             "f uses further Tensors that require a gradient and were not checked, of shape "
             f"{', '.join(others.values())}: give them in params=[...]."
         )
+    if any(
+        np.nanmax(e.error, initial=0) > 1e-4 * np.nanmax(np.abs(e.numeric), initial=0)
+        for e in right
+    ):
+        notes += [
+            f"the rule of op {s.step.name!r} is {s.error:.0e} off, which is allowed here but is no "
+            "error of measuring: is a number in it rounded, or an eps added?"
+            for s in search(trace.steps, np.random.default_rng(9)).found
+        ]
     what = "the results do" if report.order == 1 else "the gradient does"
     notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
 

@@ -99,9 +99,20 @@ class Pattern:
             return words
         found = np.argwhere(mask) if self.at is None else np.array(self.at)[mask]
         listed = [tuple(int(i) for i in index) for index in found]
-        if all(len(index) == 1 for index in listed):
-            return numbers([index[0] for index in listed])
-        return numbers(listed, 4)
+        flat = all(len(index) == 1 for index in listed)
+        told = numbers([index[0] for index in listed]) if flat else numbers(listed, 4)
+        return told + self._branch(mask)
+
+    def _branch(self, mask: np.ndarray) -> str:
+        """The condition of a branch that these elements have in common, and the others not."""
+        if min(mask.sum(), (~mask).sum()) < 3:
+            return ""
+        for name, v in (("x", self.x), ("|x|", np.abs(self.x))):
+            for sign, low, high in (("<", v[mask], v[~mask]), (">", v[~mask], v[mask])):
+                if low.max() < high.min():
+                    between = 0.0 if low.max() <= 0 <= high.min() else (low.max() + high.min()) / 2
+                    return f" (where {name} {sign} {between:.2g})"
+        return ""
 
 
 def same(p: np.ndarray, q: np.ndarray) -> bool:
