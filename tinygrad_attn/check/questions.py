@@ -106,39 +106,58 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
 
 def not_linear(call: Call, g: np.ndarray) -> Diagnosis | None:
     """None of g gives none, a multiple a multiple; by powers of two, without rounding."""
+    found = nonlinearity(call, g)
+    return None if found is None else _told(call, found["kind"], f"{found['how']}.")
+
+
+def nonlinearity(call: Call, g: np.ndarray) -> dict[str, str] | None:
+    """The kind, and how the rule answers where g is a multiple of what it was."""
     in_rows = np.array(g, order="C")  # as a product lies, so that only the numbers differ
-    for given, k in itertools.product(
-        (in_rows, np.ones_like(in_rows)), (0.0, -(2.0**60), -(2.0**-60))
-    ):
+    gs, multiples = (in_rows, np.ones_like(in_rows)), (-(2.0**60), -(2.0**-60), 0.0)
+    for given, k in itertools.product(gs, multiples):
         answers = _answers(call, given)
         try:
-            with np.errstate(all="ignore"):
-                scaled = _answers(call, k * given)
+            scaled = _answers(call, k * given)
         except Exception as failure:
-            said = (
-                f"fails where the incoming gradient g is {k:g} times as large: {_failed(failure)}"
-            )
-            return _told(call, "incoming gradient", said)
+            how = f"fails where the incoming gradient g is {k:g} times as large: {_failed(failure)}"
+            return {"kind": "incoming gradient", "how": how}
         for a, b in zip(answers, scaled):
-            if a is not None and b is not None and (how := _not_multiplied(a, b, k)):
-                return _told(
-                    call,
-                    "incoming gradient",
-                    f"is not linear in the incoming gradient g: where g is {k:g} times as large, "
-                    f"its answer is {how}. Every term of a rule is multiplied by g, exactly once: "
-                    "a rule does not clip, normalise, compare or divide by g.",
-                )
+            if a is not None and b is not None and not _multiplied(a, b, k):
+                return _in_which_way(call, in_rows, a, b, k)
     return None
 
 
-def _not_multiplied(a: np.ndarray, b: np.ndarray, k: float) -> str:
-    """Is b not k times a?  What overflows says nothing about the rule."""
+def _multiplied(a: np.ndarray, b: np.ndarray, k: float) -> bool:
+    """Is b k times a?  What overflows says nothing about the rule."""
     with np.errstate(all="ignore"):
         there = np.isfinite(k * a) & ~np.isinf(b)
         limit = 1e-9 * abs(k) * np.abs(a[there]).max(initial=0) + np.finfo(np.float64).tiny
-        if (np.abs(k * a[there] - b[there]) <= limit).all():
-            return ""
-    return "NaN" if np.isnan(b[there]).any() else "not"
+        return bool((np.abs(k * a[there] - b[there]) <= limit).all())
+
+
+def _in_which_way(
+    call: Call, g: np.ndarray, a: np.ndarray, b: np.ndarray, k: float
+) -> dict[str, str]:
+    kind, once = "incoming gradient", "Every term of a rule is multiplied by g, exactly once"
+    if k and a.any() and _multiplied(np.abs(a), np.abs(b), 1.0):
+        other = _answers(call, np.random.default_rng(8).standard_normal(g.shape))
+        if any(c is not None and _close([a], [c]) for c in other):
+            how = (
+                "gives an answer that does not depend on the incoming gradient g: multiply the "
+                "op's own derivative by g (the chain rule). An all-ones g would hide this"
+            )
+            return {"kind": "incoming gradient ignored", "how": how}
+        how = "answers the same where g is larger, though not for another g: it normalises g, or "
+        return {"kind": kind, "how": f"{how}divides by its size. {once}, and g is left as it comes"}
+    ways = {
+        "uses the size of g without its sign": lambda: k and _multiplied(a, b, -k),
+        "uses g squared": lambda: k and _multiplied(a, b, k * k),
+        f"answers NaN where g is {k:g} times as large": lambda: np.isnan(b).any(),
+    }
+    otherwise = f"its answer is another one where g is {k:g} times as large"
+    way = next((f"it {way}" for way, fits in ways.items() if fits()), otherwise)
+    more = "a rule does not clip, normalise, compare or divide by g"
+    return {"kind": kind, "how": f"is not linear in the incoming gradient g; {way}. {once}: {more}"}
 
 
 def needs_others(call: Call, g: np.ndarray) -> Diagnosis | None:

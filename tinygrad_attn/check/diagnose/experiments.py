@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ...engine import Variable, tracked, watching
 from ...engine.autograd import enable_grad
 from ..judging import SMALL
 from ..measuring import Problem
+from ..questions import nonlinearity
 from ..records import array_of, as_given, shares
 from ..second_sweep import second_opinion
 from ..trace import Trace
@@ -37,39 +38,11 @@ def _with(operands: Sequence[Any], i: int, new: Any) -> list[Any]:
 
 
 def not_linear_in_g(p: Pattern) -> Found:
-    """What the rule answers where the incoming gradient is twice as large, none, another one."""
-    s, rng = p.suspect, np.random.default_rng(8)
-    given = [s.problem.cotangents] + [[k * c for c in s.problem.cotangents] for k in (2, 0, -1)]
-    given.append([rng.standard_normal(c.shape) for c in s.problem.cotangents])
-    answers = [s.problem.gradients(cotangents=g)[s.which] for g in given]
-    if any(answer is None for answer in answers):
-        return None
-    once, twice, none, negative, other = cast(list[np.ndarray], answers)
-    if same(once, twice) and once.any():
-        return IGNORED if same(once, other) else NORMALISED
-    if same(2 * once, twice) and same(-once, negative) and not none.any():
-        return None
-    sizes = "; it uses the size of g without its sign" if same(once, negative) else ""
-    how = "; it uses g squared" if same(4 * once, twice) else sizes
-    return {
-        "kind": "incoming gradient",
-        "how": f"is not linear in the incoming gradient g{how}. Every term is multiplied by g "
-        "exactly once",
-    }
-
-
-IGNORED = {
-    "kind": "incoming gradient ignored",
-    "how": "gives an answer that does not depend on the incoming gradient g: multiply the op's own "
-    "derivative by g (the chain rule). An all-ones g would hide this",
-}
-
-NORMALISED = {
-    "kind": "incoming gradient",
-    "how": "answers the same where the incoming gradient g is twice as large, though not for "
-    "another g: it normalises g, or divides by its size. Every term is multiplied by g exactly "
-    "once, and g itself is left as it comes",
-}
+    """What the rule answers where the incoming gradient is a multiple of what it was."""
+    s = p.suspect
+    call = s.step.again()
+    call.needs = [i == s.position for i in range(len(call.args))]
+    return nonlinearity(call, s.problem.cotangents[0])
 
 
 # ---- the forward text: what the op's own function does when it is run on Tensors
