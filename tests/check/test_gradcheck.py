@@ -370,7 +370,7 @@ PLANTED = [  # name, function, shapes, kind, a word of the text
         lambda x: custom(lambda x: np.maximum(x, 0), zeroes_its_operand)(x * 2),
         [S5],
         "rule changes its operands",
-        "an operand in place",
+        "operand 0 in place",
     ),
     (
         "a rule that draws",

@@ -625,7 +625,7 @@ def test_state_that_goes_to_and_fro_and_state_outside_are_traced_to_their_op():
 def test_a_rule_that_writes_into_its_operand_is_named():
     writes = made_once(lambda g, y, x: np.multiply(g, np.cos(x), out=x))
     report = check(lambda x: writes(x) * 2, NORMAL)
-    assert report.op == "sine" and "an operand in place" in report.diagnosis, report
+    assert report.op == "sine" and "writes into operand 0 in place" in report.diagnosis, report
 
 
 def test_the_op_that_rounds_within_float64_is_named():

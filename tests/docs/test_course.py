@@ -522,7 +522,7 @@ MISTAKES = [
         "layer_norm",
         "    n, h = normalized(x), g * weight",
         "    n, h = normalized(x), g * weight\n    x -= 1",
-        "the backward pass changes input 0 in place",
+        "writes into operand 0 in place",
     ),
     (
         "pooling",

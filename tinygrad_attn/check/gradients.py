@@ -68,8 +68,9 @@ def gradcheck(
     blocked scores, have no slope: they are left out, and noted, and no gradient may pass through
     them.  A gradient that agrees is asked for once more: for other incoming gradients, which it
     must follow, of each input alone, of results much smaller than the others alone, at values a
-    little way off, and at the same values in another order in memory.  An op that makes float64 of
-    float32 by itself is noted.
+    little way off, and at the same values in another order in memory.  Noted are an op that makes
+    float64 of float32 by itself, a Tensor that requires a gradient and is not checked, and a rule
+    whose error is allowed and yet is none of measuring.
 
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as
     text if it is false and `raise_exception`.  Raises TypeError for float32, whose rounding hides

@@ -263,8 +263,7 @@ class Problem:
         if steep > max(1e-2 * scale, self.noise(eps)) and grows():
             return True
         visible = 0.25 * apart < nearest < 300 * apart or self.noise(eps / 1024) > 0.1 * apart
-        stays = nearer > 0.5 * apart and visible
-        return apart > 1e-2 * scale and (stays or nearer < 1e-3 * apart)
+        return apart > 1e-2 * scale and nearer > 0.5 * apart and visible
 
     def steady_step(self, which: int) -> float:
         """The first step with which the slopes do not change; without one, the usual step."""

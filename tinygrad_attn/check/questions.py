@@ -71,16 +71,19 @@ def _failed(failure: Exception) -> str:
 def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
     """Nothing that was given is written to, nothing that was returned changes, nor does the
     answer."""
-    arrays = [a for a in (g, call.y, *call.args) if isinstance(a, np.ndarray)]
-    before = [a.copy() for a in arrays]
+    given = {"the incoming gradient g": g, "the result y": call.y}
+    given |= {f"operand {i}": a for i, a in enumerate(call.args)}
+    arrays = {name: a for name, a in given.items() if isinstance(a, np.ndarray)}
+    before = [a.tobytes() for a in arrays.values()]
     answers = _answers(call, g)
     first = [None if a is None else a.copy() for a in answers]
-    if any(a.tobytes() != b.tobytes() for a, b in zip(arrays, before)):
+    written = [name for (name, a), b in zip(arrays.items(), before) if a.tobytes() != b]
+    if written:
         return _told(
             call,
             "rule changes its operands",
-            "writes into the incoming gradient g, its result or an operand in place. Others share "
-            "these arrays: compute a new one.",
+            f"writes into {' and '.join(written)} in place. Others share such arrays: compute a "
+            "new one.",
         )
     _answers(call, -g)  # asked only for what it does to the first answer
     if not _close(first, answers):
