@@ -113,6 +113,7 @@ def not_linear(call: Call, g: np.ndarray) -> Diagnosis | None:
     return None if found is None else _told(call, found["kind"], f"{found['how']}.")
 
 
+@np.errstate(all="ignore")  # a multiple may overflow
 def nonlinearity(call: Call, g: np.ndarray) -> dict[str, str] | None:
     """The kind, and how the rule answers where g is a multiple of what it was."""
     in_rows = np.array(g, order="C")  # as a product lies, so that only the numbers differ
@@ -132,10 +133,9 @@ def nonlinearity(call: Call, g: np.ndarray) -> dict[str, str] | None:
 
 def _multiplied(a: np.ndarray, b: np.ndarray, k: float) -> bool:
     """Is b k times a?  What overflows says nothing about the rule."""
-    with np.errstate(all="ignore"):
-        there = np.isfinite(k * a) & ~np.isinf(b)
-        limit = 1e-9 * abs(k) * np.abs(a[there]).max(initial=0) + np.finfo(np.float64).tiny
-        return bool((np.abs(k * a[there] - b[there]) <= limit).all())
+    there = np.isfinite(k * a) & ~np.isinf(b)
+    limit = 1e-9 * abs(k) * np.abs(a[there]).max(initial=0) + np.finfo(np.float64).tiny
+    return bool((np.abs(k * a[there] - b[there]) <= limit).all())
 
 
 def _in_which_way(

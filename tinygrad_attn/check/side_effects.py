@@ -67,6 +67,12 @@ def shared_state(
 ) -> Diagnosis | None:
     """Run f at other values between the two passes: a rule that reads state kept outside shows."""
     outputs, trace = problem.traced()
+    if name := _differs(problem, first, problem.gradients(outputs)):
+        return Diagnosis(
+            "rule changes its operands",
+            f"{name}: a second backward pass gives another gradient. Some rule keeps state between "
+            "calls, or draws random numbers (draw them once, in the forward pass, and save them).",
+        )
     results = [(step, step.result._data.copy()) for step in trace.steps if step.recorded]
     named = zip(problem.inputs, problem.names)
     plain = [t for t, name in named if not name.startswith("parameter")]
