@@ -684,6 +684,21 @@ def test_a_branch_that_is_forgotten_is_told_by_its_condition(forward, rule, word
     assert report.diagnosis.kind == "some elements" and words in report.diagnosis, report
 
 
+def test_a_running_sum_over_rows_from_the_wrong_end_forgets_no_mask():
+    running = made("running", lambda x: x.cumsum(0), lambda g, y, x: g.cumsum(0))
+    report = check(running, NORMAL)
+    assert report.diagnosis.kind == "transposed" and "mask" not in report.diagnosis, report
+
+
+def test_factors_of_a_product_in_the_wrong_order_are_told():
+    product = made(
+        "product", lambda a, b: a @ b, lambda g, y, a, b: b.T @ g, lambda g, y, a, b: a.T @ g
+    )
+    square = np.random.default_rng(0).standard_normal((2, 4, 4))
+    report = check(product, *square)
+    assert report.diagnosis.kind == "exchanged" and "from the wrong side" in report.diagnosis
+
+
 def test_a_gradient_that_goes_to_the_minimum_and_not_the_maximum_has_another_mask():
     rule = lambda g, y, x: g[:, None] * (x == x.min(-1, keepdims=True))
     report = check(made("largest", lambda x: x.max(-1), rule), NORMAL)

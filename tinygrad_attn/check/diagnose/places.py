@@ -301,7 +301,8 @@ def causal_mask_forgotten(matrices: Any, x: tuple[int, ...], y: tuple[int, ...])
     rest = tuple(k for k in range(ndim) if k not in (len(y) - 2, ndim - 2))
     rule, moving = (depends(m).reshape(y + x).any(axis=rest) for m in matrices)  # (row, row)
     causal = np.tril(moving, -1).any() and not np.triu(moving, 1).any()
-    return bool(causal and np.triu(rule, 1).any())
+    # A rule of later rows alone is turned round, as that of a running sum.
+    return bool(causal and np.triu(rule, 1).any() and np.tril(rule, -1).any())
 
 
 def lost_contributions(p: Pattern) -> Found:
