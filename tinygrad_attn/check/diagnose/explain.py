@@ -71,13 +71,16 @@ def _of_an_op(report: Report, program: Program) -> Diagnosis | None:
 def _accused(report: Report, s: Suspect) -> Diagnosis:
     """Point at the op, and say what is wrong with its rule."""
     report.point_at(s.step)
+    return _explained(s)
+
+
+def _explained(s: Suspect) -> Diagnosis:
     told: Any = explanation(pattern_of(s.problem, s.which, s.entry, s.eps, s))
-    small = cut_short(s) if told[0].kind == "rule" and s.entry.projections else None
-    if small is not None:
-        it: Any = explanation(pattern_of(small.problem, small.which, small.entry, small.eps, small))
-        text = f"where its operands are cut to the first few elements along each axis, {it[0].text}"
-        told = told if it[0].kind == "rule" else (Diagnosis(it[0].kind, text),)
-    return told[0]
+    if told[0].kind != "rule" or not s.entry.projections or (small := cut_short(s)) is None:
+        return told[0]
+    kind, text = (part := _explained(small)).kind, part.text
+    where = "where its operands are cut to the first few elements along each axis"
+    return told[0] if kind == "rule" else Diagnosis(kind, f"{where}, {text}")
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
