@@ -418,34 +418,38 @@ def known_slip(p: Pattern) -> Found:
         ("GELU", g * (Phi + x * phi), g * x * phi, "the first term, g cdf(x), is missing"),
         ("GELU", g * (Phi + x * phi), g * (Phi + phi), "pdf(x) is not multiplied by x"),
     ]
-    for axis in range(p.a.ndim):
-        total = lambda v: v.sum(axis=axis, keepdims=True)  # noqa: B023
-        softmax, plain = y * (g - total(g * y)), "y (g - sum(g y))"
-        log_softmax = g - np.exp(y) * total(g)
-        slips += [
-            (
-                "softmax",
-                softmax,
-                y * (g - y * total(g)),
-                f"y sum(g) stands where sum(g y) belongs, in {plain}",
-            ),
-            (
-                "softmax",
-                softmax,
-                y * (g - total(g)),
-                f"the sum is over g alone, in {plain} over g y",
-            ),
-            ("softmax", softmax, g - y * total(g * y), f"the outer factor y of {plain} is missing"),
-            (
-                "log_softmax",
-                log_softmax,
-                g - np.exp(y) * total(g * y),
-                "the sum is over g y, not over g",
-            ),
-        ]
+    slips += [slip for axis in range(p.a.ndim) for slip in _slips_of_rows(g, y, axis)]
     loose = lambda right: np.allclose(right, p.n, rtol=1e-3, atol=1e-3 * np.abs(p.n).max())
     for name, right, wrong, words in slips:
         near = right.shape == p.n.shape and (p.right(right) or name == "GELU" and loose(right))
         if near and wrong.shape == p.a.shape and p.fits(wrong):
             return {"function": name, "words": words}
     return None
+
+
+def _slips_of_rows(g: Any, y: Any, axis: int) -> list[tuple[str, Any, Any, str]]:
+    """(function, its derivative, a mistake of it, in words) of those that sum over an axis."""
+    total = lambda v: v.sum(axis=axis, keepdims=True)
+    softmax, plain = y * (g - total(g * y)), "y (g - sum(g y))"
+    log_softmax = g - np.exp(y) * total(g)
+    return [
+        (
+            "softmax",
+            softmax,
+            y * (g - y * total(g)),
+            f"y sum(g) stands where sum(g y) belongs, in {plain}",
+        ),
+        (
+            "softmax",
+            softmax,
+            y * (g - total(g)),
+            f"the sum is over g alone, in {plain} over g y",
+        ),
+        ("softmax", softmax, g - y * total(g * y), f"the outer factor y of {plain} is missing"),
+        (
+            "log_softmax",
+            log_softmax,
+            g - np.exp(y) * total(g * y),
+            "the sum is over g y, not over g",
+        ),
+    ]
