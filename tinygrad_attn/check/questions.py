@@ -152,13 +152,13 @@ def _in_which_way(
             return {"kind": "incoming gradient ignored", "how": how}
         how = "answers the same where g is larger, though not for another g: it normalises g, or "
         return {"kind": kind, "how": f"{how}divides by its size. {once}, and g is left as it comes"}
+    where = f"where g is {k:.3g} times as large"
     ways = {
-        "uses the size of g without its sign": lambda: k and _multiplied(a, b, -k),
-        "uses g squared": lambda: k and _multiplied(a, b, k * k),
-        f"answers NaN where g is {k:g} times as large": lambda: np.isnan(b).any(),
+        "it uses the size of g without its sign": lambda: k and _multiplied(a, b, -k),
+        "it uses g squared": lambda: k and _multiplied(a, b, k * k),
+        f"{where}, its answer is NaN": lambda: np.isnan(b).any(),
     }
-    otherwise = f"its answer is another one where g is {k:g} times as large"
-    way = next((f"it {way}" for way, fits in ways.items() if fits()), otherwise)
+    way = next((way for way, fits in ways.items() if fits()), f"{where}, its answer is not")
     more = "a rule does not clip, normalise, compare or divide by g"
     return {"kind": kind, "how": f"is not linear in the incoming gradient g; {way}. {once}: {more}"}
 
