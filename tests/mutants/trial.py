@@ -25,6 +25,14 @@ from .places import PACKAGE, ROOT, Mutant
 # The tests of the kind of a file, the likeliest to fail first; a folder stands for all its files not named before it.
 # The first pattern that fits a file counts. In front of all come tests of the file's own name.
 TESTS = {
+    "engine/*": [
+        "tests/engine",
+        "tests/ops/test_properties.py",
+        "tests/transforms/test_transforms.py",
+    ],
+    "tensor/*": ["tests/tensor/test_interop.py", "tests/tensor", "tests/ops/test_opinfo.py"],
+    "random.py": ["tests/random", "tests/nn"],
+    "files/*": ["tests/files"],
     "ops/*": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
     "functional/*": [
         "tests/ops/test_properties.py",
@@ -49,6 +57,9 @@ TESTS = {
         "tests/fast/test_thresholds.py",
         "tests/fast",
     ],
+    "fast/compiling/*": ["tests/transforms/test_compile.py", "tests/transforms"],
+    "transforms/programs/*": ["tests/transforms/test_source.py", "tests/transforms"],
+    "parallel/*": ["tests/parallel"],
     "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms"],
     "nn/*": ["tests/nn/test_layers.py", "tests/nn/test_attention.py", "tests/nn"],
     "optim/*": ["tests/optim"],
