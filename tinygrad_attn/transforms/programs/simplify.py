@@ -23,7 +23,6 @@ ARITHMETIC = {
     "*": np.multiply,
     "/": np.divide,
 }
-COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 SUMMED_IN_SINGLE = 1024
 """So many numbers of float32 may be added in float32, although the rule adds in float64; of
 more than these, added one after the other, up to four digits would be lost.
@@ -63,7 +62,7 @@ def fraction(a: Any) -> Fraction | None:
     if number is None or not math.isfinite(number):
         return None
     value = float(number)
-    if value == int(value) and abs(value) < 1e9:
+    if value == int(value):
         return Fraction(int(value))
     found = Fraction(value).limit_denominator(1 << 24)
     close = float(found) == value or abs(float(found) - value) < 1e-15 * abs(value)
@@ -309,9 +308,6 @@ class Simplifier:
                 return b
             if n == -1 and b.dtype == value.dtype:
                 return self.minus(b)
-            if is_(b, "call", "broadcast_to") and number_in(b.args[0]) is not None:
-                inner = self.op("*", a, b.args[0])
-                return self.make("call", "broadcast_to", (inner, *b.args[1:]), {}, value)
             inner = number_in(b.args[0]) if is_(b, "operator", "*") else None
             if inner is not None and value.dtype == np.float64 and None in (f, fraction(inner)):
                 product = np.float64(float(n) * float(inner))
@@ -341,13 +337,7 @@ class Simplifier:
                 return a
             if negated(a):
                 return self.minus(self.op("/", a.args[0], b))
-            f = fraction(b)
-            found = self.averaged(a, f, value)
-            if found is not None:
-                return found
-            if f and is_(a, "call", "broadcast_to") and fraction(a.args[0]) is not None:
-                inner = self.number(fraction(a.args[0]) / f, value.dtype)  # type: ignore[operator]
-                return self.make("call", "broadcast_to", (inner, *a.args[1:]), {}, value)
+            return self.averaged(a, fraction(b), value)
         return None
 
     def flips(self, a: Any, b: Any) -> bool:
@@ -412,7 +402,7 @@ class Simplifier:
         if len(found) != len(places):
             return None
         parts = [found[i] for i in range(len(found))]
-        if not all(isinstance(p, Expression) and p.dtype == value.dtype for p in parts):
+        if not all(is_part(p, value.shape[1:], value) for p in parts):
             return None
         return self.make("call", "stack", (parts,), {"axis": 0}, value)
 
@@ -424,8 +414,10 @@ class Simplifier:
         found = [(i.indices(value.shape[0]), part) for i, part in places]  # type: ignore[misc]
         found.sort(key=lambda place: place[0])
         ends = [0]
-        for (start, stop, step), _ in found:
+        for (start, stop, step), part in found:
             if start != ends[-1] or step != 1:
+                return None
+            if not is_part(part, (stop - start, *value.shape[1:]), value):
                 return None
             ends.append(stop)
         if ends[-1] != value.shape[0]:
@@ -508,8 +500,6 @@ class Simplifier:
             rest = {k: v for k, v in x.settings.items() if k != "keepdims"}
             if x.args[0].value.sum(axis=rest.get("axis")).shape == value.shape:
                 return self.method("sum", *x.args, value=value, **rest)
-        if is_(x, "call", "broadcast_to") and number_in(x.args[0]) is not None:
-            return self.make("call", "broadcast_to", (x.args[0], value.shape), {}, value)
         return None
 
     def method_copy(self, args: Any, settings: Any, value: Any) -> Any:
@@ -563,8 +553,6 @@ class Simplifier:
     def method_astype(self, args: Any, settings: Any, value: Any) -> Any:
         """x.astype(dtype)"""
         x, dtype = args
-        if x.dtype == dtype:
-            return x
         single = x.dtype == np.float64 and dtype == np.float32
         if single and negated(x):
             return self.minus(self.method("astype", x.args[0], dtype, value=-value))
@@ -585,8 +573,6 @@ class Simplifier:
             inner = self.make("call", "broadcast_to", (x.args[0], *rest), settings, -value)
             return self.minus(inner)
         if is_(x, "call", "broadcast_to"):
-            return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
-        if is_(x, "method", "reshape") and number_in(x.args[0]) is not None:
             return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
         return None
 
@@ -641,3 +627,8 @@ def put_in_zeros(e: Any, kind: Any = (int, np.integer)) -> tuple[Any, Any] | Non
     if uniform(base) and not base.value.flat[0] and isinstance(index, kind):
         return index, x
     return None
+
+
+def is_part(x: Any, shape: tuple[int, ...], whole: Any) -> bool:
+    """An array of this shape, which was put into the whole without being repeated or converted?"""
+    return isinstance(x, Expression) and x.shape == shape and x.dtype == whole.dtype

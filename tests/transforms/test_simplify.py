@@ -1,0 +1,587 @@
+"""The rules of `transforms/programs/simplify.py`: each fires where it should and nowhere else, and changes no number.
+
+A rule is a line of a table: what the tracer writes down, and what is to be read instead. Both are computed here, step
+by step, at numbers other than those that they were written for. Whether the tables meet every rule is not believed
+but asked of the module: each of its statements has to run.
+"""
+
+import ast
+import inspect
+import sys
+
+import numpy as np
+import pytest
+
+from tinygrad_attn.transforms.programs import simplify
+from tinygrad_attn.transforms.programs.expressions import BACKWARD, Expression, reached, replaced
+from tinygrad_attn.transforms.programs.symbol import OPERATORS, Symbol, Writing
+from tinygrad_attn.transforms.programs.text import Sizes, Text
+
+SHAPES = {
+    **dict.fromkeys("xyz", (3, 4)),
+    **{"r": (4,), "c": (3, 1), "n": (), "w": (4, 5), "v": (5, 3), "q": (3, 3), "e": (0, 4)},
+    **dict.fromkeys("tu", (2, 3, 4)),
+    **{"k": (2, 4, 5), "p": (2, 2, 3, 4), "o": (1, 3), "long": (1025,), "rows": (3, 1024)},
+}
+SINGLE = {"f": (3, 4), "g": (3, 4), "single": (3, 1024), "longer": (3, 1025)}
+WHOLE = {"i": (3, 4)}
+BOOLEAN = {"b": (3, 4)}
+BINARY = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc.nin == 2}
+UNARY = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc.nin == 1}
+
+
+def numbers(seed):
+    """An array for each name."""
+    r = np.random.default_rng(seed)
+    found = {k: np.asarray(r.standard_normal(shape)) for k, shape in SHAPES.items()}
+    found |= {k: r.standard_normal(shape).astype(np.float32) for k, shape in SINGLE.items()}
+    found |= {k: r.integers(1, 9, shape) for k, shape in WHOLE.items()}
+    return found | {k: r.random(shape) < 0.5 for k, shape in BOOLEAN.items()}
+
+
+def written_down(f, backward=False):
+    """What the tracer makes of f, a function of arrays that are called as its arguments are."""
+    listing, given = Writing(), numbers(0)
+    symbols = {
+        name: Symbol(
+            listing.make("input", name, (), {}, given[name], ("input", name)), given[name], listing
+        )
+        for name in inspect.signature(f).parameters
+    }
+    listing.phase = BACKWARD if backward else listing.phase
+    made = f(**symbols)
+    return made.expression if isinstance(made, Symbol) else [part.expression for part in made]
+
+
+def computed(e, given):
+    """The value of an expression, step by step."""
+    if not isinstance(e, Expression):
+        return e
+    if e.kind in ("constant", "number"):
+        return e.value
+    if e.kind == "input":
+        return given[e.name]
+    args = [replaced(a, lambda x: computed(x, given)) for a in e.args]
+    settings = {k: replaced(v, lambda x: computed(x, given)) for k, v in e.settings.items()}
+    if e.kind == "operator":
+        return (BINARY if len(args) == 2 else UNARY)[e.name](*args)
+    if e.kind == "call":
+        return getattr(np, e.name)(*args, **settings)
+    if e.kind == "method" and e.name == "reshape":
+        return args[0].reshape(tuple(args[1:]))
+    if e.kind == "method":
+        return getattr(args[0], e.name)(*args[1:], **settings)
+    if e.kind == "update":
+        array = args[0].copy()
+        np.add.at(array, *args[1:])
+        return array
+    return (
+        args[0][args[1] if e.kind == "item" else e.name]
+        if e.kind != "attribute"
+        else getattr(args[0], e.name)
+    )
+
+
+def spelled(e):
+    """The expression as Python."""
+    text = Text(
+        lambda e: e.name if e.kind == "input" else "..." if e.kind == "update" else None, Sizes({})
+    )
+    return text.of(e)
+
+
+def assert_equal(mine, expected, digits=1e-12):
+    mine, expected = np.asarray(mine), np.asarray(expected)
+    assert mine.shape == expected.shape and mine.dtype == expected.dtype
+    digits = 1e-4 if expected.dtype == np.float32 else digits
+    np.testing.assert_allclose(mine, expected, rtol=digits, atol=digits)
+
+
+def check(f, text, backward=False):
+    """f is simplified to this text, and both are the same numbers, in each step and at other numbers."""
+    wordy = written_down(f, backward)
+    plain, _ = simplify.simplified(wordy, [], {})
+    for seed in range(3):
+        assert_equal(computed(plain, numbers(seed)), computed(wordy, numbers(seed)))
+    for step in reached([plain]):
+        assert_equal(step.value, computed(step, numbers(0)))
+    assert spelled(plain) == text
+
+
+def full(number, *shape, dtype=np.float64):
+    return np.full(shape or (3, 4), number, dtype)
+
+
+def flipped(x, y, **settings):
+    """The mean of y - x, which x - y is followed by in the rule of a norm."""
+    return (y - x).mean(**{"axis": -1, "keepdims": True, **settings})
+
+
+MEAN = ".mean(-1, keepdims=True)"
+ARITHMETIC = [
+    # What broadcasting does by itself.
+    (lambda x, r: np.broadcast_to(r, (3, 4)) + x, "r + x"),
+    (lambda x, r: x + np.broadcast_to(r, (3, 4)), "x + r"),
+    (lambda x, r: x - np.broadcast_to(r, (3, 4)), "x - r"),
+    (lambda x, r: x * np.broadcast_to(r, (3, 4)), "x * r"),
+    (lambda x, r: np.broadcast_to(r, (3, 4)) / x, "r / x"),
+    (lambda r, c: np.broadcast_to(r, (3, 4)) + c, "r + c"),
+    (lambda r: np.broadcast_to(r, (3, 4)) + r, "np.broadcast_to(r, (3, 4)) + r"),
+    (lambda x: x + full(2), "x + 2.0"),
+    (lambda x: full(2) - x, "2.0 - x"),
+    (lambda x: x * full(2), "2.0 * x"),
+    (lambda x: full(2) / x, "2.0 / x"),
+    (lambda r: r + full(2), "r + np.full((3, 4), 2.0)"),
+    (lambda f: f + full(2), "f + np.float64(2.0)"),
+    (lambda x: x + full(2, dtype=np.float32), "x + np.full((3, 4), 2.0, np.float32)"),
+    (lambda x: x + full(np.pi), "x + np.full((3, 4), 3.141592653589793)"),
+    # Sums and differences.
+    (lambda x, y: x + -y, "x - y"),
+    (lambda x, y: -x + y, "y - x"),
+    (lambda x: -x + 1.0, "-x + 1.0"),
+    (lambda x: x + x, "2.0 * x"),
+    (lambda f: f + f, "2.0 * f"),
+    (lambda x, y: (x + y) + y, "x + 2.0 * y"),
+    (lambda x, y: (x + y) + x, "x + y + x"),
+    (lambda x: 1.0 + x + 1.0, "1.0 + x + 1.0"),
+    (lambda x, y: (x - y) + flipped(x, y), f"x - y - (x - y){MEAN}"),
+    (lambda x, y: (x - y) + flipped(y, x), f"x - y + (x - y){MEAN}"),
+    (lambda x, y: (x - y) + flipped(x, y, axis=0), "x - y - (x - y).mean(0, keepdims=True)"),
+    (lambda x, y: (x + y) + flipped(x, y), f"x + y + (y - x){MEAN}"),
+    (
+        lambda x, y: (x - y) + (y - x).max(axis=-1, keepdims=True),
+        "x - y + (y - x).max(-1, keepdims=True)",
+    ),
+    (lambda x, y: (x - y) + (x * y).mean(axis=-1, keepdims=True), f"x - y + (x * y){MEAN}"),
+    (lambda x, y, z: z + (x - y) + flipped(x, y), f"z + (x - y) + (y - x){MEAN}"),
+    (lambda x: np.negative(-x), "x"),
+    (lambda x, y: -(x - y), "y - x"),
+    (lambda x, y: -(x + y), "-(x + y)"),
+    (lambda x, y: x - -y, "x + y"),
+    (lambda x, y: -x - y, "-(x + y)"),
+    (lambda x: -x - 1.0, "-x - 1.0"),
+    (lambda x, y: (x - y) - y, "x - 2.0 * y"),
+    (lambda x, y: (x - y) - x, "x - y - x"),
+    (lambda x, y: (x + y) - y, "x + y - y"),
+    (lambda x: x - 1.0 - 1.0, "x - 1.0 - 1.0"),
+    (lambda x, y: (y + x) - x.mean(axis=-1, keepdims=True), f"y + x - x{MEAN}"),
+    # Products and quotients.
+    (lambda x: x * 2.0, "2.0 * x"),
+    (lambda x: 1.0 * x, "x"),
+    (lambda x: -1.0 * x, "-x"),
+    (lambda f: np.float64(1) * f, "np.float64(1.0) * f"),
+    (lambda f: np.float64(-1) * f, "np.float64(-1.0) * f"),
+    (lambda i: 1.0 * i, "1.0 * i"),
+    (lambda x: 3.0 * (2.0 * x), "6.0 * x"),
+    (lambda x: 0.5 * (2.0 * x), "x"),
+    (lambda x: (x * 3.0) * 0.1, "3 / 10 * x"),
+    (lambda x: np.pi * (2.0 * x), "6.283185307179586 * x"),
+    (lambda x: 2.0 * (np.pi * x), "6.283185307179586 * x"),
+    (lambda f: np.pi * (2.0 * f), "3.141592653589793 * (2.0 * f)"),
+    (lambda x, y: 2.0 * (x * y), "2.0 * (x * y)"),
+    (lambda x, y: np.pi * (x * y), "3.141592653589793 * (x * y)"),
+    (lambda x: 2.0 * (x / 4.0), "0.5 * x"),
+    (lambda x: 4.0 * (x / 4.0), "x"),
+    (lambda x, y: 2.0 * (x / y), "2.0 * (x / y)"),
+    (lambda x: np.pi * (x / 4.0), "3.141592653589793 * (x / 4.0)"),
+    (lambda x, y: -x * y, "-(x * y)"),
+    (lambda x, y: x * -y, "-(x * y)"),
+    (lambda x, y: -x * -y, "x * y"),
+    (lambda x: x / 1.0, "x"),
+    (lambda i: i / 1, "i / 1"),
+    (lambda x: 1.0 / x, "1.0 / x"),
+    (lambda x, y: -x / y, "-(x / y)"),
+    (lambda x, y: x / -y, "x / -y"),
+    # Sums that are means.
+    (lambda x: x.sum() / 12.0, "x.mean()"),
+    (lambda x: x.sum(axis=-1) / 4.0, "x.mean(-1)"),
+    (lambda x: x.sum(axis=0, keepdims=True) / 3.0, "x.mean(0, keepdims=True)"),
+    (lambda x: x.sum(axis=0) / 4.0, "x.sum(0) / 4.0"),
+    (lambda x, r: x.sum(axis=0) / r, "x.sum(0) / r"),
+    (lambda x, r: x.sum(axis=0) / r / 3.0, "x.mean(0) / r"),
+    (lambda x, r: x.sum(axis=0) / r / 4.0, "x.sum(0) / r / 4.0"),
+    (lambda i: i.sum() / 12.0, "i.mean()"),
+    (lambda f: f.sum(dtype=np.float64) / 12.0, "f.sum(dtype=np.float64) / 12.0"),
+    (lambda e: e.sum(axis=0) / 1.0, "e.sum(0)"),
+    (lambda x: x.max(axis=0) / 3.0, "x.max(0) / 3.0"),
+    (lambda e: e.sum(axis=1) / 4.0, "e.sum(-1) / 4.0"),
+    # Twice a quotient by twice something, as of a root.
+    (lambda x, y: x / (2.0 * y) + x / (2.0 * y), "x / y"),
+    (lambda x, y: x / (3.0 * y) + x / (3.0 * y), "2.0 * (x / (3.0 * y))"),
+    (lambda x, y: x / (y + 2.0) + x / (y + 2.0), "2.0 * (x / (y + 2.0))"),
+    (lambda x, y, z: x / (2.0 * y) * z + x / (2.0 * y) * z, "x / y * z"),
+    (lambda x, y, z: z * (x / (2.0 * y)) + z * (x / (2.0 * y)), "z * (x / y)"),
+    (lambda x, y, z: x / (2.0 * y) / z + x / (2.0 * y) / z, "x / y / z"),
+    (lambda x, y, z: z / (x / (2.0 * y)) + z / (x / (2.0 * y)), "2.0 * (z / (x / (2.0 * y)))"),
+    (lambda x, y, z: x / (2.0 * y) + z + (x / (2.0 * y) + z), "2.0 * (x / (2.0 * y) + z)"),
+    (lambda x, y: x * (2.0 * y) + x * (2.0 * y), "2.0 * (x * (2.0 * y))"),
+    (lambda x: np.exp(x) + np.exp(x), "2.0 * np.exp(x)"),
+    (lambda x, y: np.less(x, y) * x + np.less(x, y) * x, "2.0 * ((x < y) * x)"),
+    # Products of matrices.
+    (lambda x, w: -x @ w, "-(x @ w)"),
+    (lambda x, w: x @ -w, "-(x @ w)"),
+]
+SHAPES_OF = [
+    # Transposes.
+    (lambda x: x.T.T, "x"),
+    (lambda x: x.mT.mT, "x"),
+    (lambda x: x.mT.T, "x"),
+    (lambda x: x.T.mT, "x"),
+    (lambda t: t.T.T, "t"),
+    (lambda t: t.T.mT, "t.T.swapaxes(-1, -2)"),
+    (lambda t: t.mT.T, "t.swapaxes(-1, -2).T"),
+    (lambda t: t.mT.swapaxes(1, 2), "t"),
+    (lambda t: t.swapaxes(-1, -2).mT, "t"),
+    (lambda x: x.mT, "x.T"),
+    (lambda t: t.mT, "t.swapaxes(-1, -2)"),
+    (lambda x: (-x).T, "-x.T"),
+    (lambda t: (-t).mT, "-t.swapaxes(-1, -2)"),
+    (lambda t: (-t).T, "(-t).T"),
+    (lambda x, w: (x.T @ x).T, "x.T @ x"),
+    (lambda x, w: (x @ w).T, "(x @ w).T"),
+    (lambda t, k: (t.mT @ t).mT, "t.swapaxes(-1, -2) @ t"),
+    (lambda x, q: (x.T @ q).T, "q.T @ x"),
+    (lambda x, t: (x.T @ t).mT, "(x.T @ t).swapaxes(-1, -2)"),
+    (lambda t, c: (t.mT @ c).mT, "(t.swapaxes(-1, -2) @ c).swapaxes(-1, -2)"),
+    (lambda t: t.swapaxes(0, 1).swapaxes(0, 1), "t"),
+    (lambda t: t.swapaxes(0, 1).swapaxes(1, 0), "t"),
+    (lambda t: t.swapaxes(0, 1).swapaxes(0, 2), "t.swapaxes(0, 1).swapaxes(0, 2)"),
+    (lambda t: t.swapaxes(0, -3), "t"),
+    (lambda p: p.swapaxes(-3, -2), "p.swapaxes(1, 2)"),
+    (lambda p: p.swapaxes(-1, -2), "p.swapaxes(-1, -2)"),
+    (lambda t: t.swapaxes(-3, -2), "t.swapaxes(-3, -2)"),
+    (lambda t: t.swapaxes(0, 2), "t.swapaxes(0, 2)"),
+    (lambda t: t.transpose(0, 1, 2), "t"),
+    (lambda t: t.transpose(0, 2, 1), "t.swapaxes(-1, -2)"),
+    (lambda t: t.transpose(2, 1, 0), "t.swapaxes(0, 2)"),
+    (lambda t: t.transpose(1, 2, 0), "t.transpose(1, 2, 0)"),
+    (lambda t: t.transpose(1, 2, 0).transpose(1, 2, 0), "t.transpose(2, 0, 1)"),
+    (lambda t: t.transpose(1, 2, 0).transpose(2, 0, 1), "t"),
+    (lambda x, y: np.stack([x, y]).transpose(1, 0, 2), "np.stack([x, y], axis=1)"),
+    (lambda x, y: np.stack([x, y]).transpose(2, 1, 0), "np.stack([x.T, y.T], axis=2)"),
+    (lambda x, y: np.stack([x, y], axis=0).transpose(1, 2, 0), "np.stack([x, y], axis=2)"),
+    (lambda x, y: np.stack([x, y]).transpose(0, 2, 1), "np.stack([x, y]).swapaxes(-1, -2)"),
+    (
+        lambda x, y: np.stack([x, y], axis=1).transpose(1, 0, 2),
+        "np.stack([x, y], axis=1).swapaxes(0, 1)",
+    ),
+    (
+        lambda t, u: np.stack([t, u]).transpose(1, 0, 3, 2),
+        "np.stack([t.swapaxes(-1, -2), u.swapaxes(-1, -2)], axis=1)",
+    ),
+    # Shapes.
+    (lambda x: x.reshape(3, 4), "x"),
+    (lambda x: x.reshape(2, 6).reshape(4, 3), "x.reshape(4, 3)"),
+    (lambda x: x.reshape(2, 6).reshape(3, 4), "x"),
+    (lambda x: x.reshape(4, 3), "x.reshape(4, 3)"),
+    (lambda x: x.sum(axis=0, keepdims=True).reshape(4), "x.sum(0)"),
+    (lambda x: x.sum(axis=0, keepdims=True).reshape(2, 2), "x.sum(0, keepdims=True).reshape(2, 2)"),
+    (lambda x: x.sum(keepdims=True).reshape(()), "x.sum()"),
+    (lambda x: x.sum(axis=0).reshape(2, 2), "x.sum(0).reshape(2, 2)"),
+    (lambda x: x.mean(axis=0, keepdims=True).reshape(4), "x.mean(0, keepdims=True).reshape(4)"),
+    (lambda x: x.copy(), "x"),
+    (lambda x: np.broadcast_to(x, (3, 4)), "x"),
+    (lambda r: np.broadcast_to(-r, (3, 4)), "-np.broadcast_to(r, (3, 4))"),
+    (
+        lambda r: np.broadcast_to(np.broadcast_to(r, (3, 4)), (2, 3, 4)),
+        "np.broadcast_to(r, (2, 3, 4))",
+    ),
+    (lambda r: np.broadcast_to(r, (3, 4)), "np.broadcast_to(r, (3, 4))"),
+    # Reductions.
+    (lambda x: x.sum(axis=(0, 1)), "x.sum()"),
+    (lambda x: x.sum(axis=(1,)), "x.sum(-1)"),
+    (lambda x: x.sum(axis=(0, 1), keepdims=True), "x.sum((0, 1), keepdims=True)"),
+    (lambda t: t.sum(axis=(0, 1)), "t.sum((0, 1))"),
+    (lambda t: t.sum(axis=1), "t.sum(1)"),
+    (lambda t: t.max(axis=2), "t.max(-1)"),
+    (lambda t: t.min(axis=2), "t.min(-1)"),
+    (lambda t: t.mean(axis=2), "t.mean(-1)"),
+    (lambda r: r.sum(axis=0), "r.sum(0)"),
+    (lambda x: (-x).sum(axis=1), "-x.sum(-1)"),
+    (lambda x: (-x).mean(axis=0), "-x.mean(0)"),
+    (lambda x: (-x).max(axis=0), "(-x).max(0)"),
+    (lambda x: (-x).min(axis=0), "(-x).min(0)"),
+    (lambda x: x.sum(axis=0, dtype=np.float64), "x.sum(0)"),
+    (lambda f: f.sum(axis=0, dtype=np.float64), "f.sum(0, dtype=np.float64)"),
+    # Few numbers of float32 may be added in float32.
+    (lambda f: f.sum(axis=0, dtype=np.float64).astype(np.float32), "f.sum(0)"),
+    (lambda single: single.sum(axis=1, dtype=np.float64).astype(np.float32), "single.sum(-1)"),
+    (
+        lambda longer: longer.sum(axis=1, dtype=np.float64).astype(np.float32),
+        "longer.sum(-1, dtype=np.float64).astype(np.float32)",
+    ),
+    (lambda x: x.sum(axis=0).astype(np.float32), "x.sum(0).astype(np.float32)"),
+    (lambda f: f.sum(axis=0).astype(np.float64), "f.sum(0).astype(np.float64)"),
+    (
+        lambda f: f.prod(axis=0, dtype=np.float64).astype(np.float32),
+        "f.prod(0, dtype=np.float64).astype(np.float32)",
+    ),
+    (lambda x: (-x).astype(np.float32), "-x.astype(np.float32)"),
+    (lambda f: (-f).astype(np.float64), "(-f).astype(np.float64)"),
+    (lambda x: (-x).astype(np.int64), "(-x).astype(np.int64)"),
+    (lambda x: x.astype(np.float32), "x.astype(np.float32)"),
+    # Choices.
+    (lambda b, x: np.where(b, 0.0, -x), "-np.where(b, 0.0, x)"),
+    (lambda b, x: np.where(b, -x, 0.0), "-np.where(b, x, 0.0)"),
+    (lambda b, x: np.where(b, 1.0, -x), "np.where(b, 1.0, -x)"),
+    (lambda b, x: np.where(b, -x, 1.0), "np.where(b, -x, 1.0)"),
+    (lambda b, x, y: np.where(b, -x, y), "np.where(b, -x, y)"),
+    (lambda b, x, r: np.where(b, x, np.broadcast_to(r, (3, 4))), "np.where(b, x, r)"),
+    (lambda b, x, r: np.where(b, np.broadcast_to(r, (3, 4)), x), "np.where(b, r, x)"),
+    (
+        lambda c, r: np.where(np.less(r, 0), np.broadcast_to(r, (3, 4)), r),
+        "np.where(r < 0, np.broadcast_to(r, (3, 4)), r)",
+    ),
+    (lambda x, y: np.where(full(1, dtype=bool), x, y), "x"),
+    (lambda x, y: np.where(full(0, dtype=bool), x, y), "y"),
+    (lambda x, r: np.where(full(1, dtype=bool), r, x), "np.where(np.ones((3, 4), bool), r, x)"),
+    (lambda x, f: np.where(full(1, dtype=bool), f, x), "np.where(np.ones((3, 4), bool), f, x)"),
+    (lambda x: np.where(full(1, dtype=bool), 1.0, x), "np.where(np.ones((3, 4), bool), 1.0, x)"),
+    (lambda x: np.where(np.less(x, 0))[0], "np.where(x < 0)[0]"),
+]
+BACKWARDS = [
+    (lambda x, y, z: z + (x - y) + flipped(x, y), f"z + (x - y - (x - y){MEAN})"),
+    (lambda x, y, z: z - (x - y) + flipped(x, y), f"z - (x - y) + (y - x){MEAN}"),
+    (lambda x, y: y + x - x.mean(axis=-1, keepdims=True), f"y + (x - x{MEAN})"),
+    (lambda x, y: y * x - x.mean(axis=-1, keepdims=True), f"y * x - x{MEAN}"),
+    (lambda x, y: y + x - y.mean(axis=-1, keepdims=True), f"y + x - y{MEAN}"),
+    (lambda x, y: y + x - x.mean(), "y + x - x.mean()"),
+    (lambda x: centred(centred(x)), f"x - x{MEAN}"),
+    (lambda x: centred(centred(x), axis=0), f"x - x{MEAN} - (x - x{MEAN}).mean(0, keepdims=True)"),
+    (lambda x, y: centred(x - y), f"x - y - (x - y){MEAN}"),
+    (lambda x: centred(-x), f"x{MEAN} - x"),
+    (lambda x: centred(x * x), f"x * x - (x * x){MEAN}"),
+]
+
+
+def centred(x, axis=-1):
+    return x - x.mean(axis=axis, keepdims=True)
+
+
+def put(x, *at, shape=(3, 4), dtype=None):
+    """The gradient of array[at] for an array of this shape, of the gradient x."""
+    array = np.zeros_like(x, shape=shape, dtype=dtype)
+    np.add.at(array, at if len(at) > 1 else at[0], x)
+    return array
+
+
+JOINED = [
+    (lambda t: put(t[0, 0], 0) + put(t[0, 1], 1) + put(t[0, 2], 2), "np.stack([t[0, 0], t[0, 1], t[0, 2]], axis=0)"),
+    (lambda t: put(t[0, 0], 2) + put(t[0, 1], 0) + put(t[0, 2], 1), "np.stack([t[0, 1], t[0, 2], t[0, 0]], axis=0)"),
+    (lambda t: put(t[0, 0], -1) + put(t[0, 1], 0) + put(t[0, 2], 1), "np.stack([t[0, 1], t[0, 2], t[0, 0]], axis=0)"),
+    (lambda t: put(t[0, 0], 0) + (put(t[0, 1], 1) + put(t[0, 2], 2)), "np.stack([t[0, 0], t[0, 1], t[0, 2]], axis=0)"),
+    (lambda t: put(t[0, 0], 0) + put(t[0, 1], 1) + put(t[0, 2], 1), "... + ... + ..."),
+    (lambda t: put(t[0, 0], 0) + put(t[0, 1], 1), "... + ..."),
+    (lambda t: put(t[0, 0], 0) + put(t[0, 0, 0], 1) + put(t[0, 2], 2), "... + ... + ..."),
+    (lambda t: put(t[0, 0], 0) + put(t[0, 1, 0], 1) + put(t[0, 2], 2), "... + ... + ..."),
+    (lambda t: put(t[0], 0, shape=(1, 3, 4)) + put(t[1], 0, shape=(1, 3, 4)), "... + ..."),
+    (lambda t: put(t[0], 0, shape=(1, 3, 4)) + put(t[1], -1, shape=(1, 3, 4)), "... + ..."),
+    (lambda f: put(f[0], 0, shape=(2, 4), dtype=np.float64) + put(f[1], 1, shape=(2, 4), dtype=np.float64), "... + ..."),
+    (lambda f: put(f[:2], slice(0, 2), dtype=np.float64) + put(f[2:], slice(2, 3), dtype=np.float64), "... + ..."),
+    (lambda x: put(x[0], slice(0, 2)) + put(x[2:], slice(2, 3)), "... + ..."),
+    (lambda x: put(x[:2], slice(0, 2)) + put(x[2:, :1], slice(2, 3)), "... + ..."),
+    (lambda x: put(x[0], 0, shape=(2, 4)) + put(x[1], 1, shape=(2, 4)) * 1.0, "np.stack([x[0], x[1]], axis=0)"),
+    (lambda t, x: put(t[0, 0], 0) + put(t[0, 1], 1) + x, "... + ... + x"),
+    (lambda t: put(t[0, 0], 0, shape=(2, 4)) + put(t[0, 1], slice(1, 2), shape=(2, 4)), "... + ..."),
+    (lambda x: put(x[:2], slice(0, 2)) + put(x[2:], slice(2, 3)), "np.concatenate([x[:2], x[2:]])"),
+    (lambda x: put(x[2:], slice(2, None)) + put(x[:2], slice(None, 2)), "np.concatenate([x[:2], x[2:]])"),
+    (lambda x: put(x[:2], slice(-3, -1)) + put(x[2:], slice(-1, None)), "np.concatenate([x[:2], x[2:]])"),
+    (lambda x: put(x[:2], slice(0, 2)) + put(x[1:], slice(1, 3)), "... + ..."),
+    (lambda x: put(x[:1], slice(0, 1)) + put(x[2:], slice(2, 3)), "... + ..."),
+    (lambda x: put(x[:1], slice(0, 1)) + put(x[1:2], slice(1, 2)), "... + ..."),
+    (lambda x: put(x[:2], slice(0, 3, 2)) + put(x[2:], slice(1, 2)), "... + ..."),
+    (lambda x: put(x[::-1][:2], slice(1, None, -1)) + put(x[2:], slice(2, 3)), "... + ..."),
+    (lambda x: put(x[:2], slice(0, 2), slice(None)) + put(x[2:], slice(2, 3)), "... + ..."),
+]  # fmt: skip
+
+
+def constant(x, array):
+    """An array that is written down beside x as a constant."""
+    array = np.asarray(array)
+    return Symbol(x.listing.constant(array), array if array.ndim else array[()], x.listing)
+
+
+FOLDED = [
+    (lambda x: x * np.sqrt(constant(x, 4.0)), "2.0 * x"),
+    (lambda x: x * np.sqrt(constant(x, 3.0)), "x * np.sqrt(np.float64(3.0))"),
+    (lambda x: x * (constant(x, 4.0) / 8.0), "0.5 * x"),
+    (lambda x: x * np.sqrt(constant(x, full(4))), "2.0 * x"),
+    (lambda x: np.maximum(x, constant(x, full(4)) * 2.0), "np.maximum(x, np.full((3, 4), 8.0))"),
+    (lambda x: np.maximum(x, constant(x, full(4)).cumsum(axis=0)), "np.maximum(x, np.full((3, 4), 4.0).cumsum(axis=0))"),
+    (lambda x: np.maximum(x[0], constant(x, [1.0, 2, 2, 1]) * 2.0), "np.maximum(x[0], 2.0 * np.array([1.0, 2.0, 2.0, 1.0]))"),
+    (lambda x: np.maximum(x, constant(x, full(4)) * np.arange(4.0)), "np.maximum(x, np.full((3, 4), 4.0) * np.array([0.0, 1.0, 2.0, 3.0]))"),
+    (lambda x: np.maximum(x, np.less(constant(x, full(4)), 5).any()), "np.maximum(x, True)"),
+    (lambda x: x * np.modf(constant(x, 3.5))[0], "x * np.modf(np.float64(3.5))[0]"),
+]  # fmt: skip
+RULES = [
+    *((*case, False) for case in ARITHMETIC + SHAPES_OF + JOINED + FOLDED),
+    *((*case, True) for case in BACKWARDS),
+]
+
+
+@pytest.mark.parametrize(
+    "f, text, backward", RULES, ids=[f"{text}-{i}" for i, (_, text, _) in enumerate(RULES)]
+)
+def test_what_is_written_down_is_read_like_this(f, text, backward):
+    check(f, text, backward)
+
+
+# ---- what was asked, and is known since
+
+
+def of_facts(answer):
+    """np.where(x < 0, y, z) beside x < 0, and what a guard has asked of x < 0, once the answer is known."""
+    x, y, z = (numbers(0)[name] for name in "xyz")
+    less = written_down(lambda x: np.less(x, 0))
+    listing = Writing()
+    x, y, z, less = (
+        Symbol(listing.make("input", n, (), {}, a, ("input", n)), a, listing)
+        for n, a in zip("xyzb", (x, y, z, x < 0))
+    )
+    less = np.less(x, 0)
+    chosen, asked = np.where(less, y, z), [less.any(), (less & np.less(y, 0)).any()]
+    outputs = {"chosen": chosen.expression, "beside": [(chosen * 1.0).expression, None]}
+    return simplify.simplified(outputs, [a.expression for a in asked], {less.expression.id: answer})
+
+
+@pytest.mark.parametrize("answer, text", [(True, "y"), (False, "z")])
+def test_what_a_guard_has_made_sure_of_is_computed_no_more_but_is_asked_again(answer, text):
+    outputs, asked = of_facts(answer)
+    assert spelled(outputs["chosen"]) == spelled(outputs["beside"][0]) == text
+    assert outputs["beside"][1] is None
+    constant = "np.ones((3, 4), bool)" if answer else "np.zeros((3, 4), bool)"
+    assert [spelled(a) for a in asked] == ["(x < 0).any()", f"({constant} & (y < 0)).any()"]
+
+
+# ---- names
+
+
+def hints():
+    """What each of these expressions is called before and after: by a name, or by what it is the gradient by."""
+    given = Symbol(
+        (listing := Writing()).make("input", "x", (), {}, (x := numbers(0)["x"]), ("input", "x")),
+        x,
+        listing,
+    )
+    named, weaker, number = (
+        np.negative(-np.exp(given)),
+        np.exp(given) * 1.0,
+        np.sqrt(constant(given, 4.0)),
+    )
+    turned, by, same = np.sin(given), np.cos(given), constant(given, full(2)) * 2.0
+    for symbol, hint in (
+        (named, (4, "y")),
+        (weaker, (2, "z")),
+        (number, (4, "two")),
+        (same, (4, "c")),
+        (by, (0, turned.expression)),
+    ):
+        symbol.expression.hint = hint
+    made = [named, weaker, number, same, by, turned]
+    plain, _ = simplify.simplified([m.expression for m in made], [], {})
+    return plain
+
+
+def test_the_better_name_is_kept_and_numbers_have_none():
+    named, weaker, number, same, by, turned = hints()
+    assert named is weaker and named.hint == (4, "y")
+    assert number.hint is same.hint is turned.hint is None
+    assert by.hint == (0, turned)
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize(
+    "number, quotient",
+    [
+        (3, (3, 1)),
+        (3.0, (3, 1)),
+        (1e300, (int(1e300), 1)),
+        (0.1, (1, 10)),
+        (-0.75, (-3, 4)),
+        (1 / 64, (1, 64)),
+        (63 / 64, (63, 64)),
+        (1 / 65, (1, 65)),
+        (2 / 65, (2, 65)),
+        (3 / 65, None),
+        (1 / 3000, (1, 3000)),
+        (np.float32(0.1), (1, 10)),
+        (np.float32(1 / 3), (1, 3)),
+        (np.float64(np.float32(0.1)), None),
+        (np.int64(4), (4, 1)),
+        (1 / 3 + 1e-15, None),
+        (2.0**-24, (1, 2**24)),
+        (2.0**-25, None),
+        (np.sqrt(0.5), None),
+        (np.inf, None),
+        (np.nan, None),
+        (True, None),
+        (np.bool_(True), None),
+        ("1", None),
+        (None, None),
+    ],
+)
+def test_which_numbers_are_written_as_quotients(number, quotient):
+    found = simplify.fraction(number)
+    assert (found and (found.numerator, found.denominator)) == quotient
+
+
+@pytest.mark.parametrize(
+    "quotient, dtype, text",
+    [
+        ("3", np.float64, "3.0"),
+        ("3", np.int64, "3"),
+        ("-1/2", np.float64, "-0.5"),
+        ("63/64", np.float64, "0.984375"),
+        ("1/128", np.float64, "1 / 128"),
+        ("1/3", np.float32, "1 / 3"),
+        ("3/10", np.float64, "3 / 10"),
+    ],
+)
+def test_how_a_quotient_is_written(quotient, dtype, text):
+    made = simplify.Simplifier({}).number(simplify.Fraction(quotient), np.dtype(dtype))
+    assert made.name == text and made.dtype == dtype
+    assert made.value == np.dtype(dtype).type(eval(text))
+
+
+def statements(function):
+    """The first and the last line of each statement of a function but its text."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+                yield node.lineno, node.end_lineno
+
+
+def test_every_rule_fires():
+    """Each statement of the module runs for one of the tables above; if not, add what its rule is for to one of them."""
+    lines = set()
+
+    def each_line(frame, event, _):
+        lines.add(frame.f_lineno)
+        return each_line
+
+    def of_the_module(frame, event, _):
+        return each_line if frame.f_code.co_filename == simplify.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(of_the_module)
+    try:
+        for f, text, backward in RULES:
+            check(f, text, backward)
+        of_facts(True)
+        hints()
+        for number in (0.1, np.float32(0.1), np.nan, None):
+            simplify.fraction(number)
+    finally:
+        sys.settrace(before)
+    source = inspect.getsource(simplify)
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    written = source.splitlines()
+    never = {
+        f"line {start}: {written[start - 1].strip()}"
+        for function in functions
+        for start, end in statements(function)
+        if lines.isdisjoint(range(start, end + 1))
+    }
+    assert not never
