@@ -19,7 +19,7 @@ from ...transforms.programs.expressions import (
     reached,
     replaced,
 )
-from ...transforms.programs.simplify import SUMMED_IN_SINGLE, is_, number_in, shape_of
+from ...transforms.programs.simplify import SUMMED_IN_SINGLE, is_, number_in
 from ...transforms.programs.symbol import Guard
 
 NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
@@ -350,7 +350,7 @@ def powers_vanish(e: Expression, order: list[Expression], ends: set[int]) -> boo
             continue
         if y.kind != "operator" or y.name not in ("+", "-", "*", "/") or y.shape != e.shape:
             return False
-        if any(shape_of(x) not in ((), e.shape, (*e.shape[:-1], 1)) for x in y.args):
+        if any(np.shape(x) not in ((), e.shape, (*e.shape[:-1], 1)) for x in y.args):
             return False
         each = [powers.get(x.id, 0) if isinstance(x, Expression) else 0 for x in y.args]
         if y.name in ("+", "-"):
