@@ -41,6 +41,7 @@ TESTS = {
         "tests/functional",
         "tests/nn/test_layers.py",
     ],
+    "fast/compiling/*": ["tests/transforms/test_compile.py", "tests/transforms"],
     "fast/optimizers.py": ["tests/optim", "tests/fast"],
     "fast/kernels/tiled.py": ["tests/fast/test_kernels_attention.py", "tests/fast"],
     "fast/kernels/*": [
@@ -57,7 +58,6 @@ TESTS = {
         "tests/fast/test_thresholds.py",
         "tests/fast",
     ],
-    "fast/compiling/*": ["tests/transforms/test_compile.py", "tests/transforms"],
     "transforms/programs/*": ["tests/transforms/test_source.py", "tests/transforms"],
     "parallel/*": ["tests/parallel"],
     "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms"],
@@ -89,9 +89,14 @@ def prepare() -> None:
             importlib.import_module(name)
 
 
+def pattern_for(file: str) -> str:
+    """The first pattern that fits a file of the package."""
+    return next(pattern for pattern in TESTS if fnmatch(file, pattern))
+
+
 def tests_of(file: str, root: Path = ROOT) -> list[str]:
     """The test files for a file of the package, in the order in which they run."""
-    names = next(names for pattern, names in TESTS.items() if fnmatch(file, pattern))
+    names = TESTS[pattern_for(file)]
     found: dict[str, None] = {}
     for name in names:
         path = root / name
