@@ -1,6 +1,8 @@
 """Lists of expressions as the tracer writes them down, for the tests of what is made of them."""
 
+import ast
 import inspect
+import math
 from operator import attrgetter
 
 import numpy as np
@@ -12,7 +14,11 @@ from tinygrad_attn.transforms.programs.text import Sizes, Text
 SHAPES = {
     **dict.fromkeys("xyz", (3, 4)),
     **{"r": (4,), "c": (3, 1), "n": (), "w": (4, 5), "v": (5, 3), "q": (3, 3), "e": (0, 4)},
-    **dict.fromkeys("tu", (2, 3, 4)),
+    **dict.fromkeys("tuh", (2, 3, 4)),
+    "tokens": (3, 1009),
+    "wide": (3, 1025),
+    "none": (0, 3, 4),
+    "heads": (2, 3, 1),
     **{"k": (2, 4, 5), "p": (2, 2, 3, 4), "o": (1, 3), "long": (1025,), "rows": (3, 1024)},
 }
 SINGLE = {"f": (3, 4), "g": (3, 4), "single": (3, 1024), "longer": (3, 1025)}
@@ -61,6 +67,10 @@ def computed(e, given):
     settings = {k: replaced(v, lambda x: computed(x, given)) for k, v in e.settings.items()}
     if e.kind == "operator":
         return (BINARY if len(args) == 2 else UNARY)[e.name](*args)
+    if e.kind == "dot":
+        return args[0].dot(args[1])
+    if e.is_a("call", "erf"):
+        return np.vectorize(math.erf, otypes=[np.float64])(args[0]).astype(e.dtype)
     if e.kind == "call":
         return attrgetter(e.name)(np)(*args, **settings)
     if e.kind == "method" and e.name == "reshape":
@@ -91,3 +101,29 @@ def assert_equal(mine, expected, digits=1e-12):
     assert mine.shape == expected.shape and mine.dtype == expected.dtype
     digits = 1e-4 if expected.dtype == np.float32 else digits
     np.testing.assert_allclose(mine, expected, rtol=digits, atol=digits)
+
+
+def statements_but(module, lines):
+    """The statements in the module's functions that begin and end outside of these lines."""
+    source = inspect.getsource(module)
+    written, found = source.splitlines(), set()
+    for function in [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]:
+        for node in ast.walk(function):
+            simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
+            text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if simple and not text and lines.isdisjoint(range(node.lineno, node.end_lineno + 1)):
+                found.add(f"line {node.lineno}: {written[node.lineno - 1].strip()}")
+    return found
+
+
+def constant(x, array):
+    """An array that is written down beside x as a constant."""
+    array = np.asarray(array)
+    return Symbol(x.listing.constant(array), array if array.ndim else array[()], x.listing)
+
+
+def one_at(x, at, shape):
+    """Zeros beside x of this shape, and 1 at this place."""
+    array = np.zeros_like(x, shape=shape)
+    np.add.at(array, at, 1.0)
+    return array

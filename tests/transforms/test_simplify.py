@@ -5,13 +5,20 @@ by step, at numbers other than those that they were written for. Whether the tab
 but asked of the module: each of its statements has to run.
 """
 
-import ast
-import inspect
 import sys
 
 import numpy as np
 import pytest
-from written import assert_equal, computed, numbers, spelled, written_down
+from written import (
+    assert_equal,
+    computed,
+    constant,
+    numbers,
+    one_at,
+    spelled,
+    statements_but,
+    written_down,
+)
 
 from tinygrad_attn.transforms.programs import simplify
 from tinygrad_attn.transforms.programs.expressions import BACKWARD, reached
@@ -358,19 +365,6 @@ JOINED = [
 ]  # fmt: skip
 
 
-def constant(x, array):
-    """An array that is written down beside x as a constant."""
-    array = np.asarray(array)
-    return Symbol(x.listing.constant(array), array if array.ndim else array[()], x.listing)
-
-
-def one_at(x, at, shape):
-    """Zeros beside x of this shape, and 1 at this place."""
-    array = np.zeros_like(x, shape=shape)
-    np.add.at(array, at, 1.0)
-    return array
-
-
 FOLDED = [
     (lambda same: same + same, "2.0 * same"),
     (lambda r: r * constant(r, np.arange(4.0)) - r * constant(r, np.array([1.0, 0, 0, 2])), "r * np.array([0.0, 1.0, 2.0, 3.0]) - r * np.array([1.0, 0.0, 0.0, 2.0])"),
@@ -541,14 +535,6 @@ def test_how_a_quotient_is_written(quotient, dtype, text):
     assert made.value == np.dtype(dtype).type(eval(text))
 
 
-def statements(function):
-    """The first and the last line of each statement of a function but its text."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-            if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-                yield node.lineno, node.end_lineno
-
-
 def test_every_rule_fires():
     """Each statement of the module runs for one of the tables above; if not, add what its rule is for to one of them."""
     lines = set()
@@ -571,13 +557,4 @@ def test_every_rule_fires():
             simplify.fraction(number)
     finally:
         sys.settrace(before)
-    source = inspect.getsource(simplify)
-    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
-    written = source.splitlines()
-    never = {
-        f"line {start}: {written[start - 1].strip()}"
-        for function in functions
-        for start, end in statements(function)
-        if lines.isdisjoint(range(start, end + 1))
-    }
-    assert not never
+    assert not statements_but(simplify, lines)
