@@ -243,5 +243,30 @@ def test_drop_last_gives_every_rank_as_many():
     one, other = (DistributedSampler(11, 1, 0, seed=s) for s in (1, 1))
     assert list(one) == list(other) and sorted(one) == list(range(11)) != list(one)
     other.set_epoch(1)
-    assert list(one) != list(other)
+    assert list(one) != list(other) == list(DistributedSampler(11, 1, 0, seed=2))
     assert list(DistributedSampler(3, 1, 0, shuffle=False)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_the_weighted_mean_over_ranks_is_the_mean_over_the_batch(ranks, drop_last):
+    """For each batch of all ranks: whose samples are whose, and what the means of their losses are multiplied by."""
+    from tinygrad_attn.parallel import DistributedSampler
+
+    losses = np.random.default_rng(0).standard_normal(13)
+    for size, batch_size in ((13, 4), (12, 4), (13, 13), (3, 20), (1, 1), (0, 2), (13, 1)):
+        samplers = [DistributedSampler(size, ranks, r, drop_last=drop_last) for r in range(ranks)]
+        order, parts = samplers[0].order(), [[*s.batches(batch_size)] for s in samplers]
+        assert len(order) == size - (size % ranks if drop_last else 0)
+        whole = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        if drop_last and whole and len(whole[-1]) < batch_size:
+            whole.pop()
+        assert [len(part) for part in parts] == [len(whole)] * ranks
+        for batch, of_ranks in zip(whole, zip(*parts)):
+            own = [part.indices[: part.samples] for part in of_ranks]
+            assert sorted(np.concatenate(own)) == sorted(batch)
+            assert all(len(part.indices) == max(1, part.samples) for part in of_ranks)
+            mean = np.mean([part.weight * losses[part.indices].mean() for part in of_ranks])
+            np.testing.assert_allclose(mean, losses[batch].mean())
+        assert [len(s) for s in samplers] == [len([*s]) for s in samplers]
+        assert sorted(i for s in samplers for i in s) == sorted(order)
