@@ -270,3 +270,65 @@ def test_the_weighted_mean_over_ranks_is_the_mean_over_the_batch(ranks, drop_las
             np.testing.assert_allclose(mean, losses[batch].mean())
         assert [len(s) for s in samplers] == [len([*s]) for s in samplers]
         assert sorted(i for s in samplers for i in s) == sorted(order)
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("size", [1e-8, 1e-6, 1.0, 1e6])
+def test_one_process_clips_as_without_ranks(size, norm_type):
+    """Also gradients as small as what keeps the divisor from being 0."""
+    from tinygrad_attn import Tensor, optim, parallel
+
+    def parameters():
+        rng = np.random.default_rng(0)
+        made = [Tensor(np.zeros(shape), requires_grad=True) for shape in ((3, 4), (5,), ())]
+        for p in made:
+            p.grad = Tensor(size * rng.standard_normal(p.shape))
+        return made
+
+    for max_norm in (0.1 * size, 100 * size):
+        ours, plain = parameters(), parameters()
+        norm = parallel.clip_grad_norm_(ours, max_norm, norm_type)
+        expected = optim.clip_grad_norm_(plain, max_norm, norm_type)
+        np.testing.assert_allclose(norm, expected, rtol=1e-14)
+        for p, q in zip(ours, plain):
+            np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_a_stand_in_gets_a_time_of_its_own_just_before_its_first_use(number):
+    from tinygrad_attn import Tensor
+    from tinygrad_attn.parallel.data_parallel import place_before_first_use
+
+    stand_ins = [Tensor(1.0, requires_grad=True) * 1.0 for _ in range(number)]
+    between = Tensor(2.0, requires_grad=True) * 3.0
+    first = sum(stand_ins[1:], stand_ins[0] * between)
+    second = sum(stand_ins) * first
+    uses = {id(x): [] for x in stand_ins}
+    found, seen = [second], set()
+    while found:
+        y = found.pop()
+        if y._record is None or id(y) in seen:
+            continue
+        seen.add(id(y))
+        for x in y._record.inputs:
+            uses.get(id(x), []).append(y._record.time)
+            found.append(x) if isinstance(x, Tensor) else None
+    place_before_first_use(stand_ins, [second])
+    times = [x._record.time for x in stand_ins]
+    for x, t in zip(stand_ins, times):
+        assert min(uses[id(x)]) - 1 < t < min(uses[id(x)])
+    assert len({*times}) == number
+
+
+def test_in_one_process_a_mean_and_a_total_are_the_values_themselves():
+    from tinygrad_attn import parallel
+
+    for values in (np.arange(3.0), np.arange(6).reshape(2, 3), 2.5, {"loss": 1.5, "right": 3}):
+        for put_together in (parallel.mean, parallel.total):
+            found = put_together(values)
+            if isinstance(values, dict):
+                assert found == values
+            else:
+                assert np.shape(found) == np.shape(values)
+                np.testing.assert_array_equal(found, values)
+    assert parallel.mean(2.5, weight=7) == 2.5
