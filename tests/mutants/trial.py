@@ -1,13 +1,14 @@
 """The trial of a mutant: a copy of the package with the change in it, and the tests of its room on that copy.
 
 Each job has a copy of its own, in a temporary folder; the working tree is only read. The tests run in a process that is
-forked from this one, which has already imported all that they import except the package. They run file by file, and in a
-file those first whose names speak of the changed function; the first that fails ends the trial.
+forked from this one, which has already imported all that they import except the package. First come those of all files
+whose names speak of the changed function, then the others, file by file; the first that fails ends the trial.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import shutil
@@ -106,10 +107,12 @@ def tests_of(file: str, root: Path = ROOT) -> list[str]:
 
 
 class Watching:
-    """What pytest is asked to tell: which test failed. And which are to be run, in which order."""
+    """What pytest is asked to tell: which test failed. And which are to be run, in which order: those that are near, whose
+    names speak of the function; those that are not; or with None all.
+    """
 
-    def __init__(self, function: str, without: Collection[str]) -> None:
-        self.without = without
+    def __init__(self, function: str, without: Collection[str], near: bool | None = None) -> None:
+        self.without, self.near = without, near
         self.words = [w for w in function.lower().replace(".", "_").split("_") if len(w) > 2]
         self.failed: list[str] = []
 
@@ -125,7 +128,11 @@ class Watching:
         def speaks_of_it(item: Any) -> int:
             return sum(word in item.nodeid.lower() for word in self.words)
 
-        items[:] = [item for item in items if item.nodeid not in self.without]
+        items[:] = [
+            item
+            for item in items
+            if item.nodeid not in self.without and self.near in (None, speaks_of_it(item) > 0)
+        ]
         items.sort(key=speaks_of_it, reverse=True)
 
     def pytest_runtest_logstart(self) -> None:
@@ -200,9 +207,9 @@ class Copy:
     def first_failure(
         self, names: list[str], function: str, without: Collection[str]
     ) -> str | None:
-        """The first test that fails, file by file."""
-        for name in names:
-            watching = Watching(function, without)
+        """The first test that fails, file by file; first of those that speak of the function."""
+        for near, name in itertools.product((True, False), names):
+            watching = Watching(function, without, near)
             code = run_pytest(["-x", name], watching)
             if watching.failed:
                 return watching.failed[0]
