@@ -329,6 +329,28 @@ def test_a_with_that_is_open_at_a_yield_holds_in_the_generator_and_not_outside()
         assert [(seen, (x * 2).requires_grad) for seen in steps()][1] == (True, False)
 
 
+def test_of_one_block_that_is_entered_twice_the_inner_one_is_left():
+    """While a generator that has begun in it holds another block open."""
+    x, block = leaf(2), ta.no_grad()
+    recording = lambda: (x * 2).requires_grad
+
+    def steps():
+        with ta.enable_grad():
+            yield
+
+    with block:
+        with ta.enable_grad():
+            block.__enter__()
+            assert not recording()
+            generator = steps()
+            next(generator)
+            block.__exit__(None, None, None)
+            generator.close()
+            assert recording()
+        assert not recording()
+    assert recording()
+
+
 @pytest.mark.parametrize("last", ["decorated", "outside"])
 @pytest.mark.parametrize("first", ["decorated", "outside"])
 def test_a_plain_generator_may_be_used_partly_in_a_decorated_one(first, last):

@@ -332,3 +332,48 @@ def test_in_one_process_a_mean_and_a_total_are_the_values_themselves():
                 assert np.shape(found) == np.shape(values)
                 np.testing.assert_array_equal(found, values)
     assert parallel.mean(2.5, weight=7) == 2.5
+
+
+class AlikeRanks:
+    """Stands for a group of ranks that have the same gradients; the last of them uses only some parameters."""
+
+    def __init__(self, size):
+        self.size, self.finished = size, 0
+
+    def begin_sum(self, array):
+        array *= self.size
+        return array
+
+    def finish(self, call, requests):
+        self.finished = len(requests)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "size, members", [(8, [[5], [4], [3, 2], [1], [0]]), (9, [[5], [4, 3, 2], [1, 0]])]
+)
+def test_a_bucket_gives_the_mean_also_of_what_no_sync_has_left(size, members, ranks, monkeypatch):
+    from tinygrad_attn import Tensor
+    from tinygrad_attn.parallel.buckets import Buckets
+
+    monkeypatch.setattr(Buckets, "_progress", lambda self: None)  # which asks MPI to go on
+    rng, kinds = np.random.default_rng(0), [*"ddfffd"]
+    shapes = [(2, 3), (), (4,), (0,), (2,), (3, 1)]
+    parameters = [Tensor(np.zeros(s, k)) for s, k in zip(shapes, kinds)]
+    buckets = Buckets(parameters, AlikeRanks(ranks), size)
+    gradients, before = (
+        [rng.standard_normal(s).astype(k) for s, k in zip(shapes, kinds)] for _ in range(2)
+    )
+    for unused in (None, 2, None):
+        buckets.begin()
+        for i in (5, 3, 4, 2, 1, 0):  # not quite the last first
+            if i != unused:
+                buckets.put(i, gradients[i], before[i] if i % 2 else None)
+            assert buckets.has(i) == (i != unused)
+        buckets.finish()
+        assert buckets.group.finished == len(buckets.all)
+        for i, g in enumerate(gradients):
+            expected = 0 * g if i == unused else g + before[i] if i % 2 else g
+            np.testing.assert_allclose(buckets.get(i), expected, rtol=1e-6)
+            assert buckets.get(i).shape == g.shape
+    assert [bucket.members for bucket in buckets.all] == members
