@@ -43,6 +43,7 @@ TESTS = {
         "tests/nn/test_layers.py",
     ],
     "fast/compiling/*": ["tests/transforms/test_compile.py", "tests/transforms"],
+    "fast/engine.py": ["tests/fast/test_sweep.py", "tests/engine", "tests/fast"],
     "fast/optimizers.py": ["tests/optim", "tests/fast"],
     "fast/kernels/tiled.py": ["tests/fast/test_kernels_attention.py", "tests/fast"],
     "fast/kernels/*": [
