@@ -70,7 +70,7 @@ IMPORTED = ["pytest", "hypothesis", "numpy", "torch", "torch.testing._internal.c
 IMPORTED += ["torch.testing._internal.common_methods_invocations", "safetensors.numpy", "tqdm"]
 NOTHING_TO_RUN = 5  # pytest's number for a file all of whose tests are left out
 TIMERS = ("SIGVTALRM", "SIGALRM")
-PROCESSOR_SECONDS, SECONDS = 120, 600  # what one test may take, before it counts as endless
+PROCESSOR_SECONDS, SECONDS = 60, 600  # what one test may take, before it counts as endless
 
 
 class Outcome(NamedTuple):
