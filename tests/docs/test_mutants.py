@@ -6,17 +6,19 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from fnmatch import fnmatch
 
 import pytest
 
 from tests.mutants import places, trial
 from tests.mutants.__main__ import explanations
-from tests.mutants.kinds import KINDS
-from tests.mutants.places import ROOMS, ROOT, Walk, mutants, sample
+from tests.mutants.kinds import DECISIONS, KINDS
+from tests.mutants.places import DECIDED, ROOMS, ROOT, Walk, mutants, sample
 
-# An optimiser takes each number by itself; a transform only calls the engine.
-NONE_OF_THIS_KIND = {("optim", "axis")}
+# An optimiser takes each number by itself; a transform only calls the engine, which adds up what the rules give; a file
+# has no axes, and its numbers are places in it.
+NONE_OF_THIS_KIND = {("optim", "axis"), ("compiling", "eps"), ("random", "eps")}
+NONE_OF_THIS_KIND |= {("engine", kind) for kind in ("factor", "eps")}
+NONE_OF_THIS_KIND |= {("files", kind) for kind in ("sign", "axis", "eps")}
 NONE_OF_THIS_KIND |= {("transforms", kind) for kind in ("axis", "factor", "eps")}
 
 
@@ -25,9 +27,9 @@ def every():
     return mutants()
 
 
-def made_of(text, kind=None):
+def made_of(text, kind=None, file="ops/file.py"):
     """What the text becomes, one change at a time."""
-    found = Walk("ops", "ops/file.py", text.encode()).mutants()
+    found = Walk("ops", file, text.encode()).mutants()
     return [f"{m.before} -> {m.after}" for m in found if kind in (None, m.kind)]
 
 
@@ -35,6 +37,8 @@ def test_each_kind_finds_places_in_each_room(every):
     found = Counter((m.room, m.kind) for m in every)
     missing = {(r, k) for r in ROOMS for k in KINDS} - set(found)
     assert missing == NONE_OF_THIS_KIND
+    decided = {(m.file, m.kind) for m in every if m.kind in DECISIONS}
+    assert decided == {(file, kind) for file, kinds in DECIDED.items() for kind in kinds}
 
 
 def test_each_file_has_tests_and_each_pattern_a_file(every):
@@ -43,7 +47,8 @@ def test_each_file_has_tests_and_each_pattern_a_file(every):
         names = trial.tests_of(file)
         assert all((ROOT / name).is_file() for name in names)
         assert len(set(names)) == len(names) > 0
-    assert all(any(fnmatch(file, pattern) for file in files) for pattern in trial.TESTS)
+    # A pattern that stands behind a wider one is never met.
+    assert {trial.pattern_for(file) for file in files} == set(trial.TESTS)
 
 
 def test_names_are_unique_and_the_same_at_every_look(every):
@@ -63,6 +68,38 @@ def test_the_text_of_a_mutant_stays_when_lines_move():
     here = list(Walk("ops", "ops/f.py", text.encode()).mutants())
     assert [(m.text, m.line) for m in moved] == [(m.text, m.line + 2) for m in here]
     assert here[0].name == "ops/f.py:2 sign" and here[0].text == "f: a - b -> (a + b)"
+
+
+def test_of_several_changes_of_one_text_each_has_a_text_of_its_own(every):
+    text = "def f(a):\n    b = -a\n    return x[-a]\n\n\ndef g(a):\n    return -a\n"
+    found = [m for m in Walk("ops", "ops/f.py", text.encode()).mutants() if m.kind == "sign"]
+    names = ["f: -a -> a (1 of 2)", "f: -a -> a (2 of 2)", "g: -a -> a"]
+    assert [m.text for m in found] == names
+    assert len({(m.file, m.text) for m in every}) == len(every)
+
+
+DECIDING = """
+def folded(a, b) -> bool:
+    return a or b
+
+
+def rule(a, b):
+    if a and b and c:
+        return b
+    return [x for x in a if x or b]
+"""
+
+
+def test_conditions_are_changed_where_they_decide_what_is_computed():
+    file = "transforms/programs/simplify.py"
+    parts = [
+        "a or b -> b",
+        "a or b -> a",
+        *[f"a and b and c -> ({two})" for two in ("b and c", "a and c", "a and b")],
+    ]
+    assert made_of(DECIDING, "condition", file) == [*parts, "x or b -> b", "x or b -> x"]
+    assert made_of(DECIDING, "never", file) == ["a and b and c -> False"]
+    assert not [kind for kind in DECISIONS if made_of(DECIDING, kind)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The engine: what is recorded, how it is swept, when it is let go, and what is refused."""
 
+import contextlib
 import copy
 import functools
 import gc
@@ -34,6 +35,60 @@ def test_each_use_of_a_tensor_adds_to_its_gradient():
     x.zero_grad()
     (x + x).backward()
     assert x.grad.item() == 2
+
+
+class Told(ta.engine.Watcher):
+    """Notes all that a watcher is told."""
+
+    def __init__(self):
+        self.computed_, self.begun, self.shares, self.ended = [], [], [], []
+
+    def computed(self, op, inputs, settings, result):
+        self.computed_.append((op, inputs, settings, result))
+
+    def pulling(self, y, g):
+        self.begun.append((y, np.copy(g)))
+
+    def pulled(self, y, record, g, i, x, share, total):
+        self.shares.append((y, record, np.copy(g), i, x, np.copy(share), np.copy(total)))
+
+    def finished(self, tensors):
+        self.ended.append([*tensors])
+
+
+@pytest.mark.parametrize("way", [ta.plain, contextlib.nullcontext], ids=["plain", "fast"])
+def test_what_a_watcher_is_told(way):
+    """Each op with what it was given, and each share with whose it is, by what, and the sum so far."""
+    x, w = leaf(2, 3), leaf(3, seed=1)
+    with way(), ta.engine.watching(Told()) as told:
+        product = ops.multiply(x, w)
+        y = ops.sum(product, axis=0)
+        both = ops.add(y, w)
+        both.backward(np.arange(3.0), retain_graph=True)
+    assert [o.__name__ for o, *_ in told.computed_] == ["multiply", "sum", "add"]
+    for (o, inputs, settings, result), made in zip(told.computed_, (product, y, both)):
+        assert result is made and o is made._record.op
+        assert inputs is made._record.inputs or all(map(operator.is_, inputs, made._record.inputs))
+        assert settings.get("axis") == (0 if result is y else None)
+    g = np.arange(3.0)
+    assert [y_ for y_, _ in told.begun] == [both, y, product]
+    for (_, seen), expected in zip(told.begun, (g, g, np.broadcast_to(g, (2, 3)))):
+        np.testing.assert_array_equal(seen, expected)
+    expected = [
+        (both, 0, y, g, g),
+        (both, 1, w, g, g),
+        (y, 0, product, np.tile(g, (2, 1)), np.tile(g, (2, 1))),
+        (product, 0, x, g * w.numpy() * np.ones((2, 1)), g * w.numpy() * np.ones((2, 1))),
+        (product, 1, w, (g * x.numpy()).sum(0), (g * x.numpy()).sum(0) + g),
+    ]
+    assert len(told.shares) == len(expected)
+    for (made, record, _, i, of, share, total), (y_, j, of_, share_, total_) in zip(
+        told.shares, expected
+    ):
+        assert made is y_ and record is y_._record and i == j and of is of_
+        np.testing.assert_allclose(share, share_)
+        np.testing.assert_allclose(total, total_)
+    assert [{*map(id, ended)} for ended in told.ended] == [{id(x), id(w)}]
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])
@@ -328,6 +383,28 @@ def test_a_with_that_is_open_at_a_yield_holds_in_the_generator_and_not_outside()
     assert (x * 2).requires_grad and ta.engine.local.context.blocks == before
     with ta.no_grad():
         assert [(seen, (x * 2).requires_grad) for seen in steps()][1] == (True, False)
+
+
+def test_of_one_block_that_is_entered_twice_the_inner_one_is_left():
+    """While a generator that has begun in it holds another block open."""
+    x, block = leaf(2), ta.no_grad()
+    recording = lambda: (x * 2).requires_grad
+
+    def steps():
+        with ta.enable_grad():
+            yield
+
+    with block:
+        with ta.enable_grad():
+            block.__enter__()
+            assert not recording()
+            generator = steps()
+            next(generator)
+            block.__exit__(None, None, None)
+            generator.close()
+            assert recording()
+        assert not recording()
+    assert recording()
 
 
 @pytest.mark.parametrize("last", ["decorated", "outside"])

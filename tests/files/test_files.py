@@ -717,6 +717,11 @@ def test_checkpoint_of_a_model_alone(path, training):
     )
     progress = load_checkpoint(path, model=training["model"])
     assert progress == (7, {"best": 0.1 + 0.2, "names": ["a"]}) and progress.step == 7
+    assert "seen" not in load(path)
+    save_checkpoint(path, model=training["model"], beside={"seen": np.arange(3)})
+    np.testing.assert_array_equal(load(path)["seen"], np.arange(3))
+    assert load_checkpoint(path, model=training["model"]) == (0, None)
+    save_checkpoint(path, model=training["model"])
     with pytest.raises(ValueError, match="saved without optimizer; load it without optimizer="):
         load_checkpoint(path, **training)
 

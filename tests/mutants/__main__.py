@@ -12,26 +12,29 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import trial
-from .kinds import KINDS
+from .kinds import DECISIONS, KINDS
 from .places import ROOMS, Mutant, mutants, sample
 from .trial import Copy, Outcome
 
 EXPLAINED = Path(__file__).with_name("explained.toml")
 KILLED = 0.97  # so large a part at least,
 ENOUGH = 100  # of so many or more
+SAMPLE = 200
 
 
 def explanations() -> dict[tuple[str, str], str]:
-    """Why no test can see a change: by the file and the text of the mutant."""
+    """Why no test can see a change: by the file and the text of the mutant, which says where and which one it is."""
     sections = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
     return {(f, text): why for f, lines in sections.items() for text, why in lines.items()}
 
 
-def chosen(names: list[str], size: int, seed: int) -> list[Mutant]:
-    """The mutants of these names, of a line or a file or a room of such a name; without names, a sample."""
+def chosen(names: list[str], size: int | None, seed: int) -> list[Mutant]:
+    """The mutants of these names, of a line or a file or a room of such a name, or a sample of so many of them; without
+    names, a sample of all.
+    """
     every = mutants()
     if not names:
-        return sample(every, size, seed)
+        return sample(every, SAMPLE if size is None else size, seed)
 
     def meant(m: Mutant, name: str) -> bool:
         return name in (m.name, m.room, m.file, f"{m.file}:{m.line}")
@@ -39,7 +42,8 @@ def chosen(names: list[str], size: int, seed: int) -> list[Mutant]:
     for name in names:
         if not any(meant(m, name) for m in every):
             raise SystemExit(f"There is no mutant, line, file or room {name!r}; --list shows all.")
-    return [m for m in every if any(meant(m, name) for name in names)]
+    found = [m for m in every if any(meant(m, name) for name in names)]
+    return found if size is None else sample(found, size, seed)
 
 
 def table(outcomes: Iterable[Outcome], explained: set[Mutant]) -> str:
@@ -51,7 +55,7 @@ def table(outcomes: Iterable[Outcome], explained: set[Mutant]) -> str:
             counts.setdefault(key, Counter()).update(["made", fate])
     columns = ("made", "killed", "explained", "survived")
     lines = [f"{'':12}" + "".join(f"{c:>10}" for c in columns)]
-    for keys in (ROOMS, KINDS, ["all"]):
+    for keys in (ROOMS, [*KINDS, *DECISIONS], ["all"]):
         lines += [
             f"{key:12}" + "".join(f"{counts[key][c]:>10}" for c in columns)
             for key in keys
@@ -96,7 +100,7 @@ def main() -> int:
     """Parse, try, report."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="a mutant, or a file:line, a file, a room")
-    parser.add_argument("--sample", type=int, default=200, help="so many, without names (200)")
+    parser.add_argument("--sample", type=int, help="so many of these (200; of what is named, all)")
     parser.add_argument("--seed", type=int, default=0, help="which ones; CI gives the date (0)")
     parser.add_argument("-n", "--jobs", type=int, default=2, help="tried at once (2)")
     parser.add_argument("--may-survive", type=int, default=0, help="so many, unexplained (0)")

@@ -214,3 +214,24 @@ KINDS: dict[str, Callable[[ast.AST, Around], Changed]] = {
     "off by one": off_by_one,
     "stale": stale,
 }
+
+
+def condition(node: ast.AST, around: Around) -> Changed:
+    """One of several conditions left out."""
+    if isinstance(node, ast.BoolOp):
+        for i in range(len(node.values)):
+            rest = [v for k, v in enumerate(node.values) if k != i]
+            yield rest[0] if len(rest) == 1 else other(node, values=rest)
+
+
+def never(node: ast.AST, around: Around) -> Changed:
+    """A way that is never taken."""
+    if getattr(around.parent, "test", None) is node and not isinstance(around.parent, ast.While):
+        yield ast.Constant(False)
+
+
+DECISIONS: dict[str, Callable[[ast.AST, Around], Changed]] = {
+    "condition": condition,
+    "never": never,
+}
+"""The kinds for the files in which an `if` decides what is computed."""

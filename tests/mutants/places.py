@@ -5,27 +5,56 @@ from __future__ import annotations
 import ast
 import itertools
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from .kinds import KINDS, Around, called
+from .kinds import DECISIONS, KINDS, Around, called
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tinygrad_attn"
 
-# The rooms whose numbers are asked for. What stands in `arguments.py`, and in fast/ what looks after threads and
-# memory, computes none; the engine is Python without arithmetic, and tests/engine/ has its traps.
+# The rooms whose numbers are asked for. Not among them are those that say, show or check something, for whose answers there
+# are tests of planted mistakes, and what looks after threads, memory, messages and programs that are known already.
 ROOMS = {
+    "engine": ["engine/*.py"],
     "ops": ["ops/*.py"],
+    "tensor": ["tensor/*.py", "tensor/names/*.py"],
+    "random": ["random.py"],
     "functional": ["functional/equations.py", "functional/masks.py", "functional/__init__.py"],
-    "fast": ["fast/equations.py", "fast/ops.py", "fast/indexing.py", "fast/optimizers.py"],
+    "fast": [
+        "fast/engine.py",
+        "fast/equations.py",
+        "fast/indexing.py",
+        "fast/ops.py",
+        "fast/optimizers.py",
+    ],
     "kernels": ["fast/kernels/*.py"],
     "transforms": ["transforms/derivatives.py", "transforms/checkpointing.py"],
+    "programs": ["transforms/programs/*.py"],
+    "compiling": ["fast/compiling/flat.py", "fast/compiling/lowering.py"],
     "nn": ["nn/*.py"],
-    "optim": ["optim/adam.py", "optim/sgd.py", "optim/clipping.py", "optim/schedules.py"],
+    "optim": ["optim/*.py"],
+    "parallel": [
+        "parallel/buckets.py",
+        "parallel/clipping.py",
+        "parallel/data_parallel.py",
+        "parallel/metrics.py",
+        "parallel/sampler.py",
+        "parallel/sharded.py",
+        "parallel/streams.py",
+        "parallel/tensor_parallel.py",
+    ],
+    "files": ["files/__init__.py", "files/atomic.py", "files/checkpoints.py"],
+}
+
+# Where an `if` decides what is computed, so that a condition too few is a wrong number, and by which kinds it is changed.
+# Elsewhere an `if` chooses between two ways that are both right, or complains.
+DECIDED = {
+    "transforms/programs/simplify.py": ("condition", "never"),
+    "fast/compiling/lowering.py": ("condition",),
 }
 
 # What is called to say something, or to ask whether a call is right: another argument, another text.
@@ -47,6 +76,7 @@ class Mutant:
     after: str
     start: int
     end: int
+    which: str = ""  # " (2 of 3)" for the second of three such changes in one function
 
     @property
     def name(self) -> str:
@@ -56,8 +86,8 @@ class Mutant:
 
     @property
     def text(self) -> str:
-        """What is changed, by which it is known when the lines have moved."""
-        return f"{self.function}: {self.before} -> {self.after}"
+        """What is changed, by which it is known when the lines have moved: where, what, and which one of several."""
+        return f"{self.function}: {self.before} -> {self.after}{self.which}"
 
     def source(self, root: Path = ROOT) -> str:
         """The text of the file with the change in it."""
@@ -73,17 +103,26 @@ class Walk:
         lengths = (len(line) for line in text.splitlines(keepends=True))
         self.starts = [0, *itertools.accumulate(lengths)]
         self.counts: dict[tuple[int, str], int] = defaultdict(int)
+        self.decided = DECIDED.get(file, ())
+        self.kinds = KINDS | {kind: DECISIONS[kind] for kind in self.decided}
 
     def mutants(self) -> Iterator[Mutant]:
-        """The mutants of the whole file."""
-        yield from self.visit(ast.parse(self.text), Around(ast.Module(), ()), "")
+        """The mutants of the whole file, in which those of the same text are numbered."""
+        every = self.visit(ast.parse(self.text), Around(ast.Module(), ()), "")
+        found = {(m.start, m.end, m.after): m for m in every}.values()  # x for either x of x * x
+        several = Counter(m.text for m in found)
+        seen: Counter[str] = Counter()
+        for m in found:
+            seen[m.text] += 1
+            which = f" ({seen[m.text]} of {several[m.text]})" if several[m.text] > 1 else ""
+            yield replace(m, which=which)
 
     def visit(self, node: ast.AST, around: Around, function: str) -> Iterator[Mutant]:
         """Those of a node and of all that is in it."""
-        if left_out(node):
+        if left_out(node, bool(self.decided)):
             return
         if isinstance(node, ast.expr | ast.stmt | ast.keyword):
-            for kind, change in KINDS.items():
+            for kind, change in self.kinds.items():
                 for new in change(node, around):
                     mutant = self.mutant(node, new, kind, function)
                     if mutant.after.strip("()") != mutant.before.strip("()"):
@@ -94,7 +133,7 @@ class Walk:
             function = f"{function}.{node.name}".lstrip(".")
         elif isinstance(node, ast.Expr | ast.Assign) and not function:
             function = named_at_the_top(node)
-        for child in parts(node):
+        for child in parts(node, bool(self.decided)):
             yield from self.visit(child, around._replace(parent=node), function)
 
     def mutant(self, node: ast.AST, new: ast.AST, kind: str, function: str) -> Mutant:
@@ -128,19 +167,25 @@ def named_at_the_top(node: ast.Expr | ast.Assign) -> str:
     return ast.unparse(call.args[0]).rpartition(".")[2] if call.args else ""
 
 
-def left_out(node: ast.AST) -> bool:
+def left_out(node: ast.AST, decided: bool = False) -> bool:
     """Can no change in here show in a number?
 
     So it is with errors and their texts, types, what a class says of itself, a predicate (it returns a bool) that
-    chooses between two ways, and what is made of the thresholds of fast/tuning.py, on which only the time depends.
+    chooses between two ways, unless the number is `decided` by it, and what is made of the thresholds of
+    fast/tuning.py, on which only the time depends.
     """
+    node = node.value if isinstance(node, ast.Expr) else node
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.ExceptHandler):
         return True
     if called(node) in SAYS or called(node).startswith(("check_", "refuse")):
         return True
     if isinstance(node, ast.FunctionDef):
         predicate = node.returns is not None and ast.unparse(node.returns) == "bool"
-        return predicate or node.name in REPRESENTS or node.name.startswith(("check", "_check"))
+        return (
+            (predicate and not decided)
+            or node.name in REPRESENTS
+            or node.name.startswith(("check", "_check"))
+        )
     if isinstance(node, ast.AugAssign | ast.BinOp):
         return any(isinstance(n, ast.JoinedStr) for n in ast.walk(node))
     thresholds = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name | ast.Tuple)
@@ -149,10 +194,13 @@ def left_out(node: ast.AST) -> bool:
     return False
 
 
-def parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node is made of, but for types, decorators and the condition of an `if`: both ways may be right."""
+def parts(node: ast.AST, decided: bool = False) -> Iterator[ast.AST]:
+    """What a node is made of, but for types, decorators and, unless the number is `decided` by it, the condition of an
+    `if`: both ways may be right.
+    """
+    conditions = () if decided else ("test", "ifs")
     for name, value in ast.iter_fields(node):
-        if name not in ("annotation", "returns", "decorator_list", "test", "ifs"):
+        if name not in ("annotation", "returns", "decorator_list", *conditions):
             yield from (
                 n for n in (value if isinstance(value, list) else [value]) if isinstance(n, ast.AST)
             )

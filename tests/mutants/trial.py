@@ -1,13 +1,14 @@
 """The trial of a mutant: a copy of the package with the change in it, and the tests of its room on that copy.
 
 Each job has a copy of its own, in a temporary folder; the working tree is only read. The tests run in a process that is
-forked from this one, which has already imported all that they import except the package. They run file by file, and in a
-file those first whose names speak of the changed function; the first that fails ends the trial.
+forked from this one, which has already imported all that they import except the package. First come those of all files
+whose names speak of the changed function, then the others, file by file; the first that fails ends the trial.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import shutil
@@ -25,6 +26,14 @@ from .places import PACKAGE, ROOT, Mutant
 # The tests of the kind of a file, the likeliest to fail first; a folder stands for all its files not named before it.
 # The first pattern that fits a file counts. In front of all come tests of the file's own name.
 TESTS = {
+    "engine/*": [
+        "tests/engine",
+        "tests/ops/test_properties.py",
+        "tests/transforms/test_transforms.py",
+    ],
+    "tensor/*": ["tests/tensor/test_interop.py", "tests/tensor", "tests/ops/test_opinfo.py"],
+    "random.py": ["tests/random", "tests/nn"],
+    "files/*": ["tests/files"],
     "ops/*": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
     "functional/*": [
         "tests/ops/test_properties.py",
@@ -33,6 +42,8 @@ TESTS = {
         "tests/functional",
         "tests/nn/test_layers.py",
     ],
+    "fast/compiling/*": ["tests/transforms/test_compile.py", "tests/transforms"],
+    "fast/engine.py": ["tests/fast/test_sweep.py", "tests/engine", "tests/fast"],
     "fast/optimizers.py": ["tests/optim", "tests/fast"],
     "fast/kernels/tiled.py": ["tests/fast/test_kernels_attention.py", "tests/fast"],
     "fast/kernels/*": [
@@ -49,6 +60,8 @@ TESTS = {
         "tests/fast/test_thresholds.py",
         "tests/fast",
     ],
+    "transforms/programs/*": ["tests/transforms/test_source.py", "tests/transforms"],
+    "parallel/*": ["tests/parallel"],
     "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms"],
     "nn/*": ["tests/nn/test_layers.py", "tests/nn/test_attention.py", "tests/nn"],
     "optim/*": ["tests/optim"],
@@ -57,7 +70,7 @@ IMPORTED = ["pytest", "hypothesis", "numpy", "torch", "torch.testing._internal.c
 IMPORTED += ["torch.testing._internal.common_methods_invocations", "safetensors.numpy", "tqdm"]
 NOTHING_TO_RUN = 5  # pytest's number for a file all of whose tests are left out
 TIMERS = ("SIGVTALRM", "SIGALRM")
-PROCESSOR_SECONDS, SECONDS = 120, 600  # what one test may take, before it counts as endless
+PROCESSOR_SECONDS, SECONDS = 60, 600  # what one test may take, before it counts as endless
 
 
 class Outcome(NamedTuple):
@@ -78,9 +91,14 @@ def prepare() -> None:
             importlib.import_module(name)
 
 
+def pattern_for(file: str) -> str:
+    """The first pattern that fits a file of the package."""
+    return next(pattern for pattern in TESTS if fnmatch(file, pattern))
+
+
 def tests_of(file: str, root: Path = ROOT) -> list[str]:
     """The test files for a file of the package, in the order in which they run."""
-    names = next(names for pattern, names in TESTS.items() if fnmatch(file, pattern))
+    names = TESTS[pattern_for(file)]
     found: dict[str, None] = {}
     for name in names:
         path = root / name
@@ -90,10 +108,12 @@ def tests_of(file: str, root: Path = ROOT) -> list[str]:
 
 
 class Watching:
-    """What pytest is asked to tell: which test failed. And which are to be run, in which order."""
+    """What pytest is asked to tell: which test failed. And which are to be run, in which order: those that are near, whose
+    names speak of the function; those that are not; or with None all.
+    """
 
-    def __init__(self, function: str, without: Collection[str]) -> None:
-        self.without = without
+    def __init__(self, function: str, without: Collection[str], near: bool | None = None) -> None:
+        self.without, self.near = without, near
         self.words = [w for w in function.lower().replace(".", "_").split("_") if len(w) > 2]
         self.failed: list[str] = []
 
@@ -109,7 +129,11 @@ class Watching:
         def speaks_of_it(item: Any) -> int:
             return sum(word in item.nodeid.lower() for word in self.words)
 
-        items[:] = [item for item in items if item.nodeid not in self.without]
+        items[:] = [
+            item
+            for item in items
+            if item.nodeid not in self.without and self.near in (None, speaks_of_it(item) > 0)
+        ]
         items.sort(key=speaks_of_it, reverse=True)
 
     def pytest_runtest_logstart(self) -> None:
@@ -184,9 +208,9 @@ class Copy:
     def first_failure(
         self, names: list[str], function: str, without: Collection[str]
     ) -> str | None:
-        """The first test that fails, file by file."""
-        for name in names:
-            watching = Watching(function, without)
+        """The first test that fails, file by file; first of those that speak of the function."""
+        for near, name in itertools.product((True, False), names):
+            watching = Watching(function, without, near)
             code = run_pytest(["-x", name], watching)
             if watching.failed:
                 return watching.failed[0]

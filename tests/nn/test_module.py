@@ -917,3 +917,15 @@ def test_a_keyword_that_a_module_does_not_have_is_answered_with_those_it_has(
     ) as caught:
         module(x, **{keyword: None})
     assert "it is called as module(" in caught.value.__notes__[0]
+
+
+def test_names_of_a_module_around_this_one_are_taken_off_as_the_error_says():
+    layer, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    mapping = {f"net.last.{name}": values for name, values in other.state_dict().items()}
+    mapping["net.first.weight"] = np.zeros(3)
+    with pytest.raises(ValueError, match="does not fit Linear; nothing was changed") as error:
+        layer.load_state_dict(mapping)
+    advice = str(error.value).partition("write ")[2].rstrip(".")
+    eval(f"layer.{advice}", {"layer": layer, "mapping": mapping})
+    for name, values in layer.state_dict().items():
+        np.testing.assert_array_equal(values, other.state_dict()[name])

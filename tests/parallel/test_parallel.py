@@ -243,5 +243,137 @@ def test_drop_last_gives_every_rank_as_many():
     one, other = (DistributedSampler(11, 1, 0, seed=s) for s in (1, 1))
     assert list(one) == list(other) and sorted(one) == list(range(11)) != list(one)
     other.set_epoch(1)
-    assert list(one) != list(other)
+    assert list(one) != list(other) == list(DistributedSampler(11, 1, 0, seed=2))
     assert list(DistributedSampler(3, 1, 0, shuffle=False)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_the_weighted_mean_over_ranks_is_the_mean_over_the_batch(ranks, drop_last):
+    """For each batch of all ranks: whose samples are whose, and what the means of their losses are multiplied by."""
+    from tinygrad_attn.parallel import DistributedSampler
+
+    losses = np.random.default_rng(0).standard_normal(13)
+    for size, batch_size in ((13, 4), (12, 4), (13, 13), (3, 20), (1, 1), (0, 2), (13, 1)):
+        samplers = [DistributedSampler(size, ranks, r, drop_last=drop_last) for r in range(ranks)]
+        order, parts = samplers[0].order(), [[*s.batches(batch_size)] for s in samplers]
+        assert len(order) == size - (size % ranks if drop_last else 0)
+        whole = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        if drop_last and whole and len(whole[-1]) < batch_size:
+            whole.pop()
+        assert [len(part) for part in parts] == [len(whole)] * ranks
+        for batch, of_ranks in zip(whole, zip(*parts)):
+            own = [part.indices[: part.samples] for part in of_ranks]
+            assert sorted(np.concatenate(own)) == sorted(batch)
+            assert all(len(part.indices) == max(1, part.samples) for part in of_ranks)
+            mean = np.mean([part.weight * losses[part.indices].mean() for part in of_ranks])
+            np.testing.assert_allclose(mean, losses[batch].mean())
+        assert [len(s) for s in samplers] == [len([*s]) for s in samplers]
+        assert sorted(i for s in samplers for i in s) == sorted(order)
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("size", [1e-8, 1e-6, 1.0, 1e6])
+def test_one_process_clips_as_without_ranks(size, norm_type):
+    """Also gradients as small as what keeps the divisor from being 0."""
+    from tinygrad_attn import Tensor, optim, parallel
+
+    def parameters():
+        rng = np.random.default_rng(0)
+        made = [Tensor(np.zeros(shape), requires_grad=True) for shape in ((3, 4), (5,), ())]
+        for p in made:
+            p.grad = Tensor(size * rng.standard_normal(p.shape))
+        return made
+
+    for max_norm in (0.1 * size, 100 * size):
+        ours, plain = parameters(), parameters()
+        norm = parallel.clip_grad_norm_(ours, max_norm, norm_type)
+        expected = optim.clip_grad_norm_(plain, max_norm, norm_type)
+        np.testing.assert_allclose(norm, expected, rtol=1e-14)
+        for p, q in zip(ours, plain):
+            np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_a_stand_in_gets_a_time_of_its_own_just_before_its_first_use(number):
+    from tinygrad_attn import Tensor
+    from tinygrad_attn.parallel.data_parallel import place_before_first_use
+
+    stand_ins = [Tensor(1.0, requires_grad=True) * 1.0 for _ in range(number)]
+    between = Tensor(2.0, requires_grad=True) * 3.0
+    first = sum(stand_ins[1:], stand_ins[0] * between)
+    second = sum(stand_ins) * first
+    uses = {id(x): [] for x in stand_ins}
+    found, seen = [second], set()
+    while found:
+        y = found.pop()
+        if y._record is None or id(y) in seen:
+            continue
+        seen.add(id(y))
+        for x in y._record.inputs:
+            uses.get(id(x), []).append(y._record.time)
+            found.append(x) if isinstance(x, Tensor) else None
+    place_before_first_use(stand_ins, [second])
+    times = [x._record.time for x in stand_ins]
+    for x, t in zip(stand_ins, times):
+        assert min(uses[id(x)]) - 1 < t < min(uses[id(x)])
+    assert len({*times}) == number
+
+
+def test_in_one_process_a_mean_and_a_total_are_the_values_themselves():
+    from tinygrad_attn import parallel
+
+    for values in (np.arange(3.0), np.arange(6).reshape(2, 3), 2.5, {"loss": 1.5, "right": 3}):
+        for put_together in (parallel.mean, parallel.total):
+            found = put_together(values)
+            if isinstance(values, dict):
+                assert found == values
+            else:
+                assert np.shape(found) == np.shape(values)
+                np.testing.assert_array_equal(found, values)
+    assert parallel.mean(2.5, weight=7) == 2.5
+
+
+class AlikeRanks:
+    """Stands for a group of ranks that have the same gradients; the last of them uses only some parameters."""
+
+    def __init__(self, size):
+        self.size, self.finished = size, 0
+
+    def begin_sum(self, array):
+        array *= self.size
+        return array
+
+    def finish(self, call, requests):
+        self.finished = len(requests)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "size, members", [(8, [[5], [4], [3, 2], [1], [0]]), (9, [[5], [4, 3, 2], [1, 0]])]
+)
+def test_a_bucket_gives_the_mean_also_of_what_no_sync_has_left(size, members, ranks, monkeypatch):
+    from tinygrad_attn import Tensor
+    from tinygrad_attn.parallel.buckets import Buckets
+
+    monkeypatch.setattr(Buckets, "_progress", lambda self: None)  # which asks MPI to go on
+    rng, kinds = np.random.default_rng(0), [*"ddfffd"]
+    shapes = [(2, 3), (), (4,), (0,), (2,), (3, 1)]
+    parameters = [Tensor(np.zeros(s, k)) for s, k in zip(shapes, kinds)]
+    buckets = Buckets(parameters, AlikeRanks(ranks), size)
+    gradients, before = (
+        [rng.standard_normal(s).astype(k) for s, k in zip(shapes, kinds)] for _ in range(2)
+    )
+    for unused in (None, 2, None):
+        buckets.begin()
+        for i in (5, 3, 4, 2, 1, 0):  # not quite the last first
+            if i != unused:
+                buckets.put(i, gradients[i], before[i] if i % 2 else None)
+            assert buckets.has(i) == (i != unused)
+        buckets.finish()
+        assert buckets.group.finished == len(buckets.all)
+        for i, g in enumerate(gradients):
+            expected = 0 * g if i == unused else g + before[i] if i % 2 else g
+            np.testing.assert_allclose(buckets.get(i), expected, rtol=1e-6)
+            assert buckets.get(i).shape == g.shape
+    assert [bucket.members for bucket in buckets.all] == members

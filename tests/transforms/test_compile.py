@@ -686,6 +686,7 @@ def test_threads():
     assert not wrong, wrong
 
 
+@pytest.mark.usefixtures("mistakes_are_expected")
 def test_a_program_that_fails_where_the_function_does_not_is_told_and_used_no_more(monkeypatch):
     c = compiled(lambda x: np.sum(x * x))
     x = leaf(3)

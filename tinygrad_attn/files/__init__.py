@@ -141,7 +141,7 @@ def _array(name: str, value: Any) -> NDArray[Any]:
             f"{name!r} has dtype {array.dtype}, which the file cannot hold; convert it to one of "
             + ", ".join(d.name for d in known)
         )
-    return np.array(array, dtype=native, order="C", copy=None)
+    return np.asarray(array, dtype=native, order="C")
 
 
 # ---- loading -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ...transforms.programs.expressions import (
     reached,
     replaced,
 )
-from ...transforms.programs.simplify import SUMMED_IN_SINGLE, is_, number_in, shape_of
+from ...transforms.programs.simplify import SUMMED_IN_SINGLE, is_, number_in
 from ...transforms.programs.symbol import Guard
 
 NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
@@ -39,10 +39,6 @@ class Lowering:
         self.new: dict[int, Expression] = {}
         self.guards: list[Guard] = []
         order = reached(ends)
-        self.uses: dict[int, int] = {}
-        for e in order:
-            for x in e.operands:
-                self.uses[x.id] = self.uses.get(x.id, 0) + 1
         shifted = shift_free(order, ends) if speculate else {}
         self.speculated = [e.args[0] for e in order if e.id in shifted]
         for e in order:
@@ -68,7 +64,7 @@ class Lowering:
         if e.kind == "number":
             return self.listing.number(e.name, e.value)
         found = [self.new[x.id] for x in e.operands]
-        known = found and all(x.kind in ("constant", "number") for x in found)
+        known = all(x.kind in ("constant", "number") for x in found)
         if known and e.kind != "update" and isinstance(e.value, (np.ndarray, np.generic)):
             whole = np.ndim(e.value) > 0
             return self.listing.constant(np.asarray(e.value)) if whole else self.number(e)
@@ -112,11 +108,11 @@ class Lowering:
     def operator_at(self, args: Any, settings: Any, value: Any) -> Any:
         """a @ b"""
         a, b = args
-        if not (isinstance(a, Expression) and isinstance(b, Expression)) or b.ndim != 2:
+        if b.ndim != 2:
             return None
         if a.ndim == 2:
             return self.listing.make("dot", None, (a, b), {}, value)
-        if a.ndim < 2 or value.size == 0:
+        if a.ndim == 1 or value.size == 0:
             return None
         flat = (math.prod(a.shape[:-1]), a.shape[-1])
         product = like((flat[0], b.shape[1]), value.dtype)
@@ -136,9 +132,9 @@ class Lowering:
 
     def summed(self, x: Any, settings: Any, value: Any, factor: float) -> Any:
         """A sum along the last axis, or along all others, as a product with ones."""
-        if not isinstance(x, Expression) or x.ndim < 2 or x.dtype not in (np.float32, np.float64):
+        if x.ndim < 2 or x.dtype not in (np.float32, np.float64):
             return None
-        if settings.keys() - {"axis", "keepdims"} or not x.value.size or value.dtype != x.dtype:
+        if settings.keys() - {"axis", "keepdims"} or not x.value.size:
             return None
         axes = settings.get("axis")
         if axes is None:
@@ -153,13 +149,12 @@ class Lowering:
         ones = self.listing.constant(np.full(n, factor, x.dtype))
         if axes == (x.ndim - 1,):
             rows = like(x.shape[:-1], x.dtype)
-            rows_of = flattened(x, x.shape) and x.ndim > 2 and x.args[0].ndim == 2
-            if rows_of and is_(x.args[0], "operator", "*"):
+            if flattened(x, x.shape):
                 inner = self.summed(x.args[0], {"axis": -1}, rows.reshape(-1), factor)
                 if inner is not None:
                     return self.shaped(inner, value.shape)
             if is_(x, "operator", "*") and all(same_kind(a, x) for a in x.args):
-                found = self.row_products(x.args, x.shape)
+                found = self.listing.make("call", "vecdot", x.args, {}, rows)
                 if factor != 1:
                     scaled = (found, x.dtype.type(factor))
                     found = self.listing.make("operator", "*", scaled, {}, found.value)
@@ -174,15 +169,6 @@ class Lowering:
             found = self.listing.make("dot", None, (ones, flat), {}, rows)
             return self.shaped(found, value.shape)
         return None
-
-    def row_products(self, args: Any, shape: tuple[int, ...]) -> Any:
-        """The sums of a * b along the last axis."""
-        rows = like(shape[:-1], args[0].dtype)
-        if len(shape) > 2 and any(flattened(x, shape) for x in args) and all(map(easy, args)):
-            found = [self.as_rows(x, shape) for x in args]
-            flat = like((math.prod(shape[:-1]),), args[0].dtype)
-            return self.listing.make("call", "vecdot", tuple(found), {}, flat)
-        return self.listing.make("call", "vecdot", args, {}, rows)
 
     # ---- element by element, as matrices
 
@@ -246,11 +232,11 @@ class Lowering:
     def call_maximum(self, args: Any, settings: Any, value: Any) -> Any:
         """np.maximum(x, 0): with an array of zeros it is three times as quick."""
         x, y = args
-        if number_in(y) == 0 and not settings and isinstance(x, Expression):
+        if number_in(y) == 0 and not settings:
             found = self.on_rows("call", "maximum", args, value)
             if found is not None:
                 return found
-            if x.ndim >= 1 and x.value.size <= SMALL and x.dtype == value.dtype:
+            if x.value.size <= SMALL and x.dtype == value.dtype:
                 zeros = self.listing.constant(np.zeros(x.shape, x.dtype))
                 return self.listing.make("call", "maximum", (x, zeros), {}, value)
         return None
@@ -267,7 +253,7 @@ class Lowering:
             key = ("operator", "/", e.id, getattr(t, "id", None))
             w = self.quotients().get(key)
             part = s.args[0] if is_(s, "method", "reshape") else s
-            if w is None or not is_(part, "call", "vecdot") or not isinstance(a, Expression):
+            if not is_(part, "call", "vecdot") or not isinstance(a, Expression):
                 continue
             if not (part.args[0] is q and part.args[1] is w) or a.shape != w.shape:
                 continue
@@ -287,13 +273,13 @@ class Lowering:
 
 
 def flattened(x: Any, shape: tuple[int, ...]) -> bool:
-    """Is this a matrix in another shape, of which the rows are the same? Of one number a row, also
-    a vector.
+    """Is this a matrix in another shape, of which the rows are the same, or a vector with a number
+    for each row?
     """
     if not is_(x, "method", "reshape") or x.shape != shape:
         return False
     n, inner = math.prod(shape[:-1]), x.args[0].shape
-    return inner == (n, x.shape[-1]) or x.shape[-1] == 1 and inner == (n,)
+    return inner in ((n, x.shape[-1]), (n,))
 
 
 def same_kind(a: Any, x: Expression) -> bool:
@@ -341,16 +327,15 @@ def powers_vanish(e: Expression, order: list[Expression], ends: set[int]) -> boo
     powers, summed = {e.id: 1}, False
     for y in order:
         used = [x for x in y.operands if powers.get(x.id)]
-        if not used or y.id == e.id:
+        if not used:
             continue
-        along = y.is_a("method", "sum") and y.settings == {"axis": -1, "keepdims": True}
-        if along and used[0].shape == e.shape:
+        if y.is_a("method", "sum") and y.settings == {"axis": -1, "keepdims": True}:
             powers[y.id] = powers[used[0].id]
             summed = summed or used[0] is e
             continue
-        if y.kind != "operator" or y.name not in ("+", "-", "*", "/") or y.shape != e.shape:
+        if y.name not in ("+", "-", "*", "/") or y.shape != e.shape:
             return False
-        if any(shape_of(x) not in ((), e.shape, (*e.shape[:-1], 1)) for x in y.args):
+        if any(np.shape(x) not in ((), e.shape, (*e.shape[:-1], 1)) for x in y.args):
             return False
         each = [powers.get(x.id, 0) if isinstance(x, Expression) else 0 for x in y.args]
         if y.name in ("+", "-"):

@@ -23,7 +23,6 @@ ARITHMETIC = {
     "*": np.multiply,
     "/": np.divide,
 }
-COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 SUMMED_IN_SINGLE = 1024
 """So many numbers of float32 may be added in float32, although the rule adds in float64; of
 more than these, added one after the other, up to four digits would be lost.
@@ -41,7 +40,7 @@ def simplified(outputs: Any, asked: Any, facts: Mapping[int, bool]) -> tuple[Any
         simplifier = Simplifier(known)
         count = len(reached(inside_of([outputs, asked])))
         outputs, asked = simplifier.run(outputs, asked)
-        if not known and len(simplifier.listing.expressions) == count:
+        if len(simplifier.listing.expressions) == count:
             break  # nothing was rewritten
     return outputs, asked
 
@@ -63,18 +62,11 @@ def fraction(a: Any) -> Fraction | None:
     if number is None or not math.isfinite(number):
         return None
     value = float(number)
-    if value == int(value) and abs(value) < 1e9:
-        return Fraction(int(value))
     found = Fraction(value).limit_denominator(1 << 24)
-    close = float(found) == value or abs(float(found) - value) < 1e-15 * abs(value)
+    close = abs(float(found) - value) <= 1e-15 * abs(value)
     if getattr(number, "dtype", None) == np.float32:
         close = np.float32(float(found)) == number
     return found if close and (abs(found.numerator) <= 2 or found.denominator <= 64) else None
-
-
-def shape_of(a: Any) -> tuple[int, ...]:
-    """The shape of an operand."""
-    return a.shape if isinstance(a, Expression) else np.shape(a)
 
 
 def is_(a: Any, kind: str, name: Any = None) -> bool:
@@ -89,7 +81,12 @@ def negated(a: Any) -> bool:
 
 def uniform(a: Any) -> bool:
     """A constant whose elements are all the same?"""
-    return is_(a, "constant") and a.value.size > 0 and bool((a.value == a.value.flat[0]).all())
+    return is_(a, "constant") and repeats(a.value)
+
+
+def repeats(array: Any) -> bool:
+    """One number again and again?"""
+    return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
 def earlier(a: Any, b: Any) -> bool:
@@ -101,8 +98,8 @@ def earlier(a: Any, b: Any) -> bool:
 
 
 def last_two(e: Expression) -> bool:
-    """A transpose of matrices: x.mT, or x.swapaxes(-1, -2)?"""
-    if e.is_a("attribute", "mT") or e.is_a("attribute", "T") and e.ndim == 2:
+    """A transpose of matrices: x.T, or x.swapaxes(-1, -2)?"""
+    if e.is_a("attribute", "T") and e.ndim == 2:
         return True
     return e.is_a("method", "swapaxes") and sorted(a % e.ndim for a in e.args[1:]) == [
         e.ndim - 2,
@@ -173,7 +170,7 @@ class Simplifier:
             return self.listing.constant(value)
         if kind == "number":
             return self.listing.number(name, value)
-        folded = self.folded(kind, name, args, settings, value)
+        folded = self.folded(args, settings, value)
         if folded is not None:
             return folded
         rule = getattr(self, f"{kind}_{RULES.get(name, name)}", None)
@@ -186,7 +183,7 @@ class Simplifier:
         """A number of this dtype, written as a whole number or a quotient of two."""
         if f.denominator == 1:
             text = f"{f.numerator}.0" if dtype.kind == "f" else str(f.numerator)
-        elif f.denominator & (f.denominator - 1) == 0 and f.denominator <= 64:
+        elif 64 % f.denominator == 0:
             text = repr(float(f))
         else:
             text = f"{f.numerator} / {f.denominator}"
@@ -210,30 +207,27 @@ class Simplifier:
 
     # ---- constants
 
-    def folded(self, kind: str, name: Any, args: Any, settings: Any, value: Any) -> Any:
+    def folded(self, args: Any, settings: Any, value: Any) -> Any:
         """What is computed from constants alone, where the result is one number again and again."""
-        if kind in ("part", "update") or isinstance(value, (tuple, list)):
+        if isinstance(value, (tuple, list)):
             return None
-        found = list(inside((args, tuple(settings.values()))))
-        if not found or not all(x.kind in ("constant", "number") for x in found):
+        operands = inside((args, tuple(settings.values())))
+        if not all(x.kind in ("constant", "number") for x in operands):
             return None
         if np.ndim(value) == 0 and value.dtype.kind in "fiu":
             f = fraction(value)
             return None if f is None else self.number(f, value.dtype)
-        if all(uniform(x) or x.kind == "number" for x in found) and np.size(value):
-            whole = (np.asarray(value) == np.asarray(value).flat[0]).all()
-            return self.listing.constant(np.asarray(value)) if whole else None
-        return None
+        return self.listing.constant(np.asarray(value)) if repeats(value) else None
 
     def unrepeated(self, sign: str, a: Any, b: Any, value: Any) -> Any:
         """Without what broadcasting does by itself, for an operator that broadcasts."""
         for i, (x, other) in enumerate(((a, b), (b, a))):
             small: Any = None
             if is_(x, "call", "broadcast_to") and (
-                np.broadcast_shapes(shape_of(x.args[0]), shape_of(other)) == value.shape
+                np.broadcast_shapes(np.shape(x.args[0]), np.shape(other)) == value.shape
             ):
                 small = x.args[0]
-            elif uniform(x) and shape_of(other) == value.shape and x.dtype == value.dtype:
+            elif uniform(x) and np.shape(other) == value.shape and x.dtype == value.dtype:
                 f = fraction(x.value.flat[0])
                 small = None if f is None else self.number(f, x.dtype)
             if small is not None:
@@ -249,13 +243,13 @@ class Simplifier:
         found = self.unrepeated("+", a, b, value)
         if found is not None:
             return found
-        if uniform(b) and b.dtype == bool and not b.value.any() and shape_of(a) == value.shape:
+        if uniform(b) and b.dtype == bool and not b.value.any() and np.shape(a) == value.shape:
             return a
         if negated(b):
             return self.op("-", a, b.args[0], value)
         if negated(a) and number_in(b) is None:
             return self.op("-", b, a.args[0], value)
-        if isinstance(a, Expression) and a is b:
+        if a is b:
             return self.twice(a, value)
         if is_(a, "operator", "+") and isinstance(b, Expression) and a.args[1] is b:
             return self.op("+", a.args[0], self.twice(b, None), value)
@@ -264,8 +258,8 @@ class Simplifier:
         if self.flips(a, b):
             mean = self.method("mean", a, value=-b.value, **b.settings)
             return self.op("-", a, mean, value)
-        found = self.stacked(a, b, value)
-        return self.joined(a, b, value) if found is None else found
+        terms = [*sum_of(a), *sum_of(b)]
+        return self.stacked(terms, value) or self.joined(terms, value)
 
     def operator_minus(self, args: Any, settings: Any, value: Any) -> Any:
         """a - b, or -a"""
@@ -291,11 +285,7 @@ class Simplifier:
             if self.centres(a.args[1], b):
                 return self.op("+", a.args[0], self.op("-", a.args[1], b), value)
         if self.listing.phase == BACKWARD and self.centres(a, b):
-            if (
-                is_(a, "operator", "-")
-                and len(a.args) == 2
-                and self.centres(a.args[0], a.args[1], b)
-            ):
+            if is_(a, "operator", "-") and self.centres(a.args[0], a.args[1], b):
                 return a  # taking the mean away twice is taking it away once
         return self.over_one_divisor(a, b, value)
 
@@ -337,7 +327,7 @@ class Simplifier:
             return found
         if number_in(b) is not None and number_in(a) is None:
             a, b = b, a  # numbers first
-        if number_in(a) is not None and isinstance(b, Expression) and number_in(b) is None:
+        if number_in(a) is not None and isinstance(b, Expression):
             found = self.scaled(a, b, value)
             if found is not None:
                 return found
@@ -359,9 +349,6 @@ class Simplifier:
             return b
         if n == -1 and b.dtype == value.dtype:
             return self.minus(b)
-        if is_(b, "call", "broadcast_to") and number_in(b.args[0]) is not None:
-            inner = self.op("*", a, b.args[0])
-            return self.make("call", "broadcast_to", (inner, *b.args[1:]), {}, value)
         inner = number_in(b.args[0]) if is_(b, "operator", "*") else None
         if inner is not None and value.dtype == np.float64 and None in (f, fraction(inner)):
             product = np.float64(float(n) * float(inner))
@@ -371,8 +358,6 @@ class Simplifier:
             return self.op("*", self.number(f * both, value.dtype), b.args[1], value)
         if f is not None and is_(b, "operator", "/") and fraction(b.args[1]):
             quotient = f / fraction(b.args[1])  # type: ignore[operator]
-            if quotient == 1:
-                return b.args[0]
             return self.op("*", self.number(quotient, value.dtype), b.args[0], value)
         return None
 
@@ -389,23 +374,17 @@ class Simplifier:
         found = self.unrepeated("/", a, b, value)
         if found is not None:
             return found
-        if isinstance(a, Expression) and number_in(a) is None:
+        if isinstance(a, Expression):
             if number_in(b) == 1 and a.dtype == value.dtype:
                 return a
             if negated(a):
                 return self.minus(self.op("/", a.args[0], b))
-            f = fraction(b)
-            found = self.averaged(a, f, value)
-            if found is not None:
-                return found
-            if f and is_(a, "call", "broadcast_to") and fraction(a.args[0]) is not None:
-                inner = self.number(fraction(a.args[0]) / f, value.dtype)  # type: ignore[operator]
-                return self.make("call", "broadcast_to", (inner, *a.args[1:]), {}, value)
+            return self.averaged(a, fraction(b), value)
         return None
 
     def flips(self, a: Any, b: Any) -> bool:
         """Is b the mean of -a, for a difference a?"""
-        if not (is_(a, "operator", "-") and is_(b, "method", "mean") and len(a.args) == 2):
+        if not (is_(a, "operator", "-") and is_(b, "method", "mean")):
             return False
         return is_(b.args[0], "operator", "-") and b.args[0].args == a.args[::-1]
 
@@ -414,7 +393,7 @@ class Simplifier:
         if is_(a, "operator", "/"):
             inner = self.averaged(a.args[0], n, None)
             return None if inner is None else self.op("/", inner, a.args[1], value)
-        if not is_(a, "method", "sum") or n is None or "dtype" in a.settings:
+        if not is_(a, "method", "sum") or n is None:
             return None
         x = a.args[0]
         if not a.value.size or n * a.value.size != x.value.size or x.dtype != a.dtype:
@@ -440,45 +419,44 @@ class Simplifier:
 
     def times_two(self, e: Any) -> Any:
         """2 e for e = ... / (2 r) ... without both; else None."""
-        if not (isinstance(e, Expression) and e.kind == "operator" and len(e.args) == 2):
+        if not (isinstance(e, Expression) and e.name in ("*", "/")):
             return None
         a, b = e.args
         if e.name == "/" and is_(b, "operator", "*") and number_in(b.args[0]) == 2:
             return self.op("/", a, b.args[1])
-        if e.name in ("*", "/"):
-            left = self.times_two(a)
-            if left is not None:
-                return self.op(e.name, left, b)
+        left = self.times_two(a)
+        if left is not None:
+            return self.op(e.name, left, b)
         if e.name == "*":
             right = self.times_two(b)
             if right is not None:
                 return self.op("*", a, right)
         return None
 
-    def stacked(self, a: Any, b: Any, value: Any) -> Any:
+    def stacked(self, terms: list[Any], value: Any) -> Any:
         """Gradients of x[0], x[1], ..., each put into zeros, and added up: np.stack."""
-        terms = [*sum_of(a), *sum_of(b)]
         places = [put_in_zeros(t) for t in terms]
-        if None in places or len(places) != value.shape[0] or len(places) < 2:
+        if None in places or len(places) != value.shape[0]:
             return None
         found = {i % value.shape[0]: part for i, part in places}  # type: ignore[misc]
         if len(found) != len(places):
             return None
         parts = [found[i] for i in range(len(found))]
-        if not all(isinstance(p, Expression) and p.dtype == value.dtype for p in parts):
+        if not all(is_part(p, value.shape[1:], value) for p in parts):
             return None
         return self.make("call", "stack", (parts,), {"axis": 0}, value)
 
-    def joined(self, a: Any, b: Any, value: Any) -> Any:
+    def joined(self, terms: list[Any], value: Any) -> Any:
         """Gradients of x[:8], x[8:16], ..., each put into zeros, and added up: np.concatenate."""
-        places = [put_in_zeros(t, slice) for t in [*sum_of(a), *sum_of(b)]]
-        if None in places or len(places) < 2:
+        places = [put_in_zeros(t, slice) for t in terms]
+        if None in places:
             return None
         found = [(i.indices(value.shape[0]), part) for i, part in places]  # type: ignore[misc]
         found.sort(key=lambda place: place[0])
         ends = [0]
-        for (start, stop, step), _ in found:
-            if start != ends[-1] or step != 1:
+        for (start, stop, _), part in found:
+            shape = (stop - start, *value.shape[1:])  # which no part has that leaves rows out
+            if start != ends[-1] or not is_part(part, shape, value):
                 return None
             ends.append(stop)
         if ends[-1] != value.shape[0]:
@@ -501,15 +479,15 @@ class Simplifier:
 
     def transposed(self, x: Any, value: Any) -> Any:
         """The matrices in x, transposed."""
-        if isinstance(x, Expression) and last_two(x):
+        if last_two(x):
             return x.args[0]
         if negated(x):
             return self.minus(self.transposed(x.args[0], -value))
-        if is_(x, "operator", "@") and all(isinstance(v, Expression) for v in x.args):
+        if is_(x, "operator", "@"):
             left, right = x.args
             here = x.phase == self.listing.phase  # what was computed forwards is there already
             if here and last_two(left) and left.ndim == right.ndim == value.ndim:
-                turned = self.transposed(right, right.value.swapaxes(-1, -2))
+                turned = self.transposed(right, right.value.mT)
                 return self.op("@", turned, left.args[0], value)
         if value.ndim == 2:
             return self.listing.make("attribute", "T", (x,), {}, value)
@@ -553,16 +531,14 @@ class Simplifier:
     def method_reshape(self, args: Any, settings: Any, value: Any) -> Any:
         """x.reshape(shape)"""
         x, *shape = args
-        if shape_of(x) == value.shape:
+        if np.shape(x) == value.shape:
             return x
         if is_(x, "method", "reshape") and x.hint is None:
             return self.method("reshape", x.args[0], *shape, value=value)
-        if is_(x, "method", "sum") and x.settings.get("keepdims"):
+        if is_(x, "method", "sum"):
             rest = {k: v for k, v in x.settings.items() if k != "keepdims"}
             if x.args[0].value.sum(axis=rest.get("axis")).shape == value.shape:
                 return self.method("sum", *x.args, value=value, **rest)
-        if is_(x, "call", "broadcast_to") and number_in(x.args[0]) is not None:
-            return self.make("call", "broadcast_to", (x.args[0], value.shape), {}, value)
         return None
 
     def method_copy(self, args: Any, settings: Any, value: Any) -> Any:
@@ -619,7 +595,7 @@ class Simplifier:
             axis = axis[0]
         if isinstance(axis, tuple) and len(set(axis)) == x.ndim and not settings.get("keepdims"):
             axis = None
-        if isinstance(axis, int) and x.ndim > 1 and axis == x.ndim - 1:
+        if x.ndim > 1 and axis == x.ndim - 1:
             axis = -1
         if axis is None:
             found.pop("axis", None)
@@ -632,13 +608,11 @@ class Simplifier:
     def method_astype(self, args: Any, settings: Any, value: Any) -> Any:
         """x.astype(dtype)"""
         x, dtype = args
-        if x.dtype == dtype:
-            return x
         single = x.dtype == np.float64 and dtype == np.float32
         if single and negated(x):
             return self.minus(self.method("astype", x.args[0], dtype, value=-value))
         if single and is_(x, "method", "sum") and x.args[0].dtype == np.float32:
-            if x.args[0].value.size <= SUMMED_IN_SINGLE * max(1, x.value.size):
+            if x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
                 rest = {k: v for k, v in x.settings.items() if k != "dtype"}
                 return self.method("sum", *x.args, value=value, **rest)
         return None
@@ -648,14 +622,12 @@ class Simplifier:
     def call_broadcast_to(self, args: Any, settings: Any, value: Any) -> Any:
         """np.broadcast_to(x, shape)"""
         x, *rest = args
-        if shape_of(x) == value.shape:
+        if np.shape(x) == value.shape:
             return x
         if negated(x):
             inner = self.make("call", "broadcast_to", (x.args[0], *rest), settings, -value)
             return self.minus(inner)
         if is_(x, "call", "broadcast_to"):
-            return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
-        if is_(x, "method", "reshape") and number_in(x.args[0]) is not None:
             return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
         return None
 
@@ -676,7 +648,7 @@ class Simplifier:
         for i in (1, 2):
             x, other = args[i], args[3 - i]
             if is_(x, "call", "broadcast_to"):
-                shapes = [shape_of(v) for v in (condition, x.args[0], other)]
+                shapes = [np.shape(v) for v in (condition, x.args[0], other)]
                 if np.broadcast_shapes(*shapes) == value.shape:
                     swapped = tuple(x.args[0] if j == i else v for j, v in enumerate(args))
                     return self.make("call", "where", swapped, {}, value)
@@ -734,6 +706,11 @@ def put_in_zeros(e: Any, kind: Any = (int, np.integer)) -> tuple[Any, Any] | Non
     if not is_(e, "update", "add.at"):
         return None
     base, index, x = e.args
-    if uniform(base) and not base.value.flat[0] and isinstance(index, kind):
+    if is_(base, "constant") and not base.value.any() and isinstance(index, kind):
         return index, x
     return None
+
+
+def is_part(x: Any, shape: tuple[int, ...], whole: Any) -> bool:
+    """An array of this shape, which was put into the whole without being repeated or converted?"""
+    return isinstance(x, Expression) and x.shape == shape and x.dtype == whole.dtype

@@ -263,8 +263,7 @@ class Text:
     def index(self, i: Any) -> str:
         """What stands between square brackets."""
         parts = i if isinstance(i, tuple) else (i,)
-        text = ", ".join(map(self.one_index, parts))
-        return (text or "()") + "," * (isinstance(i, tuple) and len(i) == 1)
+        return ", ".join(map(self.one_index, parts)) or "()"
 
     def one_index(self, p: Any) -> str:
         """The index of one axis."""
