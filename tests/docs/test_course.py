@@ -1532,13 +1532,13 @@ def test_other_right_dual_numbers_pass(marker, tmp_path, right, other):
 @pytest.mark.parametrize(
     "answer",
     [
-        (
-            "    g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation  # (3, 1)",
-            "g1 = (d_normalised * normalised).mean(-1, keepdims=True) / deviation**2",
+        (  # as it stands there, with the comment
+            "    mean = (d_norm * normalised).mean(-1, keepdims=True)                  # (3, 1)",
+            "mean = (normalised * d_normalised).mean(-1, keepdims=True)",
         ),
-        (  # the two lines belong together, and either can be mended
-            "d_centred = d_centred - g1 * centred",
-            "d_centred = d_centred - g1 / deviation * centred",
+        (  # in other words
+            "mean = (d_norm * normalised).mean(-1, keepdims=True)",
+            "mean = np.mean(d_norm * weight * normalised, axis=-1, keepdims=True)",
         ),
     ],
 )
