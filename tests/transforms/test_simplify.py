@@ -67,6 +67,20 @@ ARITHMETIC = [
     (lambda f: f + full(2), "f + np.float64(2.0)"),
     (lambda x: x + full(2, dtype=np.float32), "x + np.full((3, 4), 2.0, np.float32)"),
     (lambda x: x + full(np.pi), "x + np.full((3, 4), 3.141592653589793)"),
+    # Nothing that is true, added: the dtype stays.
+    (lambda x: x + full(0, dtype=bool), "x"),
+    (lambda f: f + full(0, dtype=bool), "f"),
+    (lambda i: i + full(0, dtype=bool), "i"),
+    (lambda b: b + full(0, dtype=bool), "b"),
+    (lambda x: x + full(0, 1, 1, dtype=bool), "x"),
+    (lambda e: e + full(0, 0, 4, dtype=bool), "e"),
+    (lambda r: r + full(0, dtype=bool), "r + np.zeros((3, 4), bool)"),
+    (lambda x: x + full(1, dtype=bool), "x + np.ones((3, 4), bool)"),
+    (lambda r: r + np.array([0, 0, 1, 0], bool), "r + np.array([False, False, True, False])"),
+    (lambda f: f + full(0), "f + np.float64(0.0)"),
+    (lambda r: r + full(0, 3, 4), "r + np.zeros((3, 4))"),
+    (lambda x, b: x + b, "x + b"),
+    (lambda x: x + (np.pi + constant(x, False)), "x + (3.141592653589793 + False)"),
     # Sums and differences.
     (lambda x, y: x + -y, "x - y"),
     (lambda x, y: -x + y, "y - x"),
@@ -252,6 +266,16 @@ SHAPES_OF = [
     (lambda t: t.min(axis=2), "t.min(-1)"),
     (lambda t: t.mean(axis=2), "t.mean(-1)"),
     (lambda r: r.sum(axis=0), "r.sum(0)"),
+    (lambda x: x.reshape(2, 6).sum(), "x.sum()"),
+    (lambda x: x.reshape(2, 6).mean(), "x.mean()"),
+    (lambda x: x.reshape(2, 6).max(), "x.max()"),
+    (lambda x: x.reshape(2, 6).min(), "x.min()"),
+    (lambda x: x.reshape(2, 6).sum(axis=0), "x.reshape(2, 6).sum(0)"),
+    (lambda x: x.reshape(2, 6).sum(keepdims=True), "x.reshape(2, 6).sum(keepdims=True)"),
+    (lambda x: x.reshape(2, 6).prod(), "x.reshape(2, 6).prod()"),
+    (lambda x: np.sin(x).sum(), "np.sin(x).sum()"),
+    (lambda x: called(x.reshape(2, 6)).sum(), "x.reshape(2, 6).sum()"),
+    (lambda x: called(x.reshape(2, 6)).reshape(4, 3), "x.reshape(2, 6).reshape(4, 3)"),
     (lambda x: (-x).sum(axis=1), "-x.sum(-1)"),
     (lambda x: (-x).mean(axis=0), "-x.mean(0)"),
     (lambda x: (-x).max(axis=0), "(-x).max(0)"),
@@ -331,6 +355,184 @@ def put(x, *at, shape=(3, 4), dtype=None, into=None):
     return array
 
 
+SPREAD = "np.sqrt((y * y).mean(-1, keepdims=True) + 1e-05)"
+
+
+def spread(x):
+    return np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+
+
+def positive(x):
+    return x * x + 1.0
+
+
+def along(x, **settings):
+    return x.sum(axis=-1, keepdims=True, **settings)
+
+
+def top(x, axis=-1):
+    return x.max(axis=axis, keepdims=True)
+
+
+def again(y, r, x, turned=False):
+    """y / r forwards, and x / r * y backwards."""
+    known = from_here_on_backwards(y / r)
+    return (y * (x / r) if turned else x / r * y) + known
+
+
+def called(x):
+    """An array that has a name."""
+    x.expression.hint = (4, "name")
+    return x
+
+
+def blind_softmax(x, blind, other=None):
+    """The sum of a softmax, some rows of which have nothing to look at."""
+    return along(np.exp(x - np.where(blind, 0, top(x)))) + (blind if other is None else other)
+
+
+def over_one(divisor):
+    """x and y, divided by what is made of y."""
+    return lambda x, y: x / divisor(y) - y / divisor(y)
+
+
+def tiny(x):
+    """With an epsilon that float32 does not have."""
+    return along(x * x) + 1e-60
+
+
+def partly(x):
+    """Blind is not a whole row, but an element of it: perhaps the largest."""
+    return blind_softmax(x, np.less(x, 0))
+
+
+def across(x):
+    """Here the largest number of each row is taken from each column."""
+    return np.exp(x - x.max(axis=-1)).sum(axis=-1).mean(keepdims=True)
+
+
+def low(x):
+    return np.less(top(x), 1)
+
+
+ALONG, LARGEST = ".sum(-1, keepdims=True)", "y.max(-1, keepdims=True)"
+PARTLY = "np.exp(t[:1] - np.where(t[:1] < 0, 0, t[:1].max(-1, keepdims=True))).sum(-1, keepdims=True) + (t[:1] < 0)"
+ACROSS = "np.exp(q - q.max(-1)).sum(-1).mean(keepdims=True)"
+SHIFTED = f"np.exp(y - np.where({LARGEST} < 1, 0, {LARGEST})){ALONG}"
+POSITIVE = [
+    (lambda y: along(np.exp(y - top(y))), f"np.exp(y - {LARGEST}){ALONG}"),
+    (lambda y: np.exp(y - y.max(keepdims=True)).sum(keepdims=True), "np.exp(y - y.max(keepdims=True)).sum(keepdims=True)"),
+    (lambda y: along(y * y) + 1.0, f"((y * y){ALONG} + 1.0)"),
+    (lambda y: 1.0 + along(y * y), f"(1.0 + (y * y){ALONG})"),
+    (lambda y: (y * y).mean(axis=-1, keepdims=True) + 1, f"((y * y){MEAN} + 1)"),
+    (lambda y: np.sqrt(along(y * y + 1.0)), f"np.sqrt((y * y + 1.0){ALONG})"),
+    (lambda y: (y * y + 1.0).mean(axis=-1, keepdims=True), f"(y * y + 1.0){MEAN}"),
+    (lambda y: along(np.exp(y)) + 1.0, f"(np.exp(y){ALONG} + 1.0)"),
+    (lambda y: along(y * y + 1.0) + along(y * y), f"((y * y + 1.0){ALONG} + (y * y){ALONG})"),
+    (lambda y: along(y * y) + along(y * y + 1.0), f"((y * y){ALONG} + (y * y + 1.0){ALONG})"),
+    (lambda y: along(np.less(y, 0)) + 1.0, f"((y < 0){ALONG} + 1.0)"),
+    (lambda y: low(y) + np.sqrt(along(y * y + 1.0)), f"(({LARGEST} < 1) + np.sqrt((y * y + 1.0){ALONG}))"),
+    (lambda y: blind_softmax(y, low(y)), f"({SHIFTED} + ({LARGEST} < 1))"),
+    (lambda y: low(y) + along(np.exp(y - np.where(low(y), 0, top(y)))), f"(({LARGEST} < 1) + {SHIFTED})"),
+]  # fmt: skip
+"""What is never 0, by its form: what it is of y, and as it is read below a line."""
+NOT_SURE = [
+    (lambda y: along(np.exp(y)), f"np.exp(y){ALONG}"),
+    (lambda y: np.exp(top(y)), f"np.exp({LARGEST})"),
+    (lambda y: np.sqrt(along(np.exp(y))), f"np.sqrt(np.exp(y){ALONG})"),
+    (lambda y: np.exp(along(y * y + 1.0)), f"np.exp((y * y + 1.0){ALONG})"),
+    (lambda y: along(np.exp(-y)), f"np.exp(-y){ALONG}"),
+    (lambda y: along(np.exp(y - 1.0)), f"np.exp(y - 1.0){ALONG}"),
+    (lambda y: along(np.exp(y + top(y))), f"np.exp(y + {LARGEST}){ALONG}"),
+    (lambda y: along(np.exp(y - top(y, 0))), f"np.exp(y - y.max(0, keepdims=True)){ALONG}"),
+    (lambda y: along(np.exp(y - top(y * y))), f"np.exp(y - (y * y).max(-1, keepdims=True)){ALONG}"),
+    (lambda y: along(np.exp(y - y.min(axis=-1, keepdims=True))), f"np.exp(y - y.min(-1, keepdims=True)){ALONG}"),
+    (lambda y: along(np.sin(y - top(y))), f"np.sin(y - {LARGEST}){ALONG}"),
+    (lambda y: np.exp(y - top(y)).min(axis=-1, keepdims=True), f"np.exp(y - {LARGEST}).min(-1, keepdims=True)"),
+    (lambda y: along(y * y), f"(y * y){ALONG}"),
+    (lambda y: along(y * y) + 0.0, f"((y * y){ALONG} + 0.0)"),
+    (lambda y: along(y * y) + -1.0, f"((y * y){ALONG} + -1.0)"),
+    (lambda y: (along(y * y) + 1.0) * -1.0, f"-((y * y){ALONG} + 1.0)"),
+    (lambda y: along(y * y) - 1.0, f"((y * y){ALONG} - 1.0)"),
+    (lambda y: along(y * y) * 2.0, f"(2.0 * (y * y){ALONG})"),
+    (lambda y: along(y) + 1.0, f"(y{ALONG} + 1.0)"),
+    (lambda y: along(y * np.sin(y)) + 1.0, f"((y * np.sin(y)){ALONG} + 1.0)"),
+    (lambda y: along(y + y * y) + 1.0, f"((y + y * y){ALONG} + 1.0)"),
+    (lambda y: along(y * y) + along(y * y), f"(2.0 * (y * y){ALONG})"),
+    (lambda y: top(y * y + 1.0), "(y * y + 1.0).max(-1, keepdims=True)"),
+    (lambda y: np.cbrt(along(y * y + 1.0)), f"np.cbrt((y * y + 1.0){ALONG})"),
+    (lambda y: along(y * y, initial=-9.0) + 1.0, "((y * y).sum(-1, keepdims=True, initial=-9.0) + 1.0)"),
+    (lambda y: along(y * y + 1.0, initial=-9.0), "(y * y + 1.0).sum(-1, keepdims=True, initial=-9.0)"),
+    (lambda y: along(np.less(y, 0)) + 1, f"((y < 0){ALONG} + 1)"),
+    (lambda y: along(y.astype(np.int64) * y.astype(np.int64)) + 1.0, f"((y.astype(np.int64) * y.astype(np.int64)){ALONG} + 1.0)"),
+    (lambda y: along(y[:, :0] * y[:, :0] + 1.0), f"(y[:, :0] * y[:, :0] + 1.0){ALONG}"),
+    (lambda y: along(np.exp(y - top(y))) + -1.0, f"(np.exp(y - {LARGEST}){ALONG} + -1.0)"),
+    (lambda y: along(np.exp(y - np.where(low(y), 0, top(y)))), SHIFTED),
+    (lambda y: blind_softmax(y, low(y), low(-y)), f"({SHIFTED} + ((-y).max(-1, keepdims=True) < 1))"),
+    (lambda y: along(np.exp(y - np.where(low(y), top(y), 0))) + low(y), f"(np.exp(y - np.where({LARGEST} < 1, {LARGEST}, 0)){ALONG} + ({LARGEST} < 1))"),
+    (lambda y: along(np.exp(y - y.max(axis=-1, keepdims=True, initial=-9.0)), initial=-9.0) + low(y), f"(np.exp(y - y.max(-1, keepdims=True, initial=-9.0)).sum(-1, keepdims=True, initial=-9.0) + ({LARGEST} < 1))"),
+]  # fmt: skip
+
+
+ROWS = [
+    # A row's divisor is taken out of a difference ...
+    (lambda x, y: x / spread(y) - y / spread(y), f"(x - y) / {SPREAD}"),
+    (lambda x, y, c: x / spread(y) - c / spread(y), f"(x - c) / {SPREAD}"),
+    (lambda x, y, z: x / spread(y) - y / spread(y) * z, f"(x - y * z) / {SPREAD}"),
+    (lambda x, y, z: x / spread(y) - z * (y / spread(y)), f"(x - y * z) / {SPREAD}"),
+    (lambda x, y, c: x / spread(y) - c / spread(y) * 3.0, f"(x - 3.0 * c) / {SPREAD}"),
+    (lambda f, g: f / spread(g) - g / spread(g), f"(f - g) / {SPREAD.replace('y', 'g')}"),
+    (lambda x, y: x / spread(y) - 1.0 / spread(y), f"(x - 1.0) / {SPREAD}"),
+    (lambda x, y: x / spread(y) - y / spread(x), f"x / {SPREAD} - y / {SPREAD.replace('y', 'x')}"),
+    (lambda x, y, z: x / spread(y) - y / spread(x) * z, f"x / {SPREAD} - y / {SPREAD.replace('y', 'x')} * z"),
+    (lambda x, y: x / spread(y) - y * spread(y), f"x / {SPREAD} - y * {SPREAD}"),
+    (lambda x, y: x / spread(y) - y, f"x / {SPREAD} - y"),
+    (lambda x, y, z: x / spread(y) - y * z, f"x / {SPREAD} - y * z"),
+    (lambda x, y: x * spread(y) - y / spread(y), f"x * {SPREAD} - y / {SPREAD}"),
+    # ... if it is one for a row,
+    (lambda x, y: x / (y * y + 1.0) - y / (y * y + 1.0), "x / (y * y + 1.0) - y / (y * y + 1.0)"),
+    (lambda x, y, r: x / (r * r + 1.0) - y / (r * r + 1.0), "x / (r * r + 1.0) - y / (r * r + 1.0)"),
+    (lambda x, y: x / 3.0 - y / 3.0, "x / 3.0 - y / 3.0"),
+    (lambda r, c, x: r / positive(c) - x / positive(c), "r / (c * c + 1.0) - x / (c * c + 1.0)"),
+    (lambda c, x: c / positive(c) - x / positive(c), "c / (c * c + 1.0) - x / (c * c + 1.0)"),
+    (lambda c, x: 1.0 / positive(c) - x / positive(c), "1.0 / (c * c + 1.0) - x / (c * c + 1.0)"),
+    # ... and the difference is as exact,
+    (lambda f, g, c: f / positive(c) - g / positive(c), "f / (c * c + 1.0) - g / (c * c + 1.0)"),
+    (lambda i, c: i / positive(c) - (i * i) / positive(c), "i / (c * c + 1.0) - i * i / (c * c + 1.0)"),
+    (lambda x, c, i: x / positive(c) - i / positive(c) * i, "x / (c * c + 1.0) - i / (c * c + 1.0) * i"),
+    (lambda x, c, z: x / positive(c) - 1.0 / positive(c) * z, "x / (c * c + 1.0) - 1.0 / (c * c + 1.0) * z"),
+    # ... and out of a sum along the rows,
+    (lambda x, y, c: along(x / positive(c) * y), "(x * y).sum(-1, keepdims=True) / (c * c + 1.0)"),
+    (lambda x, y, c: along(y * (x / positive(c))), "(x * y).sum(-1, keepdims=True) / (c * c + 1.0)"),
+    (lambda x, y, c: (x / positive(c) * y).mean(axis=-1, keepdims=True), f"(x * y){MEAN} / (c * c + 1.0)"),
+    (lambda x, y, o: (x / positive(o.sum(keepdims=True)) * y).sum(keepdims=True), "(x * y).sum(keepdims=True) / (o.sum(keepdims=True) * o.sum(keepdims=True) + 1.0)"),
+    (lambda x, y, c: (x / positive(c) * y).max(axis=-1, keepdims=True), "(x / (c * c + 1.0) * y).max(-1, keepdims=True)"),
+    (lambda x, y, c: (x / positive(c) * y).sum(axis=0, keepdims=True), "(x / (c * c + 1.0) * y).sum(0, keepdims=True)"),
+    (lambda x, y, c: (x / positive(c) * y).sum(axis=-1), "(x / (c * c + 1.0) * y).sum(-1)"),
+    (lambda x, y, c: (x / positive(c) + y).sum(axis=-1, keepdims=True), "(x / (c * c + 1.0) + y).sum(-1, keepdims=True)"),
+    (lambda x, y, c: along(x / positive(c) * y, initial=5.0), "(x / (c * c + 1.0) * y).sum(-1, keepdims=True, initial=5.0)"),
+    (lambda x, y, c: along(x / c * y), "(x / c * y).sum(-1, keepdims=True)"),
+    (lambda f, g, c: along(f / positive(c) * g), "(f / (c * c + 1.0) * g).sum(-1, keepdims=True)"),
+    (lambda x, y, c: y / c + x / c * y, "y / c + x / c * y"),
+    # What is never 0, by its form.
+    *((over_one(d), f"(x - y) / {text}") for d, text in POSITIVE),
+    *((over_one(d), f"x / {text} - y / {text}") for d, text in NOT_SURE),
+    (lambda f, g: f / tiny(g) - g / tiny(g), "f / ((g * g).sum(-1, keepdims=True) + 1e-60) - g / ((g * g).sum(-1, keepdims=True) + 1e-60)"),
+    (lambda t, u: t / partly(t[:1]) - u / partly(t[:1]), f"t / ({PARTLY}) - u / ({PARTLY})"),
+    (lambda r, q: r / across(q) - r * r / across(q), f"r / {ACROSS} - r * r / {ACROSS}"),
+
+]  # fmt: skip
+FROM_FORWARDS = [
+    (lambda x, y, c: from_here_on_backwards(x / positive(c)) - y / positive(c), "x / (c * c + 1.0) - y / (c * c + 1.0)"),
+    # A known quotient is used again.
+    (lambda x, y, c: again(y, c, x), "x * (y / c) + y / c"),
+    (lambda x, y, c: again(y, c, x, turned=True), "x * (y / c) + y / c"),
+    (lambda x, y, n: again(y, n, x), "x * (y / n) + y / n"),
+    (lambda x, y, z, c: from_here_on_backwards(y / z) + x / c * y, "y / z + x / c * y"),
+    (lambda f, g, x: from_here_on_backwards(g / g) + x / g * g, "g / g + x / g * g"),
+    (lambda x, y, c: from_here_on_backwards(y / c + x / c * y), "y / c + x / c * y"),
+    (lambda x, c: from_here_on_backwards(1.0 / c) + x / c * 1.0, "1.0 / c + x / c"),
+]  # fmt: skip
 JOINED = [
     (lambda t: put(t[0, 0], 0) + put(t[0, 1], 1) + put(t[0, 2], 2), "np.stack([t[0, 0], t[0, 1], t[0, 2]], axis=0)"),
     (lambda t: put(t[0, 0], 2) + put(t[0, 1], 0) + put(t[0, 2], 1), "np.stack([t[0, 1], t[0, 2], t[0, 0]], axis=0)"),
@@ -383,8 +585,8 @@ FOLDED = [
     (lambda x: x * np.modf(constant(x, 3.5))[0], "x * np.modf(np.float64(3.5))[0]"),
 ]  # fmt: skip
 RULES = [
-    *((*case, False) for case in ARITHMETIC + SHAPES_OF + JOINED + FOLDED),
-    *((*case, True) for case in BACKWARDS),
+    *((*case, False) for case in ARITHMETIC + SHAPES_OF + JOINED + FOLDED + FROM_FORWARDS),
+    *((*case, True) for case in BACKWARDS + ROWS),
 ]
 
 

@@ -243,8 +243,9 @@ class Simplifier:
         found = self.unrepeated("+", a, b, value)
         if found is not None:
             return found
-        if uniform(b) and b.dtype == bool and not b.value.any() and np.shape(a) == value.shape:
-            return a
+        if is_(b, "constant") and b.dtype == bool and not b.value.any():
+            if isinstance(a, Expression) and a.shape == value.shape:
+                return a
         if negated(b):
             return self.op("-", a, b.args[0], value)
         if negated(a) and number_in(b) is None:
@@ -298,20 +299,20 @@ class Simplifier:
             return self.op("/", self.op("-", u, b.args[0]), r, value)
         if is_(b, "operator", "*"):
             for x, n in (b.args, b.args[::-1]):
-                if is_(x, "operator", "/") and x.args[1] is r:
+                if is_(x, "operator", "/") and x.args[1] is r and of_dtype(x.args[0], value.dtype):
                     return self.op("/", self.op("-", u, self.op("*", x.args[0], n)), r, value)
         return None
 
     def by_rows(self, x: Any, like: Any) -> bool:
         """Is x a quotient u / r of the backward pass, where r is a number for each row that is
-        never 0, and u as large as all?
+        never 0, and u as large and as exact as all?
         """
         if not is_(x, "operator", "/") or x.phase != BACKWARD:
             return False
         u, r = x.args
-        if not (isinstance(r, Expression) and r.value.size < like.size == np.size(u.value)):
+        if not (of_dtype(u, like.dtype) and u.value.size == like.size):
             return False
-        return r.ndim == like.ndim and never_zero(r)
+        return never_zero(r) and r.ndim == like.ndim and r.value.size < like.size
 
     def centres(self, x: Any, m: Any, like: Any = None) -> bool:
         """Is m the mean of x over some axes, which are those of `like`?"""
@@ -337,7 +338,7 @@ class Simplifier:
             return self.minus(self.op("*", a, b.args[0]))
         for x, y in ((a, b), (b, a)):
             if is_(x, "operator", "/") and x.phase == BACKWARD:
-                known = self.quotient_known(y, x.args[1])
+                known = self.quotient_known(y, x.args[1], value.dtype)
                 if known is not None:
                     return self.op("*", x.args[0], known, value)
         return self.listing.make("operator", "*", (a, b), {}, value)
@@ -361,12 +362,12 @@ class Simplifier:
             return self.op("*", self.number(quotient, value.dtype), b.args[0], value)
         return None
 
-    def quotient_known(self, y: Any, r: Any) -> Any:
-        """y / r, if the forward pass has computed it and r is never 0: u / r * y is u times it."""
-        if not (isinstance(y, Expression) and isinstance(r, Expression) and r.ndim == y.ndim):
-            return None
+    def quotient_known(self, y: Any, r: Any, dtype: np.dtype) -> Any:
+        """y / r, if the forward pass has computed it as exactly: u / r * y is u times it, also
+        where r is 0 or infinite.
+        """
         known = self.listing.known.get(("operator", "/", key_of((y, r)), key_of(())))
-        return known if known is not None and known.phase != BACKWARD and never_zero(r) else None
+        return known if of_dtype(known, dtype) and known.phase != BACKWARD else None
 
     def operator_over(self, args: Any, settings: Any, value: Any) -> Any:
         """a / b"""
@@ -571,13 +572,13 @@ class Simplifier:
             return self.method(name, *args, value=value, **plain)
         if not settings and is_(x, "method", "reshape") and x.hint is None:
             return self.method(name, x.args[0], value=value)
-        if name in ("sum", "mean") and settings.keys() == {"axis", "keepdims"}:
+        if name in ("sum", "mean") and settings.keys() <= {"axis", "keepdims"}:
             return self.divided_once(name, x, settings, value)
         return None
 
     def divided_once(self, name: str, x: Any, settings: Any, value: Any) -> Any:
         """(u * y).sum() / r for (u / r * y).sum(), where r is one number for each sum."""
-        if not is_(x, "operator", "*") or not settings["keepdims"]:
+        if not is_(x, "operator", "*"):
             return None
         for a, y in (x.args, x.args[::-1]):
             if self.by_rows(a, x.value) and a.args[1].shape == value.shape:
@@ -674,31 +675,61 @@ def sum_of(e: Any) -> list[Any]:
     return [e]
 
 
+def of_dtype(e: Any, dtype: np.dtype) -> bool:
+    """An expression of this dtype?"""
+    return isinstance(e, Expression) and e.dtype == dtype
+
+
 def never_zero(e: Any) -> bool:
-    """Is it positive by its form, as a sum of exponentials is, or a deviation with an epsilon?"""
-    if not isinstance(e, Expression):
-        return number_in(e) is not None and e > 0
-    if e.kind == "number":
-        return bool(e.value > 0)
-    if e.is_a("call", "exp"):
-        return True
-    if e.is_a("call", "sqrt") or e.is_a("method", "sum") or e.is_a("method", "mean"):
-        return never_zero(e.args[0])
+    """Is it positive by its form, as the sum in softmax is, or a deviation with an epsilon? An
+    exponential alone is not: that of -1000 is 0 in floats.
+    """
+    if not isinstance(e, Expression) or e.dtype.kind != "f" or not of_all(e):
+        return False
     if e.is_a("operator", "+"):
-        a, b = e.args
-        return never_zero(a) and not_negative(b) or not_negative(a) and never_zero(b)
-    return False
-
-
-def not_negative(e: Any) -> bool:
-    """Is no element of it below 0, by its form?"""
-    if not isinstance(e, Expression):
-        return number_in(e) is not None and e >= 0
-    if e.dtype == bool or e.is_a("operator", "*") and e.args[0] is e.args[1]:
-        return True
+        for a, b in (e.args, e.args[::-1]):
+            if not_negative(b, e.dtype) and (above_zero(a, e.dtype) or counts_itself(a, b)):
+                return True
     if e.is_a("method", "sum") or e.is_a("method", "mean"):
-        return not_negative(e.args[0])
-    return e.is_a("method", "var") or never_zero(e)
+        return e.args[0].value.size > 0 and never_zero(e.args[0]) or counts_itself(e)
+    return e.is_a("call", "sqrt") and never_zero(e.args[0])
+
+
+def above_zero(a: Any, dtype: np.dtype) -> bool:
+    """A positive number, also as this dtype has it, or positive by its form?"""
+    n = number_in(a)
+    return never_zero(a) if n is None else bool(dtype.type(n) > 0)
+
+
+def not_negative(e: Any, dtype: np.dtype) -> bool:
+    """Is no element of it below 0, by its form? A product of whole numbers may be too large."""
+    if is_(e, "method", "sum") or is_(e, "method", "mean"):
+        return of_all(e) and not_negative(e.args[0], e.dtype)
+    if is_(e, "operator", "*") and e.args[0] is e.args[1]:
+        return bool(e.dtype.kind == "f")
+    return is_(e, "call", "exp") or of_dtype(e, np.dtype(bool)) or above_zero(e, dtype)
+
+
+def of_all(e: Expression) -> bool:
+    """A reduction of all elements in their own dtype, and with nothing beside them?"""
+    return e.settings.keys() <= {"axis", "keepdims"}
+
+
+def counts_itself(total: Any, blind: Any = None) -> bool:
+    """Is it softmax's sum of exp(x - m) for the largest m, which has itself among its terms, as 1?
+    In rows that are `blind`, to which 1 is added, another m may be.
+    """
+    if not (is_(total, "method", "sum") and is_(total.args[0], "call", "exp")):
+        return False
+    shifted = total.args[0].args[0]
+    if not is_(shifted, "operator", "-") or len(shifted.args) == 1:
+        return False
+    x, m = shifted.args
+    if is_(m, "call", "where") and m.args[0] is blind and blind.shape == total.shape:
+        m = m.args[2]
+    if not is_(m, "method", "max") or m.args[0] is not x:
+        return False
+    return m.settings == total.settings and "keepdims" in m.settings and of_all(m)
 
 
 def put_in_zeros(e: Any, kind: Any = (int, np.integer)) -> tuple[Any, Any] | None:
