@@ -25,6 +25,7 @@ from tinygrad_attn.transforms.programs.expressions import BACKWARD, reached
 from tinygrad_attn.transforms.programs.symbol import Symbol, Writing
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def check(f, text, backward=False):
     """f is simplified to this text, and both are the same numbers, in each step and at other numbers."""
     wordy = written_down(f, backward)
@@ -432,6 +433,8 @@ POSITIVE = [
     (lambda y: along(y * y) + along(y * y + 1.0), f"((y * y){ALONG} + (y * y + 1.0){ALONG})"),
     (lambda y: along(np.less(y, 0)) + 1.0, f"((y < 0){ALONG} + 1.0)"),
     (lambda y: low(y) + np.sqrt(along(y * y + 1.0)), f"(({LARGEST} < 1) + np.sqrt((y * y + 1.0){ALONG}))"),
+    (lambda y: np.sqrt(along(y * y + 1.0)) + 1.0, f"(np.sqrt((y * y + 1.0){ALONG}) + 1.0)"),
+    (lambda y: 1.0 + np.sqrt(along(y * y + 1.0)), f"(1.0 + np.sqrt((y * y + 1.0){ALONG}))"),
     (lambda y: blind_softmax(y, low(y)), f"({SHIFTED} + ({LARGEST} < 1))"),
     (lambda y: low(y) + along(np.exp(y - np.where(low(y), 0, top(y)))), f"(({LARGEST} < 1) + {SHIFTED})"),
 ]  # fmt: skip
@@ -653,18 +656,24 @@ def hints():
         symbol.expression.hint = hint
     buffer = constant(given, np.arange(3.0))
     buffer.expression.hint = (2, "buffer")
-    made = [named, weaker, number, same, by, turned, *several, buffer]
+    through = [np.cosh(given), np.cosh(given) * 1.0, np.sinh(given), np.sinh(given) * 1.0]
+    through += [np.tanh(given), np.tanh(given) * 1.0]
+    bys = [(0, by.expression), (0, turned.expression)]
+    for symbol, hint in zip(through, (*bys[::-1], *bys, (2, "given"), bys[1])):
+        symbol.expression.hint = hint
+    made = [named, weaker, number, same, by, turned, *several, buffer, *through]
     plain, _ = simplify.simplified([m.expression for m in made], [], {})
     return plain
 
 
 def test_the_better_name_is_kept_and_numbers_have_none():
-    named, weaker, number, same, by, turned, first, second, third, buffer = hints()
+    named, weaker, number, same, by, turned, first, second, third, buffer, *through = hints()
     assert named is weaker and named.hint == (4, "y")
     assert first is second is third and first.hint == (3, "second")
     assert buffer.hint == (2, "buffer")
     assert number.hint is same.hint is turned.hint is None
     assert by.hint == (0, turned)
+    assert [e.hint for e in through] == [(0, turned)] * 4 + [(2, "given")] * 2  # turned is before by
 
 
 def test_a_number_of_two_dtypes_is_two_numbers():

@@ -90,11 +90,11 @@ def repeats(array: Any) -> bool:
 
 
 def earlier(a: Any, b: Any) -> bool:
-    """Does a say that this is the gradient by something before what b says? A gradient that goes
-    through unchanged is called after where it arrives.
+    """Does a, which ranks no higher than b, say that this is the gradient by something before what
+    b says? A gradient that goes through unchanged is called after where it arrives.
     """
     by, other = a[1], b[1]
-    return isinstance(by, Expression) and isinstance(other, Expression) and by.id < other.id
+    return isinstance(other, Expression) and by.id < other.id
 
 
 def last_two(e: Expression) -> bool:
@@ -367,7 +367,9 @@ class Simplifier:
         where r is 0 or infinite.
         """
         known = self.listing.known.get(("operator", "/", key_of((y, r)), key_of(())))
-        return known if of_dtype(known, dtype) and known.phase != BACKWARD else None
+        if known is None or known.phase == BACKWARD or known.dtype != dtype:
+            return None
+        return known
 
     def operator_over(self, args: Any, settings: Any, value: Any) -> Any:
         """a / b"""
