@@ -13,9 +13,7 @@ from importlib import import_module
 
 from ..engine.quick import when_loaded
 from . import engine, equations, indexing, ops
-from .allocator import keep_freed
 
-when_loaded["nn"] = keep_freed
 when_loaded["optim"] = lambda: import_module(f"{__name__}.optimizers")
 
 __all__ = ["engine", "equations", "indexing", "ops"]

@@ -21,6 +21,7 @@ from ..engine import Variable, local, tracked
 from ..engine.quick import quick_way
 from ..functional import equations
 from . import tuning
+from .allocator import keep_freed
 from .engine import QuickOp, run
 from .kernels import attention as attention_kernel
 from .kernels import elementwise, products, rows
@@ -538,6 +539,7 @@ def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
         b.__class__ is not ndarray or b.dtype != a.dtype or b.shape != w.shape[:1]
     ):
         return NotImplemented
+    keep_freed()
     return run(linear, (x, weight, bias), (a, w, b), {})
 
 

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..engine.quick import loaded
 from ..messages.errors import missing_from
 from . import init
 from .attention import AdditiveAttention, MultiheadAttention, SelfAttention
@@ -72,8 +71,6 @@ __all__ = [
     "TransformerEncoderLayer",
     "init",
 ]
-
-loaded("nn")  # before there are parameters fast/, if it is there, sees to their memory
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
