@@ -673,7 +673,9 @@ def test_the_better_name_is_kept_and_numbers_have_none():
     assert buffer.hint == (2, "buffer")
     assert number.hint is same.hint is turned.hint is None
     assert by.hint == (0, turned)
-    assert [e.hint for e in through] == [(0, turned)] * 4 + [(2, "given")] * 2  # turned is before by
+    assert [e.hint for e in through] == [(0, turned)] * 4 + [
+        (2, "given")
+    ] * 2  # turned is before by
 
 
 def test_a_number_of_two_dtypes_is_two_numbers():

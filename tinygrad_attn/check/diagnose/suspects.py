@@ -122,9 +122,13 @@ def judged(problem: Problem, which: int, gradient: np.ndarray | None) -> Trial |
 
 
 def cut_short(s: Suspect) -> Suspect | None:
-    """The same suspect on the first few elements along each axis, if it is wrong there too."""
+    """The same suspect on the first few elements along each axis, if it is wrong there too; None
+    also where all axes are short.
+    """
     arrays = [x for x in map(array_of, s.step.inputs) if x.dtype.kind in "fb"]
     lengths = sorted({n for x in arrays for n in x.shape if n > 6})
+    if not lengths:
+        return None
     kept = {n: 4 + k for k, n in enumerate(lengths)}  # what differs in length still does
 
     def short(x: Any) -> Any:
