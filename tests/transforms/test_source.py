@@ -935,6 +935,14 @@ def test_a_result_of_which_only_rounding_is_left():
         ta.source(lambda x: f(x)[0] + 0 * x.sum(), x, params=layer)
 
 
+def test_a_gradient_of_which_only_rounding_is_left():
+    """x . x / (x . x) is 1, whatever x is."""
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    program = ta.source(lambda x: (x / (x * x).sum(-1, keepdims=True) * x).sum(), x)
+    value, gradients = program(x)
+    assert np.isclose(value, 3) and np.abs(gradients["x"]).max() < 1e-6
+
+
 def test_names_longer_than_a_line():
     layer = nn.TransformerEncoder(encoder(batch_first=False), 2)
     program = ta.source(squares(layer), SRC, params=layer)

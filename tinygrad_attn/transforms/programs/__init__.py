@@ -18,7 +18,7 @@ from ...engine import Variable, enable_grad, local, no_grad, plain, sweep
 from ...messages.errors import describe, is_module
 from ...messages.signatures import own_names
 from ...tensor import Tensor
-from .expressions import Expression
+from .expressions import BACKWARD, Expression, reached
 from .program import Program
 from .surroundings import Surroundings
 from .tracing import names_of, trace
@@ -128,11 +128,11 @@ def compare(program: Program, found: Any) -> None:
     with np.errstate(all="ignore"):
         given = program.function(*arrays, **program.arrays())
     value, gradients = given if found.gradients else (given, {})
-    largest = max((np.abs(g.value).max(initial=0) for g in found.gradients.values()), default=0)
     pairs = [(value, found.outputs, 0.0)]
-    pairs += [(gradients[found.originals[n]], g, largest) for n, g in found.gradients.items()]
+    size = largest_on_the_way(found)
+    pairs += [(gradients[found.originals[n]], g, size) for n, g in found.gradients.items()]
     for mine, expected, size in pairs:
-        if not same(mine, expected, size=float(size)):
+        if not same(mine, expected, size=size):
             raise RuntimeError(
                 f"ta.source: the program that was written for {program.name} gives other numbers "
                 "than the function. This is a mistake in the package; please report it with the "
@@ -179,9 +179,15 @@ def gives_the_same(f: Any, args: tuple, found: Any) -> bool:
         again, gradients = f(*given), dict[str, Any]()
         with suppress(ValueError):  # of an array that was changed since, which a trace has copied
             gradients = gradients_of(again, given, found) if found.gradients else {}
-    largest = max((np.abs(g).max(initial=0) for g in gradients.values()), default=0)
-    alike = [same(g, found.gradients[n], size=float(largest)) for n, g in gradients.items()]
+    size = largest_on_the_way(found)
+    alike = [same(g, found.gradients[n], size=size) for n, g in gradients.items()]
     return same(arrays_in(again), found.outputs) and all(alike)
+
+
+def largest_on_the_way(found: Any) -> float:
+    """The largest number of the backward pass: where gradients cancel, its rounding is left."""
+    steps = reached(found.gradients.values())
+    return max((largest_in(e.value) for e in steps if e.phase == BACKWARD), default=0.0)
 
 
 def gradients_of(y: Any, args: list[Any], found: Any) -> dict[str, Any]:
