@@ -108,26 +108,18 @@ KEPT = {
 }
 
 
-def every_symbol():
-    gc.collect()
-    return [x for x in gc.get_objects() if issubclass(type(x), Symbolic)]
-
-
-EARLIER = []
-"""Symbols of tests that ran before, in the traceback of an error that was expected, say."""
-
-
 @pytest.fixture(autouse=True)
 def from_here_on():
-    EARLIER[:] = every_symbol()
+    """What is there before a test is left out of what `symbols` looks at, which would take a second."""
+    gc.freeze()
     yield
-    EARLIER.clear()
+    gc.unfreeze()
 
 
 def symbols():
     """How many symbols this test has left."""
-    known = set(map(id, EARLIER))
-    return sum(id(x) not in known for x in every_symbol())
+    gc.collect()
+    return sum(issubclass(type(x), Symbolic) for x in gc.get_objects())
 
 
 def state():
