@@ -16,7 +16,7 @@ machine and a network whose latency and bandwidth are given, not measured.
 
 What can be hidden is the time in which a network carries data and no core is busy. One machine has
 no such time, so the part that is hidden is measured with a wire that is put on: a sum counts as
-done only when the network above would have carried it after all sums before it.
+done only when a network of 2.5 Gbit/s would have carried it after all sums before it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ SIZES = [2**k for k in range(2, 24, 3)]
 BUCKETS_MB = [0.125, 0.5, 1, 2, 4, 8]
 NETWORK = 20e-6, 1.25e9
 """Seconds and bytes a second of a network of 10 Gbit/s, for --draw."""
+WIRE = 20e-6, 0.3125e9
+"""The same of one of 2.5 Gbit/s, slow enough to see what of its time is hidden."""
 MINILM = {"bytes": 4 * 22_713_216, "flops": 6 * 10_650_000 * LENGTH}
 """all-MiniLM-L6-v2: parameters, and what a sample of 128 tokens takes in its six layers."""
 
@@ -50,67 +52,95 @@ MINILM = {"bytes": 4 * 22_713_216, "flops": 6 * 10_650_000 * LENGTH}
 # ---- on each rank
 
 
-def slowest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    """The median over the rounds of the slowest rank's seconds; the ranks begin together."""
+def slowest(runs: dict[Any, Callable[[], Any]], rounds: int = ROUNDS) -> dict[Any, float]:
+    """Of each the median over the rounds of the slowest rank's seconds; they take turns, and the
+    ranks begin together.
+    """
     from tinygrad_attn import parallel
 
-    run()
-    times = []
-    for _ in range(rounds):
-        parallel.barrier()
-        begun = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begun)
-    every = parallel.group.group().gather("times", np.array(times))
-    return statistics.median(every.max(axis=0).tolist())
+    times: dict[Any, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds + 1):
+        for name, run in runs.items():
+            parallel.barrier()
+            begun = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - begun)
+    every = parallel.group.group().gather("times", np.array([times[name][1:] for name in runs]))
+    by_rank = every.reshape(-1, len(runs), rounds)
+    return dict(zip(runs, np.median(by_rank.max(axis=0), axis=1).tolist(), strict=True))
 
 
-def stepper(batch: int, bucket_mb: float, sharded: bool, average: bool = True) -> Any:
-    """A training step of the base layer on `batch` samples a rank."""
-    import tinygrad_attn as ta
-    from tinygrad_attn import nn, optim, parallel
+class Training:
+    """Steps of the base layer on `batch` samples a rank. All are of the same layer and optimiser, so
+    that what they change lies in the caches as it does where one is repeated.
+    """
 
-    ta.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True)
-    model = parallel.DataParallel(layer, bucket_cap_mb=bucket_mb)
-    kind = parallel.ShardedAdamW if sharded else optim.AdamW
-    optimizer = kind(layer.parameters())
-    x = np.random.default_rng(parallel.rank()).standard_normal((batch, LENGTH, WIDTH))
-    x = x.astype(np.float32)
+    def __init__(self, batch: int) -> None:
+        import tinygrad_attn as ta
+        from tinygrad_attn import nn, optim, parallel
 
-    def step() -> None:
-        optimizer.zero_grad()
-        if average:
-            (model(x) ** 2).mean().backward()
-        else:
-            with model.no_sync():
-                (model(x) ** 2).mean().backward()
-            model._own_gradients = False
-        optimizer.step()
+        ta.manual_seed(0)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True)
+        self.optimizer = optim.AdamW(self.layer.parameters())
+        x = np.random.default_rng(parallel.rank()).standard_normal((batch, LENGTH, WIDTH))
+        self.x = x.astype(np.float32)
 
-    return step
+    def step(self, bucket_mb: float, sharded: bool = False, average: bool = True) -> Any:
+        """One kind of step."""
+        from tinygrad_attn import parallel
+
+        model = parallel.DataParallel(self.layer, bucket_cap_mb=bucket_mb)
+        optimizer: Any = self.optimizer
+        if sharded:
+            optimizer = parallel.ShardedAdamW(self.layer.parameters())
+
+        def step() -> None:
+            optimizer.zero_grad()
+            if average:
+                (model(self.x) ** 2).mean().backward()
+            else:
+                with model.no_sync():
+                    (model(self.x) ** 2).mean().backward()
+                model._own_gradients = False
+            optimizer.step()
+
+        return step
 
 
-def put_on_a_wire(latency: float, bandwidth: float) -> None:
-    """From now on a sum is done when MPI has done it and a network would have carried its bytes."""
-    from tinygrad_attn import parallel
+class Wire:
+    """While `on`, a sum is done when MPI has done it and a network would have carried its bytes."""
 
-    ours = parallel.group.group()
-    begin, finish, turns = ours.begin_sum, ours.finish, 2 * (ours.size - 1)
-    free = 0.0  # the time from which the wire has nothing left to carry
+    def __init__(self, latency: float, bandwidth: float) -> None:
+        from tinygrad_attn import parallel
 
-    def begin_sum(array: Any) -> Any:
-        nonlocal free
-        carried = turns * latency + turns / ours.size * array.nbytes / bandwidth
-        free = max(free, time.perf_counter()) + carried
-        return begin(array)
+        self.on, self.latency, self.bandwidth = False, latency, bandwidth
+        self.free = 0.0  # the time from which the wire has nothing left to carry
+        ours = parallel.group.group()
+        self.size, self.begin, self.finish = ours.size, ours.begin_sum, ours.finish
+        ours.begin_sum, ours.finish = self.begin_sum, self.finish_all  # type: ignore[method-assign]
 
-    def finish_all(call: str, requests: list[Any]) -> None:
-        finish(call, requests)
-        while (left := free - time.perf_counter()) > 0:
+    def begin_sum(self, array: Any) -> Any:
+        """As `Group.begin_sum`."""
+        turns = 2 * (self.size - 1)
+        carried = turns * self.latency + turns / self.size * array.nbytes / self.bandwidth
+        self.free = max(self.free, time.perf_counter()) + carried
+        return self.begin(array)
+
+    def finish_all(self, call: str, requests: list[Any]) -> None:
+        """As `Group.finish`."""
+        self.finish(call, requests)
+        while self.on and (left := self.free - time.perf_counter()) > 0:
             time.sleep(left)
 
-    ours.begin_sum, ours.finish = begin_sum, finish_all  # type: ignore[method-assign]
+    def carries(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """The same with the wire on."""
+
+        def slower() -> None:
+            self.on = True
+            run()
+            self.on = False
+
+        return slower
 
 
 def worker(kind: str, argument: str) -> dict[str, Any]:
@@ -123,21 +153,18 @@ def worker(kind: str, argument: str) -> dict[str, Any]:
     ranks = parallel.world_size()
     if kind == "sums":
         ours = parallel.group.group()
-        arrays = [np.zeros(size // 4, np.float32) for size in SIZES]
-        return {"sums": [slowest(lambda a=a: ours.finish("", [ours.begin_sum(a)])) for a in arrays]}
-    if kind == "alone":
-        return {"step": slowest(stepper(int(argument), 1, False))}
-    found: dict[str, Any] = {"buckets": {}}
-    for size in BUCKETS_MB if ranks == 2 else [1]:
-        found["buckets"][size] = slowest(stepper(BATCH // ranks, size, False))
-    found["step"] = found["buckets"][1]
-    found["none"] = slowest(stepper(BATCH // ranks, 1, False, average=False))
-    found["after"] = slowest(stepper(BATCH // ranks, 1e6, False))
-    found["sharded"] = slowest(stepper(BATCH // ranks, 1, True))
-    put_on_a_wire(*NETWORK)
-    found["wire"] = slowest(stepper(BATCH // ranks, 1, False))
-    found["wire after"] = slowest(stepper(BATCH // ranks, 1e6, False))
-    return found
+        arrays = {size: np.zeros(size // 4, np.float32) for size in SIZES}
+        sums = {n: lambda a=a: ours.finish("", [ours.begin_sum(a)]) for n, a in arrays.items()}
+        return {"sums": [*slowest(sums).values()]}
+    training, wire = Training(int(argument) // ranks), Wire(*WIRE)
+    runs = {"step": training.step(1)}
+    if kind == "in turns":
+        runs["none"] = training.step(1, average=False)
+        runs["after"] = training.step(1e6)
+        runs |= {f"wire {name}": wire.carries(runs[name]) for name in ("step", "after")}
+        runs |= {f"{size} MiB": training.step(size) for size in BUCKETS_MB}
+        runs["sharded"] = training.step(1, sharded=True)
+    return slowest(runs)
 
 
 # ---- the launcher and the model
@@ -180,11 +207,11 @@ def parameters() -> int:
 
 def measured() -> dict[Any, Any]:
     """All that is measured, once."""
-    found: dict[Any, Any] = {
-        "alone": {batch: launched(1, "alone", batch)["step"] for batch in (BATCH, BATCH // 4)}
-    }
+    alone = {batch: launched(1, "step", batch)["step"] for batch in (BATCH, BATCH // 4)}
+    found: dict[Any, Any] = {"alone": alone}
     for ranks in RANKS:
-        found[ranks] = launched(ranks, "steps") | launched(ranks, "sums")
+        found[ranks] = launched(ranks, "in turns", BATCH) | launched(ranks, "sums")
+        found[ranks]["by itself"] = launched(ranks, "step", BATCH)["step"]
     return found
 
 
@@ -225,7 +252,7 @@ def main() -> None:
         whole = exchange(ranks, crowd * size, -(-size // 2**20), latency, bandwidth)
         predicted = crowd * (fixed + each * BATCH / ranks) + whole
         print_details(ranks, latency, bandwidth, told[ranks], whole)
-        step = told[ranks]["step"]
+        step = told[ranks]["by itself"]
         print(
             f"{ranks} ranks: {1e3 * step:.1f} ms, predicted {1e3 * predicted:.1f} "
             f"({100 * (predicted / step - 1):+.0f} %), {alone[BATCH] / step:.2f} times "
@@ -240,18 +267,18 @@ def print_details(
 ) -> None:
     """How the exchange went."""
     print(f"  a sum: latency {1e6 * latency:.1f} us, bandwidth {bandwidth / 1e9:.2f} GB/s")
-    by_size = ", ".join(f"{s} MiB {1e3 * t:.1f}" for s, t in told["buckets"].items())
-    print(f"  a step in ms by the size of buckets: {by_size}")
+    by_size = ", ".join(f"{s} {1e3 * t:.1f}" for s, t in told.items() if s.endswith("MiB"))
+    print(f"  a step in ms, in turns with the others, by the size of buckets: {by_size}")
     late, early = told["after"] - told["none"], told["step"] - told["none"]
     print(
         f"  no exchange {1e3 * told['none']:.1f} ms; exchange after the pass +{1e3 * late:.1f}, "
         f"during it +{1e3 * early:.1f} ms; by itself it would take {1e3 * whole:.1f} ms"
     )
     print(f"  with ShardedAdamW {1e3 * told['sharded']:.1f} ms")
-    late, early = told["wire after"] - told["none"], told["wire"] - told["none"]
-    carried = exchange(ranks, 4 * parameters(), -(-4 * parameters() // 2**20), *NETWORK)
+    late, early = told["wire after"] - told["none"], told["wire step"] - told["none"]
+    carried = exchange(ranks, 4 * parameters(), -(-4 * parameters() // 2**20), *WIRE)
     print(
-        f"  with a wire of 10 Gbit/s, {1e3 * carried:.1f} ms: exchange after the pass "
+        f"  with a wire of 2.5 Gbit/s, {1e3 * carried:.1f} ms: exchange after the pass "
         f"+{1e3 * late:.1f}, during it +{1e3 * early:.1f} ms; "
         f"{100 * (late - early) / carried:.0f} % of the wire's time is hidden"
     )
