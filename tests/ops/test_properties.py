@@ -7,6 +7,7 @@ pass a test with ones.
 
 import math
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from optable import BY_CONVENTION, TABLE, torch
 
+import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, manual_seed, ops, rand
 
@@ -222,20 +224,24 @@ def test_the_epsilon_that_rms_norm_takes_by_itself_is_pytorchs(dtype):
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=5e-3)
 
 
-def test_kinks_and_ties_are_pytorchs():
-    assert (
-        slope_at(F.relu, 0.0) == [0] and slope_at(abs, 0.0) == [0] and slope_at(np.sign, 0.0) == [0]
-    )
-    assert slope_at(np.maximum, 1.0, 1.0) == [0.5, 0.5] and slope_at(np.minimum, 1.0, 1.0) == [
-        0.5,
-        0.5,
-    ]
-    assert slope_at(lambda x: x.max(), [1.0, 3.0, 3.0]) == [[0, 0.5, 0.5]]
-    assert slope_at(lambda x: x.min(axis=0), [1.0, 1.0, 3.0]) == [[0.5, 0.5, 0]]
-    assert slope_at(lambda x: np.clip(x, 0, 1), [-1.0, 0.0, 0.5, 1.0, 2.0]) == [[0, 1, 1, 1, 0]]
-    assert slope_at(lambda x: x**0, 0.0) == [0] and slope_at(lambda x: x**2, 0.0) == [0]
-    assert slope_at(lambda x, y: x**y, 0.0, 2.0) == [0, 0]
-    assert slope_at(lambda x: x.std(), [2.0, 2.0]) == [[0, 0]]
+@pytest.mark.parametrize("mode", [nullcontext, ta.plain])
+def test_kinks_and_ties_are_pytorchs(mode):
+    with mode():
+        assert (
+            slope_at(F.relu, 0.0) == [0]
+            and slope_at(abs, 0.0) == [0]
+            and slope_at(np.sign, 0.0) == [0]
+        )
+        assert slope_at(np.maximum, 1.0, 1.0) == [0.5, 0.5] and slope_at(np.minimum, 1.0, 1.0) == [
+            0.5,
+            0.5,
+        ]
+        assert slope_at(lambda x: x.max(), [1.0, 3.0, 3.0]) == [[0, 0.5, 0.5]]
+        assert slope_at(lambda x: x.min(axis=0), [1.0, 1.0, 3.0]) == [[0.5, 0.5, 0]]
+        assert slope_at(lambda x: np.clip(x, 0, 1), [-1.0, 0.0, 0.5, 1.0, 2.0]) == [[0, 1, 1, 1, 0]]
+        assert slope_at(lambda x: x**0, 0.0) == [0] and slope_at(lambda x: x**2, 0.0) == [0]
+        assert slope_at(lambda x, y: x**y, 0.0, 2.0) == [0, 0]
+        assert slope_at(lambda x: x.std(), [2.0, 2.0]) == [[0, 0]]
 
 
 def test_linear_of_integers_and_lists():
