@@ -53,8 +53,8 @@ MINILM = {"bytes": 4 * 22_713_216, "flops": 6 * 10_650_000 * LENGTH}
 
 
 def slowest(runs: dict[Any, Callable[[], Any]], rounds: int = ROUNDS) -> dict[Any, float]:
-    """Of each the median over the rounds of the slowest rank's seconds; they take turns, and the
-    ranks begin together.
+    """For each kind of run, the median over the rounds of the slowest rank's seconds. The kinds take
+    turns, and the ranks begin together.
     """
     from tinygrad_attn import parallel
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import math
+import sys
 from operator import attrgetter
 
 import numpy as np
@@ -101,6 +102,26 @@ def assert_equal(mine, expected, digits=1e-12):
     assert mine.shape == expected.shape and mine.dtype == expected.dtype
     digits = 1e-4 if expected.dtype == np.float32 else digits
     np.testing.assert_allclose(mine, expected, rtol=digits, atol=digits)
+
+
+def lines_run(module, run):
+    """The lines of the module that run() comes through."""
+    lines = set()
+
+    def each_line(frame, event, _):
+        lines.add(frame.f_lineno)
+        return each_line
+
+    def of_the_module(frame, event, _):
+        return each_line if frame.f_code.co_filename == module.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(of_the_module)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return lines
 
 
 def statements_but(module, lines):

@@ -5,7 +5,6 @@ is where a program gives other numbers: a mistake would only be slow.
 """
 
 import inspect
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from written import (
     assert_equal,
     computed,
     constant,
+    lines_run,
     numbers,
     one_at,
     statements_but,
@@ -278,22 +278,11 @@ def test_the_largest_score_is_left_out_only_where_no_result_depends_on_it(f, fre
 
 def test_every_rule_fires():
     """Each statement of the module runs for one of the tables above; if not, add what its rule is for to one of them."""
-    lines = set()
 
-    def each_line(frame, event, _):
-        lines.add(frame.f_lineno)
-        return each_line
-
-    def of_the_module(frame, event, _):
-        return each_line if frame.f_code.co_filename == lowering.__file__ else None
-
-    before = sys.gettrace()
-    sys.settrace(of_the_module)
-    try:
+    def run():
         for f, text in RULES:
             check(f, text)
         for f, _ in SPECULATED:
             lowered(f, speculate=True)
-    finally:
-        sys.settrace(before)
-    assert not statements_but(lowering, lines)
+
+    assert not statements_but(lowering, lines_run(lowering, run))

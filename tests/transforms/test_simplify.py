@@ -5,14 +5,13 @@ by step, at numbers other than those that they were written for. Whether the tab
 but asked of the module: each of its statements has to run.
 """
 
-import sys
-
 import numpy as np
 import pytest
 from written import (
     assert_equal,
     computed,
     constant,
+    lines_run,
     numbers,
     one_at,
     spelled,
@@ -750,24 +749,13 @@ def test_how_a_quotient_is_written(quotient, dtype, text):
 
 def test_every_rule_fires():
     """Each statement of the module runs for one of the tables above; if not, add what its rule is for to one of them."""
-    lines = set()
 
-    def each_line(frame, event, _):
-        lines.add(frame.f_lineno)
-        return each_line
-
-    def of_the_module(frame, event, _):
-        return each_line if frame.f_code.co_filename == simplify.__file__ else None
-
-    before = sys.gettrace()
-    sys.settrace(of_the_module)
-    try:
+    def run():
         for f, text, backward in RULES:
             check(f, text, backward)
         of_facts(True)
         hints()
         for number in (0.1, np.float32(0.1), np.nan, None):
             simplify.fraction(number)
-    finally:
-        sys.settrace(before)
-    assert not statements_but(simplify, lines)
+
+    assert not statements_but(simplify, lines_run(simplify, run))

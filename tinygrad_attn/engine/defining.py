@@ -32,7 +32,9 @@ def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
     the inputs' shapes; `saves=True`, forward returns `(y, saved)`, and the rule for all inputs, see
     `vjp_all`, gets `saved=`; `twin=f`, a composite of ops that computes the same and is
     differentiated in its place where a derivative is to be differentiated again. What is saved has
-    no graph, so an op that saves floating numbers needs a twin for that.
+    no graph, so an op that saves floating numbers needs a twin for second derivatives.
+
+    Raises TypeError for another flag, and for what is no function.
     """
     misuse.check_flags_of_op(flags)
     return Op(forward, **flags) if forward is not None else lambda f: Op(f, **flags)

@@ -22,7 +22,7 @@ class Released:
 
     __name__ = "released"
     twin, broadcasts, saves, rules = None, False, False, ()  # what is asked of an op
-    ends: dict[int, Any] | None = None  # not known
+    ends: dict[int, Any] | None = None  # None: not known
 
     @property
     def stands_for(self) -> Released:
@@ -34,7 +34,9 @@ class Released:
         record.op, record.inputs, record.settings, record.saved = self, (), {}, None
 
     def end_at(self, tensors: Iterable[Any]) -> None:
-        """The pass went as far as these, and is over; what lies behind another one is not known."""
+        """Note where the pass ended; not if one of these is released itself, for nobody knows what
+        was behind it.
+        """
         if not any(x._record is not None and isinstance(x._record.op, Released) for x in tensors):
             self.ends = {id(x): ref(x) for x in tensors}
 

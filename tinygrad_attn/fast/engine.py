@@ -6,6 +6,8 @@ numbers) leaves the unusual ones, a list, a string or an error, to `Op.__call__`
 
 In a chain of small ops the sweep itself takes longer than the arithmetic. So here
 
+- backward() sorts nothing beforehand: a tensor whose first share has come in goes on a heap, by
+  time;
 - the newest tensor is kept in hand, out of the heap: in a chain it is always the next one;
 - the rules of an element-wise op are called on the spot, and what they return is not asked for its
   shape, see `OfOne`;
@@ -197,7 +199,7 @@ def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
 
 def general_call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     """The same for any op, and operands of all kinds; NotImplemented for what is unusual."""
-    if settings.keys() != op.parameters.settings:  # some are left out, or it is a misspelt one
+    if settings.keys() != op.parameters.settings:  # some are left out, or one is misspelt
         inputs, settings = op.parameters.bind(inputs, settings)
     arrays: list[Any] = []
     any_tensor = False

@@ -220,8 +220,8 @@ def arrays_in(y: Any) -> Any:
 def same(mine: Any, expected: Any, digits: float = 1e-9, size: float = 0.0) -> bool:
     """Equal up to the rounding of the largest, or of numbers of this size, in shape and dtype?
 
-    For an expression, also up to the rounding of what it was made of: of a mean of numbers that
-    cancel nothing is left but that.
+    For an expression, also up to the rounding of what it was made of: where numbers cancel, as in
+    a mean, nothing but rounding may be left.
     """
     if isinstance(expected, dict):
         return mine.keys() == expected.keys() and all(

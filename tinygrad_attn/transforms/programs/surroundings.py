@@ -106,26 +106,24 @@ class Surroundings:
             parts = [getattr(x, part, None) for part in ("__func__", "func", "fget")]
             return ((part, name) for part in parts)
         if isinstance(x, type):
-            return self.keep(x, x.__name__, attributes, set_attributes) if theirs(x) else iter([])
+            return self.keep(x, x.__name__, attributes, put_attributes) if theirs(x) else iter([])
         if isinstance(x, types.CellType):
-            return self.keep(x, name, in_cell, set_cell)
+            return self.keep(x, name, in_cell, put_in_cell)
         return iter([]) if isinstance(x, types.ModuleType) else self.value(x, name)
 
     def value(self, x: Any, name: str) -> Named:
         """A container, an array, a Tensor or another object."""
         if isinstance(x, Variable):
-            yield from self.keep(x, name, fields, set_fields)
+            yield from self.keep(x, name, fields, put_fields)
         elif isinstance(x, np.ndarray):
-            self.kept.append(Kept(x, name, x.copy(), np.asarray, set_numbers))
-        elif isinstance(x, dict):
-            yield from self.keep(x, name, dict, set_dict)
-        elif isinstance(x, (list, deque, set)):
-            yield from self.keep(x, name, list, set_set if isinstance(x, set) else set_list)
+            self.kept.append(Kept(x, name, x.copy(), np.asarray, put_numbers))
+        elif isinstance(x, (dict, list, deque, set)):
+            yield from self.keep(x, name, dict if isinstance(x, dict) else list, refill)
         elif isinstance(x, (tuple, frozenset)):
             yield from ((v, name) for v in x)
         if isinstance(getattr(x, "__dict__", None), dict):
             title = type(x).__name__ if is_module(x) else name
-            yield from self.keep(x.__dict__, title, dict, set_dict)
+            yield from self.keep(x.__dict__, title, dict, refill)
         if hasattr(type(x), "__wrapped__"):  # made by ta.compile, say
             yield x.__wrapped__, name
         for base in type(x).__mro__ if theirs(type(x)) else ():
@@ -133,7 +131,7 @@ class Surroundings:
             slots = frozenset(k for k, v in vars(base).items() if isinstance(v, SLOT))
             if slots and theirs(base):
                 named = functools.partial(attributes, names=slots)
-                put = functools.partial(set_attributes, names=slots)
+                put = functools.partial(put_attributes, names=slots)
                 yield from self.keep(x, name, named, put)
 
     def function(self, f: Any) -> Named:
@@ -146,7 +144,7 @@ class Surroundings:
     def names(self, space: dict[str, Any], names: frozenset[str]) -> Named:
         """The variables of a module that have such a name, and those of modules among them."""
         read = functools.partial(items, names=names)
-        for x, name in self.keep(space, "", read, functools.partial(set_items, names=names)):
+        for x, name in self.keep(space, "", read, functools.partial(put_items, names=names)):
             yield x, name
             if isinstance(x, types.ModuleType) and id(x) not in self.seen and theirs(x):
                 self.seen[id(x)] = x
@@ -210,7 +208,8 @@ def attributes(x: Any, names: Any = None) -> dict[str, Any]:
     return {k: v for k in names if (v := getattr(x, k, MISSING)) is not MISSING}
 
 
-def set_attributes(x: Any, before: dict[str, Any], names: Any = None) -> None:
+def put_attributes(x: Any, before: dict[str, Any], names: Any = None) -> None:
+    """The attributes as they were."""
     now = attributes(x, names)
     for k in now.keys() - before.keys():
         delattr(x, k)
@@ -219,27 +218,20 @@ def set_attributes(x: Any, before: dict[str, Any], names: Any = None) -> None:
             setattr(x, k, v)
 
 
+fields = functools.partial(attributes, names=FIELDS)
+put_fields = functools.partial(put_attributes, names=FIELDS)
+
+
 def items(space: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """What is called so."""
+    """The items of a dict with these keys."""
     return {k: space[k] for k in names if k in space}
 
 
-def set_items(space: dict[str, Any], before: dict[str, Any], names: frozenset[str]) -> None:
-    for k in names:
-        if k in before:
-            space[k] = before[k]
-        else:
-            space.pop(k, None)
-
-
-def fields(t: Any) -> dict[str, Any]:
-    """What a Tensor has."""
-    return {k: getattr(t, k) for k in FIELDS}
-
-
-def set_fields(t: Any, before: dict[str, Any]) -> None:
-    for k, v in before.items():
-        setattr(t, k, v)
+def put_items(space: dict[str, Any], before: dict[str, Any], names: frozenset[str]) -> None:
+    """The items with these keys as they were."""
+    for k in names - before.keys():
+        space.pop(k, None)
+    space.update(before)
 
 
 def in_cell(cell: Any) -> list[Any]:
@@ -250,29 +242,22 @@ def in_cell(cell: Any) -> list[Any]:
         return []
 
 
-def set_cell(cell: Any, before: list[Any]) -> None:
+def put_in_cell(cell: Any, before: list[Any]) -> None:
+    """The variable as it was, also where it had no value yet."""
     if before:
         cell.cell_contents = before[0]
     else:
         del cell.cell_contents
 
 
-def set_dict(x: dict[Any, Any], before: dict[Any, Any]) -> None:
+def refill(x: Any, before: Any) -> None:
+    """A dict, list, deque or set as it was."""
     x.clear()
-    x.update(before)
+    (x.update if isinstance(x, (dict, set)) else x.extend)(before)
 
 
-def set_list(x: Any, before: list[Any]) -> None:
-    x.clear()
-    x.extend(before)
-
-
-def set_set(x: set[Any], before: list[Any]) -> None:
-    x.clear()
-    x.update(before)
-
-
-def set_numbers(x: Any, before: Any) -> None:
+def put_numbers(x: Any, before: Any) -> None:
+    """The array as it was."""
     with suppress(ValueError):  # a view that has become read-only
         x[...] = before
 
