@@ -4,6 +4,7 @@ import linecache
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, grad, nn, no_grad, ops, optim
+from tinygrad_attn import Tensor, grad, nn, no_grad, ops, optim, parallel
 from tinygrad_attn.engine import changes as guard
 
 
@@ -259,7 +260,17 @@ def test_an_array_that_is_only_added_or_subtracted_is_not_watched(f):
         np.sum(z).backward()
 
 
+# An exchange between ranks, all of which have the same gradient.
+EXCHANGE = SimpleNamespace(
+    buckets=SimpleNamespace(get=lambda i: np.ones((3, 3))),
+    complete=lambda i, g: None,
+    begin=lambda: None,
+    finish=lambda: None,
+)
+
 SETTINGS = {
+    **dict.fromkeys(("arrive", "depart"), {"exchange": EXCHANGE, "i": 0}),
+    **dict.fromkeys(("finish", "begin"), {"exchange": EXCHANGE}),
     "pad": {"width": ((1, 0), (2, 1))},
     "scatter": {"index": np.array([3, 1, 3]), "shape": (4, 3)},
     "getitem": {"index": (slice(1, 3), 0)},
@@ -275,6 +286,9 @@ SETTINGS = {
     "windows": {"sizes": (2,), "axes": (1,)},
     "overlapped": {"sizes": (3,), "axes": (0,), "shape": (5,)},
 }
+
+
+assert parallel.DataParallel  # a room that is loaded late, and has such ops too
 
 
 @pytest.mark.parametrize(

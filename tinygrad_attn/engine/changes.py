@@ -173,13 +173,14 @@ def lend(array: ndarray) -> None:
 def changed(*arrays: ndarray) -> None:
     """Note that the memory of these arrays has just been changed in place."""
     global latest
-    arrays = tuple(array for array in arrays if not isinstance(array, Symbolic))
     now, place = clock(), _place()
     if now > latest:  # else another thread has told of a later one
         latest = now
     for array in arrays:
-        memory = owner(array)
-        watch = _watch(memory)
+        if isinstance(array, Symbolic):
+            continue
+        memory = array if array.base is None else owner(array)
+        watch = watched.get(id(memory)) or _watch(memory)
         watch.changed = now if now > watch.changed else watch.changed
         watch.told, watch.place = now if now > watch.told else watch.told, place
         if watch.checksum is not None:

@@ -27,7 +27,7 @@ from .. import ops
 from ..engine import Op, Released, Variable, changes, everywhere, local
 from ..engine import sweep as plain_sweep
 from ..engine.changes import handed_out
-from ..engine.graph import Record, clock
+from ..engine.graph import Record, clock, tensor_of
 from ..engine.quick import quick_way, step_aside
 from ..engine.sweep import fit, leading_to
 from ..tensor import Tensor
@@ -241,6 +241,13 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
     if y is None:
         y = op.forward(*arrays, **settings)
     here, saved = local.context, None
+    if op.saves:
+        y, saved = y
+    if not (here.recording or here.watchers):  # as in generation, nothing is remembered
+        for x in inputs:
+            if isinstance(x, Tensor):
+                return tensor_of(y)
+        return y
     any_tensor = wanted = False
     reachable = bool(handed_out)
     kept = list(arrays)
@@ -252,8 +259,6 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
                 kept[i] = x
         elif x.__class__ is ndarray:
             reachable = True
-    if op.saves:
-        y, saved = y
     if not any_tensor:
         return y
     t = new(Tensor)
@@ -402,7 +407,7 @@ def _undo_all(  # noqa: C901
             total = hand_gradient if x is hand else gradients.get(x)
             if total is None:  # the first share is kept by reference
                 total = share
-                if isinstance(op, QuickOp) and op.fresh and share.__class__ is ndarray:
+                if share.__class__ is ndarray and op.__class__ is QuickOp and op.fresh:
                     own.add(x)
                 made = x._record
                 if made is None or through is not None and x not in through:

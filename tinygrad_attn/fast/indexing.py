@@ -43,7 +43,9 @@ def _single(index):
 
 def _picked(x: Any, *, index: Any) -> Any:
     """y = x[index], basic or advanced."""
-    single = _single(index) if index.__class__ is tuple else None
+    if index.__class__ is not tuple or ndarray not in map(type, index):
+        return x[index]
+    single = _single(index)
     if single is None or len(index) > x.ndim:
         return x[index]
     axis, indices = single  # two to five times as fast as x[:, indices]; NumPy 2.0 takes no uint64

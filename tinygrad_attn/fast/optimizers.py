@@ -102,15 +102,15 @@ class _Together:
         self.bounds = np.cumsum([0, *(a.size for a in arrays)]).tolist()
         self.shapes, self.dtype = [a.shape for a in arrays], arrays[0].dtype
         self.values, self.gradients, *self.state = (
-            np.empty(self.bounds[-1], self.dtype) for _ in range(2 + len(work.states[0]))
+            np.empty(self.bounds[-1], self.dtype) for _ in range(2 + len(work.states))
         )
         self.views = self._parts(self.values)
         for number, flat in enumerate(self.state):
             for i, view in zip(members, self._parts(flat), strict=True):
-                history, old = work.histories[i], work.states[i][number]
+                history, old = work.histories[i], work.states[number][i]
                 name = next(name for name, array in history.items() if array is old)
                 view[...] = old
-                history[name] = work.states[i][number] = view
+                history[name] = work.states[number][i] = view
 
     def _parts(self, flat: Array) -> list[Array]:
         """The parameters' places in a flat array, each in its own shape."""
@@ -134,7 +134,7 @@ class _Plan:
     """Which parameters of a group are done together, and which by themselves."""
 
     def __init__(self, work: Work) -> None:
-        self.histories, self.arrays = work.histories, len(work.states[0])
+        self.histories, self.arrays = work.histories, len(work.states)
         self.kinds = [(a.shape, a.dtype) for a in work.values]
         self.places: dict[Any, list[int]] = {}
         for i, (a, step) in enumerate(zip(work.values, work.steps, strict=True)):
@@ -152,7 +152,7 @@ class _Plan:
         return bool(
             len(work.histories) == len(self.histories)
             and all(map(is_, work.histories, self.histories))
-            and len(work.states[0]) == self.arrays
+            and len(work.states) == self.arrays
             and (self.arrays or [(a.shape, a.dtype) for a in work.values] == self.kinds)
             and all(len({work.steps[i] for i in flat.members}) == 1 for flat in self.together)
         )
@@ -186,7 +186,7 @@ def walk(optimizer: Optimizer, work: list[Work]) -> bool:
             p, g = w.values[i], contiguous(w.gradients[i])
             rule = make_rule(optimizer, w.group, w.steps[i], p.dtype)
             values = p.reshape(-1)  # a view, if the numbers lie in a row
-            state = [s.reshape(-1) for s in w.states[i]]
+            state = [arrays[i].reshape(-1) for arrays in w.states]
             pieces.append((rule, values, g.reshape(-1), state))
             if not p.flags.c_contiguous:
                 copies.append((p, values.reshape(p.shape)))

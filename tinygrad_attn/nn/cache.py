@@ -129,8 +129,10 @@ class KeyValueCache:
         Both are copied where a gradient may flow, dtypes differ, the room is used up or the
         computation is only written down.
         """
-        apart = lambda x: x.requires_grad or x.dtype != old[0].dtype
-        if any(apart(x) or isinstance(x._data, Symbolic) for x in (*old, *new)):
+        if any(
+            x.requires_grad or x.dtype != old[0].dtype or isinstance(x._data, Symbolic)
+            for x in (*old, *new)
+        ):
             return [np.concatenate(pair, axis=-2) for pair in zip(old, new, strict=True)]
         start, end = old[0].shape[-2], old[0].shape[-2] + new[0].shape[-2]
         room = self._room.get(module)

@@ -47,13 +47,13 @@ class Work:
     steps: list[int]  # the number that this update has, from 1
     values: list[Array]
     gradients: list[Array]
-    states: list[list[Array]]  # the arrays of the histories that the rule takes, in its order
+    states: list[list[Array]]  # of each array that is kept beside a parameter, such a list
 
 
 def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
     """Change each parameter and its state by the optimiser's rule."""
     for w in work:
-        for step, p, g, state in zip(w.steps, w.values, w.gradients, w.states, strict=True):
+        for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states, strict=True):
             optimizer._update(w.group, step, p, g, *state)
 
 
@@ -66,11 +66,12 @@ def _alike(values: list[Array], gradients: list[Array], states: list[list[Array]
 
     All of a parameter's state was made like the first array of it.
     """
-    shapes, known = [p.shape for p in values], [state[0] for state in states if state]
+    shapes = [p.shape for p in values]
+    known = states[0] if states else values
     return (
         shapes == [g.shape for g in gradients]
-        and (not known or shapes == [a.shape for a in known])
-        and (not known or [p.dtype for p in values] == [a.dtype for a in known])
+        and shapes == [a.shape for a in known]
+        and [p.dtype for p in values] == [a.dtype for a in known]
         and all([p.flags.writeable for p in values])
     )
 
@@ -191,21 +192,20 @@ class Optimizer:
             ]
             try:
                 histories = list(map(self._histories.__getitem__, params))
-                states = [list(map(history.__getitem__, names)) for history in histories]
+                states = [[history[name] for history in histories] for name in names]
             except KeyError:  # a new parameter, or a new name
                 histories = [self._history(p, names) for p in params]
-                states = [list(map(history.__getitem__, names)) for history in histories]
+                states = [[history[name] for history in histories] for name in names]
             if not _alike(values, gradients, states):
-                for p, *arrays in zip(params, values, gradients, states, strict=True):
-                    self._check_arrays(p, *arrays)
+                for arrays in zip(params, values, gradients, *states[:1], strict=True):
+                    self._check_arrays(*arrays)
             steps = [history["step"] + 1 for history in histories]
             work.append(Work(group, params, histories, steps, values, gradients, states))
         return work
 
-    def _check_arrays(self, p: Tensor, values: Array, gradient: Array, state: list[Array]) -> None:
+    def _check_arrays(self, p: Tensor, values: Array, gradient: Array, *state: Array) -> None:
         """Raise where the parameter has got another shape or dtype, or may not be written to."""
-        known = state[0] if state else values  # all of the state was made like the first
-        whose = "the optimiser has its state for"
+        known, whose = state[0] if state else values, "the optimiser has its state for"
         if known.shape == values.shape and known.dtype == values.dtype:
             if gradient.shape == values.shape and values.flags.writeable:
                 return
