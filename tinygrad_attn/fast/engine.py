@@ -27,7 +27,7 @@ from .. import ops
 from ..engine import Op, Released, Variable, changes, everywhere, local
 from ..engine import sweep as plain_sweep
 from ..engine.changes import handed_out
-from ..engine.graph import Record, clock, tensor_of
+from ..engine.graph import Record, clock
 from ..engine.quick import quick_way, step_aside
 from ..engine.sweep import fit, leading_to
 from ..tensor import Tensor
@@ -243,10 +243,14 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
     here, saved = local.context, None
     if op.saves:
         y, saved = y
+    t = new(Tensor)
+    t._data = y
+    t._grad = t._record = t.name = None
+    t._tracked = False
     if not (here.recording or here.watchers):  # as in generation, nothing is remembered
         for x in inputs:
             if isinstance(x, Tensor):
-                return tensor_of(y)
+                return t
         return y
     any_tensor = wanted = False
     reachable = bool(handed_out)
@@ -261,9 +265,6 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
             reachable = True
     if not any_tensor:
         return y
-    t = new(Tensor)
-    t._data = y
-    t._grad = t.name = None
     if wanted and here.recording and y.dtype.kind == "f":
         t._tracked = True
         t._record = r = new_record()
@@ -274,9 +275,6 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
         r.saved = saved
         r.scope = here.scope
         r.retained = False
-    else:
-        t._record = None
-        t._tracked = False
     if here.watchers or reachable:
         for watcher in (*everywhere, *here.watchers):
             watcher.computed(op, inputs, settings, t)
