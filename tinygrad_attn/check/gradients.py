@@ -183,9 +183,9 @@ def _note(report: Report, problem: Problem, noise: float, trace: Trace) -> None:
         for e in right
         if 0 < np.abs(e.analytic).max(initial=0) <= noise
     ]
-    known = {id(x) for x in problem.inputs}
+    known = set(problem.inputs)
     used = (x for step in trace.steps for x in step.inputs if tracked(x) and made_at(x) is None)
-    others = {id(x): str(x.shape) for x in used if id(x) not in known}
+    others = {x: str(x.shape) for x in used if x not in known}
     if others:
         notes.append(
             "f uses further Tensors that require a gradient and were not checked, of shape "

@@ -62,21 +62,21 @@ class ForwardText:
             self.grads, self.uses = second_opinion([self.out], [self.g])
             # What is taken away and cancels, as a row's maximum, is a constant on the way.
             least = 1e-12 * np.abs(self.g).max(initial=0)
-            for result in (s.result for s in self.trace.steps if id(s.result) in self.grads):
-                result._tracked = bool(np.abs(self.grads[id(result)]).max(initial=0) > least)
+            for result in (s.result for s in self.trace.steps if s.result in self.grads):
+                result._tracked = bool(np.abs(self.grads[result]).max(initial=0) > least)
             self.grads, self.uses = second_opinion([self.out], [self.g])
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """(what it is, the value) for the input and whatever is computed from it on the way."""
         yield "the input", self.x
         for s in self.trace.steps:
-            known = id(s.result) in self.grads and s.result is not self.out
-            if known and self.pulled_back(s.result, self.grads[id(s.result)]) is not None:
+            known = s.result in self.grads and s.result is not self.out
+            if known and self.pulled_back(s.result, self.grads[s.result]) is not None:
                 yield f"what {s.name} gives on the way", s.result
 
     def pulled_back(self, result: Any, g: np.ndarray) -> np.ndarray | None:
         """The gradient of the input, if this were the gradient of a value on the way."""
-        return second_opinion([result], [g]).grads.get(id(self.x))
+        return second_opinion([result], [g]).grads.get(self.x)
 
 
 def forward_text(p: Pattern) -> ForwardText | None:
@@ -85,14 +85,14 @@ def forward_text(p: Pattern) -> ForwardText | None:
         p.kept["text"] = None
         with suppress(Exception):
             text = ForwardText(p.suspect)
-            p.kept["text"] = text if same(p.n, text.grads[id(text.x)]) else None
+            p.kept["text"] = text if same(p.n, text.grads[text.x]) else None
     return p.kept["text"]
 
 
 def _uses(p: Pattern) -> list[tuple[str, np.ndarray]]:
     """(op, share) of every use of the input in the forward text."""
     text = forward_text(p)
-    uses = [] if text is None else text.uses[id(text.x)]
+    uses = [] if text is None else text.uses[text.x]
     return uses if 2 <= len(uses) <= 10 else []
 
 
@@ -130,7 +130,7 @@ def transposed_on_the_way(p: Pattern) -> Found:
     if (text := forward_text(p)) is None:
         return None
     for name, v in text.values():
-        g = text.grads[id(v)]
+        g = text.grads[v]
         turned = g.swapaxes(-1, -2) if g.ndim >= 2 else g
         if turned.shape == g.shape and not same(g, turned):
             if p.fits(text.pulled_back(v, turned)):
@@ -144,7 +144,7 @@ def changed_on_the_way(p: Pattern) -> Found:
     if text is None or len(text.trace.steps) > 40 or not np.ptp(p.x):
         return None  # at equal elements one share looks like another
     for name, v in text.values():
-        ops, uses = zip(*text.uses[id(v)])
+        ops, uses = zip(*text.uses[v])
         back: list[Any] = [text.pulled_back(v, share) for share in uses]
         parts = np.stack(back, axis=-1)
         more = np.linalg.lstsq(parts.reshape(p.a.size, -1), (p.a - p.n).ravel(), rcond=None)[0]
@@ -170,7 +170,7 @@ def _exchanged_shares(text: ForwardText) -> Iterator[dict[str, Any]]:
     known = [(f"operand {i}", x) for i, x in enumerate(_operands(s)) if _float(x)]
     known += [(f"what {s.name} gives on the way", s.result._data) for s in text.trace.steps]
     for step in text.trace.steps:
-        if (g := text.grads.get(id(step.result))) is None:
+        if (g := text.grads.get(step.result)) is None:
             continue
         operands, right = as_given(step.inputs), [*shares(step.result, g)]
         for j, operand in enumerate(operands):

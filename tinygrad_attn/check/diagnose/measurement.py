@@ -26,9 +26,6 @@ class Program(Trial):
         self.report, self.trace, self.outputs, worst = report, trace, outputs, report.worst
         super().__init__(problem, report.entries.index(worst), worst, how)  # type: ignore[arg-type]
 
-    def offers(self, need: str) -> bool:
-        return True
-
     @property
     def checkpointed(self) -> bool:
         """What runs inside checkpoint() is seen unrecorded, and recorded only later."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from ..judging import SMALL
+from ..measuring import Problem, values_put_back
 
 Found = dict[str, Any] | None
 """What an explanation's test answers: what its text needs to know, or None."""
@@ -27,33 +30,47 @@ class Pattern:
     y: np.ndarray | None  # that result
     tolerance: float  # errors up to here mean nothing
     # Of a large input: the indices of the elements that a, n and x list.  None: all elements.
-    at: list[tuple[int, ...]] | None = None
-    others: dict[str, np.ndarray] = field(default_factory=dict)  # further operands by name
+    at: list[tuple[int, ...]] | None
+    problem: Problem  # the gradient by its input number `which`, measured with the step h
+    which: int
+    h: float
     suspect: Any = None  # the op whose own rule gave `a`, where it can be asked again
-    ask_jacobians: Callable[[], Any] = lambda: None
-    ask_elsewhere: Callable[[], Any] = list
     kept: dict[str, Any] = field(default_factory=dict)  # what experiments share with one another
 
     @cached_property
     def jacobians(self) -> tuple[np.ndarray, np.ndarray] | None:
         """By the rules and by moving the input, (result, input) flattened; None for large ones."""
-        return self.ask_jacobians()
+        problem, which = self.problem, self.which
+        results = sum(c.size for c in problem.cotangents)
+        if self.at is not None or self.x.size > SMALL or results > 4 * SMALL:
+            return None
+        return problem.jacobian_by_rules(which), problem.jacobian(which, self.h)
 
     @cached_property
     def elsewhere(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(a, n) at other values of the input."""
-        return self.ask_elsewhere()
+        """(a, n) at fresh values of the input, since few elements may look proportional by
+        accident."""
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        if self.at is not None or self.x.size > SMALL:
+            return found
+        rng, x = np.random.default_rng(1), self.problem.inputs[self.which]
+        with suppress(Exception), values_put_back([x]):  # the function may mind its domain
+            for _ in range(3 if x.size < 8 else 1):
+                x._data = self.x * (1 + 0.05 * rng.uniform(-1, 1, x.shape))
+                g = self.problem.gradients()[self.which]
+                a = np.zeros(x.shape) if g is None else g
+                found.append((a, self.problem.numeric(self.which, self.h)))
+        return found
 
     def offers(self, need: str) -> bool:
         """Is what an explanation needs at hand?"""
         return {
-            "pattern": lambda: True,
             "neighbours": lambda: self.at is None,
             "rule": lambda: self.suspect is not None,
             "result": lambda: self.g is not None,
             "like x": lambda: self.g is not None and self.g.shape == self.a.shape,
-            "jacobians": lambda: self.at is None and self.jacobians is not None,
-        }.get(need, lambda: False)()
+            "jacobians": lambda: self.jacobians is not None,
+        }[need]()
 
     def fits(self, other: Any) -> bool:
         """Do the rules give this, to the smallest element?"""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...engine import sum_to
+from ..records import as_given
 from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, multiple
 
 
@@ -169,8 +170,14 @@ MEANING = {
 
 def _quantities(p: Pattern) -> Iterator[tuple[str, str, np.ndarray]]:
     """(formula, what its letter means, values) of everything a rule may be multiplied by."""
-    for v, value in ({"x": p.x, "y": p.y, "g": p.g} | p.others).items():
-        if value is None or np.shape(value) not in ((), p.a.shape):
+    named: dict[str, Any] = {"x": p.x, "y": p.y, "g": p.g}
+    if p.suspect is not None:
+        named |= {f"operand {i}": o for i, o in enumerate(as_given(p.suspect.step.inputs))}
+        del named[f"operand {p.suspect.position}"]
+    for v, value in named.items():
+        if not isinstance(value, np.ndarray) or value.shape not in ((), p.a.shape):
+            continue
+        if value.dtype.kind != "f":
             continue
         formulas = {
             v: value,
