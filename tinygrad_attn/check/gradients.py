@@ -6,7 +6,7 @@ If not, its report says where and by how much, which op is wrong, and what mista
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,11 @@ def gradcheck(
     # The seed alone may well have made the inputs.
     groups = 2 if fast_mode else SMALL
     how = How(eps, atol, rtol, groups, np.random.default_rng([seed, 0x76]))
-    call = lambda: f(*arguments)
     with private_values(checked):
-        report = _check(call, checked, names, how)
+        problem = Problem(lambda: f(*arguments), checked, names, how.rng)
+        report = _check(problem, how)
         if order == 2 and report.ok:
-            report = _check_gradient(call, checked, names, how, report)
+            report = _check_gradient(problem, how, report)
     if raise_exception and not report:
         raise GradcheckError(report)
     return report
@@ -102,15 +102,11 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
     return gradcheck(f, inputs, order=2, **options)
 
 
-def _check(
-    call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, order: int = 1
-) -> Report:
+def _check(problem: Problem, how: How, order: int = 1) -> Report:
     """One order, on tensors whose values are ours to move."""
-    before = [t._data.copy() for t in checked]
-    problem, report = Problem(call, checked, names, how.rng), Report(order=order)
-    outputs, trace = problem.traced()
+    report, (outputs, trace) = Report(order=order), problem.traced()
     report.diagnosis = (
-        modified(problem, before, "f")
+        modified(problem, "f")
         or unrepeatable(problem, outputs, trace, report)
         or report.diagnosis
     )
@@ -125,7 +121,7 @@ def _check(
     report.diagnosis = (
         unreached(gradients, order)
         or fault(problem, report, [memory])
-        or modified(problem, before, "the backward pass")
+        or modified(problem, "the backward pass")
         or shared_state(problem, gradients, how.rng, report)
         or report.diagnosis
     )
@@ -140,7 +136,7 @@ def _check(
     if not report:
         explain(report, problem, trace, outputs, how)
         if report.better_steps and how.eps == EPS:
-            return _with_another_step(call, checked, names, how, report)
+            return _with_another_step(problem, how, report)
     if report:
         found = inconsistent(problem, how, report)
         report.diagnosis = found or report.diagnosis
@@ -204,13 +200,11 @@ def _note(report: Report, problem: Problem, noise: float, trace: Trace) -> None:
     notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
 
 
-def _with_another_step(
-    call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report
-) -> Report:
+def _with_another_step(problem: Problem, how: How, first: Report) -> Report:
     """Take a step that suits these values, if all agrees there or an op is found to be wrong."""
     found = first
     for eps in first.better_steps:
-        second = _check(call, checked, names, how._replace(eps=eps), first.order)
+        second = _check(problem.anew(how.rng), how._replace(eps=eps), first.order)
         if second or second.culprits and found is first:
             second.notes.append(
                 f"measured with eps={eps:.0e}, which suits these values better than the default "
@@ -225,11 +219,9 @@ def _with_another_step(
 # ---- the second order
 
 
-def _check_gradient(
-    call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report
-) -> Report:
+def _check_gradient(problem: Problem, how: How, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
-    problem, report = Problem(call, checked, names, how.rng), Report(first.entries, order=2)
+    problem, report = problem.anew(how.rng), Report(first.entries, order=2)
     gradient, weights = differentiable_gradient(problem)
     blame = lambda question: accuse(report, problem.traced()[1], how.rng, question)
     try:
@@ -248,8 +240,9 @@ def _check_gradient(
         blame(answers_twice)
         return report
     existing = lambda: [g for g in gradient() if g is not None]
-    more = [f"cotangent of result {k}" for k in range(len(weights))]
-    report = _check(existing, [*checked, *weights], [*names, *more], how, order=2)
+    names = [*problem.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
+    second = Problem(existing, [*problem.inputs, *weights], names, how.rng)
+    report = _check(second, how, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "eps", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
         blame(leaves_the_graph)

@@ -41,12 +41,17 @@ class Problem:
         rng: np.random.Generator,
     ) -> None:
         self.call, self.inputs, self.names = call, list(inputs), list(names)
+        self.given = [t._data.copy() for t in inputs]
         # For each result where it is infinite whatever the inputs; empty if nothing is.
         self.infinite: list[np.ndarray] = []
         first = self.values()
         self.cotangents = [of_both_signs(rng.standard_normal(y.shape)) for y in first]
         if any(np.isinf(y).any() for y in first):
             self._leave_out(first)
+
+    def anew(self, rng: np.random.Generator) -> Problem:
+        """The same with other cotangents."""
+        return Problem(self.call, self.inputs, self.names, rng)
 
     def _leave_out(self, first: list[np.ndarray]) -> None:
         """Zeros take the place of results that stay infinite when the inputs move, as blocked

@@ -35,9 +35,9 @@ def unrepeatable(
     )
 
 
-def modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis | None:
+def modified(problem: Problem, who: str) -> Diagnosis | None:
     """An input is no longer what it was before."""
-    for name, t, value in zip(problem.names, problem.inputs, before):
+    for name, t, value in zip(problem.names, problem.inputs, problem.given):
         if not np.array_equal(t._data, value, equal_nan=True):
             return Diagnosis(
                 "input modified",
