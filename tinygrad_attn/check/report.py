@@ -296,6 +296,11 @@ def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(error), np.inf, error)
 
 
+def greatest(v: np.ndarray) -> float:
+    """The size of the largest element; 0 if there is none."""
+    return float(np.abs(v).max(initial=0))
+
+
 def index_of_largest(v: np.ndarray) -> tuple[int, ...]:
     """Where the largest element is; () of an empty array."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()

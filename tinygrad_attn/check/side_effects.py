@@ -67,7 +67,7 @@ def shared_state(
 ) -> Diagnosis | None:
     """Run f at other values between the two passes: a rule that reads state kept outside shows."""
     outputs, trace = problem.traced()
-    if name := _differs(problem, first, problem.gradients(outputs)):
+    if name := problem.differing(first, problem.gradients(outputs)):
         return Diagnosis(
             "rule changes its operands",
             f"{name}: a second backward pass gives another gradient. Some rule keeps state between "
@@ -92,18 +92,12 @@ def shared_state(
                 "returns the same array at every call (out=, or an array kept outside), or a view "
                 "of one. Return a new array each time.",
             )
-    name = _differs(problem, first, problem.gradients(outputs))
-    return name and Diagnosis(
+    name = problem.differing(first, problem.gradients(outputs))
+    if name is None:
+        return None
+    return Diagnosis(
         "shared state",
         f"{name}: calling f once more before backward() changes the gradient of the first call. "
         "Something the rule needs is kept on the layer, or in a variable outside, instead of in "
         "the call; the second call overwrites it.",
     )
-
-
-def _differs(problem: Problem, first: Answers, second: Answers) -> Any:
-    """The name of the first input whose two gradients are not the same."""
-    for name, a, b in zip(problem.names, first, second):
-        if a is not None and b is not None and not np.allclose(a, b, 1e-9, 1e-12, equal_nan=True):
-            return name
-    return None

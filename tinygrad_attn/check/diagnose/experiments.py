@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...engine import Variable, tracked, watching
-from ...engine.autograd import enable_grad
 from ..judging import SMALL
 from ..measuring import Problem
 from ..questions import nonlinearity
 from ..records import array_of, as_given, shares
+from ..report import greatest, index_of_largest
 from ..second_sweep import second_opinion
 from ..trace import Trace
 from .pattern import Found, Pattern, same
@@ -54,16 +54,16 @@ class ForwardText:
     def __init__(self, s: Suspect) -> None:
         inputs, self.suspect = copies(s.step.inputs), s
         self.x, self.g = inputs[s.position], s.problem.cotangents[0]
-        with enable_grad(), watching(Trace()) as self.trace, np.errstate(all="ignore"):
+        with watching(Trace()) as self.trace:
             out = s.step.op.forward(*inputs, **s.step.settings)
             self.out = out[0] if s.step.op.saves else out
             if not isinstance(self.out, Variable) or self.out._data.shape != self.g.shape:
                 raise TypeError("the function leaves the graph")
             self.grads, self.uses = second_opinion([self.out], [self.g])
             # What is taken away and cancels, as a row's maximum, is a constant on the way.
-            least = 1e-12 * np.abs(self.g).max(initial=0)
+            least = 1e-12 * greatest(self.g)
             for result in (s.result for s in self.trace.steps if s.result in self.grads):
-                result._tracked = bool(np.abs(self.grads[result]).max(initial=0) > least)
+                result._tracked = greatest(self.grads[result]) > least
             self.grads, self.uses = second_opinion([self.out], [self.g])
 
     def values(self) -> Iterator[tuple[str, Any]]:
@@ -114,11 +114,11 @@ def no_pattern(p: Pattern) -> Found:
         if p.jacobians
         else f", or check it at no more than {SMALL} elements, where more is tried"
     )
-    uses, worst = _uses(p), np.unravel_index(np.argmax(np.abs(p.a - p.n)), p.n.shape)
+    uses, worst = _uses(p), index_of_largest(np.abs(p.a - p.n))
     if not uses:
         return {"small": small, "more": ""}
     shares = [f"{share[worst]:.4g} by the input's use in {name}" for name, share in uses]
-    where = f" at {tuple(map(int, worst))}" if worst else ""
+    where = f" at {worst}" if worst else ""
     given = f" for g = {p.g[worst]:.4g}" if p.g is not None and p.g.shape == p.n.shape else ""
     sum_ = " + ".join(shares).replace("+ -", "- ")
     told = f"It gives {p.a[worst]:.4g}{where}{given}; the forward text gives {sum_}"

@@ -126,7 +126,7 @@ def pattern_of(
     g, y = (problem.cotangents[0], values[0]) if len(values) == 1 else (None, None)
     measured, at = ~np.isnan(n), None
     if not measured.all():  # then the elements that are known are judged as a list
-        at = [tuple(int(i) for i in index) for index in np.argwhere(measured)]
+        at = list(map(tuple, np.argwhere(measured).tolist()))
         like_x = g is not None and g.shape == x.shape
         g, y = (g[measured], y[measured]) if like_x else (None, None)  # type: ignore[index]
         a, n, x = a[measured], n[measured], x[measured]

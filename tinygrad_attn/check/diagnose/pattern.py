@@ -11,6 +11,7 @@ import numpy as np
 
 from ..judging import SMALL
 from ..measuring import Problem, values_put_back
+from ..report import greatest
 
 Found = dict[str, Any] | None
 """What an explanation's test answers: what its text needs to know, or None."""
@@ -26,8 +27,8 @@ class Pattern:
     a: np.ndarray  # the gradient by the rules
     n: np.ndarray  # the slope, by central differences
     x: np.ndarray
-    g: np.ndarray | None  # cotangent, where there is one result
-    y: np.ndarray | None  # that result
+    g: Any  # cotangent, an array where there is one result; else None
+    y: Any  # that result
     tolerance: float  # errors up to here mean nothing
     # Of a large input: the indices of the elements that a, n and x list.  None: all elements.
     at: list[tuple[int, ...]] | None
@@ -115,7 +116,7 @@ class Pattern:
         if self.at is None and (words := region(mask)) is not None:
             return words
         found = np.argwhere(mask) if self.at is None else np.array(self.at)[mask]
-        listed = [tuple(int(i) for i in index) for index in found]
+        listed = list(map(tuple, found.tolist()))
         flat = all(len(index) == 1 for index in listed)
         told = numbers([index[0] for index in listed]) if flat else numbers(listed, 4)
         return told + self._branch(mask)
@@ -145,7 +146,7 @@ def apart(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> np.ndarray:
     A small element is judged by its own size, as the check itself does: beside a large one any
     number would pass.
     """
-    size = np.abs(q).max(initial=0)
+    size = greatest(q)
     allowed = np.minimum(FIT * size, 1e-3 * np.abs(q) + 1e-5 * min(1, size))
     return np.abs(p - q) > allowed + tolerance
 
@@ -155,19 +156,15 @@ def alike(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> bool:
     return same(p, q) and not apart(p, q, tolerance).any()
 
 
-def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: Any) -> float | None:
-    """c with a = c n, also at the small elements, if there is one that is neither 0 nor 1."""
-    norm = float(np.sum(n * n))
-    if not norm or not np.isfinite(a).all():
-        return None
-    c = float(np.sum(a * n)) / norm
-    return c if c and abs(c - 1) > 1e-5 and alike(a, c * n, abs(c) * tolerance) else None
+def nearest(v: np.ndarray, of: np.ndarray) -> float:
+    """The c with which `c * of` comes nearest to v."""
+    return float(np.sum(v * of) / np.sum(of * of)) if of.any() else 0.0
 
 
-def multiple(rest: np.ndarray, term: np.ndarray) -> float:
-    """c with rest = c term; 0 if there is none."""
-    c = float(np.sum(rest * term) / np.sum(term * term))
-    return c if same(rest, c * term) else 0.0
+def fit_factor(v: np.ndarray, of: np.ndarray, tolerance: Any) -> float | None:
+    """c with v = c of, also at the small elements, if there is one that is not 0."""
+    c = nearest(v, of)
+    return c if c and alike(v, c * of, abs(c) * tolerance) else None
 
 
 def even(v: np.ndarray, within: float = FIT) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...engine import Variable, sum_to, tracked
-from ...engine.autograd import enable_grad
 from ..judging import Trial, entry_of
 from ..measuring import How, Problem
 from ..records import array_of
@@ -39,9 +38,8 @@ class Alone(Problem):
         self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None
     ) -> list[np.ndarray | None]:
         """What the rules say."""
-        with enable_grad(), np.errstate(all="ignore"):
-            results = self.outputs() if outputs is None else outputs
-            found = second_opinion(results, cotangents or self.cotangents).grads
+        results = self.outputs() if outputs is None else outputs
+        found = second_opinion(results, cotangents or self.cotangents).grads
         return [None if x not in found else np.array(found[x]) for x in self.inputs]
 
 
@@ -96,7 +94,7 @@ def search(steps: Sequence[Step], rng: np.random.Generator) -> Search:
             continue  # a long program of the same small ops: one look at each shape is enough
         seen.add(key)
         it = alone(step, rng)
-        if it is None or not _repeats(it):
+        if it is None:
             complete = False
             continue
         try:
@@ -108,12 +106,6 @@ def search(steps: Sequence[Step], rng: np.random.Generator) -> Search:
         if off and (step.op not in worst or off.error > 10 * worst[step.op].error):
             worst[step.op] = off
     return Search(sorted(worst.values(), key=lambda s: -s.error), complete)
-
-
-def _repeats(problem: Problem) -> bool:
-    """Not of an op that draws random numbers."""
-    pairs = zip(problem.values(), problem.values())
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
 def judged(problem: Problem, which: int, gradient: np.ndarray | None) -> Suspect | None:
@@ -149,7 +141,7 @@ def cut_short(s: Suspect) -> Suspect | None:
 def call_rule(suspect: Suspect, *, g: Any = None, y: Any = None, **change: Any) -> Any:
     """What the rule answers when something it is given is exchanged; None where it fails."""
     i, x = suspect.position, suspect.problem.inputs[suspect.which]
-    with suppress(Exception), np.errstate(all="ignore"):
+    with suppress(Exception):
         call = suspect.step.again(**change)
         call.y = call.y if y is None else y
         g = suspect.problem.cotangents[0] if g is None else g

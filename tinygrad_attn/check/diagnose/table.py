@@ -10,26 +10,15 @@ Pattern.offers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..report import Diagnosis
 from . import experiments as try_out
 from . import measurement, places, program, values
 from .pattern import Found
 
-
-class Explanation(NamedTuple):
-    """One way in which a gradient may be wrong."""
-
-    kind: str
-    needs: str
-    test: Callable[[Any], Found]
-    text: str
-
-
-ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
+# (kind, needs, test, text)
+TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     # ---- is it the check itself?
     (
         "precision",
@@ -476,15 +465,12 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
 ]
 
-TABLE = [Explanation(*row) for row in ROWS]
 
-
-@np.errstate(all="ignore")  # roots of what has none, and quotients that overflow, explain nothing
 def explanation(subject: Any, stage: str = "pattern") -> tuple[Diagnosis, dict[str, Any]] | None:
     """The first explanation of a stage that fits, and what its test found."""
-    for row in TABLE:
-        first, *needs = row.needs.split(", ")
-        asked = first == stage and all(subject.offers(need) for need in needs)
-        if asked and (found := row.test(subject)) is not None:
-            return Diagnosis(row.kind.format(**found), row.text.format(**found)), found
+    for kind, needs, test, text in TABLE:
+        first, *more = needs.split(", ")
+        asked = first == stage and all(subject.offers(need) for need in more)
+        if asked and (found := test(subject)) is not None:
+            return Diagnosis(kind.format(**found), text.format(**found)), found
     return None

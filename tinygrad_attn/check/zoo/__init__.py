@@ -34,8 +34,8 @@ from .bug import Bug, Patches, bugs, keep
 def _() -> Patches:
     right = Problem.__init__
 
-    def init(self: Any, call: Any, inputs: Any, names: Any, rng: Any) -> None:
-        right(self, call, inputs, names, rng)
+    def init(self: Any, *given: Any) -> None:
+        right(self, *given)
         self.cotangents = [np.ones_like(c) for c in self.cotangents]
 
     return [(Problem, "__init__", init)]
