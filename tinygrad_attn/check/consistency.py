@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 
 import numpy as np
 
@@ -48,16 +49,12 @@ def through_infinity(problem: Problem) -> Diagnosis | None:
 
 def small_results(problem: Problem, how: How, report: Report) -> Diagnosis | None:
     """Each result that is small beside another, alone: in the sum its error looks like rounding."""
-    given = problem.cotangents
-    sizes = [greatest(c * y) for c, y in zip(given, problem.values())]
+    sizes = [greatest(c * y) for c, y in zip(problem.cotangents, problem.values())]
     for k, size in enumerate(sizes):
         if 0 < size < 1e-3 * max(sizes):
-            try:
-                problem.cotangents = [c * (i == k) for i, c in enumerate(given)]
-                name = _wrong_here(problem, how)
-            finally:
-                problem.cotangents = given
-            if name is not None:
+            one = copy(problem)
+            one.cotangents = [c * (i == k) for i, c in enumerate(problem.cotangents)]
+            if (name := _wrong_here(one, how)) is not None:
                 return explain_hidden(report, problem, name, k, how)
     return None
 

@@ -136,9 +136,7 @@ class Report(Verdict):
     @property
     def worst(self) -> Entry | None:
         wrong = [e for e in self.entries if not e.ok]
-        return max(
-            wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None
-        )
+        return max(wrong, key=lambda e: greatest(np.nan_to_num(e.error, nan=np.inf)), default=None)
 
     @property
     def _title(self) -> str:

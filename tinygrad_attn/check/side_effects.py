@@ -21,12 +21,11 @@ def unrepeatable(
 ) -> Diagnosis | None:
     """f gives other results when it is called again."""
     again, second = problem.traced()
-    pairs = [(a._data, b._data) for a, b in zip(again, outputs)]
-    if len(again) == len(outputs) and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+    equal = lambda a, b: np.array_equal(a._data, b._data, equal_nan=True)
+    if len(again) == len(outputs) and all(map(equal, again, outputs)):
         return None
-    equal = lambda a, b: np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     steps = zip(trace.steps, second.steps)
-    different = (a for a, b in steps if not equal(a.result._data, b.result._data))
+    different = (a for a, b in steps if not equal(a.result, b.result))
     report.point_at(next(different, None))
     return Diagnosis(
         "not deterministic",

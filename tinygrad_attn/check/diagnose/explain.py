@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..judging import SMALL
+from ..judging import SMALL, Trial
 from ..measuring import How, Problem
 from ..questions import OF_THE_ANSWER, fault
-from ..report import Diagnosis, Entry, Report
+from ..report import Diagnosis, Report
 from ..trace import Trace
 from .measurement import Program, drowned, lower_precision
 from .pattern import Pattern
@@ -72,12 +72,12 @@ def _accused(report: Report, s: Suspect) -> Diagnosis:
 
 
 def _explained(s: Suspect) -> Diagnosis:
-    told: Any = explanation(pattern_of(s.problem, s.which, s.entry, s.how.eps, s))
+    told: Any = explanation(pattern_of(s, s.how.eps))
     if told[0].kind != "rule" or not s.entry.projections or (small := cut_short(s)) is None:
         return told[0]
-    kind, text = (part := _explained(small)).kind, part.text
+    part = _explained(small)
     where = "where its operands are cut to the first few elements along each axis"
-    return told[0] if kind == "rule" else Diagnosis(kind, f"{where}, {text}")
+    return told[0] if part.kind == "rule" else Diagnosis(part.kind, f"{where}, {part.text}")
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
@@ -85,8 +85,7 @@ def _between_the_ops(program: Program) -> Diagnosis:
     if (told := explanation(program, "program")) is not None:
         program.report.point_at(told[1].get("step"))
         return told[0]
-    eps = program.problem.steady_step(program.which)
-    pattern = pattern_of(program.problem, program.which, program.entry, eps)
+    pattern = pattern_of(program, program.problem.steady_step(program.which))
     told, hint = explanation(pattern), _where_to_look(program)
     if told is None:
         return Diagnosis("unknown", hint)
@@ -115,14 +114,13 @@ def _where_to_look(program: Program) -> str:
     )
 
 
-def pattern_of(
-    problem: Problem, which: int, entry: Entry, h: float, suspect: Suspect | None = None
-) -> Pattern:
+def pattern_of(trial: Trial, h: float) -> Pattern:
     """Everything the explanations may look at, for one input of a problem."""
-    x, values, a, n = problem.inputs[which]._data, problem.values(), entry.analytic, entry.numeric
+    problem, x, a, n = trial.problem, trial.x._data, trial.entry.analytic, trial.entry.numeric
+    values = problem.values()
     if np.isnan(n).any():  # to what is wrong comes a sample that tells what is right
         some = np.random.default_rng(6).choice(x.size, min(x.size, SMALL), replace=False)
-        n = np.where(np.isnan(n), problem.numeric(which, h, some), n)
+        n = np.where(np.isnan(n), problem.numeric(trial.which, h, some), n)
     g, y = (problem.cotangents[0], values[0]) if len(values) == 1 else (None, None)
     measured, at = ~np.isnan(n), None
     if not measured.all():  # then the elements that are known are judged as a list
@@ -130,7 +128,7 @@ def pattern_of(
         like_x = g is not None and g.shape == x.shape
         g, y = (g[measured], y[measured]) if like_x else (None, None)  # type: ignore[index]
         a, n, x = a[measured], n[measured], x[measured]
-    return Pattern(a, n, x, g, y, problem.noise(h), at, problem, which, h, suspect)
+    return Pattern(a, n, x, g, y, problem.noise(h), at, trial, h)
 
 
 # ---- where the gradient agrees, but not in every respect

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..judging import SMALL
-from ..measuring import Problem, values_put_back
+from ..judging import SMALL, Trial
+from ..measuring import values_put_back
 from ..report import greatest
+from .forward_text import ForwardText
+from .suspects import Suspect
 
 Found = dict[str, Any] | None
 """What an explanation's test answers: what its text needs to know, or None."""
@@ -32,16 +34,26 @@ class Pattern:
     tolerance: float  # errors up to here mean nothing
     # Of a large input: the indices of the elements that a, n and x list.  None: all elements.
     at: list[tuple[int, ...]] | None
-    problem: Problem  # the gradient by its input number `which`, measured with the step h
-    which: int
-    h: float
-    suspect: Any = None  # the op whose own rule gave `a`, where it can be asked again
-    kept: dict[str, Any] = field(default_factory=dict)  # what experiments share with one another
+    trial: Trial  # of what the gradient is
+    h: float  # the step with which it is measured
+
+    @property
+    def suspect(self) -> Any:
+        """The op whose own rule gave `a`, where it can be asked again."""
+        return self.trial if isinstance(self.trial, Suspect) else None
+
+    @cached_property
+    def text(self) -> Any:
+        """The forward text; None where it leaves the graph, as with math.erf or out=."""
+        with suppress(Exception):
+            text = ForwardText(self.suspect)
+            return text if same(self.n, text.grads[text.x]) else None
+        return None
 
     @cached_property
     def jacobians(self) -> tuple[np.ndarray, np.ndarray] | None:
         """By the rules and by moving the input, (result, input) flattened; None for large ones."""
-        problem, which = self.problem, self.which
+        problem, which = self.trial.problem, self.trial.which
         results = sum(c.size for c in problem.cotangents)
         if self.at is not None or self.x.size > SMALL or results > 4 * SMALL:
             return None
@@ -54,13 +66,14 @@ class Pattern:
         found: list[tuple[np.ndarray, np.ndarray]] = []
         if self.at is not None or self.x.size > SMALL:
             return found
-        rng, x = np.random.default_rng(1), self.problem.inputs[self.which]
+        problem, which, x = self.trial.problem, self.trial.which, self.trial.x
+        rng = np.random.default_rng(1)
         with suppress(Exception), values_put_back([x]):  # the function may mind its domain
             for _ in range(3 if x.size < 8 else 1):
                 x._data = self.x * (1 + 0.05 * rng.uniform(-1, 1, x.shape))
-                g = self.problem.gradients()[self.which]
+                g = problem.gradients()[which]
                 a = np.zeros(x.shape) if g is None else g
-                found.append((a, self.problem.numeric(self.which, self.h)))
+                found.append((a, problem.numeric(which, self.h)))
         return found
 
     def offers(self, need: str) -> bool:
@@ -68,6 +81,7 @@ class Pattern:
         return {
             "neighbours": lambda: self.at is None,
             "rule": lambda: self.suspect is not None,
+            "text": lambda: self.text is not None,
             "result": lambda: self.g is not None,
             "like x": lambda: self.g is not None and self.g.shape == self.a.shape,
             "jacobians": lambda: self.jacobians is not None,

@@ -318,33 +318,28 @@ def lost_contributions(p: Pattern) -> Found:
     return {"kind": "repeated use", "which": which, "where": f"the input at {p.where(off)}"}
 
 
-def _along_the_result(p: Pattern) -> Iterator[tuple[int, int, str, np.ndarray, bool]]:
-    """(axis, its size, which element, its contribution, of more than two) where several meet."""
+def _along_the_result(p: Pattern) -> Iterator[tuple[dict[str, Any], np.ndarray, bool]]:
+    """(which place along an axis, its contribution, of more than two) where several meet."""
     each = p.per_result.reshape(p.g.shape + p.a.shape)
     for axis in _long_axes(p.g):
         size, others = p.g.shape[axis], tuple(k for k in range(p.g.ndim) if k != axis)
         parts = each.sum(axis=others)
         least = FIT * greatest(parts)
-        used = [k for k in range(size) if np.abs(parts[k]).max() > least]
+        used = [k for k in range(size) if greatest(parts[k]) > least]
         meet = sum((np.abs(parts[k]) > 0).astype(int) for k in used)
         if len(used) < 2 or np.max(meet) < 2:
             continue  # each element of the input goes into one place only
         for k in used:
             which = "first" if k == 0 else "last" if k == size - 1 else f"number {k}"
-            yield axis, size, which, parts[k], len(used) > 2
+            yield {"axis": axis, "size": size, "which": which}, parts[k], len(used) > 2
 
 
 def one_counted(p: Pattern) -> Found:
     """Only one place along an axis of the result has been counted."""
-    for axis, size, which, part, _ in _along_the_result(p):
-        if p.fits(part):
-            return {"size": size, "axis": axis, "which": which}
-    return None
+    return next((place for place, part, _ in _along_the_result(p) if p.fits(part)), None)
 
 
 def one_left_out(p: Pattern) -> Found:
     """One place along an axis of the result has been left out."""
-    for axis, size, which, part, several in _along_the_result(p):
-        if several and p.fits(p.n - part):
-            return {"size": size, "axis": axis, "which": which}
-    return None
+    found = _along_the_result(p)
+    return next((place for place, part, more in found if more and p.fits(p.n - part)), None)

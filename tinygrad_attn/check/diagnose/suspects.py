@@ -140,14 +140,13 @@ def cut_short(s: Suspect) -> Suspect | None:
 
 def call_rule(suspect: Suspect, *, g: Any = None, y: Any = None, **change: Any) -> Any:
     """What the rule answers when something it is given is exchanged; None where it fails."""
-    i, x = suspect.position, suspect.problem.inputs[suspect.which]
+    i, x = suspect.position, suspect.x
     with suppress(Exception):
         call = suspect.step.again(**change)
         call.y = call.y if y is None else y
         g = suspect.problem.cotangents[0] if g is None else g
         answer = np.asarray(call.answers(g, [k == i for k in range(len(call.args))])[i], float)
-        broadcast = suspect.step.op.broadcasts and answer.shape != x.shape
-        return sum_to(answer, x.shape) if broadcast else answer
+        return sum_to(answer, x.shape) if suspect.step.op.broadcasts else answer
     return None
 
 

@@ -237,7 +237,7 @@ TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "missed use",
-        "pattern, rule",
+        "pattern, text",
         try_out.one_use_missed,
         "the input is used {uses} times in the forward text, but the rule counts only "
         "{counted} of these uses; missed: the use in {left}. The gradient is the sum over all "
@@ -270,7 +270,7 @@ TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "transposed",
-        "pattern, rule, neighbours",
+        "pattern, neighbours, text",
         try_out.transposed_on_the_way,
         "it is as if the gradient of {value} were transposed: a transpose "
         "(.mT) is missing there, as in attention's dk = ds.mT @ q, or too many.",
@@ -283,7 +283,7 @@ TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "exchanged",
-        "pattern, rule",
+        "pattern, neighbours, rule",
         try_out.one_for_another,
         "the rule {how}.",
     ),
@@ -437,7 +437,7 @@ TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     # ---- experiments with the rule that cost more, and the least that can be said
     (
         "exchanged",
-        "pattern, rule",
+        "pattern, neighbours, rule",
         try_out.taken_for_another,
         "the rule is right once {how} in it: it takes one quantity for another (a "
         "log-probability for a probability, a variance for a standard deviation, a target for "
@@ -445,14 +445,14 @@ TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "exchanged",
-        "pattern, rule",
+        "pattern, text",
         try_out.value_on_the_way,
         "the rule is right once y in it is what {how} gives on the way; but y is what the op "
         "returns. Compute that value again in the rule, or hand it on with saves=True.",
     ),
     (
         "{kind}",
-        "pattern, rule",
+        "pattern, text",
         try_out.changed_on_the_way,
         "it is as if {how}.",
     ),

@@ -311,7 +311,7 @@ def missing_sum(p: Pattern) -> Found:
 
 def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
     """Is the error that of y sum(g y) / n, divided by std, with n - 1 for n or the reverse?"""
-    if p.g is None or p.y is None or not p.g.shape == p.y.shape == error.shape:
+    if not p.offers("like x"):
         return ""
     n = error.shape[axis]
     total, std = (f(axis=axis, keepdims=True) for f in ((p.g * p.y).sum, p.x.std))
