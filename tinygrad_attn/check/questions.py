@@ -179,6 +179,7 @@ def minds_layout(call: Call, g: np.ndarray) -> Diagnosis | None:
     rounding = {
         i: 1e3 * greatest(np.nan_to_num(answers[i] - b, posinf=0, neginf=0))
         for i, b in moved.items()
+        if i in answers
     }
     calls = filter(None, (call, _with_operands(call, turned)))
     lies = (g, turned(g), np.array(g, order="F"))

@@ -176,9 +176,8 @@ def _quantities(p: Pattern) -> Iterator[tuple[str, str, np.ndarray]]:
         named |= {f"operand {i}": o for i, o in enumerate(as_given(p.suspect.step.inputs))}
         del named[f"operand {p.suspect.position}"]
     for v, value in named.items():
-        if not isinstance(value, np.ndarray) or value.shape not in ((), p.a.shape):
-            continue
-        if value.dtype.kind != "f":
+        like_x = isinstance(value, np.ndarray) and value.shape in ((), p.a.shape)
+        if not like_x or value.dtype.kind != "f":
             continue
         formulas = {
             v: value,
@@ -239,7 +238,7 @@ def _factor(
     ways = zip(kinds, ((p.a, p.n * q, np.abs(q) * p.tolerance), (p.a * q, p.n, p.tolerance)))
     for kind, (v, of, tolerance) in ways:
         c = fit_factor(v, of, tolerance)
-        # Of two elements any other two are nearly a multiple.
+        # One element is a multiple of any other, and two may be by accident.
         if c is not None and (v.size > 2 or abs(c - 1) < 1e-3):
             size = "too" if abs(c) > 1 else "as"
             much = "" if abs(c - 1) < 1e-3 else f" (and is {c:.6g} times {size} large besides)"
