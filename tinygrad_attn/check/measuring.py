@@ -42,7 +42,7 @@ class Problem:
         rng: np.random.Generator,
     ) -> None:
         self.call, self.inputs, self.names = call, list(inputs), list(names)
-        self.given = [t._data.copy() for t in inputs]
+        self.given = [t._data.copy() for t in inputs]  # before f may write into them
         # For each result where it is infinite whatever the inputs; empty if nothing is.
         self.infinite: list[np.ndarray] = []
         first = self.values()
@@ -60,8 +60,7 @@ class Problem:
 
         Not if the gradient is no finite number then, for then it is the function that overflows.
         """
-        moved = self.nearby(1e-6)
-        self.infinite = [np.isinf(y) & (y == z) for y, z in zip(first, moved)] if moved else []
+        self.infinite = [np.isinf(y) & (y == z) for y, z in zip(first, self.nearby(1e-6))]
         overflows = False
         with suppress(Exception):  # what a rule raises is told later
             overflows = any(g is not None and not np.isfinite(g).all() for g in self.gradients())

@@ -98,9 +98,8 @@ def right_by_another_step(program: Program) -> Found:
         return None
     steps: Any = program.agreeing_steps
     eps = program.how.eps
-    small = "too small: rounding drowns the difference"
     large = "too large: the function bends within one step"
-    size = large if eps > best else small
+    size = large if eps > best else "too small: rounding drowns the difference"
     return {"eps": eps, "size": size, "largest": steps[0], "smallest": steps[-1], "best": best}
 
 

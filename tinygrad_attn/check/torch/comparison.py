@@ -136,7 +136,7 @@ def _compare(
         Tensor._kind,
         backward,
         enable_grad,
-        lambda original: copy.deepcopy(original).astype(np.float64),
+        lambda module: module.astype(np.float64),
         {},
     )
     reference = Side(
@@ -144,7 +144,7 @@ def _compare(
         torch.tensor,
         torch.autograd.backward,
         _drawing_alike,
-        lambda original: copy.deepcopy(original).double(),
+        lambda module: module.double(),
         partners,
     )
     ours = partial(_run, mine, inputs, keywords)
@@ -225,7 +225,7 @@ class Side(NamedTuple):
     tensor: Callable[..., Any]
     backward: Callable[..., Any]
     recording: Callable[[], Any]  # the context in which it runs
-    own_copy: Callable[[Any], Any]  # a float64 copy of a module
+    double: Callable[[Any], Any]  # makes a module float64
     partners: dict[str, tuple[str, bool]]  # our names of its weights, and whether transposed
 
 
@@ -305,7 +305,7 @@ def _run(
     only: Collection[str] | None = None,
 ) -> Run:
     """One side, on a copy of the module that `change` may vary first."""
-    module, seen = side.own_copy(original), dict[str, tuple[str, Any]]()
+    module, seen = side.double(copy.deepcopy(original)), dict[str, tuple[str, Any]]()
 
     def remember(part: Any, name: str, found: Any) -> None:
         """What a submodule gave at its first call."""
