@@ -69,13 +69,13 @@ class UnbiasedNorm(nn.LayerNorm):
 class HomeMadeAttention(nn.MultiheadAttention):
     """Scores divided by `divisor`; a boolean mask blocks where it is True, or where it is False with `inverted`."""
 
-    divisor, inverted = math.sqrt(4), False
+    divisor, inverted, turn = math.sqrt(4), False, staticmethod(np.transpose)
     split, merge = staticmethod(lambda x: F.split_heads(x, 2)), staticmethod(F.merge_heads)
 
     def forward(self, query, key, value, attn_mask=None, added=None):
         weights, biases = self.in_proj_weight.reshape(3, 8, 8), self.in_proj_bias.reshape(3, 8)
         q, k, v = (
-            self.split(np.swapaxes(x @ w.T + b, 0, 1))
+            self.split(np.swapaxes(x @ self.turn(w) + b, 0, 1))
             for x, w, b in zip((query, key, value), weights, biases)
         )
         scores = q @ k.mT / self.divisor
@@ -94,6 +94,10 @@ class ByEmbed(HomeMadeAttention):
 
 class Unscaled(HomeMadeAttention):
     divisor = 1.0
+
+
+class NotTurned(HomeMadeAttention):
+    turn = staticmethod(lambda w: w)
 
 
 class Inverted(HomeMadeAttention):
@@ -233,6 +237,14 @@ DIFFERENCES = [
     (
         "scale by embed instead of head",
         ByEmbed(8, 2),
+        torch.nn.MultiheadAttention(8, 2),
+        (X, X, X),
+        {},
+        "(whole)",
+    ),
+    (
+        "uses 'in_proj_weight' transposed",
+        NotTurned(8, 2),
         torch.nn.MultiheadAttention(8, 2),
         (X, X, X),
         {},

@@ -527,6 +527,16 @@ def test_a_factor_too_many_or_too_few_is_named_with_a_constant_and_without(facto
         assert f"lacks a factor {factor} (x is" in check(lacks, INSIDE).diagnosis
 
 
+def test_a_factor_that_is_a_constant_operand_is_named_whatever_its_place():
+    c = INSIDE[::-1] + 0.3
+    for rule, words in [
+        (lambda g, y, c, x: g * np.exp(x), "lacks a factor operand 0"),
+        (lambda g, y, c, x: g * c * c * np.exp(x), "has a factor operand 0 too many"),
+    ]:
+        scale = named("scale", lambda c, x: c * np.exp(x), None, rule)
+        assert words in check(lambda x: scale(c, x), INSIDE).diagnosis  # noqa: B023
+
+
 @pytest.mark.parametrize(
     "times, words",
     [

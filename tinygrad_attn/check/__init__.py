@@ -15,7 +15,7 @@ One call of `gradcheck` (gradients.py) goes through these files, and ends at the
       suspects       which op is wrong if it is checked alone, as the whole was?
       program        every op is right: has a value left the graph, was one overwritten?
       table          what does the wrong gradient look like?  Its rows are tried one after another,
-                     with tests in places, values and experiments.
+                     with tests in places, values and experiments, which run the forward_text.
 
 report.py says what was found. records.py, trace.py and second_sweep.py look at the engine's work
 from outside. anomaly.py (with reasons.py), torch/ and zoo/ stand by themselves.

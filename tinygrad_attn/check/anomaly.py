@@ -15,8 +15,9 @@ import numpy as np
 
 from ..engine import Variable, Watcher, local, watching
 from ..messages.errors import describe
-from .reasons import VAGUE, Case, backward_reason, complaint, element, forward_reason
+from .reasons import BACKWARD, FORWARD, Case, element, reason
 from .records import array_of, as_given, made_at, shares
+from .report import index_of_largest
 from .trace import Place, origin, scope_name
 
 
@@ -58,15 +59,13 @@ class _Detector(Watcher):
             if nan:
                 _came_in(op, inputs, place)
             return  # somebody else made it
-        index = _first(np.isnan(value) if nan else np.isinf(value))
+        index = index_of_largest(np.isnan(value) if nan else np.isinf(value))
         case = Case(op.__name__, _numbers(inputs), value, index, settings)
-        reason = forward_reason(case)
-        if reason.startswith(VAGUE):
-            reason = complaint(lambda: op.forward(*as_given(inputs), **settings)) or reason
+        why = reason(FORWARD, case, lambda: op.forward(*as_given(inputs), **settings))
         what = (
             f"op {op.__name__!r} made {case.value} at index {index} of its result {describe(value)}"
         )
-        raise _anomaly(what, inputs, case, place, local.context.scope, reason)
+        raise _anomaly(what, inputs, case, place, local.context.scope, why)
 
     def pulled(
         self, result: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any
@@ -77,13 +76,13 @@ class _Detector(Watcher):
         if not np.isfinite(g).all():
             raise FloatingPointError(
                 f"the gradient that reaches op {name!r} already holds NaN or Inf at index "
-                f"{_first(~np.isfinite(g))}, and no op made it: it came in as the gradient given "
-                f"to backward(){_called(place)}."
+                f"{index_of_largest(~np.isfinite(g))}, and no op made it: it came in as the "
+                f"gradient given to backward(){_called(place)}."
             )
         wrong = share if not np.isfinite(share).all() else total
         if np.isfinite(wrong).all():
             return
-        index, operands = _first(~np.isfinite(wrong)), _numbers(record.inputs)
+        index, operands = index_of_largest(~np.isfinite(wrong)), _numbers(record.inputs)
         here = element(g, index, share.shape)
         case = Case(name, operands, wrong, index, record.settings, here, i)
         if wrong is share:
@@ -91,16 +90,14 @@ class _Detector(Watcher):
                 f"in the backward pass, op {name!r} made {case.value} at index {index} of the "
                 f"gradient of its operand {i}, {describe(x)}"
             )
-            reason = backward_reason(case)
-            if reason.startswith(VAGUE):
-                reason = complaint(lambda: list(shares(result, g))) or reason
+            why = reason(BACKWARD, case, lambda: list(shares(result, g)))
         else:
             what = (
                 f"in the backward pass, adding up the gradients of {describe(x)} gave "
                 f"{case.value} at index {index}, at the contribution of op {name!r}"
             )
-            reason = "overflow of a sum of gradients; scale the loss down."
-        raise _anomaly(what, record.inputs, case, place, record.scope, reason)
+            why = "overflow of a sum of gradients; scale the loss down."
+        raise _anomaly(what, record.inputs, case, place, record.scope, why)
 
 
 def _came_in(op: Any, inputs: tuple, place: Any) -> None:
@@ -110,9 +107,10 @@ def _came_in(op: Any, inputs: tuple, place: Any) -> None:
         if made_at(x) is None and np.isnan(value).any():
             raise FloatingPointError(
                 f"detect_anomaly: operand {number} of op {op.__name__!r}, {describe(x)}, already "
-                f"holds NaN at index {_first(np.isnan(value))}{_called(place)}, and no op made "
-                "it. Reason: it came in with the data, or an optimiser step made the weights NaN "
-                "(a learning rate too large); check the file, or replace it with np.nan_to_num."
+                f"holds NaN at index {index_of_largest(np.isnan(value))}{_called(place)}, and no "
+                "op made it. Reason: it came in with the data, or an optimiser step made the "
+                "weights NaN (a learning rate too large); check the file, or replace it with "
+                "np.nan_to_num."
             )
 
 
@@ -124,10 +122,6 @@ def _numbers(inputs: Any) -> list[np.ndarray]:
     return [array_of(x) for x in inputs if _numeric(x)]
 
 
-def _first(mask: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
-
-
 def _called(place: Any) -> str:
     if place == "unknown":
         return "; its forward pass ran outside detect_anomaly(), so its line is not known"
@@ -135,7 +129,7 @@ def _called(place: Any) -> str:
 
 
 def _anomaly(
-    what: str, inputs: Any, case: Case, place: Any, scope: Any, reason: str
+    what: str, inputs: Any, case: Case, place: Any, scope: Any, why: str
 ) -> FloatingPointError:
     operands = []
     for k, x in enumerate(x for x in inputs if _numeric(x)):
@@ -145,5 +139,5 @@ def _anomaly(
     inside = f" in the module {scope_name(scope)!r}" if scope_name(scope) else ""
     return FloatingPointError(
         f"detect_anomaly: {what}{inside}{_called(place)}. Operands: {', '.join(operands)}. Reason: "
-        f"{reason}"
+        f"{why}"
     )

@@ -14,22 +14,16 @@ from .measuring import leaves
 
 def check_settings(eps: Any, atol: Any, rtol: Any, order: Any, seed: Any) -> None:
     """Refuse steps, tolerances, orders and seeds that make no sense."""
-    finite = lambda value: (
-        isinstance(value, (int, float, np.integer, np.floating))
-        and not isinstance(value, bool)
-        and bool(np.isfinite(value))
-    )
-    if not (finite(eps) and eps > 0):
-        raise ValueError(
-            "eps is the step by which an element is moved, a positive number such as 1e-06; got "
-            f"{describe(eps)}."
-        )
-    for name, value, usual in (("atol", atol, "1e-5"), ("rtol", rtol, "1e-3")):
-        if not (finite(value) and value >= 0):
-            raise ValueError(
-                f"{name} is the error that is allowed, a number that is 0 or more, such as "
-                f"{usual}; got {describe(value)}."
-            )
+    allowed = "is the error that is allowed, a number that is 0 or more, such as"
+    step = "is the step by which an element is moved, a positive number such as 1e-06"
+    for value, least, told in (
+        (eps, np.finfo(float).tiny, f"eps {step}"),
+        (atol, 0, f"atol {allowed} 1e-5"),
+        (rtol, 0, f"rtol {allowed} 1e-3"),
+    ):
+        number = isinstance(value, (int, float, np.integer, np.floating))
+        if not number or isinstance(value, bool) or not least <= value < np.inf:
+            raise ValueError(f"{told}; got {describe(value)}.")
     if order not in (1, 2):
         raise ValueError(
             "order must be 1 (the gradient) or 2 (also the gradient of the gradient), got "

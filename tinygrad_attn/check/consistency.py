@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 
 import numpy as np
 
 from ..engine import Variable
-from ..engine.autograd import enable_grad
 from .diagnose import explain_elsewhere, explain_hidden
 from .measuring import How, Problem, rounding, scaled, values_put_back
 from .questions import OF_THE_ANSWER, fault
 from .records import array_of
-from .report import Diagnosis, Report
+from .report import Diagnosis, Report, greatest
 
 
 def inconsistent(problem: Problem, how: How, report: Report) -> Diagnosis | None:
@@ -34,8 +34,7 @@ def through_infinity(problem: Problem) -> Diagnosis | None:
     """What stays infinite does not depend on the inputs, so no gradient goes there from it."""
     if not problem.infinite:
         return None
-    with enable_grad(), np.errstate(all="ignore"):
-        outputs = problem.all_outputs()
+    outputs = problem.all_outputs()
     only_there = [at * c for at, c in zip(problem.infinite, problem.cotangents)]
     reached = zip(problem.names, problem.gradients(outputs, only_there))
     names = " and ".join(name for name, g in reached if g is not None and g.any())
@@ -50,16 +49,12 @@ def through_infinity(problem: Problem) -> Diagnosis | None:
 
 def small_results(problem: Problem, how: How, report: Report) -> Diagnosis | None:
     """Each result that is small beside another, alone: in the sum its error looks like rounding."""
-    given = problem.cotangents
-    sizes = [float(np.abs(c * y).max(initial=0)) for c, y in zip(given, problem.values())]
+    sizes = [greatest(c * y) for c, y in zip(problem.cotangents, problem.values())]
     for k, size in enumerate(sizes):
         if 0 < size < 1e-3 * max(sizes):
-            try:
-                problem.cotangents = [c * (i == k) for i, c in enumerate(given)]
-                name = _wrong_here(problem, how)
-            finally:
-                problem.cotangents = given
-            if name is not None:
+            one = copy(problem)
+            one.cotangents = [c * (i == k) for i, c in enumerate(problem.cotangents)]
+            if (name := _wrong_here(one, how)) is not None:
                 return explain_hidden(report, problem, name, k, how)
     return None
 
@@ -89,10 +84,10 @@ def _wrong_here(problem: Problem, how: How) -> str | None:
         direction = how.rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x._data), 1e-3)
         a = 0.0 if g is None else float(np.sum(g * direction))
         slope, nearer = (problem.slope(which, direction, h) for h in (how.eps, how.eps / 8))
-        largest = 0.0 if g is None else float(np.abs(g).max(initial=0))
+        largest = 0.0 if g is None else greatest(g)
         hidden = rounding(map(np.abs, problem.cotangents), how.eps)  # as if results were about 1
         noise = how.atol * min(1, largest) + max(problem.noise(how.eps), hidden)
-        noise *= 10 * float(np.abs(direction).max(initial=0))
+        noise *= 10 * greatest(direction)
         steady = abs(slope - nearer) <= 1e-3 * max(abs(slope), abs(nearer))
         if steady and abs(a - slope) > 5e-3 * max(abs(a), abs(slope)) + noise:
             return problem.names[which]
@@ -102,7 +97,7 @@ def _wrong_here(problem: Problem, how: How) -> str | None:
 def promotion(problem: Problem) -> Iterator[str]:
     """A note on the first op that makes float64 of float32; a check in float64 does not see it."""
     # A function may insist on float64.
-    with values_put_back(problem.inputs), suppress(Exception), np.errstate(all="ignore"):
+    with values_put_back(problem.inputs), suppress(Exception):
         for x in problem.inputs:
             x._data = x._data.astype(np.float32)
         for step in problem.traced()[1].steps:

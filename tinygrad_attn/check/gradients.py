@@ -6,21 +6,21 @@ If not, its report says where and by how much, which op is wrong, and what mista
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..engine import tracked
+from ..engine import enable_grad, tracked
 from ..messages.signatures import check_flags, own_names
 from .arguments import check_settings, collect
 from .consistency import inconsistent, promotion
 from .diagnose import accuse, answers_twice, explain, leaves_the_graph, raises, search
 from .judging import SMALL, entries
-from .measuring import How, Problem, private_values
+from .measuring import How, Problem, values_put_back
 from .questions import fault, memory
 from .records import made_at
-from .report import Diagnosis, Report
+from .report import Diagnosis, Report, greatest
 from .second_order import differentiable_gradient, two_answers
 from .side_effects import modified, shared_state, unreached, unrepeatable
 from .trace import Trace
@@ -83,11 +83,14 @@ def gradcheck(
     # The seed alone may well have made the inputs.
     groups = 2 if fast_mode else SMALL
     how = How(eps, atol, rtol, groups, np.random.default_rng([seed, 0x76]))
-    call = lambda: f(*arguments)
-    with private_values(checked):
-        report = _check(call, checked, names, how)
+    # Whoever calls wants the slopes of f; a step may leave its domain, and a multiple overflow.
+    with values_put_back(checked), enable_grad(), np.errstate(all="ignore"):
+        for t in checked:  # arrays of our own, to move about
+            t._data, t._tracked = t._data.copy(), True
+        problem = Problem(lambda: f(*arguments), checked, names, how.rng)
+        report = _check(problem, how)
         if order == 2 and report.ok:
-            report = _check_gradient(call, checked, names, how, report)
+            report = _check_gradient(problem, how, report)
     if raise_exception and not report:
         raise GradcheckError(report)
     return report
@@ -102,17 +105,11 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
     return gradcheck(f, inputs, order=2, **options)
 
 
-def _check(
-    call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, order: int = 1
-) -> Report:
+def _check(problem: Problem, how: How, order: int = 1) -> Report:
     """One order, on tensors whose values are ours to move."""
-    before = [t._data.copy() for t in checked]
-    problem, report = Problem(call, checked, names, how.rng), Report(order=order)
-    outputs, trace = problem.traced()
+    report, (outputs, trace) = Report(order=order), problem.traced()
     report.diagnosis = (
-        modified(problem, before, "f")
-        or unrepeatable(problem, outputs, trace, report)
-        or report.diagnosis
+        modified(problem, "f") or unrepeatable(problem, outputs, trace, report) or report.diagnosis
     )
     if report.diagnosis:
         return report
@@ -125,7 +122,7 @@ def _check(
     report.diagnosis = (
         unreached(gradients, order)
         or fault(problem, report, [memory])
-        or modified(problem, before, "the backward pass")
+        or modified(problem, "the backward pass")
         or shared_state(problem, gradients, how.rng, report)
         or report.diagnosis
     )
@@ -140,7 +137,7 @@ def _check(
     if not report:
         explain(report, problem, trace, outputs, how)
         if report.better_steps and how.eps == EPS:
-            return _with_another_step(call, checked, names, how, report)
+            return _with_another_step(problem, how, report)
     if report:
         found = inconsistent(problem, how, report)
         report.diagnosis = found or report.diagnosis
@@ -181,11 +178,11 @@ def _note(report: Report, problem: Problem, noise: float, trace: Trace) -> None:
         f"{e.name}: its gradient is smaller than what rounding may make of differences between "
         "results this large, so this says little; scale the function, or take its offset away."
         for e in right
-        if 0 < np.abs(e.analytic).max(initial=0) <= noise
+        if 0 < greatest(e.analytic) <= noise
     ]
-    known = {id(x) for x in problem.inputs}
+    known = set(problem.inputs)
     used = (x for step in trace.steps for x in step.inputs if tracked(x) and made_at(x) is None)
-    others = {id(x): str(x.shape) for x in used if id(x) not in known}
+    others = {x: str(x.shape) for x in used if x not in known}
     if others:
         notes.append(
             "f uses further Tensors that require a gradient and were not checked, of shape "
@@ -204,13 +201,11 @@ def _note(report: Report, problem: Problem, noise: float, trace: Trace) -> None:
     notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
 
 
-def _with_another_step(
-    call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report
-) -> Report:
+def _with_another_step(problem: Problem, how: How, first: Report) -> Report:
     """Take a step that suits these values, if all agrees there or an op is found to be wrong."""
     found = first
     for eps in first.better_steps:
-        second = _check(call, checked, names, how._replace(eps=eps), first.order)
+        second = _check(problem.anew(how.rng), how._replace(eps=eps), first.order)
         if second or second.culprits and found is first:
             second.notes.append(
                 f"measured with eps={eps:.0e}, which suits these values better than the default "
@@ -225,11 +220,9 @@ def _with_another_step(
 # ---- the second order
 
 
-def _check_gradient(
-    call: Callable[[], Any], checked: Sequence[Any], names: Sequence[str], how: How, first: Report
-) -> Report:
+def _check_gradient(problem: Problem, how: How, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
-    problem, report = Problem(call, checked, names, how.rng), Report(first.entries, order=2)
+    problem, report = problem.anew(how.rng), Report(first.entries, order=2)
     gradient, weights = differentiable_gradient(problem)
     blame = lambda question: accuse(report, problem.traced()[1], how.rng, question)
     try:
@@ -248,8 +241,9 @@ def _check_gradient(
         blame(answers_twice)
         return report
     existing = lambda: [g for g in gradient() if g is not None]
-    more = [f"cotangent of result {k}" for k in range(len(weights))]
-    report = _check(existing, [*checked, *weights], [*names, *more], how, order=2)
+    names = [*problem.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
+    second = Problem(existing, [*problem.inputs, *weights], names, how.rng)
+    report = _check(second, how, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "eps", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
         blame(leaves_the_graph)

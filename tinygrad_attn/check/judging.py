@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .measuring import How, Problem
-from .report import Entry
+from .report import Entry, greatest
 
 SMALL = 512
 """Larger inputs are measured in this many groups of elements, a random projection of each."""
@@ -84,7 +84,7 @@ def _tolerance(
     Never below what rounding makes.
     """
     slopes = np.abs(np.nan_to_num(numeric))
-    scale = max(float(slopes.max(initial=0)), float(np.abs(np.nan_to_num(analytic)).max(initial=0)))
+    scale = max(greatest(slopes), greatest(np.nan_to_num(analytic)))
     return min(atol, max(atol * scale, noise)) + rtol * slopes
 
 
@@ -94,7 +94,6 @@ class Trial:
     def __init__(self, problem: Problem, which: int, entry: Entry, how: How) -> None:
         self.problem, self.which, self.entry, self.how = problem, which, entry, how
         self.x, wrong = problem.inputs[which], np.flatnonzero(entry.wrong)
-        self.measured: dict[int, np.ndarray] = {}
         errors = np.nan_to_num(entry.error.flat[wrong], nan=np.inf)
         self.flats = [int(i) for i in wrong[np.argsort(-errors, kind="stable")][:24]]
         self.worst, size = self.flats[:12], abs(float(self.x._data.flat[self.flats[0]]))
@@ -107,9 +106,7 @@ class Trial:
 
     def slopes(self, flat: int) -> np.ndarray:
         """With each step; NaN outside the domain."""
-        if flat not in self.measured:
-            self.measured[flat] = np.array([self.slope(flat, h) for h in self.steps])
-        return self.measured[flat]
+        return np.array([self.slope(flat, h) for h in self.steps])
 
     @cached_property
     def curve(self) -> list[tuple[float, float]]:
@@ -165,7 +162,7 @@ class Trial:
     def error(self) -> float:
         """The largest error over the largest slope."""
         finite = self.entry.error[np.isfinite(self.entry.numeric)]
-        return float(np.nan_to_num(finite, nan=np.inf).max(initial=0)) / self.scale
+        return greatest(np.nan_to_num(finite, nan=np.inf)) / self.scale
 
     @cached_property
     def kinks(self) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 
 from .. import ops
 from ..engine import Variable, watching
-from ..engine.autograd import enable_grad, grad
+from ..engine.autograd import grad
 from ..messages.errors import describe
+from .report import greatest
 from .trace import Trace
 
 
@@ -41,6 +42,7 @@ class Problem:
         rng: np.random.Generator,
     ) -> None:
         self.call, self.inputs, self.names = call, list(inputs), list(names)
+        self.given = [t._data.copy() for t in inputs]  # before f may write into them
         # For each result where it is infinite whatever the inputs; empty if nothing is.
         self.infinite: list[np.ndarray] = []
         first = self.values()
@@ -48,14 +50,17 @@ class Problem:
         if any(np.isinf(y).any() for y in first):
             self._leave_out(first)
 
+    def anew(self, rng: np.random.Generator) -> Problem:
+        """The same with other cotangents."""
+        return Problem(self.call, self.inputs, self.names, rng)
+
     def _leave_out(self, first: list[np.ndarray]) -> None:
         """Zeros take the place of results that stay infinite when the inputs move, as blocked
         scores do.
 
         Not if the gradient is no finite number then, for then it is the function that overflows.
         """
-        moved = self.nearby(1e-6)
-        self.infinite = [np.isinf(y) & (y == z) for y, z in zip(first, moved)] if moved else []
+        self.infinite = [np.isinf(y) & (y == z) for y, z in zip(first, self.nearby(1e-6))]
         overflows = False
         with suppress(Exception):  # what a rule raises is told later
             overflows = any(g is not None and not np.isfinite(g).all() for g in self.gradients())
@@ -87,13 +92,12 @@ class Problem:
         ]
 
     def values(self) -> list[np.ndarray]:
-        """The results as arrays; recorded, since a function may itself ask for a gradient."""
-        with enable_grad(), np.errstate(all="ignore"):
-            return [np.array(t._data) for t in self.outputs()]
+        """The results as arrays."""
+        return [np.array(t._data) for t in self.outputs()]
 
     def traced(self) -> tuple[list[Any], Trace]:
-        """The results, recorded, and every op that ran."""
-        with enable_grad(), watching(Trace()) as trace, np.errstate(all="ignore"):
+        """The results, and every op that ran."""
+        with watching(Trace()) as trace:
             return self.outputs(), trace
 
     # ---- by the rules
@@ -105,14 +109,24 @@ class Problem:
     ) -> list[np.ndarray | None]:
         """d(sum of cotangent * output) / d(input); None where no path leads there."""
         given = [c.copy() for c in self.cotangents] if cotangents is None else cotangents
-        with enable_grad(), np.errstate(all="ignore"):
-            outputs = self.outputs() if outputs is None else outputs
-            pairs = [(t, c) for t, c in zip(outputs, given) if t._tracked]
-            if not pairs:
-                return [None] * len(self.inputs)
-            tensors, seeds = zip(*pairs)
-            found = grad(tensors, self.inputs, seeds, retain_graph=True, allow_unused=True)
+        outputs = self.outputs() if outputs is None else outputs
+        pairs = [(t, c) for t, c in zip(outputs, given) if t._tracked]
+        if not pairs:
+            return [None] * len(self.inputs)
+        tensors, seeds = zip(*pairs)
+        found = grad(tensors, self.inputs, seeds, retain_graph=True, allow_unused=True)
         return [None if g is None else np.array(g._data) for g in found]
+
+    def differing(
+        self, first: Sequence[np.ndarray | None], second: Sequence[np.ndarray | None]
+    ) -> str | None:
+        """The name of the first input whose two gradients are not the same."""
+        for name, a, b in zip(self.names, first, second):
+            if a is not None and b is not None:
+                atol = 1e-9 * max(1.0, greatest(a))
+                if not np.allclose(a, b, 1e-6, atol, equal_nan=True):
+                    return name
+        return None
 
     def shaken(self, gradients: Sequence[np.ndarray | None]) -> list[float]:
         """How much each gradient changes with the last digits of all values: so much is
@@ -120,18 +134,18 @@ class Problem:
         most = [0.0] * len(gradients)
         for seed in range(3):
             # A function may mind its domain.
-            with suppress(Exception), values_put_back(self.inputs), np.errstate(all="ignore"):
+            with suppress(Exception), values_put_back(self.inputs):
                 for x in self.inputs:
                     x._data = last_digits(x._data, seed)
                 now = self.gradients(cotangents=[last_digits(c, seed) for c in self.cotangents])
                 for k, (a, b) in enumerate(zip(gradients, now)):
                     if a is not None and b is not None:
-                        most[k] = max(most[k], np.abs(a - b).max(initial=0))
+                        most[k] = max(most[k], greatest(a - b))
         return most
 
     def jacobian_by_rules(self, which: int) -> np.ndarray:
         """d(all results, flattened) / d(one input, flattened), a row at a time."""
-        outputs, rows = self.traced()[0], []
+        outputs, rows = self.outputs(), []
         for k, y in enumerate(outputs):
             for o in range(y.size):
                 cotangents = [np.zeros(t.shape) for t in outputs]
@@ -163,8 +177,7 @@ class Problem:
     def along(self, which: int, direction: np.ndarray, eps: float) -> list[np.ndarray]:
         """For each result, its change for each unit of step along a direction of one input."""
         above, below = self.moved(which, eps * direction), self.moved(which, -eps * direction)
-        with np.errstate(all="ignore"):
-            return [(a - b) / (2 * eps) for a, b in zip(above, below)]
+        return [(a - b) / (2 * eps) for a, b in zip(above, below)]
 
     def weighed(self, results: Sequence[np.ndarray]) -> float:
         return float(sum(np.sum(c * r) for c, r in zip(self.cotangents, results)))
@@ -273,7 +286,7 @@ class Problem:
             here, nearer = (self.numeric(which, h, some).flat[some] for h in (eps, eps / 8))
             if not np.isfinite([here, nearer]).all():
                 continue
-            if np.abs(here - nearer).max(initial=0) <= 1e-3 * np.abs(here).max(initial=0):
+            if greatest(here - nearer) <= 1e-3 * greatest(here):
                 return eps
         return steps[0]
 
@@ -319,22 +332,9 @@ def last_digits(x: np.ndarray, seed: int = 0) -> np.ndarray:
 
 @contextmanager
 def values_put_back(tensors: Sequence[Any]) -> Iterator[None]:
-    """Whatever arrays the block gives to the tensors, afterwards they have their own again."""
-    before = [(t, t._data) for t in tensors]
-    try:
-        yield
-    finally:
-        for t, data in before:
-            t._data = data
-
-
-@contextmanager
-def private_values(tensors: Sequence[Any]) -> Iterator[None]:
-    """Give the tensors copies of their values to move about, tracked; then all is as it was."""
+    """Whatever the block makes of the tensors, afterwards they are what they were."""
     before = [(t, t._data, t._tracked) for t in tensors]
     try:
-        for t in tensors:
-            t._data, t._tracked = t._data.copy(), True
         yield
     finally:
         for t, data, tracked in before:

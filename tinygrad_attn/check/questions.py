@@ -9,15 +9,15 @@ it, so the op is known.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from .measuring import Problem, last_digits
-from .records import Call, array_of, call_of
-from .report import Diagnosis, Report, deviation
+from .records import Answers, Call, call_of
+from .report import Diagnosis, Report, deviation, greatest
 from .second_sweep import second_opinion
 
 Question = Callable[[Call, np.ndarray], Diagnosis | None]
@@ -42,16 +42,10 @@ def fault(problem: Problem, report: Report, questions: Sequence[Question]) -> Di
     return None
 
 
-def _answers(call: Call, g: Any, needs: Sequence[bool] | None = None) -> list[Any]:
-    """What the rules answer, as arrays; None where nothing is asked."""
-    with np.errstate(all="ignore"):
-        return [None if a is None else array_of(a) for a in call.answers(g, needs)]
-
-
 def _with_operands(call: Call, change: Callable[[np.ndarray], np.ndarray]) -> Call | None:
     """The same with changed operands; None where the function refuses them."""
     float_ = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
-    with suppress(Exception), np.errstate(all="ignore"):
+    with suppress(Exception):
         new = call.again(args=[change(a) if float_(a) else a for a in call.args])
         return new if np.shape(new.y) == np.shape(call.y) else None
     return None
@@ -75,8 +69,8 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
     given |= {f"operand {i}": a for i, a in enumerate(call.args)}
     arrays = {name: a for name, a in given.items() if isinstance(a, np.ndarray)}
     before = [a.tobytes() for a in arrays.values()]
-    answers = _answers(call, g)
-    first = [None if a is None else a.copy() for a in answers]
+    answers = call.answers(g)
+    first = {i: a.copy() for i, a in answers.items()}
     written = [name for (name, a), b in zip(arrays.items(), before) if a.tobytes() != b]
     if written:
         return _told(
@@ -85,7 +79,7 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
             f"writes into {' and '.join(written)} in place. Others share such arrays: compute a "
             "new one.",
         )
-    _answers(call, -g)  # asked only for what it does to the first answer
+    call.answers(-g)  # asked only for what it does to the first answer
     if not _close(first, answers):
         return _told(
             call,
@@ -93,7 +87,7 @@ def memory(call: Call, g: np.ndarray) -> Diagnosis | None:
             "returns the same array at every call and overwrites what it returned before, which is "
             "still needed where the op is used twice. Compute a new array each time.",
         )
-    if not all(_close(first, _answers(call, g)) for _ in range(2)):  # state may go to and fro
+    if not all(_close(first, call.answers(g)) for _ in range(2)):  # state may go to and fro
         return _told(
             call,
             "rule changes its operands",
@@ -113,28 +107,27 @@ def not_linear(call: Call, g: np.ndarray) -> Diagnosis | None:
     return None if found is None else _told(call, found["kind"], f"{found['how']}.")
 
 
-@np.errstate(all="ignore")  # a multiple may overflow
 def nonlinearity(call: Call, g: np.ndarray) -> dict[str, str] | None:
     """The kind, and how the rule answers where g is a multiple of what it was."""
     in_rows = np.array(g, order="C")  # as a product lies, so that only the numbers differ
     gs, multiples = (in_rows, np.ones_like(in_rows)), (-(2.0**60), -(2.0**-60), 0.0)
     for given, k in itertools.product(gs, multiples):
-        answers = _answers(call, given)
+        answers = call.answers(given)
         try:
-            scaled = _answers(call, k * given)
+            scaled = call.answers(k * given)
         except Exception as failure:
             how = f"fails where the incoming gradient g is {k:g} times as large: {_failed(failure)}"
             return {"kind": "incoming gradient", "how": how}
-        for a, b in zip(answers, scaled):
-            if a is not None and b is not None and not _multiplied(a, b, k):
-                return _in_which_way(call, in_rows, a, b, k)
+        for i, b in scaled.items():
+            if i in answers and not _multiplied(answers[i], b, k):
+                return _in_which_way(call, in_rows, answers[i], b, k)
     return None
 
 
 def _multiplied(a: np.ndarray, b: np.ndarray, k: float) -> bool:
     """Is b k times a?  What overflows says nothing about the rule."""
     there = np.isfinite(k * a) & ~np.isinf(b)
-    limit = 1e-9 * abs(k) * np.abs(a[there]).max(initial=0) + np.finfo(np.float64).tiny
+    limit = 1e-9 * abs(k) * greatest(a[there]) + np.finfo(np.float64).tiny
     return bool((np.abs(k * a[there] - b[there]) <= limit).all())
 
 
@@ -143,8 +136,8 @@ def _in_which_way(
 ) -> dict[str, str]:
     kind, once = "incoming gradient", "Every term of a rule is multiplied by g, exactly once"
     if k and a.any() and _multiplied(np.abs(a), np.abs(b), 1.0):
-        other = _answers(call, np.random.default_rng(8).standard_normal(g.shape))
-        if any(c is not None and _close([a], [c]) for c in other):
+        other = call.answers(np.random.default_rng(8).standard_normal(g.shape))
+        if any(_close({0: a}, {0: c}) for c in other.values()):
             how = (
                 "gives an answer that does not depend on the incoming gradient g: multiply the "
                 "op's own derivative by g (the chain rule). An all-ones g would hide this"
@@ -165,40 +158,38 @@ def _in_which_way(
 
 def needs_others(call: Call, g: np.ndarray) -> Diagnosis | None:
     """An input's gradient is the same whether or not those of the others are asked for."""
-    answers = _answers(call, g)
-    for i in np.flatnonzero(call.needs) if sum(call.needs) > 1 else ():
-        hint = "Look at what the rule {} where not all of `needs` are true."
+    for i, answer in call.answers(g).items():
+        said = f"gives operand {i} another gradient where it alone is asked for."
         try:
-            alone = _answers(call, g, [k == i for k in range(len(call.needs))])[i]
+            if _close({i: answer}, call.answers(g, [k == i for k in range(len(call.needs))])):
+                continue
         except Exception as failure:
             said = (
                 f"fails where the gradient of operand {i} alone is asked for: {_failed(failure)}."
             )
-            return _told(call, "needs", f"{said} {hint.format('does')}")
-        if not _close([answers[i]], [alone]):
-            said = f"gives operand {i} another gradient where it alone is asked for."
-            return _told(call, "needs", f"{said} {hint.format('returns')}")
+        hint = "Look at what the rule does where not all of `needs` are true."
+        return _told(call, "needs", f"{said} {hint}")
     return None
 
 
 def minds_layout(call: Call, g: np.ndarray) -> Diagnosis | None:
     """The same numbers in another order in memory: g as it came, in rows, by columns, with gaps."""
-    answers = _answers(call, np.array(g, order="C"))
-    moved = _answers(_with_operands(call, last_digits) or call, last_digits(g))
-    rounding = [1e3 * _largest_change(a, b) for a, b in zip(answers, moved)]
+    answers = call.answers(np.array(g, order="C"))
+    moved = (_with_operands(call, last_digits) or call).answers(last_digits(g))
+    rounding = {
+        i: 1e3 * greatest(np.nan_to_num(answers[i] - b, posinf=0, neginf=0))
+        for i, b in moved.items()
+        if i in answers
+    }
+    calls = filter(None, (call, _with_operands(call, turned)))
+    lies = (g, turned(g), np.array(g, order="F"))
+    trials = [(answers, asked, lying) for asked, lying in itertools.product(calls, lies)]
     ones = np.ones(np.shape(g), g.dtype)
-    trials = [
-        (answers, call, g),
-        (answers, call, turned(g)),
-        (answers, call, np.array(g, order="F")),
-    ]
-    if (other := _with_operands(call, turned)) is not None:
-        trials += [(answers, other, g), (answers, other, turned(g))]
-    trials += [(_answers(call, ones), call, np.broadcast_to(ones.dtype.type(1), ones.shape))]
+    trials += [(call.answers(ones), call, np.broadcast_to(ones.dtype.type(1), ones.shape))]
     for expected, asked, lying in trials:
         what = "gives another answer"
         try:
-            if _close(expected, _answers(asked, lying), 1e-4, rounding):
+            if _close(expected, asked.answers(lying), 1e-4, rounding):
                 continue
         except Exception as failure:
             what = f"fails, {_failed(failure)},"
@@ -214,25 +205,18 @@ def minds_layout(call: Call, g: np.ndarray) -> Diagnosis | None:
     return None
 
 
-def _largest_change(a: np.ndarray | None, b: np.ndarray | None) -> float:
-    if a is None or b is None or a.shape != b.shape:
-        return 0.0
-    with np.errstate(all="ignore"):
-        change = np.abs(a - b)
-    return float(change.max(initial=0, where=np.isfinite(change)))
-
-
 def loses_digits(call: Call, g: np.ndarray) -> Diagnosis | None:
     """An answer of fewer digits than g and the operand have."""
-    for i, (answer, operand) in enumerate(zip(_answers(call, g), call.args)):
-        if answer is not None and answer.dtype.kind == "f" and isinstance(operand, np.ndarray):
-            if answer.dtype.itemsize < min(operand.dtype.itemsize, g.dtype.itemsize):
-                return _told(
-                    call,
-                    "precision",
-                    f"answers in {answer.dtype} where g and operand {i} are {operand.dtype}: the "
-                    "digits after the first few are lost. Keep the dtype that comes in.",
-                )
+    for i, answer in call.answers(g).items():
+        operand = call.args[i]
+        fewer = answer.dtype.itemsize < min(operand.dtype.itemsize, g.dtype.itemsize)
+        if fewer and answer.dtype.kind == "f":
+            return _told(
+                call,
+                "precision",
+                f"answers in {answer.dtype} where g and operand {i} are {operand.dtype}: the "
+                "digits after the first few are lost. Keep the dtype that comes in.",
+            )
     return None
 
 
@@ -240,16 +224,14 @@ OF_THE_ANSWER = (loses_digits, not_linear, needs_others, minds_layout)
 
 
 def _close(
-    one: Sequence[Any], other: Sequence[Any], rtol: float = 1e-9, atol: Sequence[float] = ()
+    one: Answers, other: Answers, rtol: float = 1e-9, atol: Mapping[int, float] = {}
 ) -> bool:
     """Are two answers the same, beside the largest element and what rounding makes?"""
-    for a, b, more in zip(one, other, [*atol, *[0.0] * (len(one) - len(atol))]):
-        if a is None or b is None:
-            if a is not b:
-                return False
-            continue
-        limit = rtol * np.abs(np.nan_to_num(a)).max(initial=0) + more
-        if a.shape != b.shape or (deviation(a, b) > limit).any():
+    if one.keys() != other.keys():
+        return False
+    for i, a in one.items():
+        limit = rtol * greatest(np.nan_to_num(a)) + atol.get(i, 0)
+        if a.shape != other[i].shape or (deviation(a, other[i]) > limit).any():
             return False
     return True
 

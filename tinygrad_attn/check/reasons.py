@@ -32,21 +32,35 @@ class Case(NamedTuple):
 
     def operand(self, k: int) -> float | None:
         """An operand's element there, if there is one and the op works element by element."""
-        there = [element(o, self.at, self.made.shape) for o in self.operands]
-        return there[k] if k < len(there) else None
+        known = k < len(self.operands)
+        return element(self.operands[k], self.at, self.made.shape) if known else None
 
     @property
-    def a(self) -> float | None:
-        return self.operand(0)
+    def a(self) -> float:
+        """Of the first operand; NaN where it is not known, which is neither small nor large."""
+        there = self.operand(0)
+        return np.nan if there is None else there
 
     @property
-    def b(self) -> float | None:
-        return self.operand(1)
+    def b(self) -> float:
+        there = self.operand(1)
+        return np.nan if there is None else there
 
     @property
     def infinite(self) -> bool:
         """Does an operand hold infinities?"""
         return any(np.isinf(o).any() for o in self.operands)
+
+    @property
+    def overflow(self) -> str:
+        """Of an op that grows without end."""
+        largest = np.finfo(self.made.dtype).max
+        text = f"overflow in {self.name}: the largest {self.made.dtype} is {largest:.3g}"
+        if not self.named("exp", "exp2", "expm1"):
+            return f"{text}."
+        log = np.log2 if self.name == "exp2" else np.log
+        top = f"{self.name.removesuffix('m1')}({log(largest):.1f})"
+        return f"{text}, reached at {top}. Subtract the maximum first, as softmax and logsumexp do."
 
     def named(self, *names: str) -> bool:
         return self.name in names
@@ -60,7 +74,7 @@ def element(a: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> fl
         return None
 
 
-Reason = tuple[Callable[[Case], Any], str | Callable[[Case], str]]
+Reason = tuple[Callable[[Case], Any], str]
 
 ROW_OPS = ("softmax", "logsumexp", "attention", "cross_entropy")
 """Parts of the names of ops that have no result for a row of -inf."""
@@ -74,27 +88,17 @@ VAGUE = ("overflow: ", "an invalid operation")
 """How reasons begin that the op's name and operands alone did not tell."""
 
 
-def forward_reason(case: Case) -> str:
-    """Why an op gives NaN or Inf."""
-    return _first(FORWARD, case)
-
-
-def backward_reason(case: Case) -> str:
-    """Why a rule gives NaN or Inf."""
-    return _first(BACKWARD, case)
-
-
-def _first(table: Sequence[Reason], case: Case) -> str:
-    text = next(text for when, text in table if when(case))
-    return text if isinstance(text, str) else text(case)
+def reason(table: Sequence[Reason], case: Case, compute: Callable[[], Any]) -> str:
+    """Why an op or a rule gives NaN or Inf; what NumPy complains of in it, if that tells more."""
+    text = next(text for when, text in table if when(case)).format(c=case)
+    return text.startswith(VAGUE) and complaint(compute) or text
 
 
 # ---- forward
 
 
 def _opposite_infinities(c: Case) -> bool:
-    both = c.named("subtract", "add") and c.a is not None and c.b is not None
-    return bool(both and np.isinf(c.a) and np.isinf(c.b))  # type: ignore[arg-type]
+    return bool(c.named("subtract", "add") and np.isinf(c.a) and np.isinf(c.b))
 
 
 def _empty_row(c: Case) -> bool:
@@ -132,16 +136,6 @@ def _no_degrees_of_freedom(c: Case) -> bool:
     return c.operands[0].size <= c.made.size * c.settings.get("ddof", 0)
 
 
-def _overflow(c: Case) -> str:
-    dtype = c.made.dtype
-    largest = np.finfo(dtype).max
-    text = f"overflow in {c.name}: the largest {dtype} is {largest:.3g}"
-    if not c.name.startswith("exp"):
-        return f"{text}."
-    top = f"exp2({np.log2(largest):.1f})" if c.name == "exp2" else f"exp({np.log(largest):.1f})"
-    return f"{text}, reached at {top}. Subtract the maximum first, as softmax and logsumexp do."
-
-
 FORWARD: list[Reason] = [
     (
         lambda c: (_opposite_infinities(c) or _of_rows(c)) and _empty_row(c),
@@ -158,9 +152,10 @@ FORWARD: list[Reason] = [
         "division by zero. Add a small eps to the divisor, or exclude these elements before "
         "dividing.",
     ),
+    (lambda c: c.named("divide", "reciprocal") and c.nan, "inf/inf."),
     (
         lambda c: c.named("divide", "reciprocal"),
-        lambda c: "inf/inf." if c.nan else "overflow in a division by a very small number.",
+        "overflow in a division by a very small number.",
     ),
     (
         _no_targets,
@@ -174,35 +169,31 @@ FORWARD: list[Reason] = [
     ),
     (
         lambda c: c.name in EDGES and c.a == EDGES[c.name],
-        lambda c: (
-            f"{c.name} {c.a:g}. Clip the argument away from it, or compute with log_softmax "
-            "instead of log(softmax)."
-        ),
+        "{c.name} {c.a:g}. Clip the argument away from it, or compute with log_softmax "
+        "instead of log(softmax).",
     ),
     (
-        lambda c: c.named("log1p") and c.a is not None and c.a < -1,
-        lambda c: f"log1p of {c.a:.6g}, below -1.",
+        lambda c: c.named("log1p") and c.a < -1,
+        "log1p of {c.a:.6g}, below -1.",
     ),
     (
-        lambda c: c.name in EDGES and c.a is not None and c.a < 0,
-        lambda c: f"{c.name} of the negative number {c.a:.6g}.",
+        lambda c: c.name in EDGES and c.a < 0,
+        "{c.name} of the negative number {c.a:.6g}.",
     ),
     (
-        lambda c: c.named("sqrt") and c.a is not None and c.a < 0,
-        lambda c: (
-            f"sqrt of the negative number {c.a:.6g}, which rounding makes of a small variance, "
-            "say; np.maximum(x, 0) first."
-        ),
+        lambda c: c.named("sqrt") and c.a < 0,
+        "sqrt of the negative number {c.a:.6g}, which rounding makes of a small variance, "
+        "say; np.maximum(x, 0) first.",
     ),
     (
         lambda c: c.named("power") and c.a == 0,
         "0 to a negative power, a division by zero.",
     ),
     (
-        lambda c: c.named("power") and c.a is not None and c.a < 0 and c.nan,
-        lambda c: f"the negative number {c.a:.6g} to a power that is not whole.",
+        lambda c: c.named("power") and c.a < 0 and c.nan,
+        "the negative number {c.a:.6g} to a power that is not whole.",
     ),
-    (lambda c: c.named(*GROWING) and np.isinf(c.value), _overflow),
+    (lambda c: c.named(*GROWING) and np.isinf(c.value), "{c.overflow}"),
     (
         lambda c: c.named("multiply") and c.nan,
         "0 x inf. A masked (zero) factor does not undo an infinite one: replace it with "
@@ -222,11 +213,11 @@ FORWARD: list[Reason] = [
     ),
     (
         lambda c: c.named("arcsin", "arccos", "arctanh", "arccosh"),
-        lambda c: f"{c.name} of {c.a}, at or outside the edge of its domain.",
+        "{c.name} of {c.a}, at or outside the edge of its domain.",
     ),
     (
         lambda c: np.isinf(c.value),
-        lambda c: f"overflow: the result is larger than the largest {c.made.dtype}.",
+        "overflow: the result is larger than the largest {c.made.dtype}.",
     ),
     (
         lambda c: c.infinite,
@@ -263,32 +254,24 @@ def _infinite_operand(c: Case) -> bool:
 BACKWARD: list[Reason] = [
     (
         lambda c: c.g == 0 and (_at_an_edge(c) or c.nan),
-        lambda c: (
-            "0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the "
-            f"other branch), but the slope of {c.name} is infinite, and 0 x inf is NaN. Make the "
-            "argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
-        ),
+        "0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the "
+        "other branch), but the slope of {c.name} is infinite, and 0 x inf is NaN. Make the "
+        "argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0).",
     ),
     (
-        lambda c: c.named("power") and c.number == 1 and c.a is not None and c.a < 0,
-        lambda c: (
-            f"the slope by an exponent is y log x, and x is the negative number {c.a:.6g} here. "
-            "Keep the base positive, or detach the exponent."
-        ),
+        lambda c: c.named("power") and c.number == 1 and c.a < 0,
+        "the slope by an exponent is y log x, and x is the negative number {c.a:.6g} here. "
+        "Keep the base positive, or detach the exponent.",
     ),
     (
         lambda c: _at_an_edge(c) and c.a and not c.named("divide"),
-        lambda c: (
-            f"{c.name} {c.a:g} in the backward pass: its slope is infinite there. Keep the "
-            "argument away from it, as np.clip does."
-        ),
+        "{c.name} {c.a:g} in the backward pass: its slope is infinite there. Keep the "
+        "argument away from it, as np.clip does.",
     ),
     (
         _at_an_edge,
-        lambda c: (
-            f"{c.name} 0 in the backward pass: its slope is infinite there. Add a small eps "
-            "inside, as in sqrt(x + eps)."
-        ),
+        "{c.name} 0 in the backward pass: its slope is infinite there. Add a small eps "
+        "inside, as in sqrt(x + eps).",
     ),
     (
         lambda c: _of_rows(c) and _empty_row(c),

@@ -33,6 +33,10 @@ def has_rules(op: Any) -> bool:
     return bool(op.rules or op.joint or op.stands_for.rules or op.stands_for.joint)
 
 
+Answers = dict[int, np.ndarray]
+"""What rules answer, by the number of the input."""
+
+
 class Call:
     """One call of an op: what it was given, gave and saved; and what its rules answer."""
 
@@ -56,15 +60,15 @@ class Call:
         new.y, new.saved = found if self.op.saves else (found, None)
         return new
 
-    def answers(self, g: Any, needs: Sequence[bool] | None = None) -> list[Any]:
-        """What the rules answer for each input that needs a gradient; None for the others."""
+    def answers(self, g: Any, needs: Sequence[bool] | None = None) -> Answers:
+        """What the rules answer for the inputs that need a gradient."""
         op = self.op
         if not (op.rules or op.joint):
             op = op.stands_for  # a quick way whose rules are those of the op it stands for
         record = Record(0, op, (), self.settings, self.saved, None)
         needs = list(self.needs if needs is None else needs)
         found = op.pull(g, self.y, record, list(self.args), needs)
-        return [found.get(i) for i in range(len(needs))]
+        return {i: array_of(answer) for i, answer in found.items() if answer is not None}
 
 
 def call_of(t: Any) -> Call:
@@ -77,6 +81,5 @@ def shares(t: Any, g: Any, args: list[Any] | None = None) -> Iterator[tuple[Any,
     """(input, its share of the gradient) for each use by the op that made t; or for other args."""
     made, call = t._record, call_of(t)
     call.args = call.args if args is None else args
-    for i, (x, answer) in enumerate(zip(made.inputs, call.answers(g))):
-        if answer is not None:
-            yield x, fit(answer, x, made.op, i)
+    for i, answer in call.answers(g).items():
+        yield made.inputs[i], fit(answer, made.inputs[i], made.op, i)

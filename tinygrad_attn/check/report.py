@@ -136,9 +136,7 @@ class Report(Verdict):
     @property
     def worst(self) -> Entry | None:
         wrong = [e for e in self.entries if not e.ok]
-        return max(
-            wrong, key=lambda e: float(np.nan_to_num(e.error, nan=np.inf).max()), default=None
-        )
+        return max(wrong, key=lambda e: greatest(np.nan_to_num(e.error, nan=np.inf)), default=None)
 
     @property
     def _title(self) -> str:
@@ -294,6 +292,11 @@ def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return error
     error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
     return np.where(np.isnan(error), np.inf, error)
+
+
+def greatest(v: np.ndarray) -> float:
+    """The size of the largest element; 0 if there is none."""
+    return float(np.abs(v).max(initial=0))
 
 
 def index_of_largest(v: np.ndarray) -> tuple[int, ...]:

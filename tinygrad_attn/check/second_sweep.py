@@ -16,10 +16,10 @@ from .records import shares
 
 
 class Opinion(NamedTuple):
-    """What a second sweep found, by id of tensor."""
+    """What a second sweep found, by tensor."""
 
-    grads: dict[int, np.ndarray]  # a gradient of one share alone lies in memory as the rule left it
-    uses: dict[int, list[tuple[str, np.ndarray]]]  # (the op that uses it, its share)
+    grads: dict[Any, np.ndarray]  # a gradient of one share alone lies in memory as the rule left it
+    uses: dict[Any, list[tuple[str, np.ndarray]]]  # (the op that uses it, its share)
 
 
 def second_opinion(
@@ -31,17 +31,16 @@ def second_opinion(
     found = Opinion({}, {})
 
     def add(t: Any, share: Any) -> None:
-        before = found.grads.get(id(t))
-        found.grads[id(t)] = share if before is None else before + share
+        before = found.grads.get(t)
+        found.grads[t] = share if before is None else before + share
 
     for t, seed in zip(roots, seeds):
         add(t, seed)
     for t in reversed(history(roots)):
-        if id(t) in found.grads:  # else nothing that reaches it asked for its gradient
-            name, g = t._record.op.__name__, found.grads[id(t)]
+        if t in found.grads:  # else nothing that reaches it asked for its gradient
+            name, g = t._record.op.__name__, found.grads[t]
             look(t, g)
-            with np.errstate(all="ignore"):
-                for x, share in shares(t, np.array(g)):
-                    add(x, share)
-                    found.uses.setdefault(id(x), []).append((name, share))
+            for x, share in shares(t, np.array(g)):
+                add(x, share)
+                found.uses.setdefault(x, []).append((name, share))
     return found

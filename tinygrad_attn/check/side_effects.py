@@ -21,12 +21,11 @@ def unrepeatable(
 ) -> Diagnosis | None:
     """f gives other results when it is called again."""
     again, second = problem.traced()
-    pairs = [(a._data, b._data) for a, b in zip(again, outputs)]
-    if len(again) == len(outputs) and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+    equal = lambda a, b: np.array_equal(a._data, b._data, equal_nan=True)
+    if len(again) == len(outputs) and all(map(equal, again, outputs)):
         return None
-    equal = lambda a, b: np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     steps = zip(trace.steps, second.steps)
-    different = (a for a, b in steps if not equal(a.result._data, b.result._data))
+    different = (a for a, b in steps if not equal(a.result, b.result))
     report.point_at(next(different, None))
     return Diagnosis(
         "not deterministic",
@@ -35,9 +34,9 @@ def unrepeatable(
     )
 
 
-def modified(problem: Problem, before: Sequence[np.ndarray], who: str) -> Diagnosis | None:
+def modified(problem: Problem, who: str) -> Diagnosis | None:
     """An input is no longer what it was before."""
-    for name, t, value in zip(problem.names, problem.inputs, before):
+    for name, t, value in zip(problem.names, problem.inputs, problem.given):
         if not np.array_equal(t._data, value, equal_nan=True):
             return Diagnosis(
                 "input modified",
@@ -67,7 +66,7 @@ def shared_state(
 ) -> Diagnosis | None:
     """Run f at other values between the two passes: a rule that reads state kept outside shows."""
     outputs, trace = problem.traced()
-    if name := _differs(problem, first, problem.gradients(outputs)):
+    if name := problem.differing(first, problem.gradients(outputs)):
         return Diagnosis(
             "rule changes its operands",
             f"{name}: a second backward pass gives another gradient. Some rule keeps state between "
@@ -92,18 +91,12 @@ def shared_state(
                 "returns the same array at every call (out=, or an array kept outside), or a view "
                 "of one. Return a new array each time.",
             )
-    name = _differs(problem, first, problem.gradients(outputs))
-    return name and Diagnosis(
+    name = problem.differing(first, problem.gradients(outputs))
+    if name is None:
+        return None
+    return Diagnosis(
         "shared state",
         f"{name}: calling f once more before backward() changes the gradient of the first call. "
         "Something the rule needs is kept on the layer, or in a variable outside, instead of in "
         "the call; the second call overwrites it.",
     )
-
-
-def _differs(problem: Problem, first: Answers, second: Answers) -> Any:
-    """The name of the first input whose two gradients are not the same."""
-    for name, a, b in zip(problem.names, first, second):
-        if a is not None and b is not None and not np.allclose(a, b, 1e-9, 1e-12, equal_nan=True):
-            return name
-    return None

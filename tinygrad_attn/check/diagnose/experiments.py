@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ...engine import Variable, tracked, watching
-from ...engine.autograd import enable_grad
+from ...engine import Variable, tracked
 from ..judging import SMALL
 from ..measuring import Problem
 from ..questions import nonlinearity
 from ..records import array_of, as_given, shares
-from ..second_sweep import second_opinion
-from ..trace import Trace
+from ..report import index_of_largest
 from .pattern import Found, Pattern, same
 from .places import causal_mask_forgotten, lost_contributions
-from .suspects import Suspect, alone, call_rule, copies
+from .suspects import Suspect, alone, call_rule
 
 
 def _operands(s: Suspect) -> list[Any]:
@@ -45,54 +42,12 @@ def not_linear_in_g(p: Pattern) -> Found:
     return nonlinearity(call, s.problem.cotangents[0])
 
 
-# ---- the forward text: what the op's own function does when it is run on Tensors
-
-
-class ForwardText:
-    """The op's own function, run on Tensors: its ops, its result, the input in question."""
-
-    def __init__(self, s: Suspect) -> None:
-        inputs, self.suspect = copies(s.step.inputs), s
-        self.x, self.g = inputs[s.position], s.problem.cotangents[0]
-        with enable_grad(), watching(Trace()) as self.trace, np.errstate(all="ignore"):
-            out = s.step.op.forward(*inputs, **s.step.settings)
-            self.out = out[0] if s.step.op.saves else out
-            if not isinstance(self.out, Variable) or self.out._data.shape != self.g.shape:
-                raise TypeError("the function leaves the graph")
-            self.grads, self.uses = second_opinion([self.out], [self.g])
-            # What is taken away and cancels, as a row's maximum, is a constant on the way.
-            least = 1e-12 * np.abs(self.g).max(initial=0)
-            for result in (s.result for s in self.trace.steps if id(s.result) in self.grads):
-                result._tracked = bool(np.abs(self.grads[id(result)]).max(initial=0) > least)
-            self.grads, self.uses = second_opinion([self.out], [self.g])
-
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """(what it is, the value) for the input and whatever is computed from it on the way."""
-        yield "the input", self.x
-        for s in self.trace.steps:
-            known = id(s.result) in self.grads and s.result is not self.out
-            if known and self.pulled_back(s.result, self.grads[id(s.result)]) is not None:
-                yield f"what {s.name} gives on the way", s.result
-
-    def pulled_back(self, result: Any, g: np.ndarray) -> np.ndarray | None:
-        """The gradient of the input, if this were the gradient of a value on the way."""
-        return second_opinion([result], [g]).grads.get(id(self.x))
-
-
-def forward_text(p: Pattern) -> ForwardText | None:
-    """None where the function leaves the graph, as with math.erf or out=."""
-    if "text" not in p.kept:
-        p.kept["text"] = None
-        with suppress(Exception):
-            text = ForwardText(p.suspect)
-            p.kept["text"] = text if same(p.n, text.grads[id(text.x)]) else None
-    return p.kept["text"]
+# ---- the forward text
 
 
 def _uses(p: Pattern) -> list[tuple[str, np.ndarray]]:
     """(op, share) of every use of the input in the forward text."""
-    text = forward_text(p)
-    uses = [] if text is None else text.uses[id(text.x)]
+    uses = [] if p.text is None else p.text.uses[p.text.x]
     return uses if 2 <= len(uses) <= 10 else []
 
 
@@ -114,12 +69,12 @@ def no_pattern(p: Pattern) -> Found:
         if p.jacobians
         else f", or check it at no more than {SMALL} elements, where more is tried"
     )
-    uses, worst = _uses(p), np.unravel_index(np.argmax(np.abs(p.a - p.n)), p.n.shape)
+    uses, worst = _uses(p), index_of_largest(np.abs(p.a - p.n))
     if not uses:
         return {"small": small, "more": ""}
     shares = [f"{share[worst]:.4g} by the input's use in {name}" for name, share in uses]
-    where = f" at {tuple(map(int, worst))}" if worst else ""
-    given = f" for g = {p.g[worst]:.4g}" if p.g is not None and p.g.shape == p.n.shape else ""
+    where = f" at {worst}" if worst else ""
+    given = f" for g = {p.g[worst]:.4g}" if p.offers("like x") else ""
     sum_ = " + ".join(shares).replace("+ -", "- ")
     told = f"It gives {p.a[worst]:.4g}{where}{given}; the forward text gives {sum_}"
     return {"small": small, "more": f" {told} = {p.n[worst]:.4g}."}
@@ -127,24 +82,22 @@ def no_pattern(p: Pattern) -> Found:
 
 def transposed_on_the_way(p: Pattern) -> Found:
     """As in attention's dk = ds @ q for ds.mT @ q: ds is the gradient of a value on the way."""
-    if (text := forward_text(p)) is None:
-        return None
-    for name, v in text.values():
-        g = text.grads[id(v)]
+    for name, v in p.text.values():
+        g = p.text.grads[v]
         turned = g.swapaxes(-1, -2) if g.ndim >= 2 else g
         if turned.shape == g.shape and not same(g, turned):
-            if p.fits(text.pulled_back(v, turned)):
+            if p.fits(p.text.pulled_back(v, turned)):
                 return {"value": name}
     return None
 
 
 def changed_on_the_way(p: Pattern) -> Found:
     """The rule gives what the forward text would, were one share in it another one."""
-    text = forward_text(p)
-    if text is None or len(text.trace.steps) > 40 or not np.ptp(p.x):
+    text = p.text
+    if len(text.trace.steps) > 40 or not np.ptp(p.x):
         return None  # at equal elements one share looks like another
     for name, v in text.values():
-        ops, uses = zip(*text.uses[id(v)])
+        ops, uses = zip(*text.uses[v])
         back: list[Any] = [text.pulled_back(v, share) for share in uses]
         parts = np.stack(back, axis=-1)
         more = np.linalg.lstsq(parts.reshape(p.a.size, -1), (p.a - p.n).ravel(), rcond=None)[0]
@@ -157,20 +110,20 @@ def changed_on_the_way(p: Pattern) -> Found:
                 if abs(c) > 1e-3
             ]
             return {"kind": "missed use", "how": ", and ".join(told)}
-    return next((found for found in _exchanged_shares(text) if p.fits(p.n + found["error"])), None)
+    return next((found for found in _exchanged_shares(p) if p.fits(p.n + found["error"])), None)
 
 
 def _from_whole(c: float) -> float:
     return abs(c - round(c)) if np.isfinite(c) else np.inf
 
 
-def _exchanged_shares(text: ForwardText) -> Iterator[dict[str, Any]]:
+def _exchanged_shares(p: Pattern) -> Iterator[dict[str, Any]]:
     """What goes wrong where a rule on the way takes another value of the same shape."""
-    s = text.suspect
+    s, text = p.suspect, p.text
     known = [(f"operand {i}", x) for i, x in enumerate(_operands(s)) if _float(x)]
     known += [(f"what {s.name} gives on the way", s.result._data) for s in text.trace.steps]
     for step in text.trace.steps:
-        if (g := text.grads.get(id(step.result))) is None:
+        if (g := text.grads.get(step.result)) is None:
             continue
         operands, right = as_given(step.inputs), [*shares(step.result, g)]
         for j, operand in enumerate(operands):
@@ -181,16 +134,14 @@ def _exchanged_shares(text: ForwardText) -> Iterator[dict[str, Any]]:
                     wrong = [*shares(step.result, g, _with(operands, j, v))]
                     for (x, a), (_, b) in zip(wrong, right):
                         error = None if same(a, b) else text.pulled_back(x, a - b)
-                        how_ = f"in the derivative of {step.name} {how}"
                         if error is not None:
-                            yield {"kind": "exchanged", "how": how_, "error": error}
+                            where = f"in the derivative of {step.name} {how}"
+                            yield {"kind": "exchanged", "how": where, "error": error}
 
 
 def value_on_the_way(p: Pattern) -> Found:
     """The rule of x tanh(x) says y and means tanh(x)."""
-    text = forward_text(p)
-    steps = text.trace.steps if text is not None else []
-    return _right_once(p, ((s.name, {"y": s.result._data}) for s in steps))
+    return _right_once(p, ((s.name, {"y": s.result._data}) for s in p.text.trace.steps))
 
 
 # ---- indices and masks
@@ -212,7 +163,7 @@ def later_rows(p: Pattern) -> Found:
     """Of the queries' own gradient nothing shows, so all inputs of the op are looked at."""
     s = p.suspect
     for which, x in enumerate(s.problem.inputs):
-        if x.size <= SMALL and p.y is not None:
+        if x.size <= SMALL:
             h = s.problem.steady_step(which)
             matrices = s.problem.jacobian_by_rules(which), s.problem.jacobian(which, h)
             if causal_mask_forgotten(matrices, x.shape, p.y.shape):
@@ -234,8 +185,7 @@ def _turns(v: Any) -> Iterator[np.ndarray]:
 
 def operand_transposed(p: Pattern) -> Found:
     """Of the matrices that the rule is given one should be transposed."""
-    s, operands = p.suspect, _operands(p.suspect)
-    g = s.problem.cotangents[0]
+    s, g, operands = p.suspect, p.g, _operands(p.suspect)
     trials: list[tuple[str, dict[str, Any]]] = [
         (f"operand {i}", {"args": _with(operands, i, turned)})
         for i, operand in enumerate(operands if s.step.op.joint is None else ())
@@ -248,7 +198,7 @@ def operand_transposed(p: Pattern) -> Found:
 
 def factors_in_the_wrong_order(p: Pattern) -> Found:
     """(g.T a.T).T = a g, where the rule says g a."""
-    s, g, operands = p.suspect, p.suspect.problem.cotangents[0], _operands(p.suspect)
+    s, g, operands = p.suspect, p.g, _operands(p.suspect)
     turned = lambda v: v.swapaxes(-1, -2)
     for i, operand in enumerate(operands if g.ndim >= 2 and s.step.op.joint is None else ()):
         if i != s.position and getattr(operand, "ndim", 0) >= 2:
@@ -285,7 +235,7 @@ def gradient_of_another(p: Pattern) -> Found:
 
 def _right_once(p: Pattern, trials: Iterator[tuple[str, dict[str, Any]]]) -> Found:
     """The first exchange of something that the rule is given with which its answer is right."""
-    for how, change in trials if p.y is not None else ():
+    for how, change in trials:
         answer = call_rule(p.suspect, **{"y": p.y} | change)
         if answer is not None and answer.any() and p.right(answer):
             return {"how": how}
@@ -299,10 +249,10 @@ def one_for_another(p: Pattern) -> Found:
 
     def trials() -> Iterator[tuple[str, dict[str, Any]]]:
         first, *rest = operands
-        if rest and isinstance(first, np.ndarray) and first.shape == np.shape(rest[0]):
+        if rest and np.shape(first) == np.shape(rest[0]):
             how = "is right once its first two operands are exchanged: it takes one for the other"
             yield how, {"args": [rest[0], first, *rest[1:]]}
-        if y is not None and y.shape == x.shape:
+        if y.shape == x.shape:
             yield "uses the result y where the input x belongs", {"y": x}
             if s.step.op.joint is None:
                 exchanged = {"args": _with(operands, s.position, y)}

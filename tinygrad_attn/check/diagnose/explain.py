@@ -5,17 +5,14 @@ The report is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ..judging import SMALL
-from ..measuring import How, Problem, values_put_back
+from ..judging import SMALL, Trial
+from ..measuring import How, Problem
 from ..questions import OF_THE_ANSWER, fault
-from ..records import array_of
-from ..report import Diagnosis, Entry, Report
+from ..report import Diagnosis, Report
 from ..trace import Trace
 from .measurement import Program, drowned, lower_precision
 from .pattern import Pattern
@@ -75,12 +72,12 @@ def _accused(report: Report, s: Suspect) -> Diagnosis:
 
 
 def _explained(s: Suspect) -> Diagnosis:
-    told: Any = explanation(pattern_of(s.problem, s.which, s.entry, s.eps, s))
+    told: Any = explanation(pattern_of(s, s.how.eps))
     if told[0].kind != "rule" or not s.entry.projections or (small := cut_short(s)) is None:
         return told[0]
-    kind, text = (part := _explained(small)).kind, part.text
+    part = _explained(small)
     where = "where its operands are cut to the first few elements along each axis"
-    return told[0] if kind == "rule" else Diagnosis(kind, f"{where}, {text}")
+    return told[0] if part.kind == "rule" else Diagnosis(part.kind, f"{where}, {part.text}")
 
 
 def _between_the_ops(program: Program) -> Diagnosis:
@@ -88,8 +85,7 @@ def _between_the_ops(program: Program) -> Diagnosis:
     if (told := explanation(program, "program")) is not None:
         program.report.point_at(told[1].get("step"))
         return told[0]
-    eps = program.problem.steady_step(program.which)
-    pattern = pattern_of(program.problem, program.which, program.entry, eps)
+    pattern = pattern_of(program, program.problem.steady_step(program.which))
     told, hint = explanation(pattern), _where_to_look(program)
     if told is None:
         return Diagnosis("unknown", hint)
@@ -118,68 +114,21 @@ def _where_to_look(program: Program) -> str:
     )
 
 
-def pattern_of(
-    problem: Problem, which: int, entry: Entry, h: float, suspect: Suspect | None = None
-) -> Pattern:
+def pattern_of(trial: Trial, h: float) -> Pattern:
     """Everything the explanations may look at, for one input of a problem."""
-    x, values, numeric = problem.inputs[which], problem.values(), entry.numeric
-    if np.isnan(numeric).any():  # to what is wrong comes a sample that tells what is right
+    problem, x, a, n = trial.problem, trial.x._data, trial.entry.analytic, trial.entry.numeric
+    values = problem.values()
+    if np.isnan(n).any():  # to what is wrong comes a sample that tells what is right
         some = np.random.default_rng(6).choice(x.size, min(x.size, SMALL), replace=False)
-        numeric = np.where(np.isnan(numeric), problem.numeric(which, h, some), numeric)
-    single = len(values) == 1
-    found = Pattern(
-        entry.analytic,
-        numeric,
-        x._data,
-        problem.cotangents[0] if single else None,
-        values[0] if single else None,
-        problem.noise(h),
-        suspect=suspect,
-    )
-    measured = ~np.isnan(numeric)
-    if not measured.all():
-        return _listed(found, measured)
-    if suspect is not None:
-        found.others = {
-            f"operand {i}": array_of(o)
-            for i, o in enumerate(suspect.step.inputs)
-            if getattr(o, "dtype", None) == np.float64 and np.shape(o) == x.shape and i != which
-        }
-    if x.size <= SMALL and sum(v.size for v in values) <= 4 * SMALL:
-        found.ask_jacobians = lambda: (problem.jacobian_by_rules(which), problem.jacobian(which, h))
-    found.ask_elsewhere = _at_other_values(problem, which, h)
-    return found
-
-
-def _listed(p: Pattern, measured: np.ndarray) -> Pattern:
-    """The measured elements of a large input, judged as a list."""
-    at = [tuple(int(i) for i in index) for index in np.argwhere(measured)]
-    like_x = p.g is not None and p.g.shape == p.a.shape
-    g, y = (p.g[measured], p.y[measured]) if like_x else (None, None)  # type: ignore[index]
-    return Pattern(
-        p.a[measured], p.n[measured], p.x[measured], g, y, p.tolerance, at, suspect=p.suspect
-    )
-
-
-def _at_other_values(
-    problem: Problem, which: int, h: float
-) -> Callable[[], list[tuple[np.ndarray, np.ndarray]]]:
-    """(a, n) at fresh values, since few elements may look proportional by accident."""
-    x = problem.inputs[which]
-
-    def elsewhere() -> list[tuple[np.ndarray, np.ndarray]]:
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        if x.size > SMALL:
-            return found
-        rng, before = np.random.default_rng(1), x._data
-        with suppress(Exception), values_put_back([x]):  # the function may mind its domain
-            for _ in range(3 if x.size < 8 else 1):
-                x._data = before * (1 + 0.05 * rng.uniform(-1, 1, x.shape))
-                g = problem.gradients()[which]
-                found.append((np.zeros(x.shape) if g is None else g, problem.numeric(which, h)))
-        return found
-
-    return elsewhere
+        n = np.where(np.isnan(n), problem.numeric(trial.which, h, some), n)
+    g, y = (problem.cotangents[0], values[0]) if len(values) == 1 else (None, None)
+    measured, at = ~np.isnan(n), None
+    if not measured.all():  # then the elements that are known are judged as a list
+        at = list(map(tuple, np.argwhere(measured).tolist()))
+        like_x = g is not None and g.shape == x.shape
+        g, y = (g[measured], y[measured]) if like_x else (None, None)  # type: ignore[index]
+        a, n, x = a[measured], n[measured], x[measured]
+    return Pattern(a, n, x, g, y, problem.noise(h), at, trial, h)
 
 
 # ---- where the gradient agrees, but not in every respect

@@ -26,9 +26,6 @@ class Program(Trial):
         self.report, self.trace, self.outputs, worst = report, trace, outputs, report.worst
         super().__init__(problem, report.entries.index(worst), worst, how)  # type: ignore[arg-type]
 
-    def offers(self, need: str) -> bool:
-        return True
-
     @property
     def checkpointed(self) -> bool:
         """What runs inside checkpoint() is seen unrecorded, and recorded only later."""
@@ -101,9 +98,8 @@ def right_by_another_step(program: Program) -> Found:
         return None
     steps: Any = program.agreeing_steps
     eps = program.how.eps
-    small = "too small: rounding drowns the difference"
     large = "too large: the function bends within one step"
-    size = large if eps > best else small
+    size = large if eps > best else "too small: rounding drowns the difference"
     return {"eps": eps, "size": size, "largest": steps[0], "smallest": steps[-1], "best": best}
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from ..judging import SMALL, Trial
+from ..measuring import values_put_back
+from ..report import greatest
+from .forward_text import ForwardText
+from .suspects import Suspect
 
 Found = dict[str, Any] | None
 """What an explanation's test answers: what its text needs to know, or None."""
@@ -23,37 +29,63 @@ class Pattern:
     a: np.ndarray  # the gradient by the rules
     n: np.ndarray  # the slope, by central differences
     x: np.ndarray
-    g: np.ndarray | None  # cotangent, where there is one result
-    y: np.ndarray | None  # that result
+    g: Any  # cotangent, an array where there is one result; else None
+    y: Any  # that result
     tolerance: float  # errors up to here mean nothing
     # Of a large input: the indices of the elements that a, n and x list.  None: all elements.
-    at: list[tuple[int, ...]] | None = None
-    others: dict[str, np.ndarray] = field(default_factory=dict)  # further operands by name
-    suspect: Any = None  # the op whose own rule gave `a`, where it can be asked again
-    ask_jacobians: Callable[[], Any] = lambda: None
-    ask_elsewhere: Callable[[], Any] = list
-    kept: dict[str, Any] = field(default_factory=dict)  # what experiments share with one another
+    at: list[tuple[int, ...]] | None
+    trial: Trial  # of what the gradient is
+    h: float  # the step with which it is measured
+
+    @property
+    def suspect(self) -> Any:
+        """The op whose own rule gave `a`, where it can be asked again."""
+        return self.trial if isinstance(self.trial, Suspect) else None
+
+    @cached_property
+    def text(self) -> Any:
+        """The forward text; None where it leaves the graph, as with math.erf or out=."""
+        with suppress(Exception):
+            text = ForwardText(self.suspect)
+            return text if same(self.n, text.grads[text.x]) else None
+        return None
 
     @cached_property
     def jacobians(self) -> tuple[np.ndarray, np.ndarray] | None:
         """By the rules and by moving the input, (result, input) flattened; None for large ones."""
-        return self.ask_jacobians()
+        problem, which = self.trial.problem, self.trial.which
+        results = sum(c.size for c in problem.cotangents)
+        if self.at is not None or self.x.size > SMALL or results > 4 * SMALL:
+            return None
+        return problem.jacobian_by_rules(which), problem.jacobian(which, self.h)
 
     @cached_property
     def elsewhere(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(a, n) at other values of the input."""
-        return self.ask_elsewhere()
+        """(a, n) at fresh values of the input, since few elements may look proportional by
+        accident."""
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        if self.at is not None or self.x.size > SMALL:
+            return found
+        problem, which, x = self.trial.problem, self.trial.which, self.trial.x
+        rng = np.random.default_rng(1)
+        with suppress(Exception), values_put_back([x]):  # the function may mind its domain
+            for _ in range(3 if x.size < 8 else 1):
+                x._data = self.x * (1 + 0.05 * rng.uniform(-1, 1, x.shape))
+                g = problem.gradients()[which]
+                a = np.zeros(x.shape) if g is None else g
+                found.append((a, problem.numeric(which, self.h)))
+        return found
 
     def offers(self, need: str) -> bool:
         """Is what an explanation needs at hand?"""
         return {
-            "pattern": lambda: True,
             "neighbours": lambda: self.at is None,
             "rule": lambda: self.suspect is not None,
+            "text": lambda: self.text is not None,
             "result": lambda: self.g is not None,
             "like x": lambda: self.g is not None and self.g.shape == self.a.shape,
-            "jacobians": lambda: self.at is None and self.jacobians is not None,
-        }.get(need, lambda: False)()
+            "jacobians": lambda: self.jacobians is not None,
+        }[need]()
 
     def fits(self, other: Any) -> bool:
         """Do the rules give this, to the smallest element?"""
@@ -98,7 +130,7 @@ class Pattern:
         if self.at is None and (words := region(mask)) is not None:
             return words
         found = np.argwhere(mask) if self.at is None else np.array(self.at)[mask]
-        listed = [tuple(int(i) for i in index) for index in found]
+        listed = list(map(tuple, found.tolist()))
         flat = all(len(index) == 1 for index in listed)
         told = numbers([index[0] for index in listed]) if flat else numbers(listed, 4)
         return told + self._branch(mask)
@@ -128,7 +160,7 @@ def apart(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> np.ndarray:
     A small element is judged by its own size, as the check itself does: beside a large one any
     number would pass.
     """
-    size = np.abs(q).max(initial=0)
+    size = greatest(q)
     allowed = np.minimum(FIT * size, 1e-3 * np.abs(q) + 1e-5 * min(1, size))
     return np.abs(p - q) > allowed + tolerance
 
@@ -138,19 +170,15 @@ def alike(p: np.ndarray, q: np.ndarray, tolerance: Any = 0.0) -> bool:
     return same(p, q) and not apart(p, q, tolerance).any()
 
 
-def fit_factor(a: np.ndarray, n: np.ndarray, tolerance: Any) -> float | None:
-    """c with a = c n, also at the small elements, if there is one that is neither 0 nor 1."""
-    norm = float(np.sum(n * n))
-    if not norm or not np.isfinite(a).all():
-        return None
-    c = float(np.sum(a * n)) / norm
-    return c if c and abs(c - 1) > 1e-5 and alike(a, c * n, abs(c) * tolerance) else None
+def nearest(v: np.ndarray, of: np.ndarray) -> float:
+    """The c with which `c * of` comes nearest to v."""
+    return float(np.sum(v * of) / np.sum(of * of)) if of.any() else 0.0
 
 
-def multiple(rest: np.ndarray, term: np.ndarray) -> float:
-    """c with rest = c term; 0 if there is none."""
-    c = float(np.sum(rest * term) / np.sum(term * term))
-    return c if same(rest, c * term) else 0.0
+def fit_factor(v: np.ndarray, of: np.ndarray, tolerance: Any) -> float | None:
+    """c with v = c of, also at the small elements, if there is one that is not 0."""
+    c = nearest(v, of)
+    return c if c and alike(v, c * of, abs(c) * tolerance) else None
 
 
 def even(v: np.ndarray, within: float = FIT) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..report import greatest
 from .pattern import (
     FIT,
     Found,
@@ -15,6 +16,7 @@ from .pattern import (
     alike,
     apart,
     depends,
+    even,
     listed,
     mixed_axes,
     region,
@@ -28,7 +30,7 @@ def _long_axes(v: np.ndarray) -> list[int]:
 
 
 def _scale(p: Pattern) -> float:
-    return FIT * float(np.abs(p.n).max(initial=0))
+    return FIT * greatest(p.n)
 
 
 # ---- some elements only
@@ -42,7 +44,7 @@ def nearly_right(p: Pattern) -> Found:
 def some_elements(p: Pattern) -> Found:
     """The gradient is right except at some elements."""
     off = p.off
-    if not off.any() or off.all() or p.a.size < 3 or _all_but_the_first(p):
+    if not off.any() or p.a.size < 3:
         return None
     how = _how(p)
     if off.mean() > 0.7 and (not region(off) or how == "is wrong"):
@@ -52,11 +54,8 @@ def some_elements(p: Pattern) -> Found:
 
 def first_element_only(p: Pattern) -> Found:
     """Only the first element has its gradient."""
-    return {"how": _how(p)} if p.a.size >= 3 and _all_but_the_first(p) else None
-
-
-def _all_but_the_first(p: Pattern) -> bool:
-    return bool(p.at is None and (~p.off).sum() == 1 and not p.off.flat[0])
+    others = p.a.size >= 3 and (~p.off).sum() == 1 and not p.off.flat[0]
+    return {"how": _how(p)} if others else None
 
 
 def _how(p: Pattern) -> str:
@@ -74,14 +73,14 @@ def _how(p: Pattern) -> str:
 
 
 def _constant_axes(v: np.ndarray) -> set[int]:
-    scale = FIT * np.abs(v).max(initial=0)
+    scale = FIT * greatest(v)
     return {k for k in _long_axes(v) if np.ptp(v, axis=k).max() <= scale}
 
 
 def opposite_axis(p: Pattern) -> Found:
     """A gradient that should repeat along one axis repeats along another."""
     right, wrong = _constant_axes(p.n), _constant_axes(p.a)
-    if right and wrong and not (right & wrong) and p.a.ndim > 1:
+    if right and wrong and not (right & wrong):
         return {"wrong": listed(wrong), "right": listed(right)}
     return None
 
@@ -97,7 +96,7 @@ def summed_and_spread(p: Pattern) -> Found:
 
 def _sums(p: Pattern) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """(axes of the result, its contributions with these in front), for a broadcast operand."""
-    if p.g is None or p.g.size <= p.x.size:
+    if p.g.size <= p.x.size:
         return
     each = p.per_result.sum(axis=1).reshape(p.g.shape)
     for count in range(1, p.g.ndim + 1):
@@ -112,13 +111,13 @@ def sum_over_the_wrong_axis(p: Pattern) -> Found:
     """The gradients of a broadcast input's copies, summed over another axis."""
     for over, rows in _sums(p):
         if p.fits(rows.sum(axis=0).reshape(p.a.shape)):
-            return {"over": listed(over), "x": p.x.shape, "g": np.shape(p.g)}  # type: ignore
+            return {"over": listed(over), "x": p.x.shape, "g": np.shape(p.g)}
     return None
 
 
 def sum_over_everything(p: Pattern) -> Found:
     """A broadcast input has the sum over all of g in each element."""
-    broadcast = p.g is not None and p.g.size > p.x.size
+    broadcast = p.g.size > p.x.size
     return {} if broadcast and p.fits(np.full(p.a.shape, p.per_result.sum())) else None
 
 
@@ -150,7 +149,7 @@ def axis_not_mixed(p: Pattern) -> Found:
 def axis_mixed(p: Pattern) -> Found:
     """The rule mixes elements along an axis along which the function does not."""
     by_rule, by_moving = _mixed(p)
-    if by_rule == by_moving or by_rule < by_moving:
+    if by_rule <= by_moving:
         return None
     if depends(p.jacobians[0]).sum(axis=0).max() < 2:  # type: ignore[index]
         return None  # one element of g for each of the input is no sum
@@ -178,7 +177,7 @@ def reshaped(p: Pattern) -> Found:
 def transposed(p: Pattern) -> Found:
     """The axes stand in another order."""
     for axes, turned in _in_other_orders(p.n):
-        c = 1.0 if p.fits(turned) else p.factor(p.a, turned) if turned.shape == p.a.shape else None
+        c = p.factor(p.a, turned) if turned.shape == p.a.shape else None
         if c is None:
             continue
         undoes = tuple(int(k) for k in np.argsort(axes))
@@ -201,17 +200,13 @@ def reversed_order(p: Pattern) -> Found:
 def own_map_for_its_transpose(p: Pattern) -> Found:
     """The rule applies the function's own linear map: a rotation, a running sum, a permutation."""
     by_rule, by_moving = p.jacobians  # type: ignore[misc]
-    square = by_rule.shape[0] == by_rule.shape[1]
-    if not square or same(by_moving, by_moving.T) or not same(by_rule, by_moving.T):
-        return None
-    return {}
+    return {} if same(by_rule, by_moving.T) and not same(by_rule, by_moving) else None
 
 
 def permuted(p: Pattern) -> Found:
     """The same numbers in another order."""
-    ordered, scale = np.sort(p.n, axis=None), _scale(p)
-    different = np.count_nonzero(np.diff(ordered) > scale)
-    if p.a.size < 4 or np.ptp(p.n) <= scale or different < p.a.size // 2:
+    different = np.count_nonzero(np.diff(np.sort(p.n, axis=None)) > _scale(p))
+    if p.a.size < 4 or different < p.a.size // 2:
         return None  # too few different numbers for their order to mean anything
     # One element alone cannot have changed places: its neighbour in size is merely near.
     off = p.off
@@ -232,7 +227,7 @@ def off_by_one(p: Pattern) -> Found:
             continue  # right in its place, and the same all along the axis
         right = p.n.take(range(max(-shift, 0), size + min(-shift, 0)), axis)
         many = 2 * np.count_nonzero(right) > max(right.size, 2)
-        if many and np.ptp(right) > FIT * np.abs(right).max() and alike(ours, right, p.tolerance):
+        if many and not even(right) and alike(ours, right, p.tolerance):
             return {"shift": shift, "axis": axis, "by": abs(shift)}
     return None
 
@@ -308,7 +303,7 @@ def causal_mask_forgotten(matrices: Any, x: tuple[int, ...], y: tuple[int, ...])
 def lost_contributions(p: Pattern) -> Found:
     """Elements used several times (a repeated index) whose gradient holds only one contribution."""
     each, off, kinds = p.per_result, p.off, set()
-    if p.a.ndim and p.g.ndim > p.a.ndim and p.g.shape[-p.a.ndim :] == p.a.shape:  # type: ignore[union-attr]
+    if p.a.ndim and p.g.ndim > p.a.ndim and p.g.shape[-p.a.ndim :] == p.a.shape:
         return None  # broadcast: one element along an axis may be counted
     for i in np.flatnonzero(off):
         parts = each[np.abs(each[:, i]) > 1e-6 * np.abs(each).max(), i]
@@ -323,33 +318,28 @@ def lost_contributions(p: Pattern) -> Found:
     return {"kind": "repeated use", "which": which, "where": f"the input at {p.where(off)}"}
 
 
-def _along_the_result(p: Pattern) -> Iterator[tuple[int, int, str, np.ndarray, bool]]:
-    """(axis, its size, which element, its contribution, of more than two) where several meet."""
-    each = p.per_result.reshape(p.g.shape + p.a.shape)  # type: ignore
-    for axis in _long_axes(p.g):  # type: ignore
-        size, others = p.g.shape[axis], tuple(k for k in range(p.g.ndim) if k != axis)  # type: ignore
+def _along_the_result(p: Pattern) -> Iterator[tuple[dict[str, Any], np.ndarray, bool]]:
+    """(which place along an axis, its contribution, of more than two) where several meet."""
+    each = p.per_result.reshape(p.g.shape + p.a.shape)
+    for axis in _long_axes(p.g):
+        size, others = p.g.shape[axis], tuple(k for k in range(p.g.ndim) if k != axis)
         parts = each.sum(axis=others)
-        least = FIT * np.abs(parts).max(initial=0)
-        used = [k for k in range(size) if np.abs(parts[k]).max() > least]
+        least = FIT * greatest(parts)
+        used = [k for k in range(size) if greatest(parts[k]) > least]
         meet = sum((np.abs(parts[k]) > 0).astype(int) for k in used)
         if len(used) < 2 or np.max(meet) < 2:
             continue  # each element of the input goes into one place only
         for k in used:
             which = "first" if k == 0 else "last" if k == size - 1 else f"number {k}"
-            yield axis, size, which, parts[k], len(used) > 2
+            yield {"axis": axis, "size": size, "which": which}, parts[k], len(used) > 2
 
 
 def one_counted(p: Pattern) -> Found:
     """Only one place along an axis of the result has been counted."""
-    for axis, size, which, part, _ in _along_the_result(p):
-        if p.fits(part):
-            return {"size": size, "axis": axis, "which": which}
-    return None
+    return next((place for place, part, _ in _along_the_result(p) if p.fits(part)), None)
 
 
 def one_left_out(p: Pattern) -> Found:
     """One place along an axis of the result has been left out."""
-    for axis, size, which, part, several in _along_the_result(p):
-        if several and p.fits(p.n - part):
-            return {"size": size, "axis": axis, "which": which}
-    return None
+    found = _along_the_result(p)
+    return next((place for place, part, more in found if more and p.fits(p.n - part)), None)

@@ -22,8 +22,7 @@ def overwritten(program: Program) -> Found:
     """A result that no longer is what its op makes of its operands: somebody wrote into it."""
     for step in program.trace.steps:
         try:
-            with np.errstate(all="ignore"):
-                again = np.asarray(step.again().y)
+            again = np.asarray(step.again().y)
         except Exception:
             continue
         value = array_of(step.result)
@@ -47,7 +46,7 @@ def outside_the_graph(program: Program) -> Found:
         return None  # other ops ran, or not all were seen
     kind = "missed use" if program.entry.analytic.any() else "gradient missing"
     found = {"kind": kind, "name": program.entry.name}
-    inside = {id(t) for t in program.problem.inputs}
+    inside = set(program.problem.inputs)
     for step, then in zip(now, trace.steps):
         if (what := _constant_that_moves(step, then, inside)) is not None:
             how = " (computed under no_grad())" if what == "the result of" else ""
@@ -61,9 +60,9 @@ def outside_the_graph(program: Program) -> Found:
     return None
 
 
-def _constant_that_moves(now: Step, then: Step, inside: set[int]) -> str | None:
+def _constant_that_moves(now: Step, then: Step, inside: set[Any]) -> str | None:
     for i, (p, q) in enumerate(zip(now.inputs, then.inputs)):
-        if not (tracked(p) or isinstance(p, Variable) and id(p) in inside) and _differs(p, q):
+        if not (tracked(p) or isinstance(p, Variable) and p in inside) and _differs(p, q):
             return f"operand {i} of"
     for name in now.settings:
         if _differs(now.settings[name], then.settings.get(name)):
@@ -88,10 +87,10 @@ def lost_in_the_sweep(program: Program) -> Found:
     except Exception:
         return None
     measured = ~np.isnan(entry.numeric)
-    if id(x) not in grads or not np.isfinite(entry.numeric[measured]).all():
+    if x not in grads or not np.isfinite(entry.numeric[measured]).all():
         return None
-    off = np.abs(grads[id(x)] - entry.numeric)[measured] > entry.tolerance[measured]
+    off = np.abs(grads[x] - entry.numeric)[measured] > entry.tolerance[measured]
     most = max(map(len, uses.values()))
     told = f"{most} time{'s' * (most != 1)}"
-    ops = " and ".join(name for name, _ in uses[id(x)])
+    ops = " and ".join(name for name, _ in uses[x])
     return None if off.any() else {"name": entry.name, "ops": ops, "most": told}

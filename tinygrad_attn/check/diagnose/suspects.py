@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...engine import Variable, sum_to, tracked
-from ...engine.autograd import enable_grad
 from ..judging import Trial, entry_of
 from ..measuring import How, Problem
 from ..records import array_of
@@ -24,23 +22,6 @@ STRICT = 1e-4
 
 GROUPS = 96
 """Larger operands are measured in so many random projections."""
-
-
-class Suspect:
-    """An op whose rule for one input disagrees with central differences."""
-
-    def __init__(self, step: Step, problem: Alone, trial: Trial) -> None:
-        self.step, self.problem, self.which, self.entry = step, problem, trial.which, trial.entry
-        self.position = problem.positions[trial.which]  # among all operands of the op
-        self.eps, self.error = trial.how.eps, trial.error
-
-
-@dataclass
-class Search:
-    """What was found among the ops, the worst first, and whether every op could be asked."""
-
-    found: list[Suspect] = field(default_factory=list)
-    complete: bool = True
 
 
 class Alone(Problem):
@@ -57,10 +38,31 @@ class Alone(Problem):
         self, outputs: list[Any] | None = None, cotangents: Sequence[np.ndarray] | None = None
     ) -> list[np.ndarray | None]:
         """What the rules say."""
-        with enable_grad(), np.errstate(all="ignore"):
-            results = self.outputs() if outputs is None else outputs
-            found = second_opinion(results, cotangents or self.cotangents).grads
-        return [None if id(x) not in found else np.array(found[id(x)]) for x in self.inputs]
+        results = self.outputs() if outputs is None else outputs
+        found = second_opinion(results, cotangents or self.cotangents).grads
+        return [None if x not in found else np.array(found[x]) for x in self.inputs]
+
+
+class Suspect(Trial):
+    """An op alone whose rule for one input disagrees with central differences."""
+
+    problem: Alone
+
+    @property
+    def step(self) -> Step:
+        return self.problem.step
+
+    @property
+    def position(self) -> int:
+        """Among all operands of the op."""
+        return self.problem.positions[self.which]
+
+
+class Search(NamedTuple):
+    """What was found among the ops, the worst first, and whether every op could be asked."""
+
+    found: list[Suspect]
+    complete: bool
 
 
 def alone(step: Step, rng: np.random.Generator) -> Alone | None:
@@ -82,17 +84,17 @@ def copies(inputs: Sequence[Any]) -> list[Any]:
 
 def search(steps: Sequence[Step], rng: np.random.Generator) -> Search:
     """The ops among the steps whose own rule is wrong; each op once."""
-    worst: dict[int, Suspect] = {}
+    worst: dict[Any, Suspect] = {}
     seen: set[Any] = set()
     complete = True
     for step in (s for s in steps if s.differentiable):
-        key = (id(step.op), tuple(array_of(x).shape for x in step.inputs), repr(step.settings))
-        if key in seen and id(step.op) not in worst and len(steps) > 400:
+        key = (step.op, tuple(array_of(x).shape for x in step.inputs), repr(step.settings))
+        if key in seen and step.op not in worst and len(steps) > 400:
             complete = False
             continue  # a long program of the same small ops: one look at each shape is enough
         seen.add(key)
         it = alone(step, rng)
-        if it is None or not _repeats(it):
+        if it is None:
             complete = False
             continue
         try:
@@ -101,24 +103,18 @@ def search(steps: Sequence[Step], rng: np.random.Generator) -> Search:
             complete = False
             continue
         off = max(filter(None, trials), key=lambda t: t.error, default=None)
-        if off and (id(step.op) not in worst or off.error > 10 * worst[id(step.op)].error):
-            worst[id(step.op)] = Suspect(step, it, off)
+        if off and (step.op not in worst or off.error > 10 * worst[step.op].error):
+            worst[step.op] = off
     return Search(sorted(worst.values(), key=lambda s: -s.error), complete)
 
 
-def _repeats(problem: Problem) -> bool:
-    """Not of an op that draws random numbers."""
-    pairs = zip(problem.values(), problem.values())
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-
-
-def judged(problem: Problem, which: int, gradient: np.ndarray | None) -> Trial | None:
+def judged(problem: Problem, which: int, gradient: np.ndarray | None) -> Suspect | None:
     """The gradient by one input on trial, if neither another step nor a kink clears it."""
     how = How(problem.steady_step(which), STRICT / 100, STRICT, GROUPS, np.random.default_rng(9))
     entry = entry_of(problem, which, gradient, how, problem.noise(how.eps))
-    if entry.ok or (trial := Trial(problem, which, entry, how)).cleared:
+    if entry.ok or (found := Suspect(problem, which, entry, how)).cleared:
         return None
-    return trial
+    return found
 
 
 def cut_short(s: Suspect) -> Suspect | None:
@@ -138,21 +134,19 @@ def cut_short(s: Suspect) -> Suspect | None:
     with suppress(Exception):  # a setting may hold a size
         step = s.step._replace(inputs=tuple(map(short, s.step.inputs)))
         it: Any = alone(step, np.random.default_rng(9))
-        trial = judged(it, s.which, it.gradients()[s.which])
-        return Suspect(step, it, trial) if trial else None
+        return judged(it, s.which, it.gradients()[s.which])
     return None
 
 
 def call_rule(suspect: Suspect, *, g: Any = None, y: Any = None, **change: Any) -> Any:
     """What the rule answers when something it is given is exchanged; None where it fails."""
-    i, x = suspect.position, suspect.problem.inputs[suspect.which]
-    with suppress(Exception), np.errstate(all="ignore"):
+    i, x = suspect.position, suspect.x
+    with suppress(Exception):
         call = suspect.step.again(**change)
         call.y = call.y if y is None else y
         g = suspect.problem.cotangents[0] if g is None else g
         answer = np.asarray(call.answers(g, [k == i for k in range(len(call.args))])[i], float)
-        broadcast = suspect.step.op.broadcasts and answer.shape != x.shape
-        return sum_to(answer, x.shape) if broadcast else answer
+        return sum_to(answer, x.shape) if suspect.step.op.broadcasts else answer
     return None
 
 

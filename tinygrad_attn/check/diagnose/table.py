@@ -10,26 +10,15 @@ Pattern.offers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..report import Diagnosis
 from . import experiments as try_out
 from . import measurement, places, program, values
 from .pattern import Found
 
-
-class Explanation(NamedTuple):
-    """One way in which a gradient may be wrong."""
-
-    kind: str
-    needs: str
-    test: Callable[[Any], Found]
-    text: str
-
-
-ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
+# (kind, needs, test, text)
+TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
     # ---- is it the check itself?
     (
         "precision",
@@ -248,7 +237,7 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "missed use",
-        "pattern, rule",
+        "pattern, text",
         try_out.one_use_missed,
         "the input is used {uses} times in the forward text, but the rule counts only "
         "{counted} of these uses; missed: the use in {left}. The gradient is the sum over all "
@@ -281,7 +270,7 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "transposed",
-        "pattern, rule, neighbours",
+        "pattern, neighbours, text",
         try_out.transposed_on_the_way,
         "it is as if the gradient of {value} were transposed: a transpose "
         "(.mT) is missing there, as in attention's dk = ds.mT @ q, or too many.",
@@ -294,7 +283,7 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "exchanged",
-        "pattern, rule",
+        "pattern, neighbours, rule",
         try_out.one_for_another,
         "the rule {how}.",
     ),
@@ -448,7 +437,7 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     # ---- experiments with the rule that cost more, and the least that can be said
     (
         "exchanged",
-        "pattern, rule",
+        "pattern, neighbours, rule",
         try_out.taken_for_another,
         "the rule is right once {how} in it: it takes one quantity for another (a "
         "log-probability for a probability, a variance for a standard deviation, a target for "
@@ -456,14 +445,14 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
     (
         "exchanged",
-        "pattern, rule",
+        "pattern, text",
         try_out.value_on_the_way,
         "the rule is right once y in it is what {how} gives on the way; but y is what the op "
         "returns. Compute that value again in the rule, or hand it on with saves=True.",
     ),
     (
         "{kind}",
-        "pattern, rule",
+        "pattern, text",
         try_out.changed_on_the_way,
         "it is as if {how}.",
     ),
@@ -476,15 +465,12 @@ ROWS: list[tuple[str, str, Callable[[Any], Found], str]] = [
     ),
 ]
 
-TABLE = [Explanation(*row) for row in ROWS]
 
-
-@np.errstate(all="ignore")  # roots of what has none, and quotients that overflow, explain nothing
 def explanation(subject: Any, stage: str = "pattern") -> tuple[Diagnosis, dict[str, Any]] | None:
     """The first explanation of a stage that fits, and what its test found."""
-    for row in TABLE:
-        first, *needs = row.needs.split(", ")
-        asked = first == stage and all(subject.offers(need) for need in needs)
-        if asked and (found := row.test(subject)) is not None:
-            return Diagnosis(row.kind.format(**found), row.text.format(**found)), found
+    for kind, needs, test, text in TABLE:
+        first, *more = needs.split(", ")
+        asked = first == stage and all(subject.offers(need) for need in more)
+        if asked and (found := test(subject)) is not None:
+            return Diagnosis(kind.format(**found), text.format(**found)), found
     return None

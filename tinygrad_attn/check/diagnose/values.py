@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...engine import sum_to
-from .pattern import FIT, Found, Pattern, alike, apart, even, mixed_axes, multiple
+from ..records import as_given
+from ..report import greatest
+from .pattern import FIT, Found, Pattern, apart, even, fit_factor, mixed_axes, nearest, same
 
 
 def function_is_infinite(p: Pattern) -> Found:
@@ -34,13 +36,13 @@ def _finite(v: np.ndarray) -> bool:
 
 def zero(p: Pattern) -> Found:
     """The gradient is zero, and the slope is not."""
-    matters = np.abs(p.n).max(initial=0) > p.tolerance
+    matters = greatest(p.n) > p.tolerance
     return {"everywhere": p.everywhere} if not p.a.any() and matters else None
 
 
 def function_is_constant(p: Pattern) -> Found:
     """The slope is zero: the input moves nothing."""
-    if np.abs(p.n).max(initial=0) > p.tolerance:
+    if greatest(p.n) > p.tolerance:
         return None
     several = f"any of the {p.measured} of this input that were tried moves"
     return {"moves": "this input moves" if p.at is None else several}
@@ -169,8 +171,13 @@ MEANING = {
 
 def _quantities(p: Pattern) -> Iterator[tuple[str, str, np.ndarray]]:
     """(formula, what its letter means, values) of everything a rule may be multiplied by."""
-    for v, value in ({"x": p.x, "y": p.y, "g": p.g} | p.others).items():
-        if value is None or np.shape(value) not in ((), p.a.shape):
+    named: dict[str, Any] = {"x": p.x, "y": p.y, "g": p.g}
+    if p.suspect is not None:
+        named |= {f"operand {i}": o for i, o in enumerate(as_given(p.suspect.step.inputs))}
+        del named[f"operand {p.suspect.position}"]
+    for v, value in named.items():
+        like_x = isinstance(value, np.ndarray) and value.shape in ((), p.a.shape)
+        if not like_x or value.dtype.kind != "f":
             continue
         formulas = {
             v: value,
@@ -230,7 +237,9 @@ def _factor(
         return {"kind": "hidden eps", "how": how, "rows": ""}
     ways = zip(kinds, ((p.a, p.n * q, np.abs(q) * p.tolerance), (p.a * q, p.n, p.tolerance)))
     for kind, (v, of, tolerance) in ways:
-        if (c := _multiple_of(v, of, tolerance)) is not None:
+        c = fit_factor(v, of, tolerance)
+        # One element is a multiple of any other, and two may be by accident.
+        if c is not None and (v.size > 2 or abs(c - 1) < 1e-3):
             size = "too" if abs(c) > 1 else "as"
             much = "" if abs(c - 1) < 1e-3 else f" (and is {c:.6g} times {size} large besides)"
             how = {
@@ -247,14 +256,6 @@ def _hidden(factor: np.ndarray, q: np.ndarray) -> str | None:
     hidden = (1 / factor - 1) * q
     small = np.isfinite(hidden).all() and 0 < abs(hidden.flat[0]) < 0.1 * np.abs(q).max() + 1e-2
     return f"{hidden.mean():.3g}" if small and even(hidden, 1e-2) else None
-
-
-def _multiple_of(v: np.ndarray, of: np.ndarray, tolerance: float | np.ndarray) -> float | None:
-    """c where v = c of: 1, or with three elements and more any other."""
-    c = float(np.sum(v * of) / np.sum(of * of))
-    if alike(v, of, tolerance):
-        return 1.0
-    return c if v.size > 2 and c and alike(v, c * of, abs(c) * tolerance) else None
 
 
 def whole_rows(p: Pattern) -> Found:
@@ -309,12 +310,12 @@ def missing_sum(p: Pattern) -> Found:
 
 def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
     """Is the error that of y sum(g y) / n, divided by std, with n - 1 for n or the reverse?"""
-    if p.g is None or p.y is None or not p.g.shape == p.y.shape == error.shape:
+    if not p.offers("like x"):
         return ""
     n = error.shape[axis]
     total, std = (f(axis=axis, keepdims=True) for f in ((p.g * p.y).sum, p.x.std))
     share = p.y * total / std / n / (n - 1)
-    c = float(np.sum(error * share) / np.sum(share * share))
+    c = nearest(error, share)
     # The standard deviation may itself be that of n - 1, or hold an eps, so it fits only roughly.
     if not (
         0.75 < abs(c) < 1.25 and np.allclose(error, c * share, atol=1e-2 * np.abs(error).max())
@@ -328,7 +329,7 @@ def _divisor_of_a_variance(p: Pattern, axis: int, error: np.ndarray) -> str:
 
 def inverted(p: Pattern) -> Found:
     """The rule divides by the op's derivative."""
-    if p.g is None or p.n.size < 2 or p.g.shape not in ((), p.n.shape) or not p.n.all():
+    if p.n.size < 2 or p.g.shape not in ((), p.n.shape) or not p.n.all():
         return None
     product = p.a * p.n / (p.g * p.g)
     if not np.isfinite(product).all() or even(p.n / p.g, 1e-3) or not even(product, 1e-3):
@@ -340,7 +341,7 @@ def inverted(p: Pattern) -> Found:
 
 def passed_on(p: Pattern) -> Found:
     """The gradient is the incoming one, as of a sum."""
-    if p.g is None or p.g.ndim < p.a.ndim:
+    if p.g.ndim < p.a.ndim:
         return None
     summed = sum_to(p.g, p.a.shape)
     sums = "" if summed is p.g else ", summed over the axes that the input has not"
@@ -350,9 +351,9 @@ def passed_on(p: Pattern) -> Found:
 def leftover(p: Pattern) -> Found:
     """What is missing or too many is a multiple of something at hand, element by element."""
     for words, term in _terms(p).items():
-        share: Any = p.g * term
-        c = multiple(p.a - p.n, share)
-        if c and p.fits(p.n + c * share):
+        share = p.g * term
+        c = nearest(p.a - p.n, share)
+        if same(p.a - p.n, c * share) and p.fits(p.n + c * share):
             return {"amount": _amount(c, f"g times {words}" if words else "g")}
     return None
 
@@ -361,18 +362,17 @@ def divisor(p: Pattern) -> Found:
     """Of a slope g / d, or g / sqrt(d), a term of d is wrong: g / (1 - x^2) for arctan's."""
     for what, power in (("", 1), ("the square of ", 2)):
         for words, term in _terms(p).items():
-            right = (p.g / p.n) ** power
-            c = multiple((p.g / p.a) ** power - right, term)
-            if c and p.fits(p.n * (right / (right + c * term)) ** (1 / power)):
+            right, wrong = ((p.g / v) ** power for v in (p.n, p.a))
+            c = nearest(wrong - right, term)
+            fitting = p.n * (right / (right + c * term)) ** (1 / power)
+            if same(wrong - right, c * term) and p.fits(fitting):
                 return {"what": what, "amount": _amount(c, words)}
     return None
 
 
 def _terms(p: Pattern) -> dict[str, np.ndarray]:
     """What the terms of a derivative may consist of, element by element."""
-    if p.g is None or p.y is None or p.a.size < 4 or not p.a.shape == p.g.shape == p.y.shape:
-        return {}
-    if not np.ptp(p.x):
+    if p.a.size < 4 or not np.ptp(p.x):
         return {}  # at equal elements any would fit
     x, y = p.x, p.y
     terms = {"": np.ones(p.a.shape), "y": y, "x": x, "x^2": x**2, "y^2": y**2}
@@ -391,65 +391,62 @@ def _amount(c: float, what: str) -> str:
 def known_slip(p: Pattern) -> Found:
     """The slope is that of a well-known function, and the gradient a well-known mistake of it."""
     g, x, y = p.g, p.x, p.y
-    if g is None or y is None or p.a.size < 3:
+    if p.a.size < 3:
         return None
     s = 1 / (1 + np.exp(-x))
     phi = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     # Phi from the op's own result, y = x Phi, so that erf and the tanh formula both do.
     Phi = y / x
-    slips = [
-        ("sigmoid", g * y * (1 - y), g * y * (1 + y), "1 + y stands where 1 - y belongs"),
-        ("sigmoid", g * y * (1 - y), g * y * y, "y stands where 1 - y belongs"),
+    known = [
+        (
+            "sigmoid",
+            g * y * (1 - y),
+            {
+                "1 + y stands where 1 - y belongs": g * y * (1 + y),
+                "y stands where 1 - y belongs": g * y * y,
+            },
+        ),
         (
             "SiLU",
             g * (s + y * (1 - s)),
-            g * y * (1 - s),
-            "the first term, g sigmoid(x), is missing",
+            {
+                "the first term, g sigmoid(x), is missing": g * y * (1 - s),
+                "the second term, g y (1 - sigmoid(x)), is missing": g * s,
+                "the factor 1 - sigmoid(x) of the second term is missing": g * (s + y),
+                "it is the derivative of sigmoid alone": g * s * (1 - s),
+            },
         ),
-        ("SiLU", g * (s + y * (1 - s)), g * s, "the second term, g y (1 - sigmoid(x)), is missing"),
         (
-            "SiLU",
-            g * (s + y * (1 - s)),
-            g * (s + y),
-            "the factor 1 - sigmoid(x) of the second term is missing",
+            "GELU",
+            g * (Phi + x * phi),
+            {
+                "the second term, g x pdf(x), is missing": g * Phi,
+                "the first term, g cdf(x), is missing": g * x * phi,
+                "pdf(x) is not multiplied by x": g * (Phi + phi),
+            },
         ),
-        ("SiLU", g * (s + y * (1 - s)), g * s * (1 - s), "it is the derivative of sigmoid alone"),
-        ("GELU", g * (Phi + x * phi), g * Phi, "the second term, g x pdf(x), is missing"),
-        ("GELU", g * (Phi + x * phi), g * x * phi, "the first term, g cdf(x), is missing"),
-        ("GELU", g * (Phi + x * phi), g * (Phi + phi), "pdf(x) is not multiplied by x"),
     ]
-    slips += [slip for axis in range(p.a.ndim) for slip in _slips_of_rows(g, y, axis)]
+    known += [slips for axis in range(p.a.ndim) for slips in _slips_of_rows(g, y, axis)]
     loose = lambda right: np.allclose(right, p.n, rtol=1e-3, atol=1e-3 * np.abs(p.n).max())
-    for name, right, wrong, words in slips:
-        near = right.shape == p.n.shape and (p.right(right) or name == "GELU" and loose(right))
-        if near and wrong.shape == p.a.shape and p.fits(wrong):
-            return {"function": name, "words": words}
+    for name, right, slips in known:
+        if p.right(right) or name == "GELU" and loose(right):
+            for words, wrong in slips.items():
+                if p.fits(wrong):
+                    return {"function": name, "words": words}
     return None
 
 
-def _slips_of_rows(g: Any, y: Any, axis: int) -> list[tuple[str, Any, Any, str]]:
-    """(function, its derivative, a mistake of it, in words) of those that sum over an axis."""
+def _slips_of_rows(g: Any, y: Any, axis: int) -> list[tuple[str, Any, dict[str, Any]]]:
+    """(function, its derivative, mistakes of it by words) of those that sum over an axis."""
     total = lambda v: v.sum(axis=axis, keepdims=True)
-    softmax, plain = y * (g - total(g * y)), "y (g - sum(g y))"
-    log_softmax = g - np.exp(y) * total(g)
+    plain = "y (g - sum(g y))"
+    softmax = {
+        f"y sum(g) stands where sum(g y) belongs, in {plain}": y * (g - y * total(g)),
+        f"the sum is over g alone, in {plain} over g y": y * (g - total(g)),
+        f"the outer factor y of {plain} is missing": g - y * total(g * y),
+    }
+    log_softmax = {"the sum is over g y, not over g": g - np.exp(y) * total(g * y)}
     return [
-        (
-            "softmax",
-            softmax,
-            y * (g - y * total(g)),
-            f"y sum(g) stands where sum(g y) belongs, in {plain}",
-        ),
-        (
-            "softmax",
-            softmax,
-            y * (g - total(g)),
-            f"the sum is over g alone, in {plain} over g y",
-        ),
-        ("softmax", softmax, g - y * total(g * y), f"the outer factor y of {plain} is missing"),
-        (
-            "log_softmax",
-            log_softmax,
-            g - np.exp(y) * total(g * y),
-            "the sum is over g y, not over g",
-        ),
+        ("softmax", y * (g - total(g * y)), softmax),
+        ("log_softmax", g - np.exp(y) * total(g), log_softmax),
     ]

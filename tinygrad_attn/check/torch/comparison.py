@@ -21,8 +21,8 @@ from ...messages.errors import describe, is_module, unmade
 from ...messages.signatures import own_names
 from ...random import get_rng_state, set_rng_state
 from ...tensor import Tensor
-from ..report import Verdict, deviation
-from .variations import variations
+from ..report import Verdict, deviation, greatest
+from .variations import split, variations
 
 TOLERANCE = 1e-8
 """Relative to the largest element; both sides compute in float64."""
@@ -136,7 +136,7 @@ def _compare(
         Tensor._kind,
         backward,
         enable_grad,
-        lambda original: copy.deepcopy(original).astype(np.float64),
+        lambda module: module.astype(np.float64),
         {},
     )
     reference = Side(
@@ -144,7 +144,7 @@ def _compare(
         torch.tensor,
         torch.autograd.backward,
         _drawing_alike,
-        lambda original: copy.deepcopy(original).double(),
+        lambda module: module.double(),
         partners,
     )
     ours = partial(_run, mine, inputs, keywords)
@@ -225,7 +225,7 @@ class Side(NamedTuple):
     tensor: Callable[..., Any]
     backward: Callable[..., Any]
     recording: Callable[[], Any]  # the context in which it runs
-    own_copy: Callable[[Any], Any]  # a float64 copy of a module
+    double: Callable[[Any], Any]  # makes a module float64
     partners: dict[str, tuple[str, bool]]  # our names of its weights, and whether transposed
 
 
@@ -279,7 +279,7 @@ def _array(t: Any) -> np.ndarray:
 
 def _given(side: Side, x: Any) -> Any:
     """An input or keyword as this side takes it."""
-    x = _array(x) if isinstance(x, Tensor) or hasattr(x, "detach") else x
+    x = _array(x) if hasattr(x, "detach") else x
     if not isinstance(x, np.ndarray):
         return x
     floating = x.dtype.kind == "f"
@@ -305,20 +305,19 @@ def _run(
     only: Collection[str] | None = None,
 ) -> Run:
     """One side, on a copy of the module that `change` may vary first."""
-    module, seen, called = side.own_copy(original), dict[str, tuple[str, Any]](), set[str]()
+    module, seen = side.double(copy.deepcopy(original)), dict[str, tuple[str, Any]]()
 
     def remember(part: Any, name: str, found: Any) -> None:
         """What a submodule gave at its first call."""
-        tensors = {} if name in called else _tensors(found, side.kind)
-        called.add(name)
-        for path, out in tensors.items():
-            if out.requires_grad:
-                out.retain_grad()
-            seen[name + path] = type(part).__name__, out
+        for path, out in _tensors(found, side.kind).items():
+            if name + path not in seen:
+                if out.requires_grad:
+                    out.retain_grad()
+                seen[name + path] = type(part).__name__, out
 
-    ours = [_given(side, x) for x in inputs]
-    named = {name: _given(side, x) for name, x in keywords.items()}
-    turn = None if change is None else change(module, ours, named)
+    given = {key: _given(side, x) for key, x in [*enumerate(inputs), *keywords.items()]}
+    turn = None if change is None else change(module, given)
+    ours, named = split(given)
     with side.recording(), np.errstate(all="ignore"):
         with _looking_on(module, remember):
             found = module(*ours, **named)
@@ -370,8 +369,7 @@ def difference(a: np.ndarray | None, b: np.ndarray | None) -> float:
         return 0.0
     if a.shape != b.shape:
         return float("inf")
-    largest = np.abs(b[np.isfinite(b)]).max(initial=0)
-    return float(deviation(a, b).max(initial=0) / max(1e-6, float(largest)))
+    return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
 def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
@@ -381,7 +379,7 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
         row = Row(name, ours.kind, difference(ours.value, value))
         row.gradient = difference(ours.gradient, gradient)
         if kind == "gradient" and gradient is not None and ours.gradient is None:
-            if np.abs(gradient).max(initial=0) > 1e-12:
+            if greatest(gradient) > 1e-12:
                 row.kind, row.gradient = NO_GRADIENT, float("inf")
         report.rows.append(row)
     for name, value in _results(reference).items():

@@ -8,14 +8,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-Change = Callable[[Any, list[Any], dict[str, Any]], Any]
-"""Changes a module, its inputs and its keywords in place; what it returns is done to the output."""
+Change = Callable[[Any, dict[Any, Any]], Any]
+"""Changes a module and its arguments, by place or name, in place; what it returns is done to the
+output."""
+
+
+def split(given: dict[Any, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that are given by their place, and those by name."""
+    named = {key: x for key, x in given.items() if isinstance(key, str)}
+    return [x for key, x in given.items() if key not in named], named
 
 
 def _on(kinds: tuple[str, ...], act: Callable[[Any], None]) -> Change:
     """Do something to every submodule of these classes."""
 
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+    def change(module: Any, given: dict[Any, Any]) -> None:
         for part in module.modules():
             if any(c.__name__ in kinds for c in type(part).__mro__):
                 act(part)
@@ -81,18 +88,13 @@ def _modes() -> Iterator[tuple[str, Change]]:
     )
 
 
-def _is_mask(x: Any) -> bool:
-    return str(getattr(x, "dtype", "")) == "torch.bool"
-
-
 def _masks(change: Callable[[Any], Any], which: int | None = None) -> Change:
-    """Change one boolean mask among inputs and keywords, or all of them."""
+    """Change one boolean mask among the arguments, or all of them."""
 
-    def act(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
-        masks = [(inputs, i) for i, x in enumerate(inputs) if _is_mask(x)]
-        masks += [(keywords, name) for name, x in keywords.items() if _is_mask(x)]  # type: ignore
-        for holder, key in masks if which is None else [masks[which]]:
-            holder[key] = change(holder[key])
+    def act(module: Any, given: dict[Any, Any]) -> None:
+        masks = [key for key, x in given.items() if str(getattr(x, "dtype", "")) == "torch.bool"]
+        for key in masks if which is None else [masks[which]]:
+            given[key] = change(given[key])
 
     return act
 
@@ -101,29 +103,29 @@ def _invert_here(part: Any) -> None:
     """The masks that reach this submodule, wherever they are made."""
 
     def flipped(_: Any, args: tuple, named: dict[str, Any]) -> Any:
-        given = list(args)
-        _masks(operator.invert)(part, given, named)
-        return tuple(given), named
+        given = dict(enumerate(args)) | named
+        _masks(operator.invert)(part, given)
+        return split(given)
 
     part.register_forward_pre_hook(flipped, with_kwargs=True)
 
 
-def _without_masks(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
-    _masks(lambda mask: None)(module, inputs, keywords)
-    for name in [name for name in keywords if "mask" in name or name == "is_causal"]:
-        del keywords[name]
+def _without_masks(module: Any, given: dict[Any, Any]) -> None:
+    _masks(lambda mask: None)(module, given)
+    for key in [key for key in given if "mask" in str(key) or key == "is_causal"]:
+        del given[key]
 
 
-def _batch_first(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+def _batch_first(module: Any, given: dict[Any, Any]) -> None:
     for part in module.modules():
         if hasattr(part, "batch_first"):
             part.batch_first = not part.batch_first
 
 
-def _swap_inputs(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> Any:
-    for i, x in enumerate(inputs):
-        if getattr(x, "ndim", 0) == 3:
-            inputs[i] = x.detach().swapaxes(0, 1).requires_grad_()
+def _swap_inputs(module: Any, given: dict[Any, Any]) -> Any:
+    for key, x in given.items():
+        if isinstance(key, int) and getattr(x, "ndim", 0) == 3:
+            given[key] = x.detach().swapaxes(0, 1).requires_grad_()
     return lambda out: out.swapaxes(0, 1)
 
 
@@ -330,13 +332,13 @@ def _reorder(part: Any, order: tuple[int, ...]) -> None:
 
 
 def _causal(further: int) -> Change:
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+    def change(module: Any, given: dict[Any, Any]) -> None:
         import torch
 
         first = next(part for part in module.modules() if hasattr(part, "batch_first"))
-        t = inputs[0].shape[1 if first.batch_first else 0]
+        t = given[0].shape[1 if first.batch_first else 0]
         name = "attn_mask" if type(module).__name__ in ATTENTION else "src_mask"
-        keywords[name] = ~torch.ones(t, t, dtype=torch.bool).tril(further)
+        given[name] = ~torch.ones(t, t, dtype=torch.bool).tril(further)
 
     return change
 
@@ -367,22 +369,17 @@ def _odd_attention(part: Any, how: str) -> Callable:
 
 
 def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
-    matrices = [
+    matrices = [  # an attention's in_proj_weight is three, one above the other
         name
         for name, p in torch_module.named_parameters()
-        if p.ndim == 2 and p.shape[0] == p.shape[1]
+        if p.ndim == 2 and p.shape[0] in (p.shape[1], 3 * p.shape[1])
     ]
     for names in [[name] for name in matrices[:40]] + ([matrices] if len(matrices) > 1 else []):
         listed = ", ".join(map(repr, names))
         yield (
             f"weight transposed: ours uses {listed} transposed. A torch Linear weight is (out, "
             "in): y = x @ weight.T.",
-            _edit(names, lambda p: p.T),
-        )
-    for name in [n for n, p in torch_module.named_parameters() if n.endswith("in_proj_weight")]:
-        yield (
-            f"weight transposed: ours uses the three parts of {name!r} transposed.",
-            _edit([name], _thirds_transposed),
+            _edit(names, _squares_transposed),
         )
     biases = [name for name, _ in torch_module.named_parameters() if name.endswith("bias")]
     for names in [[name] for name in biases[:40]] + [biases]:
@@ -396,7 +393,7 @@ def _weights(torch_module: Any) -> Iterator[tuple[str, Change]]:
 
 
 def _edit(names: list[str], f: Callable[[Any], Any]) -> Change:
-    def change(module: Any, inputs: list[Any], keywords: dict[str, Any]) -> None:
+    def change(module: Any, given: dict[Any, Any]) -> None:
         parameters = dict(module.named_parameters())
         for name in names:
             parameters[name].data = f(parameters[name].data)
@@ -404,7 +401,7 @@ def _edit(names: list[str], f: Callable[[Any], Any]) -> Change:
     return change
 
 
-def _thirds_transposed(p: Any) -> Any:
+def _squares_transposed(p: Any) -> Any:
     import torch
 
-    return torch.cat([part.T for part in p.chunk(3)])
+    return torch.cat([square.T for square in p.split(p.shape[1])])

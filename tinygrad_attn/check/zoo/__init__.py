@@ -13,25 +13,15 @@ public repositories; later versions may have mended them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ...engine import autograd
 from ..measuring import Problem
-from . import layers, ops  # noqa: F401  these put their bugs in
+from . import layers, ops, sweeps  # noqa: F401  these put their bugs in
 from .bug import Bug, Patches, bugs, keep
-from .sweeps import FLAWS, flawed_sweep
-
-
-def _swept_wrongly(name: str) -> Callable[[], Patches]:
-    return lambda: [(autograd, "sweep", flawed_sweep(name))]
-
-
-for _flaw in FLAWS:
-    keep(*_flaw)(_swept_wrongly(_flaw.name))
 
 
 @keep(
@@ -44,8 +34,8 @@ for _flaw in FLAWS:
 def _() -> Patches:
     right = Problem.__init__
 
-    def init(self: Any, call: Any, inputs: Any, names: Any, rng: Any) -> None:
-        right(self, call, inputs, names, rng)
+    def init(self: Any, *given: Any) -> None:
+        right(self, *given)
         self.cotangents = [np.ones_like(c) for c in self.cotangents]
 
     return [(Problem, "__init__", init)]

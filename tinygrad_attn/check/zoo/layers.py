@@ -9,12 +9,8 @@ import numpy as np
 from ... import functional, nn, ops
 from ...engine import op
 from ...functional import equations
+from ..records import array_of
 from .bug import Patches, in_place_of, keep, rule
-
-
-def as_array(x: Any) -> np.ndarray:
-    """The plain values, for choices that no derivative follows."""
-    return np.asarray(getattr(x, "_data", x))
 
 
 def _by_softmax(g: Any, y: Any, axis: int) -> Any:
@@ -85,7 +81,7 @@ def _() -> Patches:
 )
 def _() -> Patches:
     def softmax(x: Any, *, axis: int = -1) -> Any:
-        e = ops.exp(x - as_array(x).max())
+        e = ops.exp(x - array_of(x).max())
         return e / e.sum(axis=axis, keepdims=True)
 
     return in_place_of(functional.softmax, softmax)
@@ -99,7 +95,7 @@ def _() -> Patches:
 )
 def _() -> Patches:
     def log_softmax(x: Any, *, axis: int = -1) -> Any:
-        e = ops.exp(x - as_array(x).max(axis=axis, keepdims=True))
+        e = ops.exp(x - array_of(x).max(axis=axis, keepdims=True))
         with np.errstate(divide="ignore"):
             return ops.log(e / e.sum(axis=axis, keepdims=True))
 
@@ -161,7 +157,7 @@ def _() -> Patches:
         out = right(q, k, v, mask, **settings)
         if mask is None:
             return out
-        seen = as_array(mask)
+        seen = array_of(mask)
         blocked: Any = ~seen.any(axis=-1) if seen.dtype == bool else np.isneginf(seen).all(axis=-1)
         return ops.where(blocked[..., None], np.nan, out)
 
@@ -179,7 +175,7 @@ def _() -> Patches:
 
     def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
         if mask is not None:
-            seen = as_array(mask)
+            seen = array_of(mask)
             plain = np.where(seen, 0, -1e9) if seen.dtype == bool else np.maximum(seen, -1e9)
             mask = plain.astype(q.dtype)
         return right(q, k, v, mask, **settings)
