@@ -191,13 +191,13 @@ def test_of_a_large_input_a_part_tells_more_and_without_parts_a_small_one_is_rec
         e = np.exp(x)
         return e / e.sum(-1, keepdims=True)
 
-    wrong = made(softmax, lambda g, y, x: g * y * (1 - y))
+    wrong = made(softmax, lambda g, y, x: g * y * (1 - y * y))
     rng = np.random.default_rng(0)
     large = rng.standard_normal((40, 20))
     report = check(wrong, large)
     assert report.diagnosis.kind == "missing sum" and "are cut to the first few" in report.diagnosis
     assert check(wrong, rng.standard_normal((20, 20))).diagnosis.kind == "missing sum"
-    whole = made(lambda x: softmax(x + large), lambda g, y, x: g * y * (1 - y))
+    whole = made(lambda x: softmax(x + large), lambda g, y, x: g * y * (1 - y * y))
     assert "no more than 512 elements" in check(whole, large / 2).diagnosis
 
 

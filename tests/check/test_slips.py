@@ -76,9 +76,16 @@ SLIPS = [  # name, forward, rule, kind, words
     (
         "softmax, no outer y",
         softmax,
+        lambda g, y, x: g - total(g * y),
+        "known slip",
+        "the outer factor y of y (g - sum(g y)) is missing",
+    ),
+    (
+        "softmax, g for y g",
+        softmax,
         lambda g, y, x: g - y * total(g * y),
         "known slip",
-        "the outer factor y",
+        "g stands where y g belongs, in y g - y sum(g y)",
     ),
     (
         "sigmoid with a plus",
@@ -535,7 +542,7 @@ def test_a_use_of_a_value_on_the_way_that_is_missed_or_counted_otherwise_is_told
 @pytest.mark.parametrize(
     "slip, kind, words",
     [
-        ("no sum", "missed use", "the use of what exp gives on the way in sum were missed"),
+        ("no sum", "known slip", "the sum of y (g - sum(g y)) is missing"),
         ("scores", "exchanged", "in the derivative of matmul what divide gives on the way stood"),
         ("keys", "exchanged", "in the derivative of matmul operand 1 stood for its operand 0"),
     ],
@@ -557,6 +564,36 @@ def test_a_value_on_the_way_of_attention_that_stands_for_another_is_told(slip, k
         q, k, v = np.random.default_rng(seed).standard_normal((3, 2, 4, 3))
         report = check(made_, q, k, v, seed=seed)
         assert report.op == "attention" and report.diagnosis.kind == kind, report
+        assert words in report.diagnosis, report
+
+
+@pytest.mark.parametrize(
+    "slip, words",
+    [
+        (lambda g, p: g - sums(g * p), "the outer factor y of y (g - sum(g y)) is missing"),
+        (lambda g, p: p * g, "the sum of y (g - sum(g y)) is missing"),
+        (lambda g, p: p * (g - sums(g)), "the sum is over g alone"),
+        (lambda g, p: p * (g - p * sums(g)), "y sum(g) stands where sum(g y) belongs"),
+        (lambda g, p: p * (g - sums(g * p, -2)), "the sum goes over axis 0"),
+        (lambda g, p: p * (1 - p) * g, "only the diagonal is counted"),
+    ],
+)
+def test_a_slip_in_the_softmax_within_attention_is_named(slip, words):
+    attend = op(lambda q, k, v: softmax(q @ k.mT / 2.0) @ v)
+    attend.__name__ = "attend"
+
+    @attend.vjp_all
+    def _(g, y, q, k, v):
+        p = softmax(q @ k.mT / 2)
+        ds = slip(g @ v.mT, p) / 2
+        return ds @ k, ds.mT @ q, p.mT @ g
+
+    for seed in range(3):
+        r = np.random.default_rng(seed)
+        q, k, v = (r.standard_normal(shape) for shape in [(3, 4), (5, 4), (5, 2)])
+        report = check(attend, q, k, v, seed=seed)
+        assert report.op == "attend" and report.diagnosis.kind == "known slip", report
+        assert "the softmax of what divide gives on the way" in report.diagnosis, report
         assert words in report.diagnosis, report
 
 

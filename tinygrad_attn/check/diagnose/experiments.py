@@ -17,6 +17,7 @@ from ..report import index_of_largest
 from .pattern import Found, Pattern, same
 from .places import causal_mask_forgotten, lost_contributions
 from .suspects import Suspect, alone, call_rule
+from .values import slips
 
 
 def _operands(s: Suspect) -> list[Any]:
@@ -88,6 +89,18 @@ def transposed_on_the_way(p: Pattern) -> Found:
         if turned.shape == g.shape and not same(g, turned):
             if p.fits(p.text.pulled_back(v, turned)):
                 return {"value": name}
+    return None
+
+
+def slip_on_the_way(p: Pattern) -> Found:
+    """Inside the function is a well-known one, as attention's softmax, with a well-known slip."""
+    results = [s.result for s in p.text.trace.steps if s.result in p.text.grads]
+    for name, v in p.text.values():
+        right = lambda derivative, name, v=v: same(derivative, p.text.grads[v])
+        for y in (y for y in results if y is not v and y.shape == v.shape):
+            for slip, wrong in slips(p.text.grads[y], v._data, y._data, right, within=True):
+                if p.fits(p.text.pulled_back(v, wrong)):
+                    return {"value": name, **slip}
     return None
 
 

@@ -451,6 +451,12 @@ TABLE: list[tuple[str, str, Callable[[Any], Found], str]] = [
         "returns. Compute that value again in the rule, or hand it on with saves=True.",
     ),
     (
+        "known slip",
+        "pattern, neighbours, text",
+        try_out.slip_on_the_way,
+        "in it is the {function} of {value}, and of the derivative of that {words}.",
+    ),
+    (
         "{kind}",
         "pattern, text",
         try_out.changed_on_the_way,

@@ -390,9 +390,17 @@ def _amount(c: float, what: str) -> str:
 
 def known_slip(p: Pattern) -> Found:
     """The slope is that of a well-known function, and the gradient a well-known mistake of it."""
-    g, x, y = p.g, p.x, p.y
-    if p.a.size < 3:
-        return None
+    near = lambda v: np.allclose(v, p.n, rtol=1e-3, atol=1e-3 * greatest(p.n))
+    right = lambda v, name: p.right(v) or name == "GELU" and near(v)
+    return next((slip for slip, wrong in slips(p.g, p.x, p.y, right) if p.fits(wrong)), None)
+
+
+def slips(
+    g: Any, x: Any, y: Any, right: Any, within: bool = False
+) -> Iterator[tuple[dict[str, str], np.ndarray]]:
+    """Mistakes of the derivative of y by x, of the functions whose own derivative is right."""
+    if x.size < 3:
+        return
     s = 1 / (1 + np.exp(-x))
     phi = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     # Phi from the op's own result, y = x Phi, so that erf and the tanh formula both do.
@@ -426,25 +434,33 @@ def known_slip(p: Pattern) -> Found:
             },
         ),
     ]
-    known += [slips for axis in range(p.a.ndim) for slips in _slips_of_rows(g, y, axis)]
-    loose = lambda right: np.allclose(right, p.n, rtol=1e-3, atol=1e-3 * np.abs(p.n).max())
-    for name, right, slips in known:
-        if p.right(right) or name == "GELU" and loose(right):
-            for words, wrong in slips.items():
-                if p.fits(wrong):
-                    return {"function": name, "words": words}
-    return None
+    for axis in range(x.ndim):
+        known += _slips_of_rows(g, y, axis, within)
+    for name, derivative, mistakes in known:
+        if right(derivative, name):
+            for words, wrong in mistakes.items():
+                yield {"function": name, "words": words}, wrong
 
 
-def _slips_of_rows(g: Any, y: Any, axis: int) -> list[tuple[str, Any, dict[str, Any]]]:
+def _slips_of_rows(
+    g: Any, y: Any, axis: int, within: bool
+) -> list[tuple[str, Any, dict[str, Any]]]:
     """(function, its derivative, mistakes of it by words) of those that sum over an axis."""
     total = lambda v: v.sum(axis=axis, keepdims=True)
     plain = "y (g - sum(g y))"
     softmax = {
         f"y sum(g) stands where sum(g y) belongs, in {plain}": y * (g - y * total(g)),
         f"the sum is over g alone, in {plain} over g y": y * (g - total(g)),
-        f"the outer factor y of {plain} is missing": g - y * total(g * y),
+        f"the outer factor y of {plain} is missing": g - total(g * y),
+        "g stands where y g belongs, in y g - y sum(g y)": g - y * total(g * y),
+        f"both factors y of {plain} are missing": g - total(g),
     }
+    if within:  # at the end of a function other explanations name these more generally
+        softmax[f"the sum of {plain} is missing"] = y * g
+        softmax[f"only the diagonal is counted, g y (1 - y) for {plain}"] = g * y * (1 - y)
+        for other in set(range(y.ndim)) - {axis}:
+            words = f"the sum goes over axis {other}, and the function's over axis {axis}"
+            softmax[words] = y * (g - (g * y).sum(axis=other, keepdims=True))
     log_softmax = {"the sum is over g y, not over g": g - np.exp(y) * total(g * y)}
     return [
         ("softmax", y * (g - total(g * y)), softmax),
