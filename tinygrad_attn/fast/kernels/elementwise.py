@@ -1,15 +1,8 @@
 """Functions of each element, a cache-sized block at a time.
 
-**e^x and log(1 + x).** With AVX-512 NumPy takes 2^x of many float32 at once, in half the time of
-e^x, and log(1 + x) likewise. With AVX2 it takes e^x and log x at once, but these two one number
-after the other: 2^x in twice the time of e^x, log(1 + x) in seven times that of log x. NumPy itself
-says which loop it has chosen; where it has none for any of them, it is 2^x and NumPy's own
-log(1 + x).
-
-**The logistic function** s(x) = 1 / (1 + e^-x), and SiLU, x s(x) (Elfwing et al. 2017). Where e^-x
-overflows, 1 / inf = 0 is right.
-
-    ds/dx = s (1 - s)        d(x s)/dx = s (1 + x (1 - s))
+**e^x.** With AVX-512 NumPy takes 2^x of many float32 at once, in half the time of e^x. With AVX2 it
+takes e^x at once, but 2^x one number after the other, in twice the time of e^x. NumPy itself says
+which loop it has chosen; where it has none for either, it is 2^x.
 
 **The error function**, which NumPy lacks: erf(x) = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x.
 In float64 there are two branches, each applied to its own numbers only. Up to 1 the power series of
@@ -38,9 +31,9 @@ import numpy as np
 from numpy import ndarray
 from numpy.lib import introspect
 
-from .rows import by_elements, by_rows, empty
+from .rows import by_elements, by_rows
 
-# ---- e^x and log(1 + x)
+# ---- e^x
 
 LOG2E = 1.4426950408889634
 
@@ -54,21 +47,6 @@ def _at_once(name: str) -> bool:
 # The faster exponential of float32, and the unit of its argument.
 EXP: np.ufunc = np.exp if _at_once("exp") and not _at_once("exp2") else np.exp2
 UNIT: float = LOG2E if EXP is np.exp2 else 1.0
-LOG1P = _at_once("log1p") or not _at_once("log")  # is NumPy's the faster one?
-
-
-def log1p(x: ndarray) -> ndarray:
-    """log(1 + x), for x in [0, 1] and in its memory."""
-    if LOG1P:
-        return np.log1p(x, out=x)
-    u = x + 1  # rounded: what is lost by that, x - (u - 1), is known exactly
-    x -= u - 1
-    x /= u
-    x += np.log(u, out=u)
-    return x
-
-
-# ---- the logistic function and SiLU
 
 
 def falling(x: ndarray) -> ndarray:
@@ -76,49 +54,6 @@ def falling(x: ndarray) -> ndarray:
     np.exp(x, out=x)
     x += 1
     return np.divide(x.dtype.type(1), x, out=x)
-
-
-def _logistic(x: ndarray, out: ndarray) -> ndarray:
-    return falling(np.negative(x, out=out))
-
-
-@np.errstate(over="ignore", under="ignore")
-def sigmoid(x: ndarray) -> ndarray:
-    """1 / (1 + e^-x); any shape, float32 or float64."""
-    return by_elements(_logistic, x)[0]
-
-
-@np.errstate(under="ignore")
-def sigmoid_backward(g: ndarray, y: ndarray) -> ndarray:
-    """g y (1 - y), of their shape."""
-
-    def run(g: ndarray, y: ndarray, dx: ndarray) -> None:
-        np.subtract(1, y, out=dx)
-        dx *= y
-        dx *= g
-
-    return by_elements(run, g, y)[0]
-
-
-@np.errstate(over="ignore", under="ignore", invalid="ignore")
-def silu(x: ndarray) -> tuple[ndarray, ndarray]:
-    """(x s, s) with s = 1 / (1 + e^-x); any shape, float32 or float64."""
-    y, logistic = by_elements(lambda x, y, s: np.multiply(x, _logistic(x, s), out=y), x, results=2)
-    return y, logistic
-
-
-@np.errstate(under="ignore", invalid="ignore")
-def silu_backward(g: ndarray, x: ndarray, logistic: ndarray) -> ndarray:
-    """g s (1 + x (1 - s)), of their shape, for s as `silu` gave it."""
-
-    def run(g: ndarray, x: ndarray, s: ndarray, dx: ndarray) -> None:
-        np.subtract(1, s, out=dx)
-        dx *= x
-        dx += 1
-        dx *= s
-        dx *= g
-
-    return by_elements(run, g, x, logistic)[0]
 
 
 # ---- erf
@@ -169,7 +104,7 @@ def erf(x: ndarray) -> ndarray:
     if x.dtype.kind != "f" or x.dtype.itemsize > 4:
         return _double(x.astype(np.float64)).astype(np.result_type(x, np.float64), copy=False)
     flat = np.asarray(x, np.float32).reshape(-1)
-    y = empty(flat.shape, flat.dtype)
+    y = np.empty(flat.shape, flat.dtype)
 
     def run(s: slice) -> None:
         # What tanh is taken of, in float64: its rounding would add half to the error.
