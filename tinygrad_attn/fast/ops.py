@@ -40,11 +40,6 @@ def quicker(
     return op
 
 
-def is_fast(x: Any) -> bool:
-    """Is this an array of float32 or float64?"""
-    return x.__class__ is ndarray and x.dtype in FAST
-
-
 # The ops whose results and gradients have the shape and dtype of what goes in; see `OfOne`.
 for module in ops.elementwise, ops.trigonometric:
     for op in vars(module).values():

@@ -55,7 +55,7 @@ class Flat:
     def __init__(
         self, found: Trace, results: list[Any], gradients: list[Any], speculate: bool
     ) -> None:
-        (outputs, shares), made = simplify_all([results, gradients], found.guards)
+        (outputs, shares), made = simplify_all([results, gradients], found.listing.guards)
         ends = [*outputs, *(e for each in shares for e in each.values()), *(g.asked for g in made)]
         low = Lowering(ends, speculate)
         self.guards = [Guard(low.of(g.asked), g.answer, g.function) for g in made] + low.guards

@@ -39,7 +39,8 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 def simple(found: Trace) -> tuple[dict[str, Any], list[Guard]]:
     """The results by name and the guards, simplified."""
-    (outputs, gradients), guards = simplify_all([found.outputs, found.gradients], found.guards)
+    everything = [found.outputs, found.gradients]
+    (outputs, gradients), guards = simplify_all(everything, found.listing.guards)
     taken = {*found.inputs, *found.letters}
     name = value_name(outputs) if isinstance(outputs, Expression) else "value"
     results = {another(name, taken, outputs): outputs}
