@@ -169,9 +169,9 @@ def test_gelu_far_out(processor, dtype, tanh):
 
 
 @pytest.mark.parametrize(
-    "loops, exponential",
+    "loops, exponential, log1p",
     [
-        ({"exp": "X86_V4", "exp2": "X86_V4", "log": "X86_V4", "log1p": "X86_V4"}, np.exp2),
+        ({"exp": "X86_V4", "exp2": "X86_V4", "log": "X86_V4", "log1p": "X86_V4"}, np.exp2, True),
         (
             {
                 "exp": "FMA3__AVX2",
@@ -180,13 +180,14 @@ def test_gelu_far_out(processor, dtype, tanh):
                 "log1p": "baseline(SSE SSE2)",
             },
             np.exp,
+            False,
         ),
-        ({"exp": "baseline(NEON)", "exp2": "baseline(NEON)"}, np.exp2),
-        ({}, np.exp2),
+        ({"exp": "baseline(NEON)", "exp2": "baseline(NEON)"}, np.exp2, True),
+        ({}, np.exp2, True),
     ],
 )
 def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(
-    monkeypatch, loops, exponential
+    monkeypatch, loops, exponential, log1p
 ):
     def told(func_name, signature):
         return {
@@ -201,8 +202,21 @@ def test_what_is_taken_is_what_numpy_takes_of_many_numbers_at_once(
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     played = vars(module)
-    assert played["EXP"] is exponential
+    assert played["EXP"] is exponential and played["LOG1P"] is log1p
     assert played["UNIT"] == (1.0 if exponential is np.exp else np.log2(np.e))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("dtype", "fd")
+def test_log1p(monkeypatch, dtype, at_once):
+    monkeypatch.setattr(E, "LOG1P", at_once)
+    x = np.concatenate(
+        [np.linspace(0, 1, 10_001), np.geomspace(1e-30, 1, 10_001), [np.nan]]
+    ).astype(dtype)
+    expected = np.log1p(x.astype(np.longdouble)).astype("d")
+    found = E.log1p(x)
+    assert found is x and found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=3 * np.finfo(dtype).eps)
 
 
 # ---- ReLU

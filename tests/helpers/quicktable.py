@@ -147,6 +147,10 @@ TABLE: dict[str, list[Quick]] = {
     "engine.sweep": [Quick(lambda x: (x * x + np.exp(x)) @ x.T, [(3, 3)])],
     "ops.relu": [Quick(ops.relu, [(3, 4)]), Quick(ops.relu, [()]), Quick(ops.relu, [(130, 70)])],
     "ops.erf": [Quick(ops.erf, [(3, 4)]), Quick(ops.erf, [(300, 130)])],
+    "ops.logaddexp": [
+        Quick(ops.logaddexp, [(30, 40), (40,)]),
+        Quick(lambda a, b: ops.logaddexp(a, 80 * b), [(30, 40), (30, 40)]),
+    ],
     "ops.sum": along(ops.sum),
     "ops.mean": along(ops.mean),
     "ops.matmul": [
@@ -211,6 +215,7 @@ for key, f in [("F.softmax", F.softmax), ("F.log_softmax", F.log_softmax)]:
             for axis, shape in [(-1, (9, 7)), (-1, (9, 300)), (0, (5, 4)), (1, (2, 5, 300))]
         ],
     )
+add("ops.logaddexp", Quick(ops.logaddexp, [(30, 40), (40,)], far))
 add("F.logsumexp", Quick(lambda x: F.logsumexp(x, (0, 2)), [(2, 5, 3)], far))
 add(
     "equations.cross_entropy",

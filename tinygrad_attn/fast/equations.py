@@ -20,6 +20,7 @@ from .. import ops
 from ..engine import Variable, local, tracked
 from ..engine.quick import quick_way
 from ..functional import equations
+from . import tuning
 from .allocator import keep_freed
 from .engine import QuickOp, run
 from .kernels import attention as attention_kernel
@@ -400,11 +401,15 @@ def quick_gelu(x: Any, approximate: str = "none") -> Any:
 
 
 def along_an_axis(fused: QuickOp) -> Callable[..., Any]:
-    """The quick way by an op that works along an axis: where that axis is there."""
+    """The quick way by an op that works along an axis: where that axis is there, and no long rows
+    lie beside each other along it, which NumPy adds up sooner than they could be turned.
+    """
 
     def quick(x: Any, axis: int = -1) -> Any:
         a = x._data if isinstance(x, Variable) else x
         if not fits(a) or axis.__class__ is not int or not -a.ndim <= axis < a.ndim:
+            return NotImplemented
+        if axis != -1 and math.prod(a.shape[axis % a.ndim + 1 :]) >= tuning.SIDE_BY_SIDE:
             return NotImplemented
         return run(fused, (x,), (a,), {"axis": axis})
 

@@ -139,6 +139,24 @@ quicker(ops.relu, always, relu, relu_rule)
 quicker(ops.erf, lambda x: hasattr(x, "dtype") and x.ndim, lambda x: elementwise.erf(np.asarray(x)))
 
 
+def _logaddexp(a: ndarray, b: ndarray) -> ndarray:
+    """NumPy's does the same one number after the other, ten times as slow."""
+    with np.errstate(invalid="ignore", under="ignore"):
+        y = np.abs(a - b)
+        y = elementwise.log1p(np.exp(np.negative(y, out=y), out=y))
+        y = np.add(y, np.maximum(a, b), out=y)
+    return np.logaddexp(a, b) if np.isnan(y).any() else y  # of inf - inf
+
+
+quicker(
+    ops.logaddexp,
+    lambda a, b: (
+        max(np.size(a), np.size(b)) >= tuning.LOGADDEXP and np.result_type(a, b).char in "fd"
+    ),
+    _logaddexp,
+)
+
+
 # ---- reductions
 
 

@@ -30,6 +30,8 @@ SUMMED_BY_PRODUCT = 512
 # no digits. For accuracy.
 SMALLEST_SUM, LARGEST_SUM = 1e-15, 1e15
 SOFTMAX_SUM = 1e-3
+# Width, from where NumPy adds rows that lie side by side sooner than they could be turned.
+SIDE_BY_SIDE = 128
 # Elements of a gradient, up to which NumPy's sum over repeated axes takes no cast to float64.
 SMALL_SUM = 2048
 # Elements of which each sum is made, from where float32 loses digits. For accuracy.
@@ -98,6 +100,8 @@ MASK_OF_FLOATS = 1 << 16
 WHERE_BY_CALL = 256
 # Elements, up to which a choice is soonest made in one call for all.
 CHOSEN_AT_ONCE = 1 << 14
+# Elements, from where several quick NumPy calls beat np.logaddexp.
+LOGADDEXP = 512
 # Elements, up to which a repeated number is copied sooner than viewed.
 COPIED = 4096
 
