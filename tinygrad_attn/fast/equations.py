@@ -29,11 +29,12 @@ from .kernels import softmax as softmax_kernel
 from .kernels.rows import FAST, ones
 
 
-def quick_op(equation: Any, twin: Any, **flags: bool) -> Callable[[Any], QuickOp]:
+def quick_op(equation: Any, **flags: bool) -> Callable[[Any], QuickOp]:
     """A decorator: this function on arrays, an op whose results count as those of the equation."""
 
     def make(forward: Any) -> QuickOp:
-        made = QuickOp(equation, forward, twin=getattr(twin, "function", twin), **flags)
+        twin = getattr(equation, "function", equation)
+        made = QuickOp(equation, forward, twin=twin, **flags)
         made.fresh = True
         return made
 
@@ -67,7 +68,7 @@ def _matrix(x: ndarray) -> ndarray:
 # ---- activations and softmax
 
 
-@quick_op(F.gelu, equations.gelu, saves=True)
+@quick_op(equations.gelu, saves=True)
 def gelu(x, *, approximate="none"):
     """gelu(x) = x P(n <= x), n standard normal"""
     return elementwise.gelu(x, tanh=approximate == "tanh")
@@ -85,7 +86,7 @@ def _along(kernel: Any, axis: int, g: ndarray, y: ndarray) -> ndarray:
     return dx.reshape(rows.shape).swapaxes(axis, -1)
 
 
-@quick_op(F.softmax, equations.softmax)
+@quick_op(equations.softmax)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     rows = x.swapaxes(axis, -1)
@@ -97,7 +98,7 @@ def _softmax(g, y, x, *, axis):
     return (_along(softmax_kernel.softmax_backward, axis, g, y),)
 
 
-@quick_op(F.log_softmax, equations.log_softmax)
+@quick_op(equations.log_softmax)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     rows = x.swapaxes(axis, -1)
@@ -109,7 +110,7 @@ def _log_softmax(g, y, x, *, axis):
     return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
 
 
-@quick_op(F.logsumexp, equations.logsumexp, saves=True)
+@quick_op(equations.logsumexp, saves=True)
 def logsumexp(x, *, axis, keepdims=False):
     """logsumexp(x) = log sum_j e^x_j over the axis or axes"""
     top = equations.finite_largest(x, axis)
@@ -130,7 +131,7 @@ def _logsumexp(g, y, x, *, axis, keepdims, saved):
 # ---- cross-entropy
 
 
-@quick_op(equations.cross_entropy, equations.cross_entropy, saves=True)
+@quick_op(equations.cross_entropy, saves=True)
 def cross_entropy(
     x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
@@ -182,7 +183,7 @@ def _rows_of(x: ndarray, ndim: int) -> ndarray:
     return np.ascontiguousarray(x).reshape(-1, n)
 
 
-@quick_op(F.layer_norm, equations.layer_norm, saves=True)
+@quick_op(equations.layer_norm, saves=True)
 def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
     weight = weight if weight is None else weight.reshape(-1)
@@ -203,7 +204,7 @@ def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
     return dx.reshape(x.shape), dweight, dbias
 
 
-@quick_op(F.rms_norm, equations.rms_norm, saves=True)
+@quick_op(equations.rms_norm, saves=True)
 def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
     weight = weight if weight is None else weight.reshape(-1)
@@ -223,7 +224,7 @@ def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
 # ---- dropout
 
 
-@quick_op(equations.dropout, equations.dropout)
+@quick_op(equations.dropout)
 def dropout(x, *, keep, p):
     """y = x keep / (1 - p), where `keep`, booleans of x's shape, was drawn before"""
     return elementwise.dropout(x, keep, p)
@@ -237,7 +238,7 @@ def _dropout(g, y, x, *, keep, p):
 # ---- linear
 
 
-@quick_op(F.linear, equations.linear)
+@quick_op(equations.linear)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
     y = products.linear(np.ascontiguousarray(x).reshape(-1, x.shape[-1]), weight, bias)
@@ -275,12 +276,7 @@ def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -
     ]
 
 
-@quick_op(
-    equations.scaled_dot_product_attention,
-    equations.scaled_dot_product_attention,
-    broadcasts=True,
-    saves=True,
-)
+@quick_op(equations.scaled_dot_product_attention, broadcasts=True, saves=True)
 def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) ->
     (..., T, V)
@@ -322,7 +318,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
     )
 
 
-@quick_op(equations.attention_weights, equations.attention_weights, broadcasts=True)
+@quick_op(equations.attention_weights, broadcasts=True)
 def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
     q, k, _ = _broadcast_heads(q, k, k, mask)
@@ -343,7 +339,7 @@ def _heads_of(packed: ndarray, num_heads: int) -> ndarray:
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
-@quick_op(equations.packed_attention, equations.packed_attention, saves=True)
+@quick_op(equations.packed_attention, saves=True)
 def packed_attention(
     packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0
 ):

@@ -34,7 +34,6 @@ from .rows import (
     ones,
     row_maximum,
     scaled,
-    transposed,
 )
 
 if TYPE_CHECKING:
@@ -430,7 +429,7 @@ def weights(q: ndarray, k: ndarray, mask: Mask, scale: float) -> ndarray:
     the sum, and large ones by more than 1.
     """
     at = (slice(None),) * (q.ndim - 2)
-    w = np.matmul(scaled(q, scale), transposed(k))
+    w = np.matmul(scaled(q, scale), np.ascontiguousarray(k.mT))
     mask.add(w, at)
     mask.hide(w, at)
     w -= row_maximum(w)
