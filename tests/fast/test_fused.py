@@ -1,7 +1,6 @@
 """Every fused op equals its twin, the composite: value, gradients, and the gradients of those; and F hands over to it."""
 
 import gc
-import math
 import pickle
 import tracemalloc
 from itertools import count
@@ -83,12 +82,8 @@ def test_gelu(shape, approximate, dtype, normal):
 
 @pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 1, 5), (3, 100_003)])
 def test_silu(shape, dtype, normal):
-    if math.prod(shape) < 100:
-        assert_same(fused.silu, normal(*shape), dtype=dtype)
-        assert_same(fused.silu, normal(3, 4).T, dtype=dtype)
     x, g = (Tensor(3 * normal(*shape), requires_grad=True) for _ in range(2))
-    y = fused.silu(x)
-    assert x.size < 1 << 15 or F.silu(x)._record.op is fused.silu
+    y = F.silu(x)
     np.testing.assert_allclose(y.numpy(), x.numpy() / (1 + np.exp(-x.numpy())), rtol=1e-6)
     slope = 1 / (1 + np.exp(-x.numpy().astype("d")))
     slope = slope * (1 + x.numpy() * (1 - slope))
@@ -421,10 +416,7 @@ def test_gradients_are_fresh():
         return Tensor(rng.standard_normal(shape), requires_grad=True)
 
     for op, inputs, static in (
-        *(
-            (op, [new(3, 4)], {})
-            for op in (fused.gelu, fused.silu, fused.softmax, fused.log_softmax)
-        ),
+        *((op, [new(3, 4)], {}) for op in (fused.gelu, fused.softmax, fused.log_softmax)),
         (fused.logsumexp, [new(3, 4)], {"axis": 0}),
         (fused.cross_entropy, [new(3, 4)], {"target": np.array([0, 1, 2])}),
         (fused.linear, [new(3, 4), new(2, 4), new(2)], {}),

@@ -46,10 +46,6 @@ def keys_of(name):
     names = {name, bare, f"F.{bare}", f"equations.{bare}"}
     if bare in ("attention_weights", "packed_attention"):
         names.add("F.scaled_dot_product_attention")
-    if bare == "embedding_backward":
-        names |= {"F.embedding", "embedding"}
-    if bare == "scatter":
-        names.add("getitem")
     return [key for key in TABLE if key.split()[0] in names]
 
 
@@ -231,23 +227,7 @@ def rows(*shape):
 
 # Ways that only large arrays take: what to call with them.
 LARGE = {
-    "F.silu": lambda dtype: (F.silu, rows(300, 150).astype(dtype)),
-    "where": lambda dtype: (
-        lambda x: ops.where(rows(100, 100) > 0, x, 0.5),
-        rows(100, 100).astype(dtype),
-    ),
     "logaddexp": lambda dtype: (lambda x: ops.logaddexp(x, x[::-1]), rows(40, 50).astype(dtype)),
-    "max": lambda dtype: (lambda x: ops.max(x, axis=-1), rows(90, 70).astype(dtype)),
-    "min": lambda dtype: (lambda x: ops.min(x, axis=0), rows(90, 70).astype(dtype)),
-    "var": lambda dtype: (lambda x: ops.var(x, axis=-1), rows(90, 70).astype(dtype)),
-    "std": lambda dtype: (lambda x: ops.std(x, axis=-1, ddof=1), rows(90, 70).astype(dtype)),
-    "l2_norm": lambda dtype: (lambda x: ops.l2_norm(x, axis=-1), rows(90, 70).astype(dtype)),
-    "clip": lambda dtype: (lambda x: ops.clip(x, -0.5, 0.7), rows(90, 70).astype(dtype)),
-    "broadcast_to": lambda dtype: (lambda x: ops.broadcast_to(x, shape=(3, 4)), dtype(2.5)),
-    "scatter": lambda dtype: (
-        lambda x: ops.scatter(x, index=([2, 0, 2],), shape=(5, 4)),
-        rows(3, 4).astype(dtype),
-    ),
 }
 
 

@@ -68,15 +68,6 @@ def softmax(x):
     return shifted(x) / shifted(x).sum(**LAST)
 
 
-def softmax_rule(x, a, weights=None, shares=None, times=np.multiply, total=None):
-    """w + (a / t - (a / t * w).sum(-1)) * e with w = e / t, or with others in place of the w and the a in the sum"""
-    e = np.exp(x)
-    t = e.sum(**LAST)
-    w = e / t
-    inner = (a if shares is None else shares) / t * (w if weights is None else weights)
-    return w + times(a / t - (inner.sum(**LAST) if total is None else total(inner)), e)
-
-
 def erf(x):
     return elementwise._erf(x)
 
@@ -163,12 +154,6 @@ RULES = [
     (lambda x: x * (constant(x, np.arange(4.0)) * 2.0), "*"),
     (lambda n: one_at(n, 1, (2,)) * n, "add.at *"),
     (lambda q: q * np.linalg.eigh(constant(q, np.eye(3)))[0], "linalg.eigh part *"),
-    # Signs.
-    (lambda x, y: x + -y, "-"),
-    (lambda x, y: x - -y, "+"),
-    (lambda x, y, z: x - (y - z), "- -"),
-    (lambda x, y, z: x + (y - z), "- +"),
-    (lambda x: -(-x * 1.0), "- * -"),
     # erf has Python's numbers in the ops.
     (lambda x: erf(x), "erf"),
     (lambda f: erf(f), "astype erf"),
@@ -182,21 +167,6 @@ RULES = [
     (lambda n: np.maximum(n, 0.0), "maximum"),
     (lambda f: np.maximum(f, np.float64(0)), "maximum"),
     (lambda t, w: np.maximum(t @ w, 0.0), "reshape dot maximum reshape"),
-    # Softmax's rule.
-    (lambda x, y: -x * y, "- *"),
-    (lambda x, y, z: (x - y) * z, "- *"),
-    (lambda x, y, z: (x / y - z) * y, "/ - *"),
-    (lambda x, y, z: (x / y - z) * 2.0, "/ - *"),
-    (lambda x, r: softmax_rule(x, r), "exp dot reshape / / vecdot reshape - * +"),
-    (lambda c: softmax_rule(c, 2.0), "exp dot reshape / / vecdot reshape - * +"),
-    (lambda x, y: softmax_rule(x, y, total=lambda v: v), "exp dot reshape / / * - * +"),
-    (lambda x, y, z: (x - z / y) * y, "/ - *"),
-    (lambda x, y: softmax_rule(x, y, times=lambda d, e: e * d), "exp dot reshape / vecdot reshape - * +"),
-    (lambda x, y, z: softmax_rule(x, y, weights=z), "exp dot reshape / / vecdot reshape - * +"),
-    (lambda x, y, z: softmax_rule(x, y, shares=z), "exp dot reshape / / / vecdot reshape - * +"),
-    (lambda x, c: softmax_rule(x, c), "exp dot reshape / / * dot reshape - * +"),
-    (lambda x: softmax_rule(x, 2.0), "exp dot reshape / / * dot reshape - * +"),
-    (lambda x, y: softmax_rule(x, y), "exp dot reshape / vecdot reshape - * +"),
 ]  # fmt: skip
 
 

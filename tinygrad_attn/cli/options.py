@@ -116,13 +116,7 @@ def graph_options(graph: argparse.ArgumentParser) -> None:
 def gradcheck_options(check: argparse.ArgumentParser) -> None:
     """Which function is checked, at which inputs."""
     check.add_argument("target", metavar=TARGET, help="a function of arrays or Tensors, or an op")
-    check.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="2,3",
-        help="the shape of an input, once for each (default: 3,4 for all)",
-    )
+    shape_option(check)
     check.add_argument(
         "--order",
         type=int,
@@ -132,6 +126,17 @@ def gradcheck_options(check: argparse.ArgumentParser) -> None:
     )
     check.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)"
+    )
+
+
+def shape_option(parser: argparse.ArgumentParser) -> None:
+    """The shapes of random inputs."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="2,3",
+        help="the shape of an input, once for each (default: 3,4 for all)",
     )
 
 
@@ -146,13 +151,7 @@ def source_options(source: argparse.ArgumentParser) -> None:
     source.add_argument(
         "-o", "--output", metavar="PATH", help="a file in .py (default: text on the terminal)"
     )
-    source.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="2,3",
-        help="the shape of an input, once for each (default: 3,4 for all)",
-    )
+    shape_option(source)
     source.add_argument(
         "--forward", action="store_true", help="the forward pass only, without gradients"
     )

@@ -26,14 +26,15 @@ from .engine import QuickOp, run
 from .kernels import attention as attention_kernel
 from .kernels import elementwise, products, rows
 from .kernels import softmax as softmax_kernel
-from .kernels.rows import FAST, QUIET, contiguous, ones
+from .kernels.rows import FAST, ones
 
 
-def quick_op(equation: Any, twin: Any, **flags: bool) -> Callable[[Any], QuickOp]:
+def quick_op(equation: Any, **flags: bool) -> Callable[[Any], QuickOp]:
     """A decorator: this function on arrays, an op whose results count as those of the equation."""
 
     def make(forward: Any) -> QuickOp:
-        made = QuickOp(equation, forward, twin=getattr(twin, "function", twin), **flags)
+        twin = getattr(equation, "function", equation)
+        made = QuickOp(equation, forward, twin=twin, **flags)
         made.fresh = True
         return made
 
@@ -61,15 +62,13 @@ def plain_values(inputs: tuple) -> tuple:
 
 def _matrix(x: ndarray) -> ndarray:
     """x as a contiguous matrix of its last axis; products with broadcast numbers are slow."""
-    if not x.flags.c_contiguous:
-        x = contiguous(x)
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
 # ---- activations and softmax
 
 
-@quick_op(F.gelu, equations.gelu, saves=True)
+@quick_op(equations.gelu, saves=True)
 def gelu(x, *, approximate="none"):
     """gelu(x) = x P(n <= x), n standard normal"""
     return elementwise.gelu(x, tanh=approximate == "tanh")
@@ -80,72 +79,38 @@ def _gelu(g, y, x, *, approximate, saved):
     return (elementwise.gelu_backward(g, x, saved, tanh=approximate == "tanh"),)
 
 
-@quick_op(F.silu, equations.silu, saves=True)
-def silu(x):
-    """silu(x) = x / (1 + e^-x)"""
-    return elementwise.silu(x)
+def _along(kernel: Any, axis: int, g: ndarray, y: ndarray) -> ndarray:
+    """A rule on rows, applied along any axis: in which order the others stand does not matter."""
+    rows = y.swapaxes(axis, -1)
+    dx = kernel(_matrix(g.swapaxes(axis, -1)), _matrix(rows))
+    return dx.reshape(rows.shape).swapaxes(axis, -1)
 
 
-@silu.vjp_all
-def _silu(g, y, x, *, saved):
-    return (elementwise.silu_backward(g, x, saved),)
-
-
-def _along(kernel: Any, axis: int, *arrays: ndarray) -> ndarray:
-    """A kernel on rows, applied along any axis."""
-    if axis in (-1, arrays[0].ndim - 1):  # moveaxis takes as long as the softmax of a short row
-        return kernel(*map(_matrix, arrays)).reshape(arrays[0].shape)
-    moved = [np.moveaxis(a, axis, -1) for a in arrays]
-    return np.moveaxis(kernel(*map(_matrix, moved)).reshape(moved[0].shape), -1, axis)
-
-
-def _side_by_side(x: ndarray, axis: int) -> bool:
-    """Do long rows lie beside each other, of which the axis counts the rows? NumPy adds those up
-    sooner than they could be turned.
-    """
-    return (
-        axis not in (-1, x.ndim - 1)
-        and math.prod(x.shape[axis % x.ndim + 1 :]) >= tuning.SIDE_BY_SIDE
-    )
-
-
-@quick_op(F.softmax, equations.softmax)
+@quick_op(equations.softmax)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
-    if axis in (-1, x.ndim - 1) and x.flags.c_contiguous:
-        return softmax_kernel.softmax(x.reshape(-1, x.shape[-1])).reshape(x.shape)
-    if not _side_by_side(x, axis):
-        return _along(softmax_kernel.softmax, axis, x)
-    with np.errstate(**QUIET):
-        return equations.softmax(x, axis=axis)
+    rows = x.swapaxes(axis, -1)
+    return softmax_kernel.softmax(_matrix(rows)).reshape(rows.shape).swapaxes(axis, -1)
 
 
 @softmax.vjp_all
 def _softmax(g, y, x, *, axis):
-    if not _side_by_side(x, axis):
-        return (_along(softmax_kernel.softmax_backward, axis, g, y),)
-    return (y * (g - (g * y).sum(axis, keepdims=True)),)
+    return (_along(softmax_kernel.softmax_backward, axis, g, y),)
 
 
-@quick_op(F.log_softmax, equations.log_softmax)
+@quick_op(equations.log_softmax)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
-    if axis in (-1, x.ndim - 1) and x.flags.c_contiguous:
-        return softmax_kernel.log_softmax(x.reshape(-1, x.shape[-1])).reshape(x.shape)
-    if not _side_by_side(x, axis):
-        return _along(softmax_kernel.log_softmax, axis, x)
-    with np.errstate(**QUIET):
-        return equations.log_softmax(x, axis=axis)
+    rows = x.swapaxes(axis, -1)
+    return softmax_kernel.log_softmax(_matrix(rows)).reshape(rows.shape).swapaxes(axis, -1)
 
 
 @log_softmax.vjp_all
 def _log_softmax(g, y, x, *, axis):
-    if not _side_by_side(x, axis):
-        return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
-    return (g - np.exp(y) * g.sum(axis, keepdims=True),)
+    return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
 
 
-@quick_op(F.logsumexp, equations.logsumexp, saves=True)
+@quick_op(equations.logsumexp, saves=True)
 def logsumexp(x, *, axis, keepdims=False):
     """logsumexp(x) = log sum_j e^x_j over the axis or axes"""
     top = equations.finite_largest(x, axis)
@@ -166,7 +131,7 @@ def _logsumexp(g, y, x, *, axis, keepdims, saved):
 # ---- cross-entropy
 
 
-@quick_op(equations.cross_entropy, equations.cross_entropy, saves=True)
+@quick_op(equations.cross_entropy, saves=True)
 def cross_entropy(
     x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
@@ -215,10 +180,10 @@ def _classes_last(x: ndarray) -> ndarray:
 def _rows_of(x: ndarray, ndim: int) -> ndarray:
     """The last `ndim` axes as one row."""
     n = x.shape[-1] if ndim == 1 else math.prod(x.shape[-ndim:])
-    return (x if x.flags.c_contiguous else contiguous(x)).reshape(-1, n)
+    return np.ascontiguousarray(x).reshape(-1, n)
 
 
-@quick_op(F.layer_norm, equations.layer_norm, saves=True)
+@quick_op(equations.layer_norm, saves=True)
 def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
     weight = weight if weight is None else weight.reshape(-1)
@@ -239,7 +204,7 @@ def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
     return dx.reshape(x.shape), dweight, dbias
 
 
-@quick_op(F.rms_norm, equations.rms_norm, saves=True)
+@quick_op(equations.rms_norm, saves=True)
 def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
     weight = weight if weight is None else weight.reshape(-1)
@@ -259,7 +224,7 @@ def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
 # ---- dropout
 
 
-@quick_op(equations.dropout, equations.dropout)
+@quick_op(equations.dropout)
 def dropout(x, *, keep, p):
     """y = x keep / (1 - p), where `keep`, booleans of x's shape, was drawn before"""
     return elementwise.dropout(x, keep, p)
@@ -273,19 +238,16 @@ def _dropout(g, y, x, *, keep, p):
 # ---- linear
 
 
-@quick_op(F.linear, equations.linear)
+@quick_op(equations.linear)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
-    flat = x.reshape(-1, x.shape[-1]) if x.flags.c_contiguous else _matrix(x)
-    y = products.linear(flat, weight, bias)
+    y = products.linear(np.ascontiguousarray(x).reshape(-1, x.shape[-1]), weight, bias)
     return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 
 @linear.vjp_all
 def _linear(g, y, x, weight, bias=None, *, needs):
-    flat = x.reshape(-1, x.shape[-1]) if x.flags.c_contiguous else _matrix(x)
-    g = g.reshape(-1, g.shape[-1]) if g.flags.c_contiguous else _matrix(g)
-    dx, dweight, dbias = products.linear_backward(g, flat, weight, *needs)
+    dx, dweight, dbias = products.linear_backward(_matrix(g), _matrix(x), weight, *needs)
     return dx if dx is None or x.ndim == 2 else dx.reshape(x.shape), dweight, dbias
 
 
@@ -314,12 +276,7 @@ def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -
     ]
 
 
-@quick_op(
-    equations.scaled_dot_product_attention,
-    equations.scaled_dot_product_attention,
-    broadcasts=True,
-    saves=True,
-)
+@quick_op(equations.scaled_dot_product_attention, broadcasts=True, saves=True)
 def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) ->
     (..., T, V)
@@ -361,7 +318,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
     )
 
 
-@quick_op(equations.attention_weights, equations.attention_weights, broadcasts=True)
+@quick_op(equations.attention_weights, broadcasts=True)
 def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
     q, k, _ = _broadcast_heads(q, k, k, mask)
@@ -382,7 +339,7 @@ def _heads_of(packed: ndarray, num_heads: int) -> ndarray:
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
-@quick_op(equations.packed_attention, equations.packed_attention, saves=True)
+@quick_op(equations.packed_attention, saves=True)
 def packed_attention(
     packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0
 ):
@@ -439,31 +396,24 @@ def quick_gelu(x: Any, approximate: str = "none") -> Any:
     return run(gelu, (x,), (a,), {"approximate": approximate})
 
 
-@quick_way(F.silu)
-def quick_silu(x: Any, inplace: bool = False) -> Any:
-    """Of many numbers."""
-    a = x._data if isinstance(x, Variable) else x
-    if not fits(a) or a.size < tuning.SILU or inplace.__class__ is not bool:
-        return NotImplemented
-    return run(silu, (x,), (a,), {})
+def along_an_axis(fused: QuickOp) -> Callable[..., Any]:
+    """The quick way by an op that works along an axis: where that axis is there, and no long rows
+    lie beside each other along it, which NumPy adds up sooner than they could be turned.
+    """
+
+    def quick(x: Any, axis: int = -1) -> Any:
+        a = x._data if isinstance(x, Variable) else x
+        if not fits(a) or axis.__class__ is not int or not -a.ndim <= axis < a.ndim:
+            return NotImplemented
+        if axis != -1 and math.prod(a.shape[axis % a.ndim + 1 :]) >= tuning.SIDE_BY_SIDE:
+            return NotImplemented
+        return run(fused, (x,), (a,), {"axis": axis})
+
+    return quick
 
 
-@quick_way(F.softmax)
-def quick_softmax(x: Any, axis: int = -1) -> Any:
-    """Along an axis that is there."""
-    a = x._data if isinstance(x, Variable) else x
-    if not fits(a) or axis.__class__ is not int or not -a.ndim <= axis < a.ndim:
-        return NotImplemented
-    return run(softmax, (x,), (a,), {"axis": axis})
-
-
-@quick_way(F.log_softmax)
-def quick_log_softmax(x: Any, axis: int = -1) -> Any:
-    """Along an axis that is there."""
-    a = x._data if isinstance(x, Variable) else x
-    if not fits(a) or axis.__class__ is not int or not -a.ndim <= axis < a.ndim:
-        return NotImplemented
-    return run(log_softmax, (x,), (a,), {"axis": axis})
+quick_way(F.softmax)(along_an_axis(softmax))
+quick_way(F.log_softmax)(along_an_axis(log_softmax))
 
 
 @quick_way(F.logsumexp)
@@ -487,42 +437,39 @@ def _is_number(eps: Any) -> bool:
     return isinstance(eps, (int, np.integer, np.floating)) and not isinstance(eps, bool)
 
 
-@quick_way(F.layer_norm)
-def quick_layer_norm(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
-) -> Any:
+def _normalised(op: QuickOp, x: Any, normalized_shape: Any, parameters: tuple, eps: Any) -> Any:
     """Where the shape is that of the last axes and of the parameters."""
-    a = x._data if isinstance(x, Variable) else x
-    w = weight._data if isinstance(weight, Variable) else weight
-    b = bias._data if isinstance(bias, Variable) else bias
+    inputs = (x, *parameters)
+    arrays = plain_values(inputs)
     shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
-    if not fits(a, w, b) or shape.__class__ is not tuple or not shape:
-        return NotImplemented
-    if eps.__class__ is not float:
-        if not _is_number(eps):
-            return NotImplemented
-        eps = float(eps)
-    if a.shape[-len(shape) :] != shape:
-        return NotImplemented
-    if w is not None and w.shape != shape or b is not None and b.shape != shape:
-        return NotImplemented
-    return run(layer_norm, (x, weight, bias), (a, w, b), {"ndim": len(shape), "eps": eps})
-
-
-@quick_way(F.rms_norm)
-def quick_rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-    """Where the shape is that of the last axes and of the weight."""
-    arrays = a, w = plain_values((x, weight))
-    shape = (normalized_shape,) if normalized_shape.__class__ is int else normalized_shape
-    if not fits(a, w) or shape.__class__ is not tuple or not shape:
+    if not fits(*arrays) or shape.__class__ is not tuple or not shape:
         return NotImplemented
     if eps.__class__ is not float:
         if not (eps is None or _is_number(eps)):
             return NotImplemented
-        eps = float(np.finfo(a.dtype).eps) if eps is None else float(eps)
-    if a.shape[-len(shape) :] != shape or w is not None and w.shape != shape:
+        eps = float(np.finfo(arrays[0].dtype).eps if eps is None else eps)
+    if arrays[0].shape[-len(shape) :] != shape:
         return NotImplemented
-    return run(rms_norm, (x, weight), arrays, {"ndim": len(shape), "eps": eps})
+    for array in arrays[1:]:
+        if array is not None and array.shape != shape:
+            return NotImplemented
+    return run(op, inputs, arrays, {"ndim": len(shape), "eps": eps})
+
+
+@quick_way(F.layer_norm)
+def quick_layer_norm(
+    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+) -> Any:
+    """With an epsilon, which only F.rms_norm has a number for where it is None."""
+    if eps is None:
+        return NotImplemented
+    return _normalised(layer_norm, x, normalized_shape, (weight, bias), eps)
+
+
+@quick_way(F.rms_norm)
+def quick_rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    """Also without an epsilon, which is then that of the dtype."""
+    return _normalised(rms_norm, x, normalized_shape, (weight,), eps)
 
 
 @quick_way(F.linear)

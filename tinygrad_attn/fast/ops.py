@@ -18,16 +18,7 @@ from . import tuning
 from .engine import OfOne, OfSum, OfTwo, QuickOp, always, make_shortcuts
 from .kernels import elementwise
 from .kernels.products import product
-from .kernels.rows import (
-    FAST,
-    by_elements,
-    column_max,
-    column_sums,
-    reduced,
-    row_max,
-    row_sums,
-    runs,
-)
+from .kernels.rows import FAST, by_elements
 
 # The integer as long as each floating dtype, and the zero of each: NumPy takes as long to look at a
 # 0 of Python's as for the rest of a call.
@@ -47,11 +38,6 @@ def quicker(
     op.adds, op.fresh = adds, fresh or adds is not None
     quick_way(plain)(op)
     return op
-
-
-def is_fast(x: Any) -> bool:
-    """Is this an array of float32 or float64?"""
-    return x.__class__ is ndarray and x.dtype in FAST
 
 
 # The ops whose results and gradients have the shape and dtype of what goes in; see `OfOne`.
@@ -89,26 +75,7 @@ def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     if lead and g.shape[lead:] == shape:
         many = math.prod(g.shape[:lead])
         return np.ones(many, g.dtype).dot(g.reshape(many, -1)).reshape(shape)
-    last = (*g.shape[lead:-1], 1)
-    if not lead and shape == last and g.shape[-1] <= tuning.EXACT_SUM:
-        return g.reshape(-1, g.shape[-1]).dot(np.ones(g.shape[-1], g.dtype)).reshape(shape)
     return NotImplemented
-
-
-quicker(
-    ops.broadcast_to,
-    lambda x, *, shape: not getattr(x, "ndim", 1) and isinstance(shape, tuple),
-    lambda x, *, shape: _repeated_number(x, shape),
-)
-
-
-def _repeated_number(x: Any, shape: tuple[int, ...]) -> ndarray:
-    """One number, from the end of a loss, as an array of no steps: a fifth of the time of
-    np.broadcast_to.
-    """
-    y = np.ndarray(shape, x.dtype, np.asarray(x), 0, (0,) * len(shape))
-    y.flags.writeable = False
-    return y
 
 
 # ---- choices
@@ -129,87 +96,6 @@ def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
     bits = BITS[g.dtype]
     part = np.multiply(g.view(bits), where, out=None if out is None else out.view(bits))
     return part.view(g.dtype)
-
-
-def _weighed(g: Any, weights: Any) -> Any:
-    """g where the weight is not 0, times it: twenty times as fast as np.where, which it is where g
-    is not finite.
-    """
-    part = g * weights
-    return part if math.isfinite(np.vdot(part, part)) else np.where(weights == 0, 0, part)
-
-
-def _share(g: Any, mine: Any, other: Any, loses: Any) -> Any:
-    """The part of g that belongs to an operand of maximum or minimum: half at a tie."""
-    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))
-
-
-def _two_fast(a: Any, b: Any) -> bool:
-    return is_fast(a) and (b.__class__ in (int, float) or is_fast(b) and a.dtype == b.dtype)
-
-
-quicker(
-    ops.maximum,
-    _two_fast,
-    None,
-    lambda g, y, a, b: _share(g, a, b, a < b),
-    lambda g, y, a, b: _share(g, b, a, b < a),
-)
-quicker(
-    ops.minimum,
-    _two_fast,
-    None,
-    lambda g, y, a, b: _share(g, a, b, a > b),
-    lambda g, y, a, b: _share(g, b, a, b > a),
-)
-
-
-def _clips(x: Any, low: Any, high: Any) -> bool:
-    return is_fast(x) and low.__class__ in (int, float) and high.__class__ in (int, float)
-
-
-quicker(
-    ops.clip,
-    _clips,
-    None,
-    lambda g, y, x, low, high: chosen(g, (x >= low) & (x <= high)),
-    None,
-    None,
-)
-
-
-def _chooses(condition: Any, a: Any, b: Any) -> bool:
-    like = a if a.__class__ is ndarray else b
-    if not (condition.__class__ is ndarray is like.__class__ and condition.dtype == bool):
-        return False
-    if max(like.size, condition.size) < tuning.WHERE_BY_BITS or like.dtype not in BITS:
-        return False
-    return like.ndim > 0 and all(
-        x.__class__ in (int, float, bool) or x.__class__ is ndarray and x.dtype == like.dtype
-        for x in (a, b)
-    )
-
-
-def where(condition: ndarray, a: Any, b: Any) -> ndarray:
-    """np.where(condition, a, b), bit by bit."""
-    dtype = a.dtype if a.__class__ is ndarray else b.dtype
-    bits = BITS[dtype]
-    found = [
-        chosen(x, taken).view(bits)
-        for x, taken in ((np.asarray(a, dtype), condition), (np.asarray(b, dtype), ~condition))
-        if x.ndim or x.view(bits)  # a number 0 adds nothing
-    ]
-    return (found[0] if len(found) == 1 else np.bitwise_or(*found)).view(dtype)
-
-
-quicker(
-    ops.where,
-    _chooses,
-    where,
-    None,
-    lambda g, y, condition, a, b: where(condition, g, 0),
-    lambda g, y, condition, a, b: where(condition, 0, g),
-)
 
 
 # ---- ReLU: one more choice on the way back
@@ -250,28 +136,6 @@ def relu_rule(g: Any, y: Any, x: Any) -> Any:
 quicker(ops.relu, always, relu, relu_rule)
 
 
-# ---- functions of large arrays
-
-
-def _large(x: Any) -> bool:
-    return x.__class__ is ndarray and x.size >= tuning.SECOND_THREAD and x.dtype.char in "fd"
-
-
-quicker(
-    ops.sigmoid,
-    lambda x: is_fast(x) and x.ndim > 0,
-    lambda x: elementwise.sigmoid(x) if x.size >= tuning.SECOND_THREAD else _sigmoid(x),
-    lambda g, y, x: (
-        elementwise.sigmoid_backward(g, y) if y.size >= tuning.SECOND_THREAD else g * y * (1 - y)
-    ),
-)
-
-
-def _sigmoid(x: ndarray) -> ndarray:
-    with np.errstate(over="ignore"):
-        return elementwise.falling(0.0 - x)
-
-
 quicker(ops.erf, lambda x: hasattr(x, "dtype") and x.ndim, lambda x: elementwise.erf(np.asarray(x)))
 
 
@@ -301,10 +165,7 @@ def _reduces(x: Any, **_: Any) -> bool:
 
 
 def total(x: ndarray, *, axis: Any, keepdims: bool) -> Any:
-    """x.sum(axis, keepdims=keepdims), by products with ones where that is quicker."""
-    axes = runs(x, axis) if x.size >= tuning.REDUCED else None
-    if axes:
-        return reduced(x, axes, keepdims, row_sums, column_sums)
+    """x.sum(axis, keepdims=keepdims), without the function of Python's that NumPy has around it."""
     return np.add.reduce(x, axis, keepdims=keepdims)  # type: ignore[call-overload]
 
 
@@ -347,45 +208,6 @@ quicker(
 )
 
 
-def _runs(x: Any, *, axis: Any, keepdims: bool, ddof: float = 0) -> bool:
-    return _reduces(x) and bool(runs(x, axis)) and ddof < _count(x, axis)
-
-
-def _variance(x: ndarray, *, axis: Any, ddof: float, keepdims: bool) -> Any:
-    d = x - mean(x, axis=axis, keepdims=True)
-    d -= mean(d, axis=axis, keepdims=True)  # what rounding left of the mean
-    return total(np.multiply(d, d, out=d), axis=axis, keepdims=keepdims) / (_count(x, axis) - ddof)
-
-
-def _by_variance(g: Any, y: Any, x: ndarray, *, axis: Any, ddof: float, keepdims: bool) -> Any:
-    return ops.reductions.kept(g, x, axis) * (
-        (x - mean(x, axis=axis, keepdims=True)) * (2 / (_count(x, axis) - ddof))
-    )
-
-
-quicker(ops.var, _runs, _variance, _by_variance)
-quicker(
-    ops.std,
-    _runs,
-    lambda x, **settings: np.sqrt(_variance(x, **settings)),
-)
-quicker(
-    ops.l2_norm,
-    _runs,
-    lambda x, *, axis, keepdims: np.sqrt(total(x * x, axis=axis, keepdims=keepdims)),
-)
-quicker(
-    ops.max,
-    _runs,
-    lambda x, *, axis, keepdims: reduced(x, runs(x, axis), keepdims, row_max, column_max),
-)
-quicker(
-    ops.min,
-    _runs,
-    lambda x, *, axis, keepdims: -reduced(-x, runs(x, axis), keepdims, row_max, column_max),
-)
-
-
 # ---- products
 
 
@@ -399,13 +221,8 @@ def _by_right(g: Any, y: Any, a: Any, b: Any) -> Any:
     if a.ndim == 1 or b.ndim == 1:
         return ops.matmul.rules[1](g, y, a, b)  # type: ignore[misc]
     if b.ndim == 2:  # one matrix for all rows: fold them, and the product sums over them
-        return product(_rows(a).mT, _rows(g))
+        return product(ops.products._rows(a).mT, ops.products._rows(g))
     return product(a.mT, g)
-
-
-def _rows(x: ndarray) -> ndarray:
-    """All leading axes folded into one: (..., N) -> (R, N)."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 quicker(ops.matmul, always, product, _by_left, _by_right, fresh=True)

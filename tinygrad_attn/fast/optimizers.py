@@ -20,9 +20,8 @@ import numpy as np
 from ..engine import changes
 from ..optim import Adam, Optimizer, optimizer
 from ..optim.optimizer import Array, Work
-from ..optim.sgd import SGD
 from . import threads, tuning
-from .kernels.rows import Scratch, contiguous
+from .kernels.rows import Scratch
 
 Rule = Callable[..., None]  # of (parameter, gradient, scratch (2, n), *state), all flat
 Piece = tuple[Rule, Array, Array, list[Array]]
@@ -30,26 +29,7 @@ Piece = tuple[Rule, Array, Array, list[Array]]
 _scratch = Scratch(2 * tuning.UPDATED_BLOCK)
 
 
-# ---- the rules, which say the same as those in optim/
-
-
-def _sgd(optimizer: SGD, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Rule:
-    kind, decay, momentum = dtype.type, float(group["weight_decay"]), float(group["momentum"])
-    fresh = kind(1 if step == 1 else 1 - float(group["dampening"]))
-    lr, mu, sign = kind(group["lr"]), kind(momentum), kind(-1 if group["maximize"] else 1)
-
-    def rule(p: Array, g: Array, scratch: Array, *state: Array) -> None:
-        d, extra = np.multiply(g, sign, out=scratch[0]), scratch[1]
-        if decay:
-            d += np.multiply(p, kind(decay), out=extra)
-        if momentum:
-            (b,) = state
-            b *= mu
-            b += np.multiply(d, fresh, out=extra)
-            d = np.add(d, np.multiply(b, mu, out=extra), out=d) if group["nesterov"] else b
-        p -= np.multiply(d, lr, out=extra)
-
-    return rule
+# ---- the rule, which says the same as that in optim/
 
 
 def _adam(optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype[Any]) -> Rule:
@@ -85,10 +65,6 @@ def _adam(optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype[
         p -= a
 
     return rule
-
-
-rules: dict[Any, Callable[..., Rule]] = {SGD._update: _sgd, Adam._update: _adam}
-"""By the update that it replaces. An update of somebody's own is called as it is."""
 
 
 # ---- which parameters are done together, and where
@@ -135,7 +111,6 @@ class _Plan:
 
     def __init__(self, work: Work) -> None:
         self.histories, self.arrays = work.histories, len(work.states)
-        self.kinds = [(a.shape, a.dtype) for a in work.values]
         self.places: dict[Any, list[int]] = {}
         for i, (a, step) in enumerate(zip(work.values, work.steps, strict=True)):
             key = (a.dtype, step) if a.size < tuning.GATHERED else i
@@ -153,7 +128,6 @@ class _Plan:
             len(work.histories) == len(self.histories)
             and all(map(is_, work.histories, self.histories))
             and len(work.states) == self.arrays
-            and (self.arrays or [(a.shape, a.dtype) for a in work.values] == self.kinds)
             and all(len({work.steps[i] for i in flat.members}) == 1 for flat in self.together)
         )
 
@@ -164,13 +138,13 @@ _plans: WeakKeyDictionary[Optimizer, list[_Plan]] = WeakKeyDictionary()
 # ---- the walk
 
 
-def walk(optimizer: Optimizer, work: list[Work]) -> bool:
+def walk(optimizer: Any, work: list[Work]) -> bool:
     """Do what `apply_updates` does; False, and nothing is done, where that has to do it.
 
     By a.data = b.data two parameters may share memory, and then one must see what the other did.
     """
-    make_rule = rules.get(type(optimizer)._update)
-    if make_rule is None or not _lie_apart([a for w in work for a in w.values]):
+    arrays = [a for w in work for a in w.values]
+    if type(optimizer)._update is not Adam._update or not _lie_apart(arrays):
         return False
     work = [w for w in work if w.parameters]
     plans = _plans.get(optimizer, ())
@@ -179,14 +153,14 @@ def walk(optimizer: Optimizer, work: list[Work]) -> bool:
     pieces, copies = [], list[tuple[Array, Array]]()
     for plan, w in zip(plans, work, strict=True):
         for flat in plan.together:
-            rule = make_rule(optimizer, w.group, w.steps[flat.members[0]], flat.dtype)
+            rule = _adam(optimizer, w.group, w.steps[flat.members[0]], flat.dtype)
             pieces.append(flat.gather(rule, w))
             copies += zip(flat.own(w.values), flat.views, strict=True)
         for i in plan.alone:
-            p, g = w.values[i], contiguous(w.gradients[i])
-            rule = make_rule(optimizer, w.group, w.steps[i], p.dtype)
+            p, g = w.values[i], np.ascontiguousarray(w.gradients[i])
+            rule = _adam(optimizer, w.group, w.steps[i], p.dtype)
             values = p.reshape(-1)  # a view, if the numbers lie in a row
-            state = [arrays[i].reshape(-1) for arrays in w.states]
+            state = [of_all[i].reshape(-1) for of_all in w.states]
             pieces.append((rule, values, g.reshape(-1), state))
             if not p.flags.c_contiguous:
                 copies.append((p, values.reshape(p.shape)))

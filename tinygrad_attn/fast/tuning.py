@@ -18,33 +18,18 @@ SECOND_THREAD = 1 << 18
 SHORT_BUFFER_WIDTHS = range(160, 4097)
 # Elements, from where that gain is worth two calls of setbufsize, 0.5 us.
 SHORT_BUFFER = 1 << 13
-# Elements, from where memory that begins at a cache line is worth the 2 us it takes to find one.
-ALIGNED = 1 << 14
-# Elements of a matrix, from where turning it in strips beats one copy; and columns in a strip.
-TURNED = 1 << 15
-TURNED_STRIP = 32
 # Elements of a vector of ones, up to which it is kept for the next call: a vector as long as a data
 # set would stay when that is gone. For memory, not for speed.
 KEPT_VECTOR = 1 << 19
 
-# ---- sums and maxima of rows (kernels/rows.py)
+# ---- sums of rows (kernels/rows.py, ops.py)
 
-# Elements in all rows, below which NumPy's own reduction is as quick.
-REDUCED = 1 << 11
-# Width, up to which a sum as a product with ones is as exact as NumPy's own. For accuracy.
-EXACT_SUM = 128
 # Width, from where a product with ones rounds equal numbers to one side too often. For accuracy.
 SUMMED_BY_PRODUCT = 512
 # Sums of exponentials, between which no maximum is subtracted; softmax begins higher, so as to lose
 # no digits. For accuracy.
 SMALLEST_SUM, LARGEST_SUM = 1e-15, 1e15
 SOFTMAX_SUM = 1e-3
-# Width, from where `max` is quicker than `argmax` and a look-up; 50 ns a row against 1 ns a number.
-LONG_MAXIMUM = 1024
-# Width, up to which rows are turned first to find their maxima; rows likewise for columns' maxima.
-NARROW_MAXIMUM = 16
-# Width of matrices, up to which their few rows are compared one after the other.
-COMPARED_WIDTH = 64
 # Width, from where NumPy adds rows that lie side by side sooner than they could be turned.
 SIDE_BY_SIDE = 128
 # Elements of a gradient, up to which NumPy's sum over repeated axes takes no cast to float64.
@@ -86,8 +71,6 @@ PIECE_COLUMNS = 128
 PIECE_ROWS = 16
 # Numbers that such a kernel may add up one after the other. For accuracy.
 SUMMED_AT_ONCE = 256
-# Rows of x, or numbers of a head and one more, with which large products gain most, up to twice.
-THIN = range(4, 18)
 
 # ---- attention (kernels/attention.py, kernels/tiled.py)
 
@@ -115,26 +98,18 @@ MASK_OF_FLOATS = 1 << 16
 
 # Elements, up to which np.where is as quick as a product of bits.
 WHERE_BY_CALL = 256
-# Elements, from where `where` takes longer than several products.
-WHERE_BY_BITS = 1 << 13
 # Elements, up to which a choice is soonest made in one call for all.
 CHOSEN_AT_ONCE = 1 << 14
 # Elements, from where several quick NumPy calls beat np.logaddexp.
 LOGADDEXP = 512
 # Elements, up to which a repeated number is copied sooner than viewed.
 COPIED = 4096
-# Elements, from where SiLU by blocks is faster than the composite.
-SILU = 1 << 15
 
 # ---- picking elements and putting them back (indexing.py)
 
 # Width, or elements in all rows, up to which rows are added one number after the other.
 ADDED_WIDTH = 48
 ADDED_ELEMENTS = 1 << 14
-# Elements added in one call of np.add.at, since each needs its place in memory.
-ADDED_AT_ONCE = 1 << 16
-# Elements taken along an axis, from where it pays to work out their places first.
-PLACES = 256
 
 # ---- optimisers (optimizers.py)
 

@@ -79,7 +79,9 @@ class DataParallel(Module):
         stand_ins, token = exchange.stand_ins()
         others = dict(zip(exchange.names, stand_ins, strict=True))
         result = functional_call(self.module, others, args, kwargs)
-        place_before_first_use(stand_ins, list(_tensors_in(result)))
+        found: list[Any] = []
+        _map_tensors(result, found.append)
+        place_before_first_use(stand_ins, found)
         return _map_tensors(result, lambda t: begin(t, token, exchange=exchange))
 
     @contextmanager
@@ -147,12 +149,12 @@ class Exchange:
 
     def finish(self) -> None:
         """Wait for the means, and hand out those that no op of this rank leads to."""
-        here = [i for i in range(len(self.parameters)) if self.buckets.has(i)]
-        for i in set(range(len(self.parameters))).difference(here):
+        missing = [i for i in range(len(self.parameters)) if not self.buckets.has(i)]
+        for i in missing:
             if (before := self._taken(i)) is not None:
                 self.buckets.put(i, before)
         self.buckets.finish()
-        for i in set(range(len(self.parameters))).difference(here):
+        for i in missing:
             if self.buckets.has(i):
                 self._add(self.parameters[i], self.buckets.get(i))
         self.open = self.owner._own_gradients = False
@@ -251,20 +253,7 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
             t._record.time = time
 
 
-def _tensors_in(result: Any) -> Iterator[Tensor]:
-    """The tensors with a history in a result: a tensor, or tuples, lists and dicts of them."""
-    if isinstance(result, Variable):
-        if result._record is not None:
-            yield result  # type: ignore[misc]
-    elif isinstance(result, (tuple, list)):
-        for item in result:
-            yield from _tensors_in(item)
-    elif isinstance(result, dict):
-        for item in result.values():
-            yield from _tensors_in(item)
-
-
-def _map_tensors(result: Any, f: Callable[[Tensor], Tensor]) -> Any:
+def _map_tensors(result: Any, f: Callable[[Tensor], Any]) -> Any:
     """The same result with f of each tensor that has a history."""
     if isinstance(result, Variable):
         return result if result._record is None else f(result)  # type: ignore[arg-type]

@@ -34,19 +34,6 @@ Result = TypeVar("Result")
 class _Run:
     """A call of f: what it takes to repeat it."""
 
-    __slots__ = (
-        "f",
-        "args",
-        "keywords",
-        "places",
-        "outside",
-        "random_state",
-        "scope",
-        "depth",
-        "value",
-        "around",
-    )
-
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
         self.f, self.keywords = f, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]

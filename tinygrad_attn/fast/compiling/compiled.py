@@ -248,11 +248,10 @@ class Given:
     def look(self, x: Any) -> Any:
         """What has to be the same of an argument."""
         if isinstance(x, Variable):
-            for i, t in enumerate(self.tensors):
-                if t is x:
-                    return "again", i
+            known = place(x, self.tensors)
+            if known is not None:
+                return known
             data = x._data
-            self.tensors.append(x)
             self.data.append(data)
             return type(x), type(data), data.shape, data.dtype, x._tracked
         kind = type(x)

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...transforms.programs.expressions import Expression, inside, reached
 from ...transforms.programs.layout import basic, picks_once
-from ...transforms.programs.simplify import number_in, simplified
+from ...transforms.programs.simplify import number_in
 from ...transforms.programs.symbol import OPERATORS, Guard
 from ...transforms.programs.tracing import Trace
-from ...transforms.programs.writing import facts_of, once
+from ...transforms.programs.writing import simplify_all
 from ..kernels.elementwise import erf
 from .lowering import Lowering
 from .outside import same_array
@@ -55,19 +55,11 @@ class Flat:
     def __init__(
         self, found: Trace, results: list[Any], gradients: list[Any], speculate: bool
     ) -> None:
-        guards = [*found.guards, *(blind_rows(found) if speculate else [])]
-        (outputs, shares), asked = simplified(
-            [results, gradients], [g.asked for g in guards], facts_of(guards)
-        )
-        made = [Guard(e, g.answer, g.function) for e, g in zip(asked, guards, strict=True)]
-        made = [g for g in once(made) if g.asked.kind not in ("constant", "number")]
+        (outputs, shares), made = simplify_all([results, gradients], found.listing.guards)
         ends = [*outputs, *(e for each in shares for e in each.values()), *(g.asked for g in made)]
         low = Lowering(ends, speculate)
-        ours = {x.args[0].id for x in low.speculated}
-        self.guards = [Guard(low.of(g.asked), g.answer, g.function) for g in made]
-        self.guards = [g for g, old in zip(self.guards, made) if not covered(old.asked, ours)]
-        self.guards += low.guards
-        self.speculates = bool(low.guards) or len(guards) > len(found.guards)
+        self.guards = [Guard(low.of(g.asked), g.answer, g.function) for g in made] + low.guards
+        self.speculates = bool(low.guards)
         seeds = list(found.inputs)[len(found.inputs) - len(shares) :]
         self.inputs = list(found.inputs)[: len(found.inputs) - len(shares)]
         backwards = [{name: low.of(e) for name, e in each.items()} for each in shares]
@@ -121,35 +113,6 @@ class Flat:
             and (same_array(x, others[k]) if isinstance(x, np.ndarray) else x == others[k])
             for k, x in mine.items()
         )
-
-
-def blind_rows(found: Trace) -> list[Guard]:
-    """Questions that softmax has not asked: is a row of its scores -inf throughout? Where none was,
-    none is expected.
-    """
-    made = []
-    for e in list(found.listing.expressions):
-        if e.is_a("operator", "==") and isinstance(e.value, np.ndarray) and not e.value.any():
-            top, least = e.args
-            if isinstance(top, Expression) and top.is_a("method", "max") and is_lowest(least):
-                asked = found.listing.make("method", "any", (e,), {}, np.bool_(False))
-                made.append(Guard(asked, False, "softmax"))
-    return made
-
-
-def is_lowest(x: Any) -> bool:
-    """-inf?"""
-    value = x.value if isinstance(x, Expression) else x
-    return np.ndim(value) == 0 and bool(value == -np.inf)
-
-
-def covered(asked: Any, scores: set[int]) -> bool:
-    """Does the range of softmax's sums answer this already?"""
-    if not (isinstance(asked, Expression) and asked.is_a("method", "any")):
-        return False
-    (equal, *_) = asked.args
-    top = equal.args[0] if isinstance(equal, Expression) and equal.args else None
-    return isinstance(top, Expression) and top.is_a("method", "max") and top.args[0].id in scores
 
 
 def saved_for(shares: list[Any], order: list[Expression]) -> list[Expression]:
@@ -427,15 +390,6 @@ class Writer:
             return repr(a)
         return self.names.hold(a)
 
-    def number_or(self, a: Any, beside: Any) -> str:
-        """An operand; a number beside an array of its dtype as one of Python's."""
-        if isinstance(a, Expression) and a.kind == "number" and isinstance(beside, Expression):
-            if beside.ndim and beside.dtype == a.dtype and a.dtype in (np.float32, np.float64):
-                value = float(a.value)
-                if np.isfinite(value):
-                    return repr(value)
-        return self.of(a)
-
     def statement(self, e: Expression) -> list[str]:
         """The lines of one expression."""
         name = self.names.name(e)
@@ -453,7 +407,7 @@ class Writer:
                 return [f"{name} = {negative}({self.of(x)}, {self.of(x)})"]
             return [f"{name} = {e.name}{self.of(x)}"]
         a, b = e.args
-        left, right = self.number_or(a, b), self.number_or(b, a)
+        left, right = self.of(a), self.of(b)
         if e.name in ("+", "-", "*", "/"):
             ufunc = UFUNCS[e.name]
             for x in (a, b):
@@ -500,9 +454,6 @@ class Writer:
         if e.name == "where" and masks(e):
             return self.masked(e, name)
         words = [self.of(a) for a in e.args]
-        if e.name in ("maximum", "minimum") and len(e.args) == 2:
-            a, b = e.args
-            words = [self.number_or(a, b), self.number_or(b, a)]
         if e.name in WITH_OUT and not e.settings:
             for x in e.args:
                 if self.dying(x, e):

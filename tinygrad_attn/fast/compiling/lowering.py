@@ -22,7 +22,7 @@ from ...transforms.programs.expressions import (
 from ...transforms.programs.simplify import SUMMED_IN_SINGLE, is_, number_in
 from ...transforms.programs.symbol import Guard
 
-NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
+NAMES = {"@": "at"}
 BY_ELEMENT = {("operator", sign) for sign in ("+", "-", "*", "/", ">", "<", "==", "!=")}
 BY_ELEMENT |= {("call", f) for f in ("exp", "tanh", "sqrt", "maximum", "where", "erf")}
 SMALL = 1 << 16
@@ -40,7 +40,6 @@ class Lowering:
         self.guards: list[Guard] = []
         order = reached(ends)
         shifted = shift_free(order, ends) if speculate else {}
-        self.speculated = [e.args[0] for e in order if e.id in shifted]
         for e in order:
             self.listing.phase = e.phase
             if e.id in shifted:
@@ -199,19 +198,6 @@ class Lowering:
 
     # ---- element by element
 
-    def operator_plus(self, args: Any, settings: Any, value: Any) -> Any:
-        """a + b"""
-        a, b = args
-        if is_(b, "operator", "-") and len(b.args) == 1:
-            return self.make("operator", "-", (a, b.args[0]), value)
-        return None
-
-    def operator_minus(self, args: Any, settings: Any, value: Any) -> Any:
-        """a - b, or -a"""
-        if len(args) == 2 and is_(args[1], "operator", "-") and len(args[1].args) == 1:
-            return self.make("operator", "+", (args[0], args[1].args[0]), value)
-        return None
-
     def call_erf(self, args: Any, settings: Any, value: Any) -> Any:
         """erf(x), which has numbers of Python's in ops; the kernel's have the dtype of x."""
         (x,) = args
@@ -240,36 +226,6 @@ class Lowering:
                 zeros = self.listing.constant(np.zeros(x.shape, x.dtype))
                 return self.listing.make("call", "maximum", (x, zeros), {}, value)
         return None
-
-    def operator_times(self, args: Any, settings: Any, value: Any) -> Any:
-        """(a / t - (a / t * w).sum(-1)) * e with w = e / t: softmax's rule with one pass less."""
-        for d, e in (args, args[::-1]):
-            if not is_(d, "operator", "-") or len(d.args) != 2:
-                continue
-            q, s = d.args
-            if not (is_(q, "operator", "/") and isinstance(e, Expression)):
-                continue
-            a, t = q.args
-            key = ("operator", "/", e.id, getattr(t, "id", None))
-            w = self.quotients().get(key)
-            part = s.args[0] if is_(s, "method", "reshape") else s
-            if not is_(part, "call", "vecdot") or not isinstance(a, Expression):
-                continue
-            if not (part.args[0] is q and part.args[1] is w) or a.shape != w.shape:
-                continue
-            total = self.listing.make("call", "vecdot", (a, w), {}, part.value)
-            total = self.shaped(total, s.shape)
-            centred = self.listing.make("operator", "-", (a, total), {}, value)
-            return self.listing.make("operator", "*", (centred, w), {}, value)
-        return None
-
-    def quotients(self) -> dict[Any, Expression]:
-        """The quotients there are, by what is divided by what."""
-        return {
-            ("operator", "/", x.args[0].id, x.args[1].id): x
-            for x in self.listing.expressions
-            if x.is_a("operator", "/") and all(isinstance(a, Expression) for a in x.args)
-        }
 
 
 def flattened(x: Any, shape: tuple[int, ...]) -> bool:

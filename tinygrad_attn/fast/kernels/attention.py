@@ -318,14 +318,6 @@ def _cut(q: ndarray, k: ndarray, causal: bool) -> Cut:
     return Cut(cut, strips, big and threads > 1)
 
 
-def _turned(x: ndarray, rows: int) -> ndarray:
-    """x^T as the right side of a product with so many rows: copied if that is faster, which it is
-    for narrow x only.
-    """
-    turned = x.swapaxes(-1, -2)
-    return np.ascontiguousarray(turned) if rows > 8 and x.shape[-1] < 64 else turned
-
-
 def _for_each(run: Callable[[int], None], blocks: int, shared: bool) -> None:
     """Do each block, on several threads if they are shared out."""
     if shared:
@@ -354,13 +346,13 @@ def keep_weights(
     out: ndarray,
 ) -> Kept:
     """out <- attention; q (..., T, D), k (..., S, D), v (..., S, Dv), out (..., T, Dv)."""
-    length, one, factor = q.shape[-2], ones(k.shape[-2], q.dtype), q.dtype.type(scale * mask.unit)
+    one, factor = ones(k.shape[-2], q.dtype), q.dtype.type(scale * mask.unit)
     cut = _cut(q, k, mask.causal)
     saved: list[list[ndarray]] = list(map(list, [()] * len(cut.blocks)))
 
     def run(n: int) -> None:
         at = cut.blocks[n]
-        turned = _turned(k[at], length)
+        turned = k[at].swapaxes(-1, -2)
         for rows, columns in cut.strips:
             queries, keys, values, result = (
                 q[(*at, rows)],
@@ -422,7 +414,7 @@ def keep_weights_backward(
 
     def run(n: int) -> None:
         at = cut.blocks[n]
-        turned = _turned(v[at], length)
+        turned = v[at].swapaxes(-1, -2)
         for (rows, columns), weights in zip(cut.strips, saved.weights[n], strict=True):
             here, there = (*at, rows), (*at, columns)
             kept, gn = weights, g[here]

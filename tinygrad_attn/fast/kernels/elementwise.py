@@ -6,11 +6,6 @@ after the other: 2^x in twice the time of e^x, log(1 + x) in seven times that of
 says which loop it has chosen; where it has none for any of them, it is 2^x and NumPy's own
 log(1 + x).
 
-**The logistic function** s(x) = 1 / (1 + e^-x), and SiLU, x s(x) (Elfwing et al. 2017). Where e^-x
-overflows, 1 / inf = 0 is right.
-
-    ds/dx = s (1 - s)        d(x s)/dx = s (1 + x (1 - s))
-
 **The error function**, which NumPy lacks: erf(x) = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x.
 In float64 there are two branches, each applied to its own numbers only. Up to 1 the power series of
 erf, 19 terms, is exact to rounding. Above, where erf is nearly 1, it is 1 - erfc, with W. J. Cody's
@@ -38,7 +33,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.lib import introspect
 
-from .rows import by_elements, by_rows, empty
+from .rows import by_elements, by_rows
 
 # ---- e^x and log(1 + x)
 
@@ -68,57 +63,11 @@ def log1p(x: ndarray) -> ndarray:
     return x
 
 
-# ---- the logistic function and SiLU
-
-
 def falling(x: ndarray) -> ndarray:
     """1 / (1 + e^x), in the memory of x."""
     np.exp(x, out=x)
     x += 1
     return np.divide(x.dtype.type(1), x, out=x)
-
-
-def _logistic(x: ndarray, out: ndarray) -> ndarray:
-    return falling(np.negative(x, out=out))
-
-
-@np.errstate(over="ignore", under="ignore")
-def sigmoid(x: ndarray) -> ndarray:
-    """1 / (1 + e^-x); any shape, float32 or float64."""
-    return by_elements(_logistic, x)[0]
-
-
-@np.errstate(under="ignore")
-def sigmoid_backward(g: ndarray, y: ndarray) -> ndarray:
-    """g y (1 - y), of their shape."""
-
-    def run(g: ndarray, y: ndarray, dx: ndarray) -> None:
-        np.subtract(1, y, out=dx)
-        dx *= y
-        dx *= g
-
-    return by_elements(run, g, y)[0]
-
-
-@np.errstate(over="ignore", under="ignore", invalid="ignore")
-def silu(x: ndarray) -> tuple[ndarray, ndarray]:
-    """(x s, s) with s = 1 / (1 + e^-x); any shape, float32 or float64."""
-    y, logistic = by_elements(lambda x, y, s: np.multiply(x, _logistic(x, s), out=y), x, results=2)
-    return y, logistic
-
-
-@np.errstate(under="ignore", invalid="ignore")
-def silu_backward(g: ndarray, x: ndarray, logistic: ndarray) -> ndarray:
-    """g s (1 + x (1 - s)), of their shape, for s as `silu` gave it."""
-
-    def run(g: ndarray, x: ndarray, s: ndarray, dx: ndarray) -> None:
-        np.subtract(1, s, out=dx)
-        dx *= x
-        dx += 1
-        dx *= s
-        dx *= g
-
-    return by_elements(run, g, x, logistic)[0]
 
 
 # ---- erf
@@ -169,7 +118,7 @@ def erf(x: ndarray) -> ndarray:
     if x.dtype.kind != "f" or x.dtype.itemsize > 4:
         return _double(x.astype(np.float64)).astype(np.result_type(x, np.float64), copy=False)
     flat = np.asarray(x, np.float32).reshape(-1)
-    y = empty(flat.shape, flat.dtype)
+    y = np.empty(flat.shape, flat.dtype)
 
     def run(s: slice) -> None:
         # What tanh is taken of, in float64: its rounding would add half to the error.

@@ -15,13 +15,12 @@ when they were mixed.
 
 **In pieces.** Before it multiplies, OpenBLAS copies both matrices into an order of its own. For
 processors with AVX-512 it has a second kernel, for up to a million multiplications, that does
-without; in attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 % faster, and with 4
-to 16 numbers, or in a linear layer of so few rows, up to twice as fast. So such a product is cut
-into pieces of at most a million, all in one call of `numpy.matmul`, which goes through stacks of
-matrices. For x y^T as it lies that kernel is not made: `turn` turns y beforehand, and a linear
-layer of few rows is y^T = W x^T. The right matrix is read again and again, which is why it should
-begin at a cache line and its rows lie close together: in blocks of columns, one after another. On
-other processors a product is one piece, and all this is `numpy.matmul`.
+without; in attention, with 32, 64 or 96 numbers a head, that one is 15 to 30 % faster. So such a
+product is cut into pieces of at most a million, all in one call of `numpy.matmul`, which goes
+through stacks of matrices. For x y^T as it lies that kernel is not made: `turn` turns y beforehand.
+The right matrix is read again and again, which is why its rows should lie close together: in blocks
+of columns, one after another. On other processors a product is one piece, and all this is
+`numpy.matmul`.
 """
 
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from numpy import ndarray
 
 from .. import tuning
 from ..threads import blas_core, get_num_threads, one_blas_thread, split
-from .rows import aligned, empty_rows, ones
+from .rows import ones
 
 # The processors that OpenBLAS has the kernel without copies for, by its names for them.
 CORES = ("SkylakeX", "Cooperlake", "SapphireRapids")
@@ -54,18 +53,13 @@ def _rows(height: int, depth: int, columns: int, few: int) -> int:
     """How many of its rows a piece has, in a product of that depth and so many columns: cut evenly,
     if that can be.
     """
-    narrow = min(depth, columns)  # the numbers of a head, or one more; or the rows of a thin x
-    worth = narrow in tuning.THIN or 32 <= narrow < 98 and narrow % 32 < 2
+    narrow = min(depth, columns)  # the numbers of a head, or one more
+    worth = 32 <= narrow < 98 and narrow % 32 < 2
     most = tuning.PIECE // (depth * columns) if worth and _cuts() else 0
     if most < few or height <= most:
         return height
     count = -(-height // most)
     return height // count if height % count == 0 else 1 << most.bit_length() - 1
-
-
-def thin(rows: int, size: int) -> bool:
-    """Are products of so few rows with a matrix of that size worth being cut?"""
-    return rows in tuning.THIN and rows * size > tuning.PIECE and _cuts()
 
 
 def weighted_sums(weights: ndarray, values: ndarray, out: ndarray) -> None:
@@ -90,7 +84,7 @@ def room(n: int, depth: int, dtype: np.dtype, *lead: int) -> ndarray:
         if _rows(tuning.PIECE, depth, tuning.PIECE_COLUMNS, tuning.PIECE_ROWS) < tuning.PIECE
         else 1
     )
-    return empty_rows(
+    return np.empty(
         (*lead, count, depth, n // count if n % count == 0 else tuning.PIECE_COLUMNS), dtype
     )
 
@@ -241,20 +235,12 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
         y = x.dot(weight.T) if x.size != 1 != size else x * weight.T
     elif _shared(rows, size):
         return _linear_shared(x, weight, bias)
-    elif thin(rows, size):
-        y = _linear_thin(x, weight)
     else:
         with _alone(rows, size):
             y = _dot(x, weight.T)
     if bias is not None:
         y += bias
     return y
-
-
-def _linear_thin(x: ndarray, weight: ndarray) -> ndarray:
-    turned = np.empty((len(weight), len(x)), x.dtype)
-    Product(weight, aligned(x.T), turned)()
-    return turned.T.copy()
 
 
 def _linear_shared(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
@@ -290,13 +276,7 @@ def linear_backward(
         return _backward_shared(g, x, weight, wants_x, wants_weight, wants_bias)
     with _alone(rows, size):
         dx = _dot(g, weight) if wants_x else None
-        dweight = (
-            None
-            if not wants_weight
-            else _by_weight_thin(g, x)
-            if thin(rows, size)
-            else _dot(g.T, x)
-        )
+        dweight = _dot(g.T, x) if wants_weight else None
         return dx, dweight, _sum_of_rows(g) if wants_bias else None
 
 
@@ -310,12 +290,6 @@ def _sum_of_rows(g: ndarray) -> ndarray:
         if half < tuning.HALVED_ROWS
         else _sum_of_rows(g[:half]) + _sum_of_rows(g[half:])
     )
-
-
-def _by_weight_thin(g: ndarray, x: ndarray) -> ndarray:
-    dweight = np.empty((g.shape[1], x.shape[1]), x.dtype)
-    Product(g.T, x, dweight)()
-    return dweight
 
 
 def _backward_shared(

@@ -7,21 +7,12 @@ To compute with a column, as in x * r[:, None], NumPy goes through several rows 
 of 8,192 elements, and for that it first writes each r as often as its row is long into a buffer. A
 buffer no longer than a row leaves nothing to write, and the product takes half the time, or a
 third; below 160 numbers a row NumPy's way is faster.
-
-A processor moves memory in lines of 64 bytes, and its widest store is just as long. What NumPy
-allocates begins 16 bytes into a line, so each such store touches two: a product of two arrays in
-the cache then takes twice the time, an exponential a fifth more. Loads mind much less, so it is
-what a kernel writes to again and again that begins at a line here.
-
-NumPy copies a transposed matrix along its long way, so that of each line only one number is used
-before the line is needed again. In strips of 32 columns the copy takes a fifth to a half of the
-time where rows lie a multiple of 1,024 bytes apart, and elsewhere about the same.
 """
 
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,54 +23,12 @@ from ..threads import get_num_threads, split
 
 # The dtypes that kernels take: in the byte order of the machine, which products need.
 FAST = (np.dtype(np.float32), np.dtype(np.float64))
-LINE = 64  # bytes of a cache line
 # No warnings where exponentials leave their range: the sums show it.
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")
 ALL = slice(None)
 
 
 # ---- memory
-
-
-def empty(shape: int | tuple[int, ...], dtype: np.dtype) -> ndarray:
-    """`numpy.empty` at the start of a cache line, for any dtype; a small array begins where NumPy
-    puts it.
-    """
-    size = shape if isinstance(shape, int) else math.prod(shape)
-    return np.empty(shape, dtype) if size < tuning.ALIGNED else _at_line(size, dtype).reshape(shape)
-
-
-def empty_rows(shape: tuple[int, ...], dtype: np.dtype) -> ndarray:
-    """`numpy.empty` of which every row, and be it a short one, begins at a cache line; what is left
-    of a line lies between them.
-    """
-    *lead, length = shape
-    room = -(-length * dtype.itemsize // LINE) * LINE // dtype.itemsize
-    return _at_line(math.prod(lead) * room, dtype).reshape(*lead, room)[..., :length]
-
-
-def aligned(x: ndarray) -> ndarray:
-    """A copy of x with every row at the start of a cache line."""
-    copy = empty_rows(x.shape, x.dtype)
-    copy[...] = x
-    return copy
-
-
-def contiguous(x: ndarray) -> ndarray:
-    """x if it lies row by row, or else a copy that does."""
-    if x.flags.c_contiguous:
-        return x
-    if (
-        x.ndim < 2
-        or x.size < tuning.TURNED
-        or min(x.shape[-2:]) < 2 * tuning.TURNED_STRIP
-        or abs(x.strides[-2]) >= abs(x.strides[-1])
-    ):
-        return np.ascontiguousarray(x)
-    y = np.empty(x.shape, x.dtype)
-    for i in range(0, x.shape[-1], tuning.TURNED_STRIP):
-        y[..., i : i + tuning.TURNED_STRIP] = x[..., i : i + tuning.TURNED_STRIP]
-    return y
 
 
 class Scratch(threading.local):
@@ -96,12 +45,6 @@ class Scratch(threading.local):
             if dtype in self.blocks
             else self.blocks.setdefault(dtype, np.empty((2, self.length), dtype))
         )
-
-
-def _at_line(size: int, dtype: np.dtype) -> ndarray:
-    spare = np.empty(size + LINE // dtype.itemsize, dtype)
-    start = -spare.__array_interface__["data"][0] % LINE // dtype.itemsize
-    return spare[start : start + size]
 
 
 # ---- blocks
@@ -137,8 +80,8 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
     *blocks of the results).
     """
     like = arrays[0]
-    new = [empty(like.shape, like.dtype) for _ in range(results)]
-    flat = [contiguous(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
+    new = [np.empty(like.shape, like.dtype) for _ in range(results)]
+    flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
     by_rows(lambda s: f(*[a[s] for a in flat]), like.size, 1)
     return new
 
@@ -161,104 +104,6 @@ def ones(n: int, dtype: np.dtype) -> ndarray:
 def averaging(n: int, dtype: np.dtype) -> ndarray:
     """A vector of 1/n: x @ averaging(n) is the fastest mean over the last axis."""
     return _filled(n, 1 / n, dtype) if n <= tuning.KEPT_VECTOR else np.full(n, 1 / n, dtype)
-
-
-def row_dots(a: ndarray, b: ndarray) -> ndarray:
-    """rowsum(a * b). Few long rows by einsum: vecdot keeps Python's lock if it makes 500 numbers or
-    fewer, and others wait.
-    """
-    return np.einsum("ij,ij->i", a, b) if len(a) <= 500 < a.shape[1] else np.vecdot(a, b)
-
-
-def row_max(x: ndarray) -> ndarray:
-    """The largest number of each row of x (rows, n), as (rows, 1).
-
-    `max` begins anew for each row. Short rows are turned first; others go by `argmax` and a
-    look-up: for rows of 2 to 500 numbers in a twentieth to a half of the time.
-    """
-    rows, n = x.shape
-    if n >= tuning.LONG_MAXIMUM:
-        return x.max(-1, keepdims=True)
-    if n <= tuning.NARROW_MAXIMUM:
-        return np.maximum.reduce(np.ascontiguousarray(x.T))[:, None]
-    return x.reshape(-1).take(x.argmax(1) + np.arange(0, rows * n, n))[:, None]
-
-
-def row_sums(x: ndarray) -> ndarray:
-    """The sum of each row of x (rows, n): of short ones as a product with ones, since `sum` begins
-    anew for each row.
-    """
-    rows, n = x.shape
-    if n > tuning.EXACT_SUM:
-        return x.sum(-1)
-    if x.size <= tuning.BLOCK:
-        return x.dot(ones(n, x.dtype))
-    total, one = np.empty(rows, x.dtype), ones(n, x.dtype)
-    by_rows(lambda s: np.dot(x[s], one, out=total[s]), rows, n)
-    return total
-
-
-def column_sums(x: ndarray) -> ndarray:
-    """The sum of each column of the matrices x (many, n, width), as (many, width): a product with
-    ones, since `sum` adds row to row.
-    """
-    return np.matmul(ones(x.shape[1], x.dtype), x)
-
-
-def column_max(x: ndarray) -> ndarray:
-    """The largest number of each column of the matrices x (many, n, width), as (many, width).
-
-    `max` goes from row to row, and that is slow where these are short. A few rows are compared with
-    each other, all matrices at once; very narrow matrices are turned.
-    """
-    many, n, width = x.shape
-    if n <= tuning.NARROW_MAXIMUM and width <= tuning.COMPARED_WIDTH:
-        return reduce(np.maximum, x.swapaxes(0, 1))
-    return (
-        x.max(1)
-        if width > tuning.NARROW_MAXIMUM // 2
-        else row_max(np.ascontiguousarray(x.swapaxes(1, 2)).reshape(-1, n)).reshape(many, width)
-    )
-
-
-def runs(x: ndarray, axis: Any) -> list[tuple[int, int]]:
-    """Runs of adjacent axes, (first, stop), to reduce x over with `reduced`, the last first.
-
-    There are none where NumPy does it as soon, or has to say what is wrong with the axes.
-    """
-    ndim = x.ndim
-    if x.size < tuning.REDUCED or x.dtype not in FAST or not x.flags.c_contiguous or ndim < 2:
-        return []
-    if axis.__class__ is int:
-        return [(axis % ndim, axis % ndim + 1)] if -ndim <= axis < ndim else []
-    if axis.__class__ is not tuple or not all(
-        a.__class__ is int and -ndim <= a < ndim for a in axis
-    ):
-        return []
-    found: list[tuple[int, int]] = []
-    for a in sorted({a % ndim for a in axis}, reverse=True):
-        found[-1:] = (
-            [(a, found[-1][1])] if found and found[-1][0] == a + 1 else [*found[-1:], (a, a + 1)]
-        )
-    return found if sum(stop - first for first, stop in found) == len(axis) < ndim else []
-
-
-def reduced(
-    x: ndarray,
-    axes: list[tuple[int, int]],
-    keepdims: bool,
-    rows: Callable[[ndarray], ndarray],
-    columns: Callable[[ndarray], ndarray],
-) -> ndarray:
-    """x reduced over these runs of axes: by `rows` what lies in rows (many, n), by `columns`
-    matrices (many, n, width).
-    """
-    shape = x.shape
-    for first, stop in axes:  # what is behind it is not touched by those that follow
-        n, width = math.prod(shape[first:stop]), math.prod(shape[stop:])
-        x = rows(x.reshape(-1, n)) if width == 1 else columns(x.reshape(-1, n, width))
-        shape = (*shape[:first], *((1,) * (stop - first) if keepdims else ()), *shape[stop:])
-    return x.reshape(shape)
 
 
 # ---- what both kernels of attention need
@@ -284,11 +129,6 @@ def row_maximum(scores: ndarray) -> ndarray:
 def scaled(x: ndarray, factor: float) -> ndarray:
     """A fresh contiguous x * factor of the same dtype."""
     return np.multiply(x, x.dtype.type(factor), order="C")
-
-
-def transposed(x: ndarray) -> ndarray:
-    """x^T copied to lie contiguous, which makes a product with it from the right faster."""
-    return np.ascontiguousarray(x.swapaxes(-1, -2))
 
 
 def accumulate(
@@ -364,7 +204,7 @@ def norm(
     """
     rows, n = x.shape
     dtype = x.dtype
-    y = empty(x.shape, dtype)
+    y = np.empty(x.shape, dtype)
     mean = np.empty(rows, dtype) if center else None
     reciprocal = np.empty(rows, dtype)
     average, (root, n_eps) = averaging(n, dtype), _numbers(n, eps, dtype)
@@ -413,7 +253,7 @@ def norm_backward(
     """(dx, dweight, dbias) for the cotangent g (rows, n); what is not wanted is None."""
     rows, n = x.shape
     dtype = x.dtype
-    dx = empty(x.shape, dtype)
+    dx = np.empty(x.shape, dtype)
     # Sums over rows, by the block they came from: they are added in a fixed order.
     parts: dict[int, tuple] = {}
     average = averaging(n, dtype)

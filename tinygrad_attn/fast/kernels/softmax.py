@@ -18,13 +18,13 @@ import numpy as np
 from numpy import ndarray
 
 from .. import tuning
-from .rows import by_rows, empty, ones, row_dots, row_max
+from .rows import by_rows, ones
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def softmax(x: ndarray) -> ndarray:
     """Softmax of the rows of x (rows, n); a row of -inf gives NaN."""
-    y = empty(x.shape, x.dtype)
+    y = np.empty(x.shape, x.dtype)
     if not x.size:
         return y
     n = x.shape[1]
@@ -44,10 +44,10 @@ def softmax(x: ndarray) -> ndarray:
 @np.errstate(under="ignore")
 def softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     """y * (g - rowsum(g * y))."""
-    dx = empty(y.shape, y.dtype)
+    dx = np.empty(y.shape, y.dtype)
 
     def run(s: slice) -> None:
-        np.subtract(g[s], row_dots(g[s], y[s])[:, None], out=dx[s])
+        np.subtract(g[s], np.vecdot(g[s], y[s])[:, None], out=dx[s])
         dx[s] *= y[s]
 
     by_rows(run, *y.shape)
@@ -60,7 +60,7 @@ def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     The two are never joined to max + log(sum): where the maximum is large, the logarithm would be
     rounded away.
     """
-    top = row_max(x)
+    top = x.max(-1, keepdims=True)
     np.subtract(x, top, out=out)
     np.exp(out, out=out)
     return top[:, 0], out.dot(ones(x.shape[1], x.dtype))
@@ -69,7 +69,7 @@ def _exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
 @np.errstate(under="ignore", invalid="ignore", divide="ignore")
 def log_softmax(x: ndarray) -> ndarray:
     """x - logsumexp(x) for the rows of x (rows, n)."""
-    y = empty(x.shape, x.dtype)
+    y = np.empty(x.shape, x.dtype)
 
     def run(s: slice) -> None:
         top, total = _exponentials(x[s], y[s])
@@ -83,7 +83,7 @@ def log_softmax(x: ndarray) -> ndarray:
 @np.errstate(under="ignore")
 def log_softmax_backward(g: ndarray, y: ndarray) -> ndarray:
     """g - softmax * rowsum(g), from y = log(softmax)."""
-    dx = empty(y.shape, y.dtype)
+    dx = np.empty(y.shape, y.dtype)
     one = ones(y.shape[1], y.dtype)
 
     def run(s: slice) -> None:
@@ -167,7 +167,7 @@ def cross_entropy_backward(
     """The gradient by the logits for cotangents g (rows,) of the row losses."""
     rows, classes = x.shape
     dtype = x.dtype
-    dx = empty(x.shape, dtype)
+    dx = np.empty(x.shape, dtype)
     if seen is not None:
         g = np.where(seen, g, 0).astype(dtype, copy=False)
     hit = g if weight is None else g * weight[target]

@@ -30,13 +30,10 @@ from .products import Product, room, turn
 from .rows import (
     QUIET,
     accumulate,
-    empty,
-    empty_rows,
     in_range,
     ones,
     row_maximum,
     scaled,
-    transposed,
 )
 
 if TYPE_CHECKING:
@@ -87,9 +84,10 @@ class _Forward(dict[tuple[int, int, int], tuple[ndarray, Product, Product]]):
         self.call, self.dtype = call, dtype
         self.starts = range(0, columns, wide)
         self.turned_keys = [room(min(wide, columns - j), depth, dtype) for j in self.starts]
-        self.value_rows = empty_rows((columns, depth_v), dtype)
-        self.scores = empty(height * wide, dtype)
-        self.queries, self.shares = empty((height, depth), dtype), empty((height, depth_v), dtype)
+        self.value_rows = np.empty((columns, depth_v), dtype)
+        self.scores = np.empty(height * wide, dtype)
+        self.queries = np.empty((height, depth), dtype)
+        self.shares = np.empty((height, depth_v), dtype)
 
     def load(self, at: tuple, left: ndarray) -> None:
         """Begin with a head; there is so much room left for weights that are kept."""
@@ -269,14 +267,14 @@ class _Backward(dict[tuple[int, int, int], _Tile]):
         self.call, self.g, self.out, self.saved = call, g, out, saved
         depth, depth_v, dtype = call.q.shape[-1], call.v.shape[-1], call.q.dtype
         high, broad, wide = tuning.TILE_ROWS, tuning.TILE_COLUMNS, max(depth, depth_v)
-        self.scores = empty(2 * high * broad, dtype)
-        self.rows = empty_rows((2, high, wide + 1), dtype)
+        self.scores = np.empty(2 * high * broad, dtype)
+        self.rows = np.empty((2, high, wide + 1), dtype)
         self.columns = np.zeros((2, broad, wide + 1), dtype)
         self.rows[:], self.columns[..., -1] = 0, 1
         self.query, self.cotangent = self.rows[0, :, :depth], self.rows[1, :, :depth_v]
         self.key, self.value = self.columns[0, :, :depth], self.columns[1, :, :depth_v]
-        self.key_rows, self.dquery = empty((broad, depth), dtype), empty((high, depth), dtype)
-        self.dshares = empty((2, broad, wide), dtype)
+        self.key_rows, self.dquery = np.empty((broad, depth), dtype), np.empty((high, depth), dtype)
+        self.dshares = np.empty((2, broad, wide), dtype)
         self.turned: dict[int, ndarray] = {}
         self.number = dtype.type
 
@@ -431,7 +429,7 @@ def weights(q: ndarray, k: ndarray, mask: Mask, scale: float) -> ndarray:
     the sum, and large ones by more than 1.
     """
     at = (slice(None),) * (q.ndim - 2)
-    w = np.matmul(scaled(q, scale), transposed(k))
+    w = np.matmul(scaled(q, scale), np.ascontiguousarray(k.mT))
     mask.add(w, at)
     mask.hide(w, at)
     w -= row_maximum(w)

@@ -344,7 +344,7 @@ class Layout:
             if s.guard is not None:
                 found += self.asked(s, text)
                 continue
-            lines = [f"    {line}" for line in self.written_alone(s, text)]
+            lines = [f"    {line}" for line in self.written(e, self.names[e.id], text)]
             if len(parts) > 1:
                 names = ", ".join(self.names[part.id] for part in parts)
                 lines = [f"    {names} = {text.of(e.args[0])}"]
@@ -352,10 +352,6 @@ class Layout:
                 lines[0] = self.commented(lines[0], e, " each" if len(parts) > 1 else "")
             found += lines
         return found
-
-    def written_alone(self, s: Statement, text: Text) -> list[str]:
-        """The statement, spelled out although its expression has a name by now."""
-        return self.written(s.expression, self.names[s.expression.id], text)
 
     def commented(self, line: str, e: Expression, each: str) -> str:
         """The line with the shape of its result, where there is room."""

@@ -11,6 +11,7 @@ import math
 from collections import ChainMap
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,10 @@ class Simplifier:
         folded = self.folded(args, settings, value)
         if folded is not None:
             return folded
+        for i in ODD.get((kind, name), ()):
+            if negated(args[i]):
+                args = (*args[:i], args[i].args[0], *args[i + 1 :])
+                return self.minus(self.make(kind, name, args, settings, -value))
         rule = getattr(self, f"{kind}_{RULES.get(name, name)}", None)
         found = rule(args, settings, value) if rule is not None else None
         if found is not None:
@@ -332,10 +337,6 @@ class Simplifier:
             found = self.scaled(a, b, value)
             if found is not None:
                 return found
-        if negated(a):
-            return self.minus(self.op("*", a.args[0], b))
-        if negated(b):
-            return self.minus(self.op("*", a, b.args[0]))
         for x, y in ((a, b), (b, a)):
             if is_(x, "operator", "/") and x.phase == BACKWARD:
                 known = self.quotient_known(y, x.args[1], value.dtype)
@@ -380,8 +381,6 @@ class Simplifier:
         if isinstance(a, Expression):
             if number_in(b) == 1 and a.dtype == value.dtype:
                 return a
-            if negated(a):
-                return self.minus(self.op("/", a.args[0], b))
             return self.averaged(a, fraction(b), value)
         return None
 
@@ -403,15 +402,6 @@ class Simplifier:
             return None
         value = a.value / a.dtype.type(float(n)) if value is None else value
         return self.method("mean", x, value=value, **a.settings)
-
-    def operator_at(self, args: Any, settings: Any, value: Any) -> Any:
-        """a @ b"""
-        a, b = args
-        if negated(a):
-            return self.minus(self.op("@", a.args[0], b))
-        if negated(b):
-            return self.minus(self.op("@", a, b.args[0]))
-        return None
 
     def twice(self, a: Any, value: Any) -> Any:
         """2 a, the 2 taken together with a 1 / 2 inside."""
@@ -548,28 +538,10 @@ class Simplifier:
         """x.copy(): nothing is changed in place but what is made for it."""
         return args[0]
 
-    def method_sum(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.sum(axis)"""
-        return self.reduced("sum", args, settings, value)
-
-    def method_mean(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.mean(axis)"""
-        return self.reduced("mean", args, settings, value)
-
-    def method_max(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.max(axis)"""
-        return self.reduced("max", args, settings, value)
-
-    def method_min(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.min(axis)"""
-        return self.reduced("min", args, settings, value)
-
     def reduced(self, name: str, args: Any, settings: Any, value: Any) -> Any:
         """A reduction along axes as a reader would write them."""
         (x, *_) = args
         plain = self.plain_axis(x, settings)
-        if negated(x) and name in ("sum", "mean"):
-            return self.minus(self.method(name, x.args[0], value=-value, **plain))
         if plain != settings:
             return self.method(name, *args, value=value, **plain)
         if not settings and is_(x, "method", "reshape") and x.hint is None:
@@ -577,6 +549,9 @@ class Simplifier:
         if name in ("sum", "mean") and settings.keys() <= {"axis", "keepdims"}:
             return self.divided_once(name, x, settings, value)
         return None
+
+    method_sum, method_mean = partialmethod(reduced, "sum"), partialmethod(reduced, "mean")
+    method_max, method_min = partialmethod(reduced, "max"), partialmethod(reduced, "min")
 
     def divided_once(self, name: str, x: Any, settings: Any, value: Any) -> Any:
         """(u * y).sum() / r for (u / r * y).sum(), where r is one number for each sum."""
@@ -627,9 +602,6 @@ class Simplifier:
         x, *rest = args
         if np.shape(x) == value.shape:
             return x
-        if negated(x):
-            inner = self.make("call", "broadcast_to", (x.args[0], *rest), settings, -value)
-            return self.minus(inner)
         if is_(x, "call", "broadcast_to"):
             return self.make("call", "broadcast_to", (x.args[0], *rest), settings, value)
         return None
@@ -658,7 +630,12 @@ class Simplifier:
         return None
 
 
-RULES = {"+": "plus", "-": "minus", "*": "times", "/": "over", "@": "at"}
+RULES = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
+ODD = {
+    **{("operator", "*"): (0, 1), ("operator", "@"): (0, 1), ("operator", "/"): (0,)},
+    **{("method", "sum"): (0,), ("method", "mean"): (0,), ("call", "broadcast_to"): (0,)},
+}
+"""For which operands a sign goes through: f(-x) = -f(x)."""
 
 
 def inside_of(outputs: Any) -> list[Expression]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ...engine import Symbolic, Variable
 from ...messages.user_line import quoted
@@ -192,11 +193,6 @@ def symbols_in(a: Any) -> Iterator[Symbol]:
         yield from symbols_in((a.start, a.stop, a.step))
 
 
-def beside_tensors(*xs: Any) -> bool:
-    """Is one of them a Tensor, which sees to the operation itself?"""
-    return any(isinstance(x, Variable) for x in xs)
-
-
 def asker() -> tuple[Any, bool]:
     """The frame that asks for a number, and whether it is one of the package's."""
     frame = sys._getframe(1)
@@ -238,7 +234,7 @@ def refuse(what: str, instead: str) -> Exception:
     return TypeError(f"ta.source cannot write down {line}, which {what}. {instead}")
 
 
-class Symbol(Symbolic):
+class Symbol(NDArrayOperatorsMixin, Symbolic):
     """An array of which it is written down how it was computed."""
 
     __slots__ = ("expression", "value", "listing", "views", "base_symbol", "owes", "__weakref__")
@@ -381,7 +377,7 @@ class Symbol(Symbolic):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **settings: Any
     ) -> Any:
-        if beside_tensors(*inputs):
+        if any(isinstance(x, Variable) for x in inputs):  # which sees to the operation itself
             return NotImplemented
         if method == "at":
             return self._at(ufunc, *inputs)
@@ -400,9 +396,9 @@ class Symbol(Symbolic):
             made = self._method(REDUCTIONS[ufunc], inputs[0], (), settings, value)
         else:
             made = self._emit("call", f"{ufunc.__name__}.{method}", inputs, settings, value)
-        if out is not None:
-            return self._into(out, made)
-        return made
+        if out is None:
+            return made
+        return self._in_place(made) if out[0] is self is inputs[0] else self._into(out, made)
 
     def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
         if any(issubclass(t, Variable) for t in types):
@@ -523,9 +519,9 @@ class Symbol(Symbolic):
         target[...] = made
         return target
 
-    def _in_place(self, ufunc: Any, other: Any) -> Any:
-        made = self.__array_ufunc__(ufunc, "__call__", self, other)
-        if made is NotImplemented or not self.ndim:
+    def _in_place(self, made: Any) -> Any:
+        """self += y, or another change by an operator."""
+        if not self.ndim:
             return made
         made = made.astype(self.dtype)
         if self.base_symbol is not None:  # x[index] += y: Python puts the sum into x next
@@ -535,6 +531,9 @@ class Symbol(Symbolic):
         if refused or any(view() is not None for view in self.views):
             self._write("setitem", (..., made), made.value)
         self.expression, self.value = made.expression, made.value
+        return self
+
+    def __pos__(self) -> Symbol:
         return self
 
     # ---- methods
@@ -632,55 +631,11 @@ def function_name(function: Any) -> str | None:
     return None
 
 
-def _put_operators() -> None:
-    """The operators, and the methods that do nothing but call the array's."""
-    arithmetic = dict(
-        add=np.add,
-        sub=np.subtract,
-        mul=np.multiply,
-        truediv=np.divide,
-        matmul=np.matmul,
-        pow=np.power,
-        floordiv=np.floor_divide,
-        mod=np.remainder,
-        xor=np.bitwise_xor,
-    )
-    arithmetic |= {"and": np.bitwise_and, "or": np.bitwise_or}
-    compare = dict(
-        lt=np.less,
-        le=np.less_equal,
-        gt=np.greater,
-        ge=np.greater_equal,
-        eq=np.equal,
-        ne=np.not_equal,
-    )
-
-    def forwards(ufunc: Any) -> Any:
-        return lambda a, b: a.__array_ufunc__(ufunc, "__call__", a, b)
-
-    def reflected(ufunc: Any) -> Any:
-        return lambda b, a: b.__array_ufunc__(ufunc, "__call__", a, b)
-
-    def in_place(ufunc: Any) -> Any:
-        return lambda a, b: a._in_place(ufunc, b)
-
-    for name, ufunc in (arithmetic | compare).items():
-        setattr(Symbol, f"__{name}__", forwards(ufunc))
-    for name, ufunc in arithmetic.items():
-        setattr(Symbol, f"__r{name}__", reflected(ufunc))
-        setattr(Symbol, f"__i{name}__", in_place(ufunc))
-    for name, ufunc in dict(neg=np.negative, invert=np.invert, abs=np.absolute).items():
-        setattr(Symbol, f"__{name}__", lambda a, u=ufunc: a.__array_ufunc__(u, "__call__", a))
-    setattr(Symbol, "__pos__", lambda a: a)  # noqa: B010 (as the others)
-    names = "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take"
-    for name in f"{names} dot diagonal swapaxes clip round trace searchsorted".split():
-        setattr(Symbol, name, _method_called(name))
-    for function in (np.nonzero, np.repeat):  # whose results may have other sizes
-        setattr(Symbol, function.__name__, lambda x, *a, f=function, **k: f(x, *a, **k))
-
-
-def _method_called(name: str) -> Callable[..., Any]:
-    return lambda x, *args, **settings: x._m(name, *args, **settings)
-
-
-_put_operators()
+CALLED = (
+    "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take dot diagonal "
+    "swapaxes clip round trace searchsorted"
+)
+for _name in CALLED.split():  # the methods that do nothing but call the array's
+    setattr(Symbol, _name, lambda x, *args, _name=_name, **settings: x._m(_name, *args, **settings))
+for _function in (np.nonzero, np.repeat):  # whose results may have other sizes
+    setattr(Symbol, _function.__name__, lambda x, *a, f=_function, **k: f(x, *a, **k))

@@ -75,11 +75,6 @@ class Trace:
             self.scopes[id(scope)] = scope, dotted_name(scope, self.root)
         return self.scopes[id(scope)][1]
 
-    @property
-    def guards(self) -> list[Any]:
-        """What the package asked, and the answers."""
-        return self.listing.guards
-
 
 def identifier(name: str) -> str:
     """A name of Python's: `layers.0.weight` as `layers_0_weight`."""

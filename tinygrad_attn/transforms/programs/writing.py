@@ -39,26 +39,24 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 def simple(found: Trace) -> tuple[dict[str, Any], list[Guard]]:
     """The results by name and the guards, simplified."""
-    outputs, gradients, asked = simplify_all(found)
+    everything = [found.outputs, found.gradients]
+    (outputs, gradients), guards = simplify_all(everything, found.listing.guards)
     taken = {*found.inputs, *found.letters}
     name = value_name(outputs) if isinstance(outputs, Expression) else "value"
     results = {another(name, taken, outputs): outputs}
     for n, g in gradients.items():
         results[another(f"d_{n}", taken | results.keys())] = g
-    guards = [
-        Guard(e, g.answer, g.function)
-        for e, g in zip(asked, found.guards, strict=True)
-        if e.kind not in ("constant", "number")
-    ]
-    return results, once(guards)
+    return results, guards
 
 
-def simplify_all(found: Trace) -> tuple[Any, dict[str, Any], list[Any]]:
-    """The result, the gradients by identifier, and what the guards ask."""
-    asked = [g.asked for g in found.guards]
-    everything = [found.outputs, found.gradients]
-    (outputs, gradients), asked = simplified(everything, asked, facts_of(found.guards))
-    return outputs, gradients, asked
+def simplify_all(outputs: Any, guards: list[Guard]) -> tuple[Any, list[Guard]]:
+    """The outputs, and the guards that still ask something, each question once."""
+    found, asked = simplified(outputs, [g.asked for g in guards], facts_of(guards))
+    made: dict[int, Guard] = {}
+    for e, g in zip(asked, guards, strict=True):
+        if e.kind not in ("constant", "number"):
+            made.setdefault(e.id, Guard(e, g.answer, g.function))
+    return found, list(made.values())
 
 
 def another(name: str, taken: Any, result: Any = None) -> str:
@@ -68,11 +66,6 @@ def another(name: str, taken: Any, result: Any = None) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def once(guards: list[Guard]) -> list[Guard]:
-    """Each question once."""
-    return list({g.asked.id: g for g in reversed(guards)}.values())[::-1]
 
 
 def facts_of(guards: list[Guard]) -> dict[int, bool]:
