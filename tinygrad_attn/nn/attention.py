@@ -23,13 +23,6 @@ from .layers import Dropout, Linear, floating
 from .module import Module, Parameter
 
 
-def left_to_recorders(weights: Any) -> Any:
-    """The weights (B, H, T, S); whoever records attention gets a copy."""
-    if scopes.weights_wanted():
-        scopes.leave(weights._data.copy())
-    return weights
-
-
 def _caller_lays_it_out() -> bool:
     """Was the running module called by one that sees to the layout itself?"""
     scope = local.context.scope
@@ -199,7 +192,7 @@ class MultiheadAttention(Module):
         if self.training and batched and not _caller_lays_it_out():
             out = as_pytorch_lays_it(out)
         if wanted:
-            weights = left_to_recorders(weights)  # (B, H, T, S)
+            scopes.leave(weights)  # (B, H, T, S)
             weights = weights.mean(axis=1) if average_attn_weights else weights
         if not batched:
             out, weights = out.squeeze(0), weights.squeeze(0) if wanted else None
@@ -227,15 +220,12 @@ class MultiheadAttention(Module):
         """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""
         packed = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
         sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
-        mask, is_causal = None, masked[2]
-        if masked[0] is not None or masked[1] is not None:
-            mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
+        mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
         dropout_p = self.dropout if self.training else 0.0
-        if not wanted:
-            return F.packed_attention(packed, self.num_heads, mask, dropout_p, is_causal), None
-        return F.packed_attention(
-            packed, self.num_heads, mask, dropout_p, is_causal, need_weights=True
+        found = F.packed_attention(
+            packed, self.num_heads, mask, dropout_p, is_causal, need_weights=wanted
         )
+        return found if wanted else (found, None)
 
     def _attend(
         self,
@@ -275,39 +265,14 @@ class MultiheadAttention(Module):
             return x.reshape(1, *x.shape)
         return x if self.batch_first else x.swapaxes(0, 1)
 
-    def _weight(self, which: int) -> Any:
-        """The weight of the projection to queries (0), keys (1) or values (2)."""
-        if self.in_proj_weight is not None:
-            return self.in_proj_weight[self._part(which)]
-        return (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
-
-    def _bias(self, which: int) -> Any:
-        """Its bias, or None."""
-        return None if self.in_proj_bias is None else self.in_proj_bias[self._part(which)]
-
-    def _part(self, which: int) -> slice:
-        """Where queries, keys or values are in what all three have together."""
+    def _projected(self, which: int, x: Any) -> Any:
+        """x projected to queries (0), keys (1) or values (2): (B, T, E) -> (B, H, T, D)"""
         start = sum(self._widths[:which])
-        return slice(start, start + self._widths[which])
-
-    def _projected_heads(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
-        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); one product where they have one input."""
-        if not (own and self.in_proj_weight is not None):
-            w_q, w_k, w_v = map(self._weight, range(3))
-            queries = F.linear(query, w_q, self._bias(0))  # (B, T, H D)
-            keys = F.linear(key, w_k, self._bias(1))  # (B, S, H D)
-            values = F.linear(value, w_v, self._bias(2))  # (B, S, H V)
-            return [self._heads(queries), self._heads(keys), self._heads(values)]
-        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 2 H D + H V)
-        if self.head_dim == self.value_head_dim:
-            heads = F.equations.unpack_heads(packed, self.num_heads)
-            return [heads[0], heads[1], heads[2]]
-        a, b = self._widths[0], 2 * self._widths[0]
-        return [self._heads(part) for part in (packed[..., :a], packed[..., a:b], packed[..., b:])]
-
-    def _heads(self, x: Any) -> Any:
-        """(B, T, H D) -> (B, H, T, D)"""
-        return F.split_heads(x, self.num_heads)
+        part = slice(start, start + self._widths[which])
+        apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
+        weight = apart if self.in_proj_weight is None else self.in_proj_weight[part]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[part]
+        return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
     def _tokens(
         self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None
@@ -315,10 +280,14 @@ class MultiheadAttention(Module):
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); from the cache the k and v of a memory
         that it has.
         """
+        if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
+            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
+            heads = F.equations.unpack_heads(packed, self.num_heads)
+            return heads[0], heads[1], heads[2]
+        q = self._projected(0, query)
         if cache is not None and not own and self in cache:
-            queries = F.linear(query, self._weight(0), self._bias(0))
-            return self._heads(queries), *cache.get(self, (key, value))
-        q, k, v = self._projected_heads(query, key, value, own)
+            return q, *cache.get(self, (key, value))
+        k, v = self._projected(1, key), self._projected(2, value)
         if cache is not None and not own:
             cache.keep(self, k, v, (key, value))
         return q, k, v
@@ -332,7 +301,8 @@ class MultiheadAttention(Module):
             )
 
         if self.bias_k is not None:
-            k, v = longer(k, self._heads(self.bias_k)), longer(v, self._heads(self.bias_v))
+            tokens = (F.split_heads(token, self.num_heads) for token in (self.bias_k, self.bias_v))
+            k, v = map(longer, (k, v), tokens)
         if self.add_zero_attn:
             k, v = (longer(x, np.zeros((), x.dtype)) for x in (k, v))
         return k, v
@@ -431,7 +401,7 @@ class SelfAttention(Module):
         )
         if wanted:
             out, weights = out
-            left_to_recorders(weights)
+            scopes.leave(weights)
         return out.reshape(*x.shape[:-1], self.d_out)
 
     def extra_repr(self) -> str:
@@ -489,5 +459,5 @@ class AdditiveAttention(Module):
             scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
         if scopes.weights_wanted():
-            scopes.leave(weights._data[:, None].copy())
+            scopes.leave(weights[:, None])  # as those of one head
         return weights @ value, weights
