@@ -345,21 +345,14 @@ class Module:
             return
         seen.add(id(self))
         yield prefix, self
-        for name, child in self._own(Module):
+        for name, child in list(self._own(Module)):  # who walks may add attributes meanwhile
             yield from child.named_modules(
                 seen, f"{prefix}.{name}" if prefix else name, remove_duplicate
             )
 
     def modules(self) -> Iterator[Module]:
         """This module and all inside it, each once, parents first."""
-        seen: set[int] = set()
-        stack: list[Module] = [self]
-        while stack:
-            module = stack.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield module
-                stack.extend(reversed([child for _, child in module._own(Module)]))
+        return (module for _, module in self.named_modules())
 
     def _named(
         self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool
