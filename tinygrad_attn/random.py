@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .messages.errors import missing_from
+from .messages.errors import missing_names
 from .messages.signatures import own_names
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
@@ -405,6 +405,4 @@ def randperm(n: int) -> Tensor:
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.random", name, globals())
+    __getattr__ = missing_names(__name__, globals())

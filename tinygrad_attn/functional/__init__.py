@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import ops, random
 from ..engine import Variable, array_of, equation
-from ..messages.errors import describe, missing_from, no_setting, refuse_mask, warn
+from ..messages.errors import describe, missing_names, no_setting, refuse_mask, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -536,6 +536,4 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.functional", name, globals())
+    __getattr__ = missing_names(__name__, globals())

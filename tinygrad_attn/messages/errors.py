@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .hints import is_module, mask_lost, numbers_of, refuse_mask, several_results, unmade
-from .missing_names import MissingName, missing_from, nearest, numpys, told
+from .missing_names import MissingName, missing_from, missing_names, nearest, numpys, told
 from .other_names import ELSEWHERE
 from .user_line import INNER, quoted, warn
 
@@ -26,6 +26,7 @@ __all__ = [
     "listed",
     "mask_lost",
     "missing_from",
+    "missing_names",
     "nearest",
     "no_setting",
     "numbers_of",

@@ -57,6 +57,15 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
     )
 
 
+def missing_names(module: str, known: dict[str, Any]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of the package, which has the `known` names."""
+
+    def missing(name: str) -> Any:
+        raise missing_from(module, name, known)
+
+    return missing
+
+
 def not_for_torch(name: str, kind: str) -> TypeError:
     """The error for one of PyTorch's functions that is called with a Tensor of ours."""
     hint = ELSEWHERE.get(name) or _home_of(name, ())

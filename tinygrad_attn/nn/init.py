@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine import changes
 from ..functional.arguments import single
-from ..messages.errors import describe, missing_from, warn
+from ..messages.errors import describe, missing_names, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 
@@ -250,6 +250,4 @@ def trunc_normal_(
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.nn.init", name, globals())
+    __getattr__ = missing_names(__name__, globals())
