@@ -47,34 +47,23 @@ def _only(a: Any, mask: Any, neutral: float) -> Any:
     return a if mask is None else ops.where(mask, a, neutral)
 
 
-def _begun(combine: Callable, y: Any, initial: Any) -> Any:
-    """The result y of a sum or product that begins with the number `initial`."""
-    return y if initial is None or initial is UNSET else combine(y, initial)
-
-
 # ---- sums, products and extremes
 
 
-@rule(np.sum)
-def _sum(a, axis=None, keepdims=False, initial=None, where=None):
-    y = ops.sum(_only(a, _mask_of(a, where), 0), axis=axis, keepdims=keepdims)
-    return _begun(ops.add, y, initial)
+def _total(function: Callable, begin: Callable, neutral: int, mask_of: Callable) -> Callable:
+    """The rule of a sum or product; with `initial` it begins with that number."""
+
+    def reduction(a, axis=None, keepdims=False, initial=None, where=None):
+        y = function(_only(a, mask_of(a, where), neutral), axis=axis, keepdims=keepdims)
+        return y if initial is None or initial is UNSET else begin(y, initial)
+
+    return reduction
 
 
-@rule(np.prod)
-def _prod(a, axis=None, keepdims=False, initial=None, where=None):
-    y = ops.prod(_only(a, _mask_of(a, where), 1), axis=axis, keepdims=keepdims)
-    return _begun(ops.multiply, y, initial)
-
-
-@rule(np.nansum)
-def _nansum(a, axis=None, keepdims=False, initial=None, where=None):
-    return _sum(a, axis, keepdims, initial, _seen(a, where))
-
-
-@rule(np.nanprod)
-def _nanprod(a, axis=None, keepdims=False, initial=None, where=None):
-    return _prod(a, axis, keepdims, initial, _seen(a, where))
+rule(np.sum)(_total(ops.sum, ops.add, 0, _mask_of))
+rule(np.prod)(_total(ops.prod, ops.multiply, 1, _mask_of))
+rule(np.nansum)(_total(ops.sum, ops.add, 0, _seen))
+rule(np.nanprod)(_total(ops.prod, ops.multiply, 1, _seen))
 
 
 @op
@@ -169,28 +158,22 @@ def _nanmean(a, axis=None, keepdims=False, where=None):
     return _mean_among(a, _seen(a, where), axis=axis, keepdims=keepdims)
 
 
-def _spread(function: Callable, among: Callable) -> tuple[Callable, Callable]:
-    """The rules of a variance or standard deviation, of all elements and of those not NaN."""
+def _spread(function: Callable, among: Callable, mask_of: Callable, none: float) -> Callable:
+    """The rule of a variance or standard deviation."""
 
     def reduction(a, axis=None, ddof=0, keepdims=False, where=None, correction=None):
-        mask, ddof = _mask_of(a, where), ddof if correction in (None, UNSET) else correction
+        mask, ddof = mask_of(a, where), ddof if correction in (None, UNSET) else correction
         if mask is None:
             return function(a, axis=axis, ddof=ddof, keepdims=keepdims)
-        return among(a, mask, axis=axis, ddof=ddof, keepdims=keepdims, none=0)
+        return among(a, mask, axis=axis, ddof=ddof, keepdims=keepdims, none=none)
 
-    def without_nan(a, axis=None, ddof=0, keepdims=False, where=None, correction=None):
-        ddof = ddof if correction in (None, UNSET) else correction
-        return among(a, _seen(a, where), axis=axis, ddof=ddof, keepdims=keepdims, none=np.nan)
-
-    return reduction, without_nan
+    return reduction
 
 
-for _numpys, _rule in zip(
-    (np.var, np.nanvar, np.std, np.nanstd),
-    (*_spread(ops.var, _var_among), *_spread(ops.std, _std_among)),
-    strict=True,
-):
-    rule(_numpys)(_rule)
+rule(np.var)(_spread(ops.var, _var_among, _mask_of, 0))
+rule(np.std)(_spread(ops.std, _std_among, _mask_of, 0))
+rule(np.nanvar)(_spread(ops.var, _var_among, _seen, np.nan))
+rule(np.nanstd)(_spread(ops.std, _std_among, _seen, np.nan))
 
 
 @rule(np.average)
