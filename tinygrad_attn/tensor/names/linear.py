@@ -371,12 +371,7 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     return ops.cholesky(ops.swapaxes(a, a=-1, b=-2)).mT if upper else ops.cholesky(a)
 
 
-@rule(np.linalg.pinv)
-def pinv(a: Any) -> Any:
-    """The pseudo-inverse, with NumPy's tolerance."""
-    return ops.pinv(a)
-
-
+rule(np.linalg.pinv)(ops.pinv)
 _PRODUCTS = (dot, inner, vdot, tensordot, einsum, kron, cross, convolve, correlate)
 _OF_MATRICES = (
     *(norm, vector_norm, matrix_norm, slogdet, cond, matrix_power, cholesky),
