@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .messages.errors import missing_names
+from .messages.errors import is_integer, missing_names
 from .messages.signatures import own_names
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
@@ -82,7 +82,7 @@ class Generator:
 
         Raises TypeError for a seed that is not an integer.
         """
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        if not is_integer(seed):
             raise TypeError(
                 f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}"
             )
@@ -333,7 +333,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
     for n in shape:
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        if not is_integer(n) or n < 0:
             raise TypeError(
                 f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
             )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Symbolic, Variable, array_of
-from ..messages.errors import describe, is_module, nearest, refuse_mask, warn
+from ..messages.errors import describe, is_integer, is_module, is_number, nearest, refuse_mask, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import ragged
 
@@ -109,7 +109,7 @@ def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
     """
     ndim = max(x.ndim, 1)
     for a in axis if several and isinstance(axis, tuple) else (axis,):
-        if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
+        if not is_integer(a):
             hint = (
                 " Several are a tuple: axis=tuple(range(x.ndim)) for all."
                 if several
@@ -137,7 +137,7 @@ def check_choice(value: str, known: Sequence[str], name: str, function: str) -> 
 def check_probability(p: float, function: str, name: str = "p") -> None:
     """A number from 0 to 1."""
     # True is no probability: it was meant for the next argument, `training`.
-    if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+    if not is_number(p) or not 0 <= p <= 1:
         raise ValueError(
             f"{function}: {name} is the probability to drop an element and lies in [0, 1], got "
             f"{describe(p)}."
@@ -157,9 +157,7 @@ def single(value: Any) -> Any:
 def check_number(value: Any, function: str, name: str) -> Any:
     """The number; of a Tensor the op itself says that no derivative reaches it."""
     value = single(value)
-    if not isinstance(value, (int, float, np.integer, np.floating, Variable)) or isinstance(
-        value, bool
-    ):
+    if not (is_number(value) or isinstance(value, Variable)):
         raise TypeError(f"{function}: {name} is a number, got {describe(value)}.")
     return value
 
@@ -168,12 +166,7 @@ def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
     """The sizes of the axes to normalise, from one whole number or several."""
     try:
         return tuple(
-            map(
-                index,
-                (normalized_shape,)
-                if isinstance(normalized_shape, (int, np.integer))
-                else normalized_shape,
-            )
+            map(index, (normalized_shape,) if is_integer(normalized_shape) else normalized_shape)
         )
     except TypeError:
         raise TypeError(
@@ -229,7 +222,7 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
 def check_smoothing(label_smoothing: Any) -> Any:
     """A number from 0 to 1."""
     e = single(label_smoothing)
-    if isinstance(e, bool) or not isinstance(e, (int, float, np.number)) or not 0 <= e <= 1:
+    if not is_number(e) or not 0 <= e <= 1:
         raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(e)}.")
     return e
 
@@ -263,8 +256,7 @@ def classes_or_probabilities(target: Any, dtype: Any) -> Any:
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None) -> None:
     """Labels have the scores' shape without the class axis; each is a class or `ignore_index`."""
-    whole = isinstance(ignore_index, (int, np.integer)) and not isinstance(ignore_index, bool)
-    if ignore_index is not None and not whole:
+    if ignore_index is not None and not is_integer(ignore_index):
         raise TypeError(
             f"cross_entropy: ignore_index is one class number, got {describe(ignore_index)}. It "
             "says which label does not count; several need a mask: x[keep], target[keep]."

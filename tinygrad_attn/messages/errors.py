@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from .hints import is_module, mask_lost, numbers_of, refuse_mask, several_results, unmade
+from .hints import (
+    is_integer,
+    is_module,
+    is_number,
+    mask_lost,
+    numbers_of,
+    refuse_mask,
+    several_results,
+    unmade,
+)
 from .missing_names import MissingName, missing_from, missing_names, nearest, numpys, told
 from .other_names import ELSEWHERE
 from .user_line import INNER, quoted, warn
@@ -22,7 +31,9 @@ __all__ = [
     "MissingName",
     "describe",
     "explain",
+    "is_integer",
     "is_module",
+    "is_number",
     "listed",
     "mask_lost",
     "missing_from",

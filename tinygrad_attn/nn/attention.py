@@ -14,7 +14,7 @@ import numpy as np
 from .. import functional as F
 from ..engine import local
 from ..functional.arguments import check_probability
-from ..messages.errors import describe, unmade
+from ..messages.errors import describe, is_integer, unmade
 from ..messages.signatures import check_flags
 from ..tensor import Tensor
 from . import init, masks, scopes
@@ -57,7 +57,7 @@ def _check_sizes(embed_dim: Any, num_heads: Any, head_dim: Any, value_head_dim: 
         ("head_dim", head_dim, True),
         ("value_head_dim", value_head_dim, True),
     ):
-        whole = isinstance(size, (int, np.integer)) and size > 0
+        whole = is_integer(size) and size > 0
         if not (whole or optional and size is None):
             raise ValueError(f"MultiheadAttention: {name} is a whole number above 0, got {size!r}.")
     if head_dim is None and embed_dim % num_heads:

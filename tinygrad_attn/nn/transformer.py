@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..messages.errors import describe, nearest, unmade
+from ..messages.errors import describe, is_integer, nearest, unmade
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 from . import init
@@ -285,7 +285,7 @@ def _copies(layer: Module, count: int) -> ModuleList:
             "the first argument is one layer, such as nn.TransformerEncoderLayer(d_model, nhead), "
             f"and num_layers says how many copies of it; got {describe(layer)}."
         )
-    if not isinstance(count, (int, np.integer)) or count < 0:
+    if not is_integer(count) or count < 0:
         raise TypeError(
             "num_layers is how many copies of the layer there are, a whole number such as 6; got "
             f"{count!r}."
