@@ -183,7 +183,7 @@ class MultiheadAttention(Module):
         )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         masked: Any = (attn_mask, key_padding_mask, is_causal)
-        wanted = need_weights or bool(local.context.watchers) and scopes.weights_wanted()
+        wanted = need_weights or scopes.weights_wanted()
         if self._packs and query is key is value and cache is None:
             attended, weights = self._attend_packed(query, masked, batched, wanted)
         else:
@@ -209,12 +209,10 @@ class MultiheadAttention(Module):
         key = query if one_input else floating(key, self)
         value = key if one_memory else floating(value, self)
         self._check(query, key, value)
-        if not (query.ndim == 3 and self.batch_first):
-            first = self._batch_first(query)
-            key = first if one_input else self._batch_first(key)
-            value = key if one_memory else self._batch_first(value)
-            return first, key, value, query.ndim == 3
-        return query, key, value, True
+        batched, query = query.ndim == 3, self._batch_first(query)
+        key = query if one_input else self._batch_first(key)
+        value = key if one_memory else self._batch_first(value)
+        return query, key, value, batched
 
     def _attend_packed(self, x: Any, masked: Any, batched: bool, wanted: bool) -> tuple[Any, Any]:
         """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""

@@ -111,9 +111,10 @@ class _Layer(Module):
             **more,
         )[0]
         drops = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
-        if drops and out.ndim == 3 and getattr(attention, "batch_first", False):
-            return as_pytorch_lays_it(out)
-        return out.clone() if drops and out.ndim == 3 else out
+        if not (drops and out.ndim == 3):
+            return out
+        first = getattr(attention, "batch_first", False)
+        return as_pytorch_lays_it(out) if first else out.clone()
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""

@@ -384,20 +384,10 @@ class Tensor(Variable):
     __sub__, __rsub__ = operators(ops.subtract)
     __mul__, __rmul__ = operators(ops.multiply)
     __truediv__, __rtruediv__ = operators(ops.divide)
+    __floordiv__, __rfloordiv__ = operators(ops.floor_divide)
+    __mod__, __rmod__ = operators(ops.remainder)
     __pow__, __rpow__ = operators(ops.power)
     __matmul__, __rmatmul__ = operators(ops.matmul)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return ops.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return ops.floor_divide(other, self)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return ops.remainder(self, other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return ops.remainder(other, self)
 
     def __neg__(self) -> Tensor:
         return ops.negative(self)
@@ -444,11 +434,7 @@ class Tensor(Variable):
                 "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
                 "ta.no_grad() if no gradient is meant."
             )
-        array = (
-            value._data
-            if isinstance(value, Variable)
-            else as_data(value, self._data.dtype, objects=True)
-        )
+        array = value._data if isinstance(value, Variable) else as_data(value, self._data.dtype)
         if array.dtype.kind not in "fiub":  # Of complex numbers NumPy would keep the real part.
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
         index = as_index(index)
