@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from ..engine import Symbolic, Variable, array_of
-from ..messages.errors import describe, is_integer, is_module, is_number, nearest, refuse_mask, warn
+from ..messages.errors import (
+    describe,
+    is_integer,
+    is_module,
+    is_number,
+    nearest,
+    numbers_of,
+    refuse_mask,
+    warn,
+)
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import ragged
 
@@ -48,15 +57,17 @@ def values(x: Any, function: str) -> Any:
         raise ValueError(f"{function}: {ragged(error)}") from None
 
 
-def real(x: Any, function: str) -> Any:
-    """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
+def real(x: Any, function: str, dtype: Any = None) -> Any:
+    """A Tensor or array of real numbers; integers become this dtype (None: the default one), lists
+    a Tensor.
+    """
     x = operand(x, function)
     kind = array_of(x).dtype.kind
     if kind == "f":
         return x
     if kind in "iub":
-        return x.astype(get_default_dtype())
-    raise TypeError(f"{function} needs real numbers, got {describe(x)}.")
+        return x.astype(dtype or get_default_dtype())
+    raise TypeError(f"{function} takes real numbers, got {describe(x)}.{numbers_of(x)}")
 
 
 def integers(x: Any, function: str, what: str) -> np.ndarray:

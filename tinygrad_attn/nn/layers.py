@@ -10,35 +10,30 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from .. import functional as F
-from ..functional.arguments import check_number, check_probability, padding_row, single, sizes_of
-from ..messages.errors import describe, numbers_of
-from ..tensor import Tensor, get_default_dtype
+from ..functional.arguments import (
+    check_number,
+    check_probability,
+    padding_row,
+    real,
+    single,
+    sizes_of,
+)
+from ..messages.errors import describe
+from ..tensor import Tensor
 from . import init
 from .module import Module, Parameter
 
 
-def floating(x: Any, like: Any = None) -> Any:
+def floating(x: Any, like: Any) -> Any:
     """Integers and booleans become the dtype of `like`, of a module its first parameter's (None:
     the default dtype); what is floating stays as it is.
     """
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x  # the usual case, first and quickly
-    if not hasattr(x, "dtype") or isinstance(x, np.generic):
-        x = Tensor(x)
-    elif not isinstance(x, (Tensor, np.ndarray)):
-        raise TypeError(
-            f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first."
-        )
-    if x.dtype.kind == "f":
-        return x
-    if x.dtype.kind not in "iub":
-        raise TypeError(f"a layer takes real numbers, got {describe(x)}.{numbers_of(x)}")
     if isinstance(like, Module):
         like = next(like.parameters(), None)
-    return x.astype(get_default_dtype() if like is None else like.dtype)
+    return real(x, "a layer", None if like is None else like.dtype)
 
 
 def _epsilon(eps: Any, layer: str) -> float:
@@ -303,7 +298,7 @@ class GELU(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.gelu(floating(input), self.approximate)
+        return F.gelu(input, self.approximate)
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
@@ -319,7 +314,7 @@ class SiLU(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.silu(floating(input))
+        return F.silu(input)
 
 
 class Sigmoid(Module):
@@ -327,7 +322,7 @@ class Sigmoid(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.sigmoid(floating(input))
+        return F.sigmoid(input)
 
 
 class Tanh(Module):
@@ -335,7 +330,7 @@ class Tanh(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.tanh(floating(input))
+        return F.tanh(input)
 
 
 class Softmax(Module):
@@ -350,7 +345,7 @@ class Softmax(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape, each line along the axis sums to 1"""
-        return F.softmax(floating(input), self.axis)
+        return F.softmax(input, self.axis)
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}"
@@ -361,7 +356,7 @@ class LogSoftmax(Softmax):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.log_softmax(floating(input), self.axis)
+        return F.log_softmax(input, self.axis)
 
 
 class MSELoss(Module):
