@@ -104,7 +104,9 @@ def load_checkpoint(
                 f"or save it with {part}="
             )
     text = partial(_parsed, name, metadata)
-    progress = Progress(text("step", "a whole number", _is_whole), text("extra"))
+    progress = Progress(
+        text("step", "a whole number", lambda value: type(value) is int), text("extra")
+    )
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
         groups = text("optimizer", "an object with a list of param_groups", _has_groups)
@@ -193,10 +195,6 @@ def _parsed(
             f"{path!r} is damaged: what it holds as {name} {wrong}. Nothing was changed"
         )
     return value
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
 
 
 def _has_groups(value: Any) -> bool:

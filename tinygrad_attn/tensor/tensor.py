@@ -406,12 +406,7 @@ class Tensor(Variable):
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
 
-    def __eq__(self, other: Any) -> Any:
-        return compared("==", self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return compared("!=", self, other)
-
+    __eq__, __ne__ = comparison("=="), comparison("!=")
     __lt__, __le__ = comparison("<"), comparison("<=")
     __gt__, __ge__ = comparison(">"), comparison(">=")
 
