@@ -45,9 +45,8 @@ def write_atomically(data: bytes, path: str) -> None:
     _clear_abandoned_parts(folder)
     part, replacing = "", False
     try:
-        with contextlib.ExitStack() as until_renamed:
-            part, file = _new_part(folder)
-            until_renamed.enter_context(file)
+        part, file = _new_part(folder)
+        with file:  # locked until it has been renamed
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
