@@ -314,7 +314,7 @@ class MultiheadAttention(Module):
         ):
             return  # the usual case, first and quickly
         batched = query.ndim == 3
-        batch, time = (0, 1) if self.batch_first else (1, 0)
+        batch, time = (0, 1) if batched and self.batch_first else (1, 0)
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
             problem = (
                 "takes three batched inputs, or three unbatched ones (T, E); "
@@ -337,7 +337,7 @@ class MultiheadAttention(Module):
                     "; they agree on the other axis: did you mean "
                     f"batch_first={not self.batch_first}?"
                 )
-        elif key.shape[time if batched else 0] != value.shape[time if batched else 0]:
+        elif key.shape[time] != value.shape[time]:
             problem = "needs one value for each key"
         else:
             return

@@ -72,8 +72,8 @@ class Tensor(Variable):
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
-        self._tracked = requires_grad is True
-        if requires_grad is not False:
+        self._tracked = False
+        if requires_grad:
             self.requires_grad = requires_grad
 
     @classmethod
