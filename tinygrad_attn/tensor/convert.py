@@ -153,10 +153,11 @@ def as_flag(value: Any) -> bool:
     return bool(value)
 
 
-def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
+def as_data(value: Any, dtype: np.dtype, objects: bool = False) -> np.ndarray:
     """What is put into a tensor of this dtype, without a copy where possible.
 
-    An array keeps its own dtype; Python numbers, fractions and lists take the tensor's.
+    An array keeps its own dtype, Python numbers and lists take the tensor's, and with `objects` so
+    do fractions and their like.
     """
     if value.__class__ is float or value.__class__ is int:
         return np.asarray(value, dtype)  # An OverflowError if it does not fit.
@@ -165,7 +166,7 @@ def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
     if array.dtype.kind in "fiub":
         return array if hasattr(value, "__array__") else np.asarray(value, dtype)
     # The caller refuses what is no number.
-    return np.asarray(value, dtype) if _are_real(array) else array
+    return np.asarray(value, dtype) if objects and _are_real(array) else array
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:

@@ -429,7 +429,11 @@ class Tensor(Variable):
                 "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
                 "ta.no_grad() if no gradient is meant."
             )
-        array = value._data if isinstance(value, Variable) else as_data(value, self._data.dtype)
+        array = (
+            value._data
+            if isinstance(value, Variable)
+            else as_data(value, self._data.dtype, objects=True)
+        )
         if array.dtype.kind not in "fiub":  # Of complex numbers NumPy would keep the real part.
             raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
         index = as_index(index)
