@@ -112,11 +112,8 @@ class Generator:
                 f"not a generator state: {sorted(missing)} missing; pass what get_state() returned"
             )
         try:
-            key, position, spare = (
-                np.asarray(state["key"], dtype=np.uint32),
-                int(state["position"]),
-                float(state["spare_normal"]),
-            )
+            key = np.asarray(state["key"], dtype=np.uint32)
+            position, spare = int(state["position"]), float(state["spare_normal"])
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"not a generator state: {error}; pass what get_state() returned"

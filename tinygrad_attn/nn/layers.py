@@ -173,12 +173,9 @@ class LayerNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        eps = _epsilon(eps, "LayerNorm")
-        self.normalized_shape, self.eps, self.elementwise_affine = (
-            sizes_of(normalized_shape),
-            eps,
-            elementwise_affine,
-        )
+        self.eps = _epsilon(eps, "LayerNorm")
+        self.normalized_shape = sizes_of(normalized_shape)
+        self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(
                 name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
@@ -220,13 +217,9 @@ class RMSNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        if eps is not None:
-            eps = _epsilon(eps, "RMSNorm")
-        self.normalized_shape, self.eps, self.elementwise_affine = (
-            sizes_of(normalized_shape),
-            eps,
-            elementwise_affine,
-        )
+        self.eps = None if eps is None else _epsilon(eps, "RMSNorm")
+        self.normalized_shape = sizes_of(normalized_shape)
+        self.elementwise_affine = elementwise_affine
         weight = (
             Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
         )
@@ -392,11 +385,9 @@ class CrossEntropyLoss(Module):
         label_smoothing: float = 0.0,
     ) -> None:
         self.register_buffer("weight", weight)
-        self.ignore_index, self.reduction, self.label_smoothing = (
-            ignore_index,
-            reduction,
-            label_smoothing,
-        )
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
 
     def forward(self, input: Any, target: Any) -> Any:
         """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> (), or with
