@@ -470,14 +470,12 @@ class Tensor(Variable):
 
     view = reshape
 
-    def ravel(self, order: str = "C") -> Tensor:
-        """All numbers along one axis, row by row."""
-        return self.reshape(-1, order=order)
-
     @own_names
     def flatten(self, order: str = "C") -> Tensor:
         """All numbers along one axis, row by row."""
         return self.reshape(-1, order=order)
+
+    ravel = flatten
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes exchanged: (..., A, ..., B, ...) -> (..., B, ..., A, ...)."""
