@@ -471,12 +471,19 @@ class Module:
 
     # ---- values in and out
 
-    def _state(self) -> Iterator[tuple[str, Tensor]]:
+    def _places(self) -> Iterator[tuple[str, Module, str, Tensor]]:
+        """(dotted name, module, attribute, value) of parameters and buffers, under each name."""
         for path, module in self.named_modules(remove_duplicate=False):
             for kind in (Parameter, Buffer):
                 for name, tensor in module._own(kind):
-                    if getattr(tensor, "persistent", True):
-                        yield f"{path}.{name}" if path else name, tensor
+                    yield f"{path}.{name}" if path else name, module, name, tensor
+
+    def _state(self) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            for name, _, _, tensor in self._places()
+            if getattr(tensor, "persistent", True)
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.
@@ -484,7 +491,7 @@ class Module:
         The Tensors share memory with the module's and are outside every graph: `value.data *= 0.5`
         changes the module. A shared parameter is listed under each of its names.
         """
-        return {name: StateValue._of(tensor._array()) for name, tensor in self._state()}
+        return {name: StateValue._of(tensor._array()) for name, tensor in self._state().items()}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -502,7 +509,7 @@ class Module:
                 f"{describe(state_dict)}. Write ta.load(path) for a file, other.state_dict() for a "
                 "module."
             )
-        own = dict(self._state())
+        own = self._state()
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
