@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Symbolic, Variable, array_of
+from ..engine import Symbolic, Variable, array_of, tracked
 from ..messages.errors import (
     describe,
     is_integer,
@@ -430,7 +430,7 @@ def warn_if_upside_down(mask: Any, blocked: bool) -> None:
 
 def warn_if_counted(mask: Any, name: str) -> None:
     """Warn of a float mask of zeros and ones, which would be added to the scores."""
-    if isinstance(mask, Variable) and mask._tracked:
+    if tracked(mask):
         return  # a learned mask may be at zero or one by chance
     mask = array_of(mask)
     if (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, Variable, autograd, changes, local, rehearsing
+from ..engine import Op, Variable, autograd, changes, local, rehearsing, tracked
 from ..messages.errors import MissingName, describe, only_renamed
 from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
@@ -421,9 +421,7 @@ class Tensor(Variable):
         return part if part._tracked else took(part)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if local.context.recording and (
-            self._tracked or isinstance(value, Variable) and value._tracked
-        ):
+        if local.context.recording and (self._tracked or tracked(value)):
             raise TypeError(
                 "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
                 "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
