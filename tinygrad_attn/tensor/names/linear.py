@@ -371,7 +371,12 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     return ops.cholesky(ops.swapaxes(a, a=-1, b=-2)).mT if upper else ops.cholesky(a)
 
 
-rule(np.linalg.pinv)(ops.pinv)
+@rule(np.linalg.pinv)
+def pinv(a: Any) -> Any:
+    """The pseudo-inverse, with NumPy's tolerance: below another, its slope would be another."""
+    return ops.pinv(a)
+
+
 _PRODUCTS = (dot, inner, vdot, tensordot, einsum, kron, cross, convolve, correlate)
 _OF_MATRICES = (
     *(norm, vector_norm, matrix_norm, slogdet, cond, matrix_power, cholesky),
