@@ -46,11 +46,7 @@ class BlockedMask(np.ndarray):
         return copy if copy.dtype == bool else copy.view(np.ndarray)
 
     def __reduce__(self) -> Any:
-        return _restored, (np.asarray(self),)
-
-
-def _restored(array: np.ndarray) -> Any:
-    return array.view(BlockedMask)
+        return np.ndarray.view, (np.asarray(self), BlockedMask)
 
 
 def refuse_blocked(mask: Any, function: str, name: str) -> None:
