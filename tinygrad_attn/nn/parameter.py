@@ -74,9 +74,9 @@ class Buffer(Tensor):
         super().__init__(data)
         self.persistent = persistent
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
-        new = memo[id(self)] = Buffer(self, persistent=self.persistent)
-        new.name = self.name
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new = super().__deepcopy__(memo)
+        new.persistent = self.persistent  # type: ignore[attr-defined]
         return new
 
 
