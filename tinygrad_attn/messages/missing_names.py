@@ -84,7 +84,7 @@ def _home_of(name: str, public: Iterable[str]) -> str:
     for part, place in _PARTS.items():
         if name in getattr(sys.modules.get(package + part), "__all__", ()):
             return f"{place}.{name}"
-    return f"np.{name}, NumPy's own" if hasattr(np, name) else ""
+    return f"np.{name}" if hasattr(np, name) else ""
 
 
 class MissingName:

@@ -85,32 +85,30 @@ nanmax.vjp(ops.reductions.to_the_extremes)
 nanmin.vjp(ops.reductions.to_the_extremes)
 
 
-def _extreme(name: str, function: Callable, of_two: Callable, neutral: float) -> Callable:
+def _extreme(function: Callable, of_two: Callable, neutral: float, mask_of: Callable) -> Callable:
     """The rule of a maximum or minimum; `initial` and an equal element halve the gradient."""
 
     def reduction(a, axis=None, keepdims=False, initial=None, where=None):
-        mask = _mask_of(a, where)
         if initial is None or initial is UNSET:
-            if mask is not None:
+            if _mask_of(a, where) is not None:
                 raise ValueError(
-                    f"np.{name} with where= needs initial=, the result where no element is chosen: "
-                    f"write initial={'-' * (neutral < 0)}np.inf, or a bound."
+                    f"np.{function.__name__} with where= needs initial=, the result where no "
+                    f"element is chosen: write initial={'-' * (neutral < 0)}np.inf, or a bound."
                 )
             return values_alone(function(a, axis=axis, keepdims=keepdims))
-        if name.startswith("nan"):
-            mask = _seen(a, where)
         if not a.size:
             return ops.add(ops.sum(a, axis=axis, keepdims=keepdims), initial)
+        chosen = _only(a, mask_of(a, where), neutral)
         reduce = ops.max if neutral < 0 else ops.min
-        return of_two(reduce(_only(a, mask, neutral), axis=axis, keepdims=keepdims), initial)
+        return of_two(reduce(chosen, axis=axis, keepdims=keepdims), initial)
 
     return reduction
 
 
-_max = rule(np.max, np.amax)(_extreme("max", ops.max, ops.maximum, -math.inf))
-_min = rule(np.min, np.amin)(_extreme("min", ops.min, ops.minimum, math.inf))
-rule(np.nanmax)(_extreme("nanmax", nanmax, ops.maximum, -math.inf))
-rule(np.nanmin)(_extreme("nanmin", nanmin, ops.minimum, math.inf))
+_max = rule(np.max, np.amax)(_extreme(ops.max, ops.maximum, -math.inf, _mask_of))
+_min = rule(np.min, np.amin)(_extreme(ops.min, ops.minimum, math.inf, _mask_of))
+rule(np.nanmax)(_extreme(nanmax, ops.maximum, -math.inf, _seen))
+rule(np.nanmin)(_extreme(nanmin, ops.minimum, math.inf, _seen))
 
 
 @rule(np.ptp)
