@@ -183,7 +183,7 @@ class MultiheadAttention(Module):
         )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         masked: Any = (attn_mask, key_padding_mask, is_causal)
-        wanted = need_weights or scopes.weights_wanted()
+        wanted = need_weights or bool(local.context.watchers) and scopes.weights_wanted()
         if self._packs and query is key is value and cache is None:
             attended, weights = self._attend_packed(query, masked, batched, wanted)
         else:
@@ -218,7 +218,9 @@ class MultiheadAttention(Module):
         """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""
         packed = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
         sizes = masks.Sizes(packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
-        mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
+        mask, is_causal = None, masked[2]
+        if masked[0] is not None or masked[1] is not None:
+            mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
         dropout_p = self.dropout if self.training else 0.0
         found = F.packed_attention(
             packed, self.num_heads, mask, dropout_p, is_causal, need_weights=wanted

@@ -140,15 +140,14 @@ def merge(
     tokens, are open to every query.
     """
     parts = []
-    if attn_mask is not None:
-        repeats_is_causal = (
-            is_causal
-            and not past
-            and np.shape(attn_mask) == (sizes.queries, sizes.keys)
-            and is_causal_mask(attn_mask)
-        )
-        if not repeats_is_causal:
-            parts.append(check_attn_mask(attn_mask, sizes))
+    repeats_is_causal = (
+        is_causal
+        and not past
+        and np.shape(attn_mask) == (sizes.queries, sizes.keys)
+        and is_causal_mask(attn_mask)
+    )
+    if attn_mask is not None and not repeats_is_causal:
+        parts.append(check_attn_mask(attn_mask, sizes))
     if key_padding_mask is not None:
         parts.append(check_key_padding_mask(key_padding_mask, sizes, batched))
     if is_causal and (past or extra):

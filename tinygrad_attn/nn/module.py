@@ -478,12 +478,10 @@ class Module:
                 for name, tensor in module._own(kind):
                     yield f"{path}.{name}" if path else name, module, name, tensor
 
-    def _state(self) -> dict[str, Tensor]:
-        return {
-            name: tensor
-            for name, _, _, tensor in self._places()
-            if getattr(tensor, "persistent", True)
-        }
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        for name, _, _, tensor in self._places():
+            if getattr(tensor, "persistent", True):
+                yield name, tensor
 
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.
@@ -491,7 +489,7 @@ class Module:
         The Tensors share memory with the module's and are outside every graph: `value.data *= 0.5`
         changes the module. A shared parameter is listed under each of its names.
         """
-        return {name: StateValue._of(tensor._array()) for name, tensor in self._state().items()}
+        return {name: StateValue._of(tensor._array()) for name, tensor in self._state()}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -509,7 +507,7 @@ class Module:
                 f"{describe(state_dict)}. Write ta.load(path) for a file, other.state_dict() for a "
                 "module."
             )
-        own = self._state()
+        own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
