@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .messages.errors import missing_from
+from .messages.errors import is_integer, missing_names
 from .messages.signatures import own_names
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
@@ -82,7 +82,7 @@ class Generator:
 
         Raises TypeError for a seed that is not an integer.
         """
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        if not is_integer(seed):
             raise TypeError(
                 f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}"
             )
@@ -112,11 +112,8 @@ class Generator:
                 f"not a generator state: {sorted(missing)} missing; pass what get_state() returned"
             )
         try:
-            key, position, spare = (
-                np.asarray(state["key"], dtype=np.uint32),
-                int(state["position"]),
-                float(state["spare_normal"]),
-            )
+            key = np.asarray(state["key"], dtype=np.uint32)
+            position, spare = int(state["position"]), float(state["spare_normal"])
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"not a generator state: {error}; pass what get_state() returned"
@@ -333,7 +330,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
     for n in shape:
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        if not is_integer(n) or n < 0:
             raise TypeError(
                 f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
             )
@@ -405,6 +402,4 @@ def randperm(n: int) -> Tensor:
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.random", name, globals())
+    __getattr__ = missing_names(__name__, globals())

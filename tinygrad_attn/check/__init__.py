@@ -23,7 +23,7 @@ from outside. anomaly.py (with reasons.py), torch/ and zoo/ stand by themselves.
 
 from typing import TYPE_CHECKING, Any
 
-from ..messages.errors import missing_from
+from ..messages.errors import missing_names
 from .anomaly import detect_anomaly
 from .gradients import GradcheckError, gradcheck, gradgradcheck
 from .report import Comparison, Diagnosis, Report, compare
@@ -44,6 +44,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.check", name, globals())
+    __getattr__ = missing_names(__name__, globals())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..messages.errors import describe, missing_from, numbers_of, refuse_mask
+from ..messages.errors import describe, missing_names, numbers_of, refuse_mask
 from ..messages.signatures import check_flags, own_names
 from .context import everywhere, local, rehearsing
 from .graph import Variable, tensor_of
@@ -234,6 +234,4 @@ def _no_graph(output: Any) -> Exception:
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.engine.autograd", name, globals())
+    __getattr__ = missing_names(__name__, globals())

@@ -25,9 +25,6 @@ except ImportError:  # Windows, which deletes no file that is open
 FIRST, LAST = ".saving-", ".part"
 """How the name of every temporary file begins and ends."""
 
-LOCKED = ".saving-locked-"
-"""How it begins where its save holds a lock; earlier releases held none."""
-
 DAY = 86_400.0
 """Seconds without a change after which a part is abandoned where no lock can tell."""
 
@@ -45,9 +42,8 @@ def write_atomically(data: bytes, path: str) -> None:
     _clear_abandoned_parts(folder)
     part, replacing = "", False
     try:
-        with contextlib.ExitStack() as until_renamed:
-            part, file = _new_part(folder)
-            until_renamed.enter_context(file)
+        part, file = _new_part(folder)
+        with file:  # locked until it has been renamed
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -72,7 +68,7 @@ def write_atomically(data: bytes, path: str) -> None:
 def _new_part(folder: str) -> tuple[str, Any]:
     """The name of a new temporary file, and the file, open for writing and locked."""
     while True:
-        part = os.path.join(folder, f"{LOCKED}{secrets.token_hex(8)}{LAST}")
+        part = os.path.join(folder, f"{FIRST}{secrets.token_hex(8)}{LAST}")
         file = open(part, "xb")  # noqa: SIM115 (the caller closes it)
         _lock(file, wait=True)
         if os.path.exists(part):
@@ -100,7 +96,7 @@ def _clear_abandoned_parts(folder: str) -> None:
         with contextlib.suppress(OSError):
             if not part.is_file(follow_symlinks=False):
                 continue
-            if fcntl is not None and part.name.startswith(LOCKED):
+            if fcntl is not None:
                 with open(part.path, "r+b") as file:
                     if _lock(file, wait=False):
                         os.unlink(part.path)

@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,14 +103,16 @@ def load_checkpoint(
                 f"{name!r} was saved without {part}; load it without {part}= "
                 f"or save it with {part}="
             )
-    file = _Parsed(name, metadata)
-    progress = Progress(file.get("step", "a whole number", _is_whole), file.get("extra"))
+    text = partial(_parsed, name, metadata)
+    progress = Progress(
+        text("step", "a whole number", lambda value: type(value) is int), text("extra")
+    )
     parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
     if optimizer is not None:
-        groups = file.get("optimizer", "an object with a list of param_groups", _has_groups)
+        groups = text("optimizer", "an object with a list of param_groups", _has_groups)
         parts.append((optimizer, {**groups, "state": _optimizer_state(arrays, name)}))
     if schedule is not None:
-        state = file.get("schedule", "an object", lambda value: isinstance(value, dict))
+        state = text("schedule", "an object", lambda value: isinstance(value, dict))
         parts.append((schedule, state))
     _restore(parts, generator)
     return progress
@@ -172,32 +175,26 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]], path: str) -> dict[int,
     return state
 
 
-class _Parsed:
-    """The text of a checkpoint, which is JSON; it may be anybody's, so its kind is checked."""
-
-    def __init__(self, path: str, metadata: Mapping[str, str]) -> None:
-        self.path, self.metadata = path, metadata
-
-    def get(
-        self, name: str, kind: str = "", fits: Callable[[Any], bool] = lambda value: True
-    ) -> Any:
-        """What is saved under this name; ValueError where it is no JSON or of another kind."""
-        try:
-            value = json.loads(self.metadata[name])
-        except (ValueError, RecursionError) as error:
-            raise self._damaged(name, f"is no JSON ({error})") from error
-        if not fits(value):
-            raise self._damaged(name, f"is {describe(value)}, and should be {kind}")
-        return value
-
-    def _damaged(self, name: str, what: str) -> ValueError:
-        return ValueError(
-            f"{self.path!r} is damaged: what it holds as {name} {what}. Nothing was changed"
+def _parsed(
+    path: str,
+    metadata: Mapping[str, str],
+    name: str,
+    kind: str = "",
+    fits: Callable[[Any], bool] = lambda value: True,
+) -> Any:
+    """What is saved as text under this name: JSON, but the file may be anybody's. ValueError where
+    it is none, or of another kind.
+    """
+    try:
+        value = json.loads(metadata[name])
+        wrong = "" if fits(value) else f"is {describe(value)}, and should be {kind}"
+    except (ValueError, RecursionError) as error:
+        wrong = f"is no JSON ({error})"
+    if wrong:
+        raise ValueError(
+            f"{path!r} is damaged: what it holds as {name} {wrong}. Nothing was changed"
         )
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
+    return value
 
 
 def _has_groups(value: Any) -> bool:

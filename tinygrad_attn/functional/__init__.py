@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import ops, random
 from ..engine import Variable, array_of, equation
-from ..messages.errors import describe, missing_from, no_setting, refuse_mask, warn
+from ..messages.errors import describe, is_integer, missing_names, no_setting, refuse_mask, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -352,13 +352,7 @@ def split_heads(x: Any, num_heads: int) -> Any:
     array.
     """
     arguments.check_array(x, "split_heads", "x")
-    if (
-        x.ndim < 2
-        or num_heads is True
-        or not isinstance(num_heads, (int, np.integer))
-        or num_heads < 1
-        or x.shape[-1] % num_heads
-    ):
+    if x.ndim < 2 or not is_integer(num_heads) or num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(
             f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} "
             "equal heads."
@@ -514,11 +508,7 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
     sizes that are none, TypeError for a dtype that is not floating. (Vaswani et al. 2017, section
     3.5)
     """
-    if (
-        not all(isinstance(n, (int, np.integer)) and n is not True for n in (length, d_model))
-        or length < 0
-        or d_model < 1
-    ):
+    if not (is_integer(length) and is_integer(d_model)) or length < 0 or d_model < 1:
         raise ValueError(
             "sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got "
             f"{describe(length)} and {describe(d_model)}."
@@ -536,6 +526,4 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.functional", name, globals())
+    __getattr__ = missing_names(__name__, globals())

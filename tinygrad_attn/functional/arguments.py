@@ -8,8 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Symbolic, Variable, array_of
-from ..messages.errors import describe, is_module, nearest, refuse_mask, warn
+from ..engine import Symbolic, Variable, array_of, tracked
+from ..messages.errors import (
+    describe,
+    is_integer,
+    is_module,
+    is_number,
+    nearest,
+    numbers_of,
+    refuse_mask,
+    warn,
+)
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import ragged
 
@@ -48,15 +57,17 @@ def values(x: Any, function: str) -> Any:
         raise ValueError(f"{function}: {ragged(error)}") from None
 
 
-def real(x: Any, function: str) -> Any:
-    """A Tensor or array of real numbers; integers become the default dtype, lists a Tensor."""
+def real(x: Any, function: str, dtype: Any = None) -> Any:
+    """A Tensor or array of real numbers; integers become this dtype (None: the default one), lists
+    a Tensor.
+    """
     x = operand(x, function)
     kind = array_of(x).dtype.kind
     if kind == "f":
         return x
     if kind in "iub":
-        return x.astype(get_default_dtype())
-    raise TypeError(f"{function} needs real numbers, got {describe(x)}.")
+        return x.astype(dtype or get_default_dtype())
+    raise TypeError(f"{function} takes real numbers, got {describe(x)}.{numbers_of(x)}")
 
 
 def integers(x: Any, function: str, what: str) -> np.ndarray:
@@ -109,7 +120,7 @@ def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
     """
     ndim = max(x.ndim, 1)
     for a in axis if several and isinstance(axis, tuple) else (axis,):
-        if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
+        if not is_integer(a):
             hint = (
                 " Several are a tuple: axis=tuple(range(x.ndim)) for all."
                 if several
@@ -137,7 +148,7 @@ def check_choice(value: str, known: Sequence[str], name: str, function: str) -> 
 def check_probability(p: float, function: str, name: str = "p") -> None:
     """A number from 0 to 1."""
     # True is no probability: it was meant for the next argument, `training`.
-    if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+    if not is_number(p) or not 0 <= p <= 1:
         raise ValueError(
             f"{function}: {name} is the probability to drop an element and lies in [0, 1], got "
             f"{describe(p)}."
@@ -157,9 +168,7 @@ def single(value: Any) -> Any:
 def check_number(value: Any, function: str, name: str) -> Any:
     """The number; of a Tensor the op itself says that no derivative reaches it."""
     value = single(value)
-    if not isinstance(value, (int, float, np.integer, np.floating, Variable)) or isinstance(
-        value, bool
-    ):
+    if not (is_number(value) or isinstance(value, Variable)):
         raise TypeError(f"{function}: {name} is a number, got {describe(value)}.")
     return value
 
@@ -168,12 +177,7 @@ def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
     """The sizes of the axes to normalise, from one whole number or several."""
     try:
         return tuple(
-            map(
-                index,
-                (normalized_shape,)
-                if isinstance(normalized_shape, (int, np.integer))
-                else normalized_shape,
-            )
+            map(index, (normalized_shape,) if is_integer(normalized_shape) else normalized_shape)
         )
     except TypeError:
         raise TypeError(
@@ -229,7 +233,7 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
 def check_smoothing(label_smoothing: Any) -> Any:
     """A number from 0 to 1."""
     e = single(label_smoothing)
-    if isinstance(e, bool) or not isinstance(e, (int, float, np.number)) or not 0 <= e <= 1:
+    if not is_number(e) or not 0 <= e <= 1:
         raise ValueError(f"cross_entropy: label_smoothing lies in [0, 1], got {describe(e)}.")
     return e
 
@@ -263,8 +267,7 @@ def classes_or_probabilities(target: Any, dtype: Any) -> Any:
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int | None) -> None:
     """Labels have the scores' shape without the class axis; each is a class or `ignore_index`."""
-    whole = isinstance(ignore_index, (int, np.integer)) and not isinstance(ignore_index, bool)
-    if ignore_index is not None and not whole:
+    if ignore_index is not None and not is_integer(ignore_index):
         raise TypeError(
             f"cross_entropy: ignore_index is one class number, got {describe(ignore_index)}. It "
             "says which label does not count; several need a mask: x[keep], target[keep]."
@@ -427,7 +430,7 @@ def warn_if_upside_down(mask: Any, blocked: bool) -> None:
 
 def warn_if_counted(mask: Any, name: str) -> None:
     """Warn of a float mask of zeros and ones, which would be added to the scores."""
-    if isinstance(mask, Variable) and mask._tracked:
+    if tracked(mask):
         return  # a learned mask may be at zero or one by chance
     mask = array_of(mask)
     if (

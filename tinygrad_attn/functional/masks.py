@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..messages.errors import describe
+from ..messages.errors import describe, is_integer
 from ..messages.signatures import own_names
 from .arguments import integers
 
@@ -46,11 +46,7 @@ class BlockedMask(np.ndarray):
         return copy if copy.dtype == bool else copy.view(np.ndarray)
 
     def __reduce__(self) -> Any:
-        return _restored, (np.asarray(self),)
-
-
-def _restored(array: np.ndarray) -> Any:
-    return array.view(BlockedMask)
+        return np.ndarray.view, (np.asarray(self), BlockedMask)
 
 
 def refuse_blocked(mask: Any, function: str, name: str) -> None:
@@ -69,7 +65,7 @@ def causal_mask(length: int) -> BlockedMask:
 
     A boolean array (length, length). Raises ValueError for a length that is no whole number >= 0.
     """
-    if length is True or not isinstance(length, (int, np.integer)) or length < 0:
+    if not is_integer(length) or length < 0:
         raise ValueError(
             "causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got "
             f"{describe(length)}."

@@ -11,8 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from .hints import is_module, mask_lost, numbers_of, refuse_mask, several_results, unmade
-from .missing_names import MissingName, missing_from, nearest, numpys, told
+from .hints import (
+    is_integer,
+    is_module,
+    is_number,
+    mask_lost,
+    numbers_of,
+    refuse_mask,
+    several_results,
+    unmade,
+)
+from .missing_names import MissingName, missing_from, missing_names, nearest, numpys, told
 from .other_names import ELSEWHERE
 from .user_line import INNER, quoted, warn
 
@@ -22,10 +31,13 @@ __all__ = [
     "MissingName",
     "describe",
     "explain",
+    "is_integer",
     "is_module",
+    "is_number",
     "listed",
     "mask_lost",
     "missing_from",
+    "missing_names",
     "nearest",
     "no_setting",
     "numbers_of",

@@ -48,8 +48,6 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
         k for k, value in known.items() if getattr(value, "__module__", None) == module
     ]
     hint = ELSEWHERE.get(name) or _home_of(name, public)
-    if not hint and hasattr(np, name):
-        hint = f"np.{name}, NumPy's own"
     # A Tensor is cast with t.astype(np.int64); of the package it is the dtype that is asked for.
     hint = re.sub(r"^t\.astype\((np\.\w+)\)", r"\1", hint)
     return AttributeError(
@@ -57,11 +55,18 @@ def missing_from(module: str, name: str, known: dict[str, Any]) -> AttributeErro
     )
 
 
+def missing_names(module: str, known: dict[str, Any]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of the package, which has the `known` names."""
+
+    def missing(name: str) -> Any:
+        raise missing_from(module, name, known)
+
+    return missing
+
+
 def not_for_torch(name: str, kind: str) -> TypeError:
     """The error for one of PyTorch's functions that is called with a Tensor of ours."""
     hint = ELSEWHERE.get(name) or _home_of(name, ())
-    if not hint and hasattr(np, name):
-        hint = f"np.{name}"
     return TypeError(
         f"PyTorch's {name} takes PyTorch's tensors and knows no {kind} of this "
         f"package.{told(hint) if hint else ''} To leave the graph on purpose give it "
@@ -70,14 +75,16 @@ def not_for_torch(name: str, kind: str) -> TypeError:
 
 
 def _home_of(name: str, public: Iterable[str]) -> str:
-    """`nn.Linear`: where else in the package the name is, unless it is here but for capitals."""
+    """`nn.Linear`: where else the name is, in the package or NumPy, unless it is here but for
+    capitals.
+    """
     if name.lower() in map(str.lower, public):
         return ""
     package = __package__.partition(".")[0]
     for part, place in _PARTS.items():
         if name in getattr(sys.modules.get(package + part), "__all__", ()):
             return f"{place}.{name}"
-    return ""
+    return f"np.{name}" if hasattr(np, name) else ""
 
 
 class MissingName:

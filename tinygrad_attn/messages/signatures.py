@@ -128,11 +128,8 @@ def own_names(function: Function) -> Function:
     PyTorch's or of nobody's.
     """
     names = inspect.signature(function).parameters
-    known, one_axis, any_name = (
-        names.keys(),
-        "axis" in names,
-        any(p.kind is p.VAR_KEYWORD for p in names.values()),
-    )
+    known, one_axis = names.keys(), "axis" in names
+    any_name = any(p.kind is p.VAR_KEYWORD for p in names.values())
     title = (
         function.__qualname__.removesuffix(".__init__")
         if function.__name__ == "__init__"
@@ -177,11 +174,8 @@ def not_made_yet(call: str, value: Any, name: str) -> TypeError:
 
 def as_layer(init: Function) -> Function:
     """A layer's __init__, but the layer's input or a flag not boolean is an error that helps."""
-    parameters, named, made = (
-        inspect.signature(init).parameters,
-        own_names(init),
-        init.__qualname__.removesuffix(".__init__"),
-    )
+    parameters, named = inspect.signature(init).parameters, own_names(init)
+    made = init.__qualname__.removesuffix(".__init__")
     flags = {name for name, p in parameters.items() if p.annotation == "bool"}
     needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind != 2][1:]
     making = f"nn.{made}({', '.join(needed)})"

@@ -14,20 +14,13 @@ import numpy as np
 from .. import functional as F
 from ..engine import local
 from ..functional.arguments import check_probability
-from ..messages.errors import describe, unmade
+from ..messages.errors import describe, is_integer, unmade
 from ..messages.signatures import check_flags
 from ..tensor import Tensor
 from . import init, masks, scopes
 from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
 from .module import Module, Parameter
-
-
-def left_to_recorders(weights: Any) -> Any:
-    """The weights (B, H, T, S); whoever records attention gets a copy."""
-    if scopes.weights_wanted():
-        scopes.leave(weights._data.copy())
-    return weights
 
 
 def _caller_lays_it_out() -> bool:
@@ -64,7 +57,7 @@ def _check_sizes(embed_dim: Any, num_heads: Any, head_dim: Any, value_head_dim: 
         ("head_dim", head_dim, True),
         ("value_head_dim", value_head_dim, True),
     ):
-        whole = isinstance(size, (int, np.integer)) and size > 0
+        whole = is_integer(size) and size > 0
         if not (whole or optional and size is None):
             raise ValueError(f"MultiheadAttention: {name} is a whole number above 0, got {size!r}.")
     if head_dim is None and embed_dim % num_heads:
@@ -199,7 +192,7 @@ class MultiheadAttention(Module):
         if self.training and batched and not _caller_lays_it_out():
             out = as_pytorch_lays_it(out)
         if wanted:
-            weights = left_to_recorders(weights)  # (B, H, T, S)
+            scopes.leave(weights)  # (B, H, T, S)
             weights = weights.mean(axis=1) if average_attn_weights else weights
         if not batched:
             out, weights = out.squeeze(0), weights.squeeze(0) if wanted else None
@@ -216,12 +209,10 @@ class MultiheadAttention(Module):
         key = query if one_input else floating(key, self)
         value = key if one_memory else floating(value, self)
         self._check(query, key, value)
-        if not (query.ndim == 3 and self.batch_first):
-            first = self._batch_first(query)
-            key = first if one_input else self._batch_first(key)
-            value = key if one_memory else self._batch_first(value)
-            return first, key, value, query.ndim == 3
-        return query, key, value, True
+        batched, query = query.ndim == 3, self._batch_first(query)
+        key = query if one_input else self._batch_first(key)
+        value = key if one_memory else self._batch_first(value)
+        return query, key, value, batched
 
     def _attend_packed(self, x: Any, masked: Any, batched: bool, wanted: bool) -> tuple[Any, Any]:
         """Self-attention by one projection: (B, T, E) -> (B, T, H D), and the weights or None."""
@@ -231,11 +222,10 @@ class MultiheadAttention(Module):
         if masked[0] is not None or masked[1] is not None:
             mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
         dropout_p = self.dropout if self.training else 0.0
-        if not wanted:
-            return F.packed_attention(packed, self.num_heads, mask, dropout_p, is_causal), None
-        return F.packed_attention(
-            packed, self.num_heads, mask, dropout_p, is_causal, need_weights=True
+        found = F.packed_attention(
+            packed, self.num_heads, mask, dropout_p, is_causal, need_weights=wanted
         )
+        return found if wanted else (found, None)
 
     def _attend(
         self,
@@ -275,39 +265,14 @@ class MultiheadAttention(Module):
             return x.reshape(1, *x.shape)
         return x if self.batch_first else x.swapaxes(0, 1)
 
-    def _weight(self, which: int) -> Any:
-        """The weight of the projection to queries (0), keys (1) or values (2)."""
-        if self.in_proj_weight is not None:
-            return self.in_proj_weight[self._part(which)]
-        return (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
-
-    def _bias(self, which: int) -> Any:
-        """Its bias, or None."""
-        return None if self.in_proj_bias is None else self.in_proj_bias[self._part(which)]
-
-    def _part(self, which: int) -> slice:
-        """Where queries, keys or values are in what all three have together."""
+    def _projected(self, which: int, x: Any) -> Any:
+        """x projected to queries (0), keys (1) or values (2): (B, T, E) -> (B, H, T, D)"""
         start = sum(self._widths[:which])
-        return slice(start, start + self._widths[which])
-
-    def _projected_heads(self, query: Any, key: Any, value: Any, own: bool) -> list[Any]:
-        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); one product where they have one input."""
-        if not (own and self.in_proj_weight is not None):
-            w_q, w_k, w_v = map(self._weight, range(3))
-            queries = F.linear(query, w_q, self._bias(0))  # (B, T, H D)
-            keys = F.linear(key, w_k, self._bias(1))  # (B, S, H D)
-            values = F.linear(value, w_v, self._bias(2))  # (B, S, H V)
-            return [self._heads(queries), self._heads(keys), self._heads(values)]
-        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 2 H D + H V)
-        if self.head_dim == self.value_head_dim:
-            heads = F.equations.unpack_heads(packed, self.num_heads)
-            return [heads[0], heads[1], heads[2]]
-        a, b = self._widths[0], 2 * self._widths[0]
-        return [self._heads(part) for part in (packed[..., :a], packed[..., a:b], packed[..., b:])]
-
-    def _heads(self, x: Any) -> Any:
-        """(B, T, H D) -> (B, H, T, D)"""
-        return F.split_heads(x, self.num_heads)
+        part = slice(start, start + self._widths[which])
+        apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
+        weight = apart if self.in_proj_weight is None else self.in_proj_weight[part]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[part]
+        return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
     def _tokens(
         self, query: Any, key: Any, value: Any, own: bool, cache: KeyValueCache | None
@@ -315,10 +280,14 @@ class MultiheadAttention(Module):
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); from the cache the k and v of a memory
         that it has.
         """
+        if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
+            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
+            heads = F.equations.unpack_heads(packed, self.num_heads)
+            return heads[0], heads[1], heads[2]
+        q = self._projected(0, query)
         if cache is not None and not own and self in cache:
-            queries = F.linear(query, self._weight(0), self._bias(0))
-            return self._heads(queries), *cache.get(self, (key, value))
-        q, k, v = self._projected_heads(query, key, value, own)
+            return q, *cache.get(self, (key, value))
+        k, v = self._projected(1, key), self._projected(2, value)
         if cache is not None and not own:
             cache.keep(self, k, v, (key, value))
         return q, k, v
@@ -332,7 +301,8 @@ class MultiheadAttention(Module):
             )
 
         if self.bias_k is not None:
-            k, v = longer(k, self._heads(self.bias_k)), longer(v, self._heads(self.bias_v))
+            tokens = (F.split_heads(token, self.num_heads) for token in (self.bias_k, self.bias_v))
+            k, v = map(longer, (k, v), tokens)
         if self.add_zero_attn:
             k, v = (longer(x, np.zeros((), x.dtype)) for x in (k, v))
         return k, v
@@ -346,7 +316,7 @@ class MultiheadAttention(Module):
         ):
             return  # the usual case, first and quickly
         batched = query.ndim == 3
-        batch, time = (0, 1) if self.batch_first else (1, 0)
+        batch, time = (0, 1) if batched and self.batch_first else (1, 0)
         if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
             problem = (
                 "takes three batched inputs, or three unbatched ones (T, E); "
@@ -369,7 +339,7 @@ class MultiheadAttention(Module):
                     "; they agree on the other axis: did you mean "
                     f"batch_first={not self.batch_first}?"
                 )
-        elif key.shape[time if batched else 0] != value.shape[time if batched else 0]:
+        elif key.shape[time] != value.shape[time]:
             problem = "needs one value for each key"
         else:
             return
@@ -431,7 +401,7 @@ class SelfAttention(Module):
         )
         if wanted:
             out, weights = out
-            left_to_recorders(weights)
+            scopes.leave(weights)
         return out.reshape(*x.shape[:-1], self.d_out)
 
     def extra_repr(self) -> str:
@@ -489,5 +459,5 @@ class AdditiveAttention(Module):
             scores = scores + masks.blocking(mask[:, 0], scores.dtype)
         weights = self.dropout(masks.softmax(scores))
         if scopes.weights_wanted():
-            scopes.leave(weights._data[:, None].copy())
+            scopes.leave(weights[:, None])  # as those of one head
         return weights @ value, weights

@@ -52,11 +52,8 @@ class KeyValueCache:
             return {memo.get(id(module), module): value for module, value in kept.items()}
 
         new = KeyValueCache()
-        new._kept, new._memory, new._first = (
-            named(self._kept),
-            named(self._memory),
-            memo.get(id(self._first), self._first),
-        )
+        new._kept, new._memory = named(self._kept), named(self._memory)
+        new._first = memo.get(id(self._first), self._first)
         return new
 
     @property

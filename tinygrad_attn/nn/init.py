@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine import changes
 from ..functional.arguments import single
-from ..messages.errors import describe, missing_from, warn
+from ..messages.errors import describe, is_number, missing_names, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 
@@ -41,9 +41,7 @@ def _checked(tensor: Tensor, **numbers: Any) -> Tensor:
             "itself, such as layer.weight, not p.data"
         )
     for name, number in numbers.items():
-        if isinstance(single(number), bool) or not isinstance(
-            single(number), (int, float, np.number)
-        ):
+        if not is_number(single(number)):
             raise TypeError(f"{name} is a number, got {describe(number)}")
     return tensor
 
@@ -109,7 +107,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else single(param)
-        if isinstance(slope, bool) or not isinstance(slope, (int, float)):
+        if not is_number(slope):
             raise ValueError(f"the negative slope of leaky_relu must be a number, got {param!r}")
         return math.sqrt(2.0 / (1 + slope**2))
     gains = {
@@ -250,6 +248,4 @@ def trunc_normal_(
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.nn.init", name, globals())
+    __getattr__ = missing_names(__name__, globals())

@@ -10,35 +10,30 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from .. import functional as F
-from ..functional.arguments import check_number, check_probability, padding_row, single, sizes_of
-from ..messages.errors import describe, numbers_of
-from ..tensor import Tensor, get_default_dtype
+from ..functional.arguments import (
+    check_number,
+    check_probability,
+    padding_row,
+    real,
+    single,
+    sizes_of,
+)
+from ..messages.errors import describe
+from ..tensor import Tensor
 from . import init
 from .module import Module, Parameter
 
 
-def floating(x: Any, like: Any = None) -> Any:
+def floating(x: Any, like: Any) -> Any:
     """Integers and booleans become the dtype of `like`, of a module its first parameter's (None:
     the default dtype); what is floating stays as it is.
     """
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x  # the usual case, first and quickly
-    if not hasattr(x, "dtype") or isinstance(x, np.generic):
-        x = Tensor(x)
-    elif not isinstance(x, (Tensor, np.ndarray)):
-        raise TypeError(
-            f"a layer takes Tensors, arrays and numbers, got {describe(x)}; write Tensor(x) first."
-        )
-    if x.dtype.kind == "f":
-        return x
-    if x.dtype.kind not in "iub":
-        raise TypeError(f"a layer takes real numbers, got {describe(x)}.{numbers_of(x)}")
     if isinstance(like, Module):
         like = next(like.parameters(), None)
-    return x.astype(get_default_dtype() if like is None else like.dtype)
+    return real(x, "a layer", None if like is None else like.dtype)
 
 
 def _epsilon(eps: Any, layer: str) -> float:
@@ -178,12 +173,9 @@ class LayerNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        eps = _epsilon(eps, "LayerNorm")
-        self.normalized_shape, self.eps, self.elementwise_affine = (
-            sizes_of(normalized_shape),
-            eps,
-            elementwise_affine,
-        )
+        self.eps = _epsilon(eps, "LayerNorm")
+        self.normalized_shape = sizes_of(normalized_shape)
+        self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(
                 name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
@@ -225,13 +217,9 @@ class RMSNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        if eps is not None:
-            eps = _epsilon(eps, "RMSNorm")
-        self.normalized_shape, self.eps, self.elementwise_affine = (
-            sizes_of(normalized_shape),
-            eps,
-            elementwise_affine,
-        )
+        self.eps = None if eps is None else _epsilon(eps, "RMSNorm")
+        self.normalized_shape = sizes_of(normalized_shape)
+        self.elementwise_affine = elementwise_affine
         weight = (
             Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
         )
@@ -303,7 +291,7 @@ class GELU(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.gelu(floating(input), self.approximate)
+        return F.gelu(input, self.approximate)
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
@@ -319,7 +307,7 @@ class SiLU(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.silu(floating(input))
+        return F.silu(input)
 
 
 class Sigmoid(Module):
@@ -327,7 +315,7 @@ class Sigmoid(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.sigmoid(floating(input))
+        return F.sigmoid(input)
 
 
 class Tanh(Module):
@@ -335,7 +323,7 @@ class Tanh(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.tanh(floating(input))
+        return F.tanh(input)
 
 
 class Softmax(Module):
@@ -350,7 +338,7 @@ class Softmax(Module):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape, each line along the axis sums to 1"""
-        return F.softmax(floating(input), self.axis)
+        return F.softmax(input, self.axis)
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}"
@@ -361,7 +349,7 @@ class LogSoftmax(Softmax):
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.log_softmax(floating(input), self.axis)
+        return F.log_softmax(input, self.axis)
 
 
 class MSELoss(Module):
@@ -397,11 +385,9 @@ class CrossEntropyLoss(Module):
         label_smoothing: float = 0.0,
     ) -> None:
         self.register_buffer("weight", weight)
-        self.ignore_index, self.reduction, self.label_smoothing = (
-            ignore_index,
-            reduction,
-            label_smoothing,
-        )
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
 
     def forward(self, input: Any, target: Any) -> Any:
         """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> (), or with

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import functional as F
-from ..engine import Symbolic
+from ..engine import Symbolic, array_of, tracked
 from ..functional.arguments import warn_if_counted, warn_if_upside_down
 from ..functional.masks import BlockedMask
 from ..messages.errors import describe, refuse_mask, warn
@@ -51,9 +51,9 @@ def plain_mask(mask: Any, name: str) -> Any:
 
 def is_causal_mask(mask: Any) -> bool:
     """Is this mask (T, T) the causal one? Then attention need not compute what is hidden."""
-    if mask is None or isinstance(mask, Tensor) and mask.requires_grad:
+    if mask is None or tracked(mask):
         return False
-    mask = mask._data if isinstance(mask, Tensor) else mask
+    mask = array_of(mask)
     mask = mask if isinstance(mask, Symbolic) else np.asarray(mask)
     if mask.ndim != 2 or mask.shape[0] != mask.shape[1] or not len(mask):
         return False

@@ -345,21 +345,14 @@ class Module:
             return
         seen.add(id(self))
         yield prefix, self
-        for name, child in self._own(Module):
+        for name, child in list(self._own(Module)):  # who walks may add attributes meanwhile
             yield from child.named_modules(
                 seen, f"{prefix}.{name}" if prefix else name, remove_duplicate
             )
 
     def modules(self) -> Iterator[Module]:
         """This module and all inside it, each once, parents first."""
-        seen: set[int] = set()
-        stack: list[Module] = [self]
-        while stack:
-            module = stack.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield module
-                stack.extend(reversed([child for _, child in module._own(Module)]))
+        return (module for _, module in self.named_modules())
 
     def _named(
         self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool
@@ -478,12 +471,17 @@ class Module:
 
     # ---- values in and out
 
-    def _state(self) -> Iterator[tuple[str, Tensor]]:
+    def _places(self) -> Iterator[tuple[str, Module, str, Tensor]]:
+        """(dotted name, module, attribute, value) of parameters and buffers, under each name."""
         for path, module in self.named_modules(remove_duplicate=False):
             for kind in (Parameter, Buffer):
                 for name, tensor in module._own(kind):
-                    if getattr(tensor, "persistent", True):
-                        yield f"{path}.{name}" if path else name, tensor
+                    yield f"{path}.{name}" if path else name, module, name, tensor
+
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        for name, _, _, tensor in self._places():
+            if getattr(tensor, "persistent", True):
+                yield name, tensor
 
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import changes
-from ..messages.errors import only_renamed
+from ..messages.errors import is_integer, only_renamed
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -30,7 +30,7 @@ class Parameter(Tensor):
         Raises ValueError for sizes that are not whole numbers, or negative, TypeError for a dtype
         that is not floating.
         """
-        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+        if not all(is_integer(size) and size >= 0 for size in shape):
             raise ValueError(
                 f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with "
                 "// instead of /."
@@ -74,9 +74,9 @@ class Buffer(Tensor):
         super().__init__(data)
         self.persistent = persistent
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
-        new = memo[id(self)] = Buffer(self, persistent=self.persistent)
-        new.name = self.name
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new = super().__deepcopy__(memo)
+        new.persistent = self.persistent  # type: ignore[attr-defined]
         return new
 
 

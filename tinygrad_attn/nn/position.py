@@ -18,6 +18,7 @@ from .module import Buffer, Module, Parameter
 
 def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
     """x + table[offset : offset + T], the same for each sequence of a batch."""
+    x = floating(x, table)
     if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
         raise ValueError(
             f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
@@ -71,7 +72,7 @@ class SinusoidalPositionalEncoding(Module):
         Integer input is promoted. Raises ValueError for another width or beyond max_len positions,
         TypeError for an offset that is no whole number.
         """
-        return self.dropout(_add_positions(floating(x, self.pe), self.pe, offset, self.batch_first))
+        return self.dropout(_add_positions(x, self.pe, offset, self.batch_first))
 
     def extra_repr(self) -> str:
         return f"d_model={self.pe.shape[1]}, max_len={self.pe.shape[0]}"
@@ -97,7 +98,7 @@ class LearnedPositionalEncoding(Module):
         Integer input is promoted. Raises ValueError for another width or beyond max_len positions,
         TypeError for an offset that is no whole number.
         """
-        return _add_positions(floating(x, self.weight), self.weight, offset, self.batch_first)
+        return _add_positions(x, self.weight, offset, self.batch_first)
 
     def extra_repr(self) -> str:
         return f"max_len={self.weight.shape[0]}, d_model={self.weight.shape[1]}"

@@ -87,9 +87,9 @@ def weights_wanted() -> bool:
     return bool(watchers) and any(isinstance(o, _Recorder) for o in watchers)
 
 
-def leave(weights: np.ndarray) -> None:
-    """Hand the weights (B, H, T, S) of the running module's attention to everybody who records."""
+def leave(weights: Any) -> None:
+    """A copy of the weights (B, H, T, S) of the running module's attention for all who record."""
     here = local.context
     for o in here.watchers:
         if isinstance(o, _Recorder):
-            o.weights.setdefault(dotted_name(here.scope, o.root), []).append(weights)
+            o.weights.setdefault(dotted_name(here.scope, o.root), []).append(weights._data.copy())

@@ -12,7 +12,7 @@ from ..engine import Variable, Watcher, watching
 from ..messages.errors import describe, nearest, unmade
 from ..messages.signatures import own_names
 from ..tensor import Tensor
-from .module import Buffer, Module, Parameter, replaced
+from .module import Module, replaced
 
 _alone = threading.RLock()
 """One call at a time: it changes the module, and puts back what it has found there."""
@@ -85,12 +85,7 @@ def _call(
     tie_weights: bool,
     strict: bool,
 ) -> Any:
-    own = {
-        (f"{path}.{name}" if path else name): (inside, name, value)
-        for path, inside in module.named_modules(remove_duplicate=False)
-        for kind in (Parameter, Buffer)
-        for name, value in inside._own(kind)
-    }
+    own = {key: (inside, name, value) for key, inside, name, value in module._places()}
     given: dict[str, Any] = {}
     for name, value in others.items():
         if name not in own:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..messages.errors import describe, nearest, unmade
+from ..messages.errors import describe, is_integer, nearest, unmade
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 from . import init
@@ -78,7 +78,7 @@ class _Layer(Module):
 
     norm_first: bool
     self_attn: MultiheadAttention
-    lays_out_attention = True  # `_attention` copies the result for the dropout that follows it
+    lays_out_attention = True  # `_attend` copies the result for the dropout that follows it
 
     def _residual(
         self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]
@@ -86,34 +86,43 @@ class _Layer(Module):
         """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
-    def _attention(
+    def _attend(
         self,
-        attention: MultiheadAttention,
-        dropout: Dropout,
         x: Any,
-        memory: Any,
+        norm: LayerNorm,
+        dropout: Dropout,
+        attention: MultiheadAttention,
         key_padding_mask: Any,
         mask: Any,
         is_causal: bool,
         cache: KeyValueCache | None,
+        memory: Any = ...,
     ) -> Any:
-        """attention(x, memory, memory) without its weights, as it goes through this dropout."""
+        """The residual step of attention(x, memory, memory) without its weights; of self-attention
+        where no memory is given.
+        """
         # An attention of the user's own need not take a cache.
         more: dict[str, Any] = {} if cache is None else {"cache": cache}
-        out = attention(
-            x,
-            memory,
-            memory,
-            key_padding_mask=key_padding_mask,
-            need_weights=False,
-            attn_mask=mask,
-            is_causal=is_causal,
-            **more,
-        )[0]
-        drops = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
-        if drops and out.ndim == 3 and getattr(attention, "batch_first", False):
-            return as_pytorch_lays_it(out)
-        return out.clone() if drops and out.ndim == 3 else out
+
+        def attended(x: Any) -> Any:
+            keys = x if memory is ... else memory
+            out = attention(
+                x,
+                keys,
+                keys,
+                key_padding_mask=key_padding_mask,
+                need_weights=False,
+                attn_mask=mask,
+                is_causal=is_causal,
+                **more,
+            )[0]
+            drops = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
+            if not (drops and out.ndim == 3):
+                return out
+            first = getattr(attention, "batch_first", False)
+            return as_pytorch_lays_it(out) if first else out.clone()
+
+        return self._residual(x, norm, dropout, attended)
 
     def _feed_forward(self, x: Any) -> Any:
         """(..., E) -> (..., dim_feedforward) -> (..., E)"""
@@ -172,20 +181,9 @@ class TransformerEncoderLayer(_Layer):
         is new.
         """
 
-        def attention(x: Any) -> Any:
-            return self._attention(
-                self.self_attn,
-                self.dropout1,
-                x,
-                x,
-                src_key_padding_mask,
-                src_mask,
-                is_causal,
-                cache,
-            )
-
+        masks = (src_key_padding_mask, src_mask, is_causal)
         x = floating(src, self)
-        x = self._residual(x, self.norm1, self.dropout1, attention)
+        x = self._attend(x, self.norm1, self.dropout1, self.self_attn, *masks, cache)
         return self._residual(x, self.norm2, self.dropout2, self._feed_forward)
 
 
@@ -249,33 +247,11 @@ class TransformerDecoderLayer(_Layer):
         and memory is projected once.
         """
 
-        def attention(x: Any) -> Any:
-            return self._attention(
-                self.self_attn,
-                self.dropout1,
-                x,
-                x,
-                tgt_key_padding_mask,
-                tgt_mask,
-                tgt_is_causal,
-                cache,
-            )
-
-        def look_at_memory(x: Any) -> Any:
-            return self._attention(
-                self.multihead_attn,
-                self.dropout2,
-                x,
-                memory,
-                memory_key_padding_mask,
-                memory_mask,
-                memory_is_causal,
-                cache,
-            )
-
+        masks = (tgt_key_padding_mask, tgt_mask, tgt_is_causal)
+        seen = (memory_key_padding_mask, memory_mask, memory_is_causal)
         x = floating(tgt, self)
-        x = self._residual(x, self.norm1, self.dropout1, attention)
-        x = self._residual(x, self.norm2, self.dropout2, look_at_memory)
+        x = self._attend(x, self.norm1, self.dropout1, self.self_attn, *masks, cache)
+        x = self._attend(x, self.norm2, self.dropout2, self.multihead_attn, *seen, cache, memory)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
 
 
@@ -285,7 +261,7 @@ def _copies(layer: Module, count: int) -> ModuleList:
             "the first argument is one layer, such as nn.TransformerEncoderLayer(d_model, nhead), "
             f"and num_layers says how many copies of it; got {describe(layer)}."
         )
-    if not isinstance(count, (int, np.integer)) or count < 0:
+    if not is_integer(count) or count < 0:
         raise TypeError(
             "num_layers is how many copies of the layer there are, a whole number such as 6; got "
             f"{count!r}."

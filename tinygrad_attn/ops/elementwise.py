@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..engine import Variable, array_of, op
+from ..engine import Variable, array_of, op, tracked
 
 
 @op(broadcasts=True)
@@ -75,9 +75,9 @@ def _power_by_base(g, y, a, b):
         return g * b * (a if b == 2 else _int_power(a, b - 1))
     # Where b = 0 the slope b a^(b - 1) is 0, but computed so it is 0 inf = NaN at a = 0. So another
     # exponent is put there: 0, or 1 where this slope is differentiated by b and a is 0.
-    tracked = isinstance(b, Variable) and b._tracked
-    zero = (b == 0) & (abs(array_of(a)) < np.finfo(y.dtype).tiny if tracked else True)
-    exponent = np.where(zero, int(tracked), b - 1) if np.any(zero) else b - 1
+    free = tracked(b)
+    zero = (b == 0) & (abs(array_of(a)) < np.finfo(y.dtype).tiny if free else True)
+    exponent = np.where(zero, int(free), b - 1) if np.any(zero) else b - 1
     return g * b * a**exponent
 
 

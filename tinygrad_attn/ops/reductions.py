@@ -4,6 +4,8 @@ axes count from the end.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..engine import Variable, array_of, op
@@ -34,12 +36,7 @@ def repeated(g, x):
 
 def count(x, axis):
     """How many elements go into each result."""
-    if axis is None:
-        return x.size
-    total = 1
-    for a in axes_of(x, axis):
-        total *= x.shape[a]
-    return total
+    return math.prod(x.shape[a] for a in axes_of(x, axis))
 
 
 def _divisor_of(g, n):

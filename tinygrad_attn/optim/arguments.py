@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..messages.errors import describe, warn
+from ..messages.errors import describe, is_number, warn
 from ..nn.parameter import Parameter, StateValue
 from ..tensor import Tensor
 
@@ -21,7 +21,7 @@ TRAINED = (
 
 def check_setting(value: Any, name: str, optimizer: str) -> None:
     """A number, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+    if not is_number(value):
         hint = f"; write {name}=float(...)" if hasattr(value, "dtype") else ""
         raise ValueError(f"{optimizer}: {name} must be 0 or more, got {describe(value)}{hint}")
     if not value >= 0:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..engine import changes
 from ..functional.arguments import single
-from ..messages.errors import describe, warn
+from ..messages.errors import describe, is_number, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor
 
@@ -58,7 +58,7 @@ def _gradients(parameters: Any) -> list[Array]:
 
 def _bound(bound: Any, name: str, what: str) -> float:
     bound = single(bound)
-    if isinstance(bound, bool) or not isinstance(bound, (int, float, np.number)) or not bound >= 0:
+    if not is_number(bound) or not bound >= 0:
         raise ValueError(
             f"{name} is the largest {what} allowed, a number such as 1.0; got {bound!r}"
         )

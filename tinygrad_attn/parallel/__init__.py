@@ -15,7 +15,7 @@ sampler.py, clipping.py, sharded.py, checkpoints.py, tensor_parallel.py.
 
 from typing import TYPE_CHECKING, Any
 
-from ..messages.errors import missing_from
+from ..messages.errors import missing_names
 from .checkpoints import load_checkpoint, save_checkpoint
 from .clipping import clip_grad_norm_
 from .data_parallel import DataParallel
@@ -60,7 +60,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
-        raise missing_from("tinygrad_attn.parallel", name, globals())
+    __getattr__ = missing_names(__name__, globals())

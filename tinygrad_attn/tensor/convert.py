@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Symbolic, Variable
+from ..engine import Symbolic, Variable, array_of
 from ..messages.errors import describe, explain, numbers_of, refuse_mask, several_results
 from ..messages.signatures import own_names
 
@@ -218,7 +218,7 @@ def as_index(index: Any) -> Any:
     if isinstance(index, Variable):
         index = index._data
     if isinstance(index, list):
-        index = np.asarray([i._data if isinstance(i, Variable) else i for i in index])
+        index = np.asarray([*map(array_of, index)])
         return index if index.size else index.astype(int)
     if isinstance(index, np.ndarray):
         if index.dtype.kind not in "iub":

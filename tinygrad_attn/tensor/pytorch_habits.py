@@ -8,6 +8,7 @@ from __future__ import annotations
 import opcode
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ..messages.errors import describe, warn
@@ -32,16 +33,15 @@ def warn_of_no_transpose(t: Any, axes: tuple[Any, ...]) -> None:
         )
 
 
-class _Newest:
-    """The newest result of a maximum or minimum along an axis, as long as somebody holds it."""
-
-    result: Any = staticmethod(lambda: None)
+_newest: Callable[[], Any] = lambda: None
+"""The newest result of a maximum or minimum along an axis, as long as somebody holds it."""
 
 
 def values_alone(y: Any, axis: Any = None) -> Any:
     """The result y of a maximum or minimum along one axis; in PyTorch it comes with the indices."""
+    global _newest
     if hasattr(y, "_record"):
-        _Newest.result = weakref.ref(y)
+        _newest = weakref.ref(y)
     if axis is not None and y.ndim and _is_taken_for_a_pair(sys._getframe(3)):
         warn(
             f"t.max(axis)[0] or [1] is an element of {describe(y)}: as in NumPy a maximum or "
@@ -85,7 +85,7 @@ def check_unpacking(t: Any) -> None:
     Called by `__iter__`, it asks what the user's code does at this moment: to unpack something into
     two names is an instruction of its own. Raises ValueError where that cannot succeed.
     """
-    if _Newest.result() is not t:
+    if _newest() is not t:
         return
     frame = sys._getframe(2)
     code, at = frame.f_code.co_code, frame.f_lasti

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, Variable, autograd, changes, local, rehearsing
+from ..engine import Op, Variable, autograd, changes, local, rehearsing, tracked
 from ..messages.errors import MissingName, describe, only_renamed
 from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
@@ -72,8 +72,8 @@ class Tensor(Variable):
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._record = self.name = None
-        self._tracked = requires_grad is True
-        if requires_grad is not False:
+        self._tracked = False
+        if requires_grad:
             self.requires_grad = requires_grad
 
     @classmethod
@@ -384,20 +384,10 @@ class Tensor(Variable):
     __sub__, __rsub__ = operators(ops.subtract)
     __mul__, __rmul__ = operators(ops.multiply)
     __truediv__, __rtruediv__ = operators(ops.divide)
+    __floordiv__, __rfloordiv__ = operators(ops.floor_divide)
+    __mod__, __rmod__ = operators(ops.remainder)
     __pow__, __rpow__ = operators(ops.power)
     __matmul__, __rmatmul__ = operators(ops.matmul)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return ops.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return ops.floor_divide(other, self)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return ops.remainder(self, other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return ops.remainder(other, self)
 
     def __neg__(self) -> Tensor:
         return ops.negative(self)
@@ -416,12 +406,7 @@ class Tensor(Variable):
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
 
-    def __eq__(self, other: Any) -> Any:
-        return compared("==", self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return compared("!=", self, other)
-
+    __eq__, __ne__ = comparison("=="), comparison("!=")
     __lt__, __le__ = comparison("<"), comparison("<=")
     __gt__, __ge__ = comparison(">"), comparison(">=")
 
@@ -436,9 +421,7 @@ class Tensor(Variable):
         return part if part._tracked else took(part)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if local.context.recording and (
-            self._tracked or isinstance(value, Variable) and value._tracked
-        ):
+        if local.context.recording and (self._tracked or tracked(value)):
             raise TypeError(
                 "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
                 "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
@@ -485,14 +468,12 @@ class Tensor(Variable):
 
     view = reshape
 
-    def ravel(self, order: str = "C") -> Tensor:
-        """All numbers along one axis, row by row."""
-        return self.reshape(-1, order=order)
-
     @own_names
     def flatten(self, order: str = "C") -> Tensor:
         """All numbers along one axis, row by row."""
         return self.reshape(-1, order=order)
+
+    ravel = flatten
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes exchanged: (..., A, ..., B, ...) -> (..., B, ..., A, ...)."""

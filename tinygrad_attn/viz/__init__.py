@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..messages.errors import missing_from
+from ..messages.errors import missing_names
 from .attention import attention
 from .attention_page import attention_html
 from .graph import Graph, graph
@@ -12,6 +12,4 @@ __all__ = ["Graph", "Step", "Steps", "attention", "attention_html", "backward_st
 
 
 if not TYPE_CHECKING:  # for a type checker every misspelt name would exist
-
-    def __getattr__(name: str) -> Any:
-        raise missing_from("tinygrad_attn.viz", name, globals())
+    __getattr__ = missing_names(__name__, globals())

@@ -12,7 +12,7 @@ from ... import ops
 from ...messages.errors import describe
 from ...ops.einsum import parse
 from ...ops.shapes import float16_in_float32
-from .common import FUNCTIONS, axes_of, cast, plain, refuse, tensor
+from .common import FUNCTIONS, axes_of, cast, plain, refuse, rule, tensor
 from .shapes import _concatenate, _moveaxis, _ravel, _stack
 from .ufuncs import vecdot
 
@@ -37,9 +37,9 @@ def vdot(a: Any, b: Any, /) -> Any:
     return ops.matmul(_ravel(tensor(a)), _ravel(tensor(b)))
 
 
-def outer(a: Any, b: Any, out: Any = None) -> Any:
+@rule(np.outer)
+def outer(a: Any, b: Any) -> Any:
     """Every element of a times every element of b: (M,), (N,) -> (M, N)"""
-    refuse("outer", out=out)
     return ops.reshape(tensor(a), shape=(-1, 1)) * ops.reshape(tensor(b), shape=(1, -1))
 
 
@@ -66,7 +66,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     return ops.matmul(rows, columns).reshape(*sizes_a, *sizes_b)
 
 
-def einsum(*arguments: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> Any:
+def einsum(*arguments: Any, out: Any = None, **kwargs: Any) -> Any:
     """np.einsum, in either of its two spellings."""
     refuse("einsum", out=out, **kwargs)
     operands, labels, result = parse(arguments, np.ndim)
@@ -325,9 +325,9 @@ def matrix_power(a: Any, n: int) -> Any:
     return _times_itself(ops.inv(a) if n < 0 else a, abs(n))
 
 
-def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+@rule(np.linalg.multi_dot)
+def multi_dot(arrays: Any) -> Any:
     """The product of all, bracketed for the fewest multiplications; vectors at the ends."""
-    refuse("linalg.multi_dot", out=out)
     arrays = list(arrays)
     shapes = [np.shape(x) for x in arrays]
     if len(arrays) < 2 or any(
@@ -371,16 +371,16 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     return ops.cholesky(ops.swapaxes(a, a=-1, b=-2)).mT if upper else ops.cholesky(a)
 
 
-def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
-    """The pseudo-inverse, with NumPy's tolerance; `hermitian` changes nothing."""
-    refuse("linalg.pinv", rcond=rcond, rtol=rtol)
+@rule(np.linalg.pinv)
+def pinv(a: Any) -> Any:
+    """The pseudo-inverse, with NumPy's tolerance: below another, its slope would be another."""
     return ops.pinv(a)
 
 
-_PRODUCTS = (dot, inner, vdot, outer, tensordot, einsum, kron, cross, convolve, correlate)
+_PRODUCTS = (dot, inner, vdot, tensordot, einsum, kron, cross, convolve, correlate)
 _OF_MATRICES = (
-    *(norm, vector_norm, matrix_norm, slogdet, cond, multi_dot, matrix_power),
-    *(cholesky, pinv, eigh, svd, qr, lstsq, ops.inv, ops.det, ops.matmul),
+    *(norm, vector_norm, matrix_norm, slogdet, cond, matrix_power, cholesky),
+    *(eigh, svd, qr, lstsq, ops.inv, ops.det, ops.matmul),
 )
 FUNCTIONS |= {
     **{getattr(np, f.__name__): f for f in _PRODUCTS},

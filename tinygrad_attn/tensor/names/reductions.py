@@ -47,34 +47,23 @@ def _only(a: Any, mask: Any, neutral: float) -> Any:
     return a if mask is None else ops.where(mask, a, neutral)
 
 
-def _begun(combine: Callable, y: Any, initial: Any) -> Any:
-    """The result y of a sum or product that begins with the number `initial`."""
-    return y if initial is None or initial is UNSET else combine(y, initial)
-
-
 # ---- sums, products and extremes
 
 
-@rule(np.sum)
-def _sum(a, axis=None, keepdims=False, initial=None, where=None):
-    y = ops.sum(_only(a, _mask_of(a, where), 0), axis=axis, keepdims=keepdims)
-    return _begun(ops.add, y, initial)
+def _total(function: Callable, begin: Callable, neutral: int, mask_of: Callable) -> Callable:
+    """The rule of a sum or product; with `initial` it begins with that number."""
+
+    def reduction(a, axis=None, keepdims=False, initial=None, where=None):
+        y = function(_only(a, mask_of(a, where), neutral), axis=axis, keepdims=keepdims)
+        return y if initial is None or initial is UNSET else begin(y, initial)
+
+    return reduction
 
 
-@rule(np.prod)
-def _prod(a, axis=None, keepdims=False, initial=None, where=None):
-    y = ops.prod(_only(a, _mask_of(a, where), 1), axis=axis, keepdims=keepdims)
-    return _begun(ops.multiply, y, initial)
-
-
-@rule(np.nansum)
-def _nansum(a, axis=None, keepdims=False, initial=None, where=None):
-    return _sum(a, axis, keepdims, initial, _seen(a, where))
-
-
-@rule(np.nanprod)
-def _nanprod(a, axis=None, keepdims=False, initial=None, where=None):
-    return _prod(a, axis, keepdims, initial, _seen(a, where))
+rule(np.sum)(_total(ops.sum, ops.add, 0, _mask_of))
+rule(np.prod)(_total(ops.prod, ops.multiply, 1, _mask_of))
+rule(np.nansum)(_total(ops.sum, ops.add, 0, _seen))
+rule(np.nanprod)(_total(ops.prod, ops.multiply, 1, _seen))
 
 
 @op
@@ -96,32 +85,30 @@ nanmax.vjp(ops.reductions.to_the_extremes)
 nanmin.vjp(ops.reductions.to_the_extremes)
 
 
-def _extreme(name: str, function: Callable, of_two: Callable, neutral: float) -> Callable:
+def _extreme(function: Callable, of_two: Callable, neutral: float, mask_of: Callable) -> Callable:
     """The rule of a maximum or minimum; `initial` and an equal element halve the gradient."""
 
     def reduction(a, axis=None, keepdims=False, initial=None, where=None):
-        mask = _mask_of(a, where)
         if initial is None or initial is UNSET:
-            if mask is not None:
+            if _mask_of(a, where) is not None:
                 raise ValueError(
-                    f"np.{name} with where= needs initial=, the result where no element is chosen: "
-                    f"write initial={'-' * (neutral < 0)}np.inf, or a bound."
+                    f"np.{function.__name__} with where= needs initial=, the result where no "
+                    f"element is chosen: write initial={'-' * (neutral < 0)}np.inf, or a bound."
                 )
             return values_alone(function(a, axis=axis, keepdims=keepdims))
-        if name.startswith("nan"):
-            mask = _seen(a, where)
         if not a.size:
             return ops.add(ops.sum(a, axis=axis, keepdims=keepdims), initial)
+        chosen = _only(a, mask_of(a, where), neutral)
         reduce = ops.max if neutral < 0 else ops.min
-        return of_two(reduce(_only(a, mask, neutral), axis=axis, keepdims=keepdims), initial)
+        return of_two(reduce(chosen, axis=axis, keepdims=keepdims), initial)
 
     return reduction
 
 
-_max = rule(np.max, np.amax)(_extreme("max", ops.max, ops.maximum, -math.inf))
-_min = rule(np.min, np.amin)(_extreme("min", ops.min, ops.minimum, math.inf))
-rule(np.nanmax)(_extreme("nanmax", nanmax, ops.maximum, -math.inf))
-rule(np.nanmin)(_extreme("nanmin", nanmin, ops.minimum, math.inf))
+_max = rule(np.max, np.amax)(_extreme(ops.max, ops.maximum, -math.inf, _mask_of))
+_min = rule(np.min, np.amin)(_extreme(ops.min, ops.minimum, math.inf, _mask_of))
+rule(np.nanmax)(_extreme(nanmax, ops.maximum, -math.inf, _seen))
+rule(np.nanmin)(_extreme(nanmin, ops.minimum, math.inf, _seen))
 
 
 @rule(np.ptp)
@@ -169,28 +156,22 @@ def _nanmean(a, axis=None, keepdims=False, where=None):
     return _mean_among(a, _seen(a, where), axis=axis, keepdims=keepdims)
 
 
-def _spread(function: Callable, among: Callable) -> tuple[Callable, Callable]:
-    """The rules of a variance or standard deviation, of all elements and of those not NaN."""
+def _spread(function: Callable, among: Callable, mask_of: Callable, none: float) -> Callable:
+    """The rule of a variance or standard deviation."""
 
     def reduction(a, axis=None, ddof=0, keepdims=False, where=None, correction=None):
-        mask, ddof = _mask_of(a, where), ddof if correction in (None, UNSET) else correction
+        mask, ddof = mask_of(a, where), ddof if correction in (None, UNSET) else correction
         if mask is None:
             return function(a, axis=axis, ddof=ddof, keepdims=keepdims)
-        return among(a, mask, axis=axis, ddof=ddof, keepdims=keepdims, none=0)
+        return among(a, mask, axis=axis, ddof=ddof, keepdims=keepdims, none=none)
 
-    def without_nan(a, axis=None, ddof=0, keepdims=False, where=None, correction=None):
-        ddof = ddof if correction in (None, UNSET) else correction
-        return among(a, _seen(a, where), axis=axis, ddof=ddof, keepdims=keepdims, none=np.nan)
-
-    return reduction, without_nan
+    return reduction
 
 
-for _numpys, _rule in zip(
-    (np.var, np.nanvar, np.std, np.nanstd),
-    (*_spread(ops.var, _var_among), *_spread(ops.std, _std_among)),
-    strict=True,
-):
-    rule(_numpys)(_rule)
+rule(np.var)(_spread(ops.var, _var_among, _mask_of, 0))
+rule(np.std)(_spread(ops.std, _std_among, _mask_of, 0))
+rule(np.nanvar)(_spread(ops.var, _var_among, _seen, np.nan))
+rule(np.nanstd)(_spread(ops.std, _std_among, _seen, np.nan))
 
 
 @rule(np.average)

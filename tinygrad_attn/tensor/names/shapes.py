@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ... import ops
-from ...messages.errors import describe
+from ...messages.errors import describe, is_integer
 from ..pytorch_habits import warn_of_no_transpose
 from .common import (
     FUNCTIONS,
@@ -412,7 +412,7 @@ def _diagflat(v, k=0):
 
 def _is_count(k: Any) -> bool:
     """Is k a whole number above 0?"""
-    return isinstance(k, (int, np.integer)) and bool(k > 0)
+    return is_integer(k) and bool(k > 0)
 
 
 def _spread(x: Any, before: list[int], after: list[int], shape: list[int]) -> Any:
