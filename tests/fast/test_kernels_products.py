@@ -184,5 +184,3 @@ def test_the_processor_decides():
         text=True,
     )
     assert told.stdout.split() == ["Haswell", "False"] and products._cuts()
-
-
