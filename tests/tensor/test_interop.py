@@ -988,6 +988,33 @@ def test_least_squares_count_as_zero_what_numpys_do(small, rcond):
             np.testing.assert_allclose(np.asarray(mine), numpys, rtol=1e-9, atol=1e-9)
 
 
+def test_the_slope_of_least_squares_that_cut_off_what_is_not_zero_is_refused():
+    """Its rule holds where what is cut off is zero up to rounding errors, as it is by default."""
+    r = np.random.default_rng(0)
+    u, v = (np.linalg.qr(r.standard_normal((n, n)))[0] for n in (4, 3))
+    b = r.standard_normal(4)
+    solve = lambda rcond: lambda x: np.linalg.lstsq(x, b, rcond=rcond)[0]  # noqa: E731
+    for sizes, rcond, right in [
+        ([1, 0.5, 0.05], None, True),
+        ([1, 0.5, 0.05], 0.01, True),
+        ([1, 0.5, 0.05], 0.1, False),
+        ([1, 0.9, 0.5], 0.7, False),
+    ]:
+        a = u[:, :3] @ np.diag(sizes) @ v
+        if right:
+            assert ta.gradcheck(solve(rcond), a)
+            continue
+        x = Tensor(a, requires_grad=True)
+        with pytest.raises(ValueError, match="np.linalg.solve") as error:
+            solve(rcond)(x).sum().backward()
+        penalised = re.search(r"instead: (.*)\.", str(error.value))[1]
+        assert ta.gradcheck(lambda a, p=penalised: eval(p, dict(a=a, b=b, c=0.1, n=3, np=np)), a)
+    a = u[:, :2] @ v[:2]  # of rank 2: what is cut off is zero
+    x = Tensor(a, requires_grad=True)
+    solve(0.1)(x).sum().backward()
+    assert np.isfinite(x.grad.numpy()).all()
+
+
 def test_least_squares_of_float32_are_solved_in_float64_as_numpys():
     a = np.float32(
         [[1, 2, 3], [0.1, 0.3, 0.4], [0.7, 0.9, 1.6], [0.2, 0.1, 0.3]]

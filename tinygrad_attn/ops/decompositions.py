@@ -116,12 +116,29 @@ def pinv(a, *, rtol=None):
     """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) ->
     (..., N, M)
 
-    Singular values up to `rtol` times the largest one count as zero; without it NumPy's 1e-15.
+    Singular values up to `rtol` times the largest one count as zero; without it NumPy's 1e-15. The
+    rule raises ValueError where one of them is not: it would miss how what is cut off turns.
     """
     return np.linalg.pinv(a, rtol)
 
 
+def _refuse_a_cut(a, rtol):
+    """Raise where rtol counts singular values as zero that are larger than rounding errors."""
+    s = np.linalg.svd(array_of(a), compute_uv=False)
+    s = s / np.maximum(s.max(axis=-1, keepdims=True, initial=0), np.finfo(s.dtype).tiny)
+    cut = s[(s <= rtol) & (s > 100 * max(a.shape[-2:]) * np.finfo(s.dtype).eps)]
+    if cut.size:
+        raise ValueError(
+            f"pinv with rtol={rtol:g} cuts off singular values of up to {cut.max():.3g} times the "
+            "largest one. They are not zero, and its rule does not know how they mix with those "
+            "that are kept. Write a smaller rtol (rcond in np.linalg.lstsq), or a penalty instead: "
+            "np.linalg.solve(a.T @ a + c * np.eye(n), a.T @ b)."
+        )
+
+
 def _pinv_rule(g, y, a, *, rtol):
+    if rtol is not None:
+        _refuse_a_cut(a, rtol)
     m, n = a.shape[-2:]
     yt, gt = y.mT, g.mT
     outside_columns = np.eye(m, dtype=a.dtype) - a @ y
