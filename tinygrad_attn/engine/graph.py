@@ -12,9 +12,7 @@ from itertools import count
 from typing import Any
 
 clock = count(1).__next__
-"""`clock()` is the next whole number, a record's time. A result is newer than all that it was made
-of, so newest first is a topological order.
-"""
+"""`clock()` is the next whole number, a record's time: results are newer than their inputs."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ tensors when that pass is itself recorded, which is how derivatives have derivat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import misuse
@@ -47,27 +47,22 @@ class Op(Replaceable):
         self.stands_for: Op = self  # in an op of fast/, the one that it replaces
 
     def vjp(self, *rules: Function | None) -> Op:
-        """One rule `(g, y, *inputs, **settings)` for each input, None for one that has no
-        derivative.
-        """
+        """One rule for each input, None for an input that has no derivative."""
         misuse.check_rules(self, rules)
         self.rules, self.joint = rules, None
         return self
 
     def vjp_all(self, rule: Rule) -> Rule:
-        """A decorator of one rule that returns the gradients by all inputs, for rules that share
-        work.
+        """A decorator of one rule for all inputs, which may share work between them.
 
-        It is called as `rule(g, y, *inputs, **settings)`, with `saved=` if the op saves and with
-        `needs=`, a tuple of booleans, if it asks for that.
+        It returns a tuple of gradients, and is called as `rule(g, y, *inputs, **settings)`, with
+        `saved=` if the op saves and with `needs=`, a tuple of booleans, if it asks for that.
         """
         self.rules, self.joint, self.asks_needs = (), rule, misuse.asks_needs(rule)
         return rule
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        """forward(*inputs, **settings); where an input is a tensor, a tensor, which remembers how
-        it was made if a gradient is wanted.
-        """
+        """forward(*inputs, **settings); a tensor where one of the inputs is a tensor."""
         if self.quick_call is not None and not local.context.plain:
             y = self.quick_call(inputs, settings)
             if y is not NotImplemented:
@@ -81,9 +76,7 @@ class Op(Replaceable):
             return y
         return self.remember(as_result(self, y, inputs), saved, inputs, arrays, settings)
 
-    def remember(
-        self, y: Any, saved: Any, inputs: tuple, arrays: Sequence[Any], settings: dict[str, Any]
-    ) -> Any:
+    def remember(self, y: Any, saved: Any, inputs: tuple, arrays: list, settings: dict) -> Any:
         """The tensor around the result y, with a record if a gradient can be asked for."""
         here, record = local.context, None
         # Only floating numbers have a derivative; a result of integers or booleans has no record.
@@ -96,9 +89,7 @@ class Op(Replaceable):
         return result
 
     def pull(self, g: Any, y: Any, record: Record, inputs: list, needs: list) -> dict[int, Any]:
-        """{i: the gradient by input i} for the inputs that need one, from g, the gradient by the
-        result y.
-        """
+        """{i: the gradient by input i}, where needed, from g, the gradient by the result y."""
         if self.joint is not None:
             extra: dict[str, Any] = {"saved": record.saved} if self.saves else {}
             extra |= {"needs": tuple(needs)} if self.asks_needs else {}

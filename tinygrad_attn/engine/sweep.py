@@ -76,9 +76,7 @@ def sweep(
 
 
 def shares_of(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dict[int, Any]:
-    """{i: the gradient by input i}. The rules get arrays; in a pass that is itself to be
-    differentiated they get tensors, so that what they do is recorded.
-    """
+    """{i: the gradient by input i}, by rules on arrays; on tensors if this pass is recorded."""
     record = y._record
     if not create_graph:
         return record.op.pull(g, y._data, record, [array_of(x) for x in record.inputs], needs)
@@ -95,9 +93,7 @@ def shares_of(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dic
 
 
 def fit(share: Any, x: Variable, op: Any, index: int) -> Any:
-    """The share in the shape and dtype of x. Where broadcasting repeated x, the gradients by its
-    copies add up.
-    """
+    """The share in the shape and dtype of x; where broadcasting repeated x, it is summed up."""
     share = misuse.as_array(share, op, index)
     if op.broadcasts:
         share = sum_to(share, x._data.shape)
@@ -106,9 +102,7 @@ def fit(share: Any, x: Variable, op: Any, index: int) -> Any:
 
 @equation
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """The derivative of broadcasting: g summed over the axes along which an input of this shape was
-    repeated.
-    """
+    """The derivative of broadcasting from this shape: g summed over the repeated axes."""
     lead = g.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
     if lead < 0 or not axes:
@@ -121,12 +115,10 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     return total.reshape(total.shape[lead:])
 
 
-def leading_to(
-    wanted: Sequence[Variable] | None, roots: Sequence[Variable], stop: bool
-) -> tuple[list[Variable], list[Variable]]:
-    """The roots and what they were computed from, in two groups: the tensors through which a sweep
-    goes, the newest last, and all others. It goes through those that were computed from a wanted
-    one, and through all that have a record where none is named.
+def leading_to(wanted: Sequence | None, roots: Sequence, stop: bool) -> tuple[list, list]:
+    """The roots and what they were computed from, in two groups: what a sweep goes through, the
+    newest last, and all others. It goes through what was computed from a wanted tensor, or where
+    none is named through all that has a record.
     """
     goal, pending = set(wanted or ()), list(roots)
     inputs: dict[Variable, list[Any]] = {}  # of each tensor found, the tracked ones
