@@ -227,6 +227,11 @@ def rows(*shape):
 
 # Ways that only large arrays take: what to call with them.
 LARGE = {
+    "where": lambda dtype: (
+        lambda x: ops.where(rows(100, 100) > 0, x, 0.5),
+        rows(100, 100).astype(dtype),
+    ),
+    "clip": lambda dtype: (lambda x: ops.clip(x, -0.5, 0.7), rows(90, 70).astype(dtype)),
     "logaddexp": lambda dtype: (lambda x: ops.logaddexp(x, x[::-1]), rows(40, 50).astype(dtype)),
 }
 

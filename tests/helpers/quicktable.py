@@ -145,6 +145,19 @@ TABLE: dict[str, list[Quick]] = {
         ]
     ],
     "engine.sweep": [Quick(lambda x: (x * x + np.exp(x)) @ x.T, [(3, 3)])],
+    "ops.maximum": [
+        Quick(ops.maximum, [(3, 4), (4,)]),
+        Quick(lambda x: ops.maximum(x, 0.0), [(3, 4)]),
+    ],
+    "ops.minimum": [
+        Quick(ops.minimum, [(3, 4), (4,)]),
+        Quick(lambda x: ops.minimum(x, 0.0), [(3, 4)]),
+    ],
+    "ops.clip": [Quick(lambda x: ops.clip(x, -0.5, 0.7), [(3, 4)])],
+    "ops.where": [
+        Quick(lambda a, b: ops.where(chance(130, 70), a, b), [(130, 70), (130, 70)]),
+        Quick(lambda a, b: ops.where(chance(130, 1), a, b), [(130, 70), (70,)]),
+    ],
     "ops.relu": [Quick(ops.relu, [(3, 4)]), Quick(ops.relu, [()]), Quick(ops.relu, [(130, 70)])],
     "ops.erf": [Quick(ops.erf, [(3, 4)]), Quick(ops.erf, [(300, 130)])],
     "ops.logaddexp": [
@@ -203,6 +216,9 @@ def add(key: str, *examples: Quick) -> None:
     TABLE[key] += examples
 
 
+for f in (ops.maximum, ops.minimum):
+    add(f"ops.{f.__name__}", Quick(f, [(5, 4), (4,)], ties), Quick(f, [(70, 130), (130,)], ties))
+add("ops.clip", Quick(lambda x: ops.clip(x, -0.5, 1), [(70, 130)], ties))
 add("ops.relu", Quick(ops.relu, [(70, 130)], ties))
 add("F.gelu", Quick(F.gelu, [(5, 7)], far), Quick(F.gelu, [(200, 170)], far))
 add("F.gelu", Quick(lambda x: F.gelu(x, "tanh"), [(5, 7)], far))

@@ -98,6 +98,92 @@ def chosen(g: ndarray, where: ndarray, out: ndarray | None = None) -> ndarray:
     return part.view(g.dtype)
 
 
+def _weighed(g: Any, weights: Any) -> Any:
+    """g where the weight is not 0, times it: twenty times as fast as np.where, which it is where g
+    is not finite.
+    """
+    part = g * weights
+    return part if math.isfinite(np.vdot(part, part)) else np.where(weights == 0, 0, part)
+
+
+def _share(g: Any, mine: Any, other: Any, loses: Any) -> Any:
+    """The part of g that belongs to an operand of maximum or minimum: half at a tie."""
+    return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))
+
+
+def is_fast(x: Any) -> bool:
+    """Is this an array of float32 or float64?"""
+    return x.__class__ is ndarray and x.dtype in FAST
+
+
+def _two_fast(a: Any, b: Any) -> bool:
+    return is_fast(a) and (b.__class__ in (int, float) or is_fast(b) and a.dtype == b.dtype)
+
+
+quicker(
+    ops.maximum,
+    _two_fast,
+    None,
+    lambda g, y, a, b: _share(g, a, b, a < b),
+    lambda g, y, a, b: _share(g, b, a, b < a),
+)
+quicker(
+    ops.minimum,
+    _two_fast,
+    None,
+    lambda g, y, a, b: _share(g, a, b, a > b),
+    lambda g, y, a, b: _share(g, b, a, b > a),
+)
+
+
+def _clips(x: Any, low: Any, high: Any) -> bool:
+    return is_fast(x) and low.__class__ in (int, float) and high.__class__ in (int, float)
+
+
+quicker(
+    ops.clip,
+    _clips,
+    None,
+    lambda g, y, x, low, high: chosen(g, (x >= low) & (x <= high)),
+    None,
+    None,
+)
+
+
+def _chooses(condition: Any, a: Any, b: Any) -> bool:
+    like = a if a.__class__ is ndarray else b
+    if not (condition.__class__ is ndarray is like.__class__ and condition.dtype == bool):
+        return False
+    if max(like.size, condition.size) < tuning.WHERE_BY_BITS or like.dtype not in BITS:
+        return False
+    return like.ndim > 0 and all(
+        x.__class__ in (int, float, bool) or x.__class__ is ndarray and x.dtype == like.dtype
+        for x in (a, b)
+    )
+
+
+def where(condition: ndarray, a: Any, b: Any) -> ndarray:
+    """np.where(condition, a, b), bit by bit."""
+    dtype = a.dtype if a.__class__ is ndarray else b.dtype
+    bits = BITS[dtype]
+    found = [
+        chosen(x, taken).view(bits)
+        for x, taken in ((np.asarray(a, dtype), condition), (np.asarray(b, dtype), ~condition))
+        if x.ndim or x.view(bits)  # a number 0 adds nothing
+    ]
+    return (found[0] if len(found) == 1 else np.bitwise_or(*found)).view(dtype)
+
+
+quicker(
+    ops.where,
+    _chooses,
+    where,
+    None,
+    lambda g, y, condition, a, b: where(condition, g, 0),
+    lambda g, y, condition, a, b: where(condition, 0, g),
+)
+
+
 # ---- ReLU: one more choice on the way back
 
 
@@ -161,7 +247,7 @@ quicker(
 
 
 def _reduces(x: Any, **_: Any) -> bool:
-    return x.__class__ is ndarray and x.ndim > 0 and x.dtype in FAST
+    return is_fast(x) and x.ndim > 0
 
 
 def total(x: ndarray, *, axis: Any, keepdims: bool) -> Any:

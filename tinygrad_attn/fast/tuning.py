@@ -98,6 +98,8 @@ MASK_OF_FLOATS = 1 << 16
 
 # Elements, up to which np.where is as quick as a product of bits.
 WHERE_BY_CALL = 256
+# Elements, from where `where` takes longer than several products.
+WHERE_BY_BITS = 1 << 13
 # Elements, up to which a choice is soonest made in one call for all.
 CHOSEN_AT_ONCE = 1 << 14
 # Elements, from where several quick NumPy calls beat np.logaddexp.
