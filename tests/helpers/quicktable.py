@@ -189,6 +189,11 @@ TABLE: dict[str, list[Quick]] = {
         Quick(lambda w: ops.embedding(w, indices=whole(5, 2, 7)), [(5, 3)]),
         Quick(lambda w: ops.embedding(w, indices=whole(40, 600)), [(40, 30)]),
     ],
+    "ops.take_along_axis": [
+        Quick(lambda x: ops.take_along_axis(x, indices=whole(4, 9, 6), axis=0), [(4, 6)]),
+        Quick(lambda x: ops.take_along_axis(x, indices=whole(6, 4, 2), axis=1), [(4, 6)]),
+        Quick(lambda x: ops.take_along_axis(x, indices=whole(24, 9), axis=None), [(4, 6)]),
+    ],
 }
 
 # Where a branch is decided by the numbers themselves: ties, bounds, what leaves the range of an exponential, places
@@ -292,4 +297,16 @@ add(
     Quick(lambda w: ops.embedding(w, indices=behind(5, 2, 7)), [(5, 3)]),
     Quick(lambda w: ops.embedding(w, indices=behind(40, 600)), [(40, 60)]),
     twice(lambda w, i: ops.embedding(w, indices=i), whole(5, 9), behind(5, 9), (5, 3)),
+)
+for axis, (shape, first, second) in {
+    0: ((4, 60), behind(4, 9, 60), behind(4, 9, 60)[::-1].copy()),
+    1: ((40, 6), behind(6, 40, 8), behind(6, 40, 8)[:, ::-1].copy()),
+    -2: ((3, 5, 40), behind(5, 3, 4, 40), behind(5, 3, 4, 40)[:, ::-1].copy()),
+}.items():
+    picks = lambda x, i, a=axis: ops.take_along_axis(x, indices=i, axis=a)  # noqa: E731
+    add("ops.take_along_axis", Quick(lambda x, p=picks, i=first: p(x, i), [shape]))
+    add("ops.take_along_axis", twice(picks, first, second, shape))
+add(
+    "ops.embedding",
+    twice(lambda w, i: ops.embedding(w, indices=i), whole(5, 2), whole(5, 9), (5, 3)),
 )

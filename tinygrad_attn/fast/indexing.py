@@ -8,6 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import ops
+from ..ops.indexing import places_along
 from . import tuning
 from .ops import quicker
 
@@ -76,12 +77,30 @@ def _add_sorted(out, indices, g):
         out[indices[start]] += one[:count].dot(g[order[start : start + count]])
 
 
+# ---- shares added where they belong: x[0], x[1], ... of T rows would otherwise take T x T
+
+
 def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
-    """total[index] += g, unless an element may be picked twice."""
-    once = picks_each_once(index)
-    if once:
+    """total[index] += g, where what is picked twice has both shares."""
+    if picks_each_once(index):
         total[index] += g
-    return once
+    else:
+        np.add.at(total, index, g)
+    return True
+
+
+def _add_rows(total: ndarray, g: Any, *, indices: Any) -> bool:
+    if g.size < total.size:
+        np.add.at(total, indices, g)
+    else:
+        total += _rows_summed(g, indices=indices, rows=len(total))
+    return True
+
+
+def _add_along_axis(total: ndarray, g: Any, *, indices: Any, axis: Any) -> bool:
+    if axis is not None:
+        np.add.at(total, places_along(indices, axis, total.shape), g)
+    return axis is not None
 
 
 quicker(
@@ -96,5 +115,12 @@ quicker(
     lambda weight, *, indices: weight.__class__ is ndarray and weight.ndim == 2,
     None,
     lambda g, y, weight, *, indices: _rows_summed(g, indices=indices, rows=len(weight)),
-    fresh=True,
+    adds=_add_rows,
+)
+quicker(
+    ops.take_along_axis,
+    lambda x, *, indices, axis: x.__class__ is ndarray,
+    None,
+    *ops.take_along_axis.rules,
+    adds=_add_along_axis,
 )
