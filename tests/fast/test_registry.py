@@ -46,6 +46,10 @@ def keys_of(name):
     names = {name, bare, f"F.{bare}", f"equations.{bare}"}
     if bare in ("attention_weights", "packed_attention"):
         names.add("F.scaled_dot_product_attention")
+    if bare == "embedding_backward":
+        names |= {"F.embedding", "embedding"}
+    if bare == "scatter":
+        names.add("getitem")
     return [key for key in TABLE if key.split()[0] in names]
 
 
@@ -227,6 +231,10 @@ def rows(*shape):
 
 # Ways that only large arrays take: what to call with them.
 LARGE = {
+    "scatter": lambda dtype: (
+        lambda x: ops.scatter(x, index=([2, 0, 2],), shape=(5, 4)),
+        rows(3, 4).astype(dtype),
+    ),
     "where": lambda dtype: (
         lambda x: ops.where(rows(100, 100) > 0, x, 0.5),
         rows(100, 100).astype(dtype),

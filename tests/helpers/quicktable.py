@@ -189,6 +189,13 @@ TABLE: dict[str, list[Quick]] = {
         Quick(lambda w: ops.embedding(w, indices=whole(5, 2, 7)), [(5, 3)]),
         Quick(lambda w: ops.embedding(w, indices=whole(40, 600)), [(40, 30)]),
     ],
+    "ops.scatter": [
+        Quick(lambda g: ops.scatter(g, index=(whole(4, 9),), shape=(4, 6)), [(9, 6)]),
+        Quick(lambda g: ops.scatter(g, index=(slice(1, 4),), shape=(4, 6)), [(3, 6)]),
+    ],
+    "ops.embedding_backward": [
+        Quick(lambda g: ops.embedding_backward(g, indices=whole(5, 2, 7), rows=5), [(2, 7, 3)])
+    ],
     "ops.take_along_axis": [
         Quick(lambda x: ops.take_along_axis(x, indices=whole(4, 9, 6), axis=0), [(4, 6)]),
         Quick(lambda x: ops.take_along_axis(x, indices=whole(6, 4, 2), axis=1), [(4, 6)]),
@@ -306,7 +313,8 @@ for axis, (shape, first, second) in {
     picks = lambda x, i, a=axis: ops.take_along_axis(x, indices=i, axis=a)  # noqa: E731
     add("ops.take_along_axis", Quick(lambda x, p=picks, i=first: p(x, i), [shape]))
     add("ops.take_along_axis", twice(picks, first, second, shape))
+add("ops.scatter", Quick(lambda g: ops.scatter(g, index=(behind(4, 9),), shape=(4, 6)), [(9, 6)]))
 add(
-    "ops.embedding",
-    twice(lambda w, i: ops.embedding(w, indices=i), whole(5, 2), whole(5, 9), (5, 3)),
+    "ops.embedding_backward",
+    Quick(lambda g: ops.embedding_backward(g, indices=behind(9, 400), rows=9), [(400, 60)]),
 )

@@ -112,6 +112,10 @@ COPIED = 4096
 # Width, or elements in all rows, up to which rows are added one number after the other.
 ADDED_WIDTH = 48
 ADDED_ELEMENTS = 1 << 14
+# Elements added in one call of np.add.at, since each needs its place in memory.
+ADDED_AT_ONCE = 1 << 16
+# Elements taken along an axis, from where it pays to work out their places first.
+PLACES = 256
 
 # ---- optimisers (optimizers.py)
 
