@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
@@ -247,8 +248,8 @@ def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = sizes[0]
     try:
-        return tuple(s.__index__() for s in sizes)
-    except (AttributeError, TypeError):
+        return tuple(map(operator.index, sizes))
+    except TypeError:
         hint = "; divide with // instead of /" if any(isinstance(s, float) for s in sizes) else ""
         if any(isinstance(s, (type, str, np.dtype)) for s in sizes):
             hint = "; write t.astype(dtype) for another dtype"
