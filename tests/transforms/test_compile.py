@@ -1,5 +1,6 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
+import ast
 import collections
 import contextlib
 import copy
@@ -77,7 +78,12 @@ def check(c, f, *args, params=(), tolerance=1e-12):
 def runs(c, programs=1):
     """Are there so many programs, and no kind of call without one?"""
     assert [line.reason for line in c.report()] == [""] * programs
-    assert all(line.compiled and line.lines for line in c.report())
+    assert all(line.compiled for line in c.report())
+    entries = itertools.chain.from_iterable(c._programs.entries.values())
+    for line, entry in zip(c.report(), entries, strict=True):
+        functions = ast.parse(entry.flat.text).body
+        assert len(functions) == 1 + len(entry.flat.passes)
+        assert line.lines == sum(len(function.body) for function in functions) > 0
 
 
 def leaf(*shape):

@@ -302,8 +302,7 @@ class MultiheadAttention(Module):
         if self.head_dim == self.value_head_dim:
             heads = F.equations.unpack_heads(packed, self.num_heads)
             return [heads[0], heads[1], heads[2]]
-        a, b = self._widths[0], 2 * self._widths[0]
-        return [self._heads(part) for part in (packed[..., :a], packed[..., a:b], packed[..., b:])]
+        return [self._heads(packed[..., self._part(which)]) for which in range(3)]
 
     def _heads(self, x: Any) -> Any:
         """(B, T, H D) -> (B, H, T, D)"""

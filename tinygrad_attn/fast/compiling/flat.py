@@ -101,17 +101,20 @@ class Flat:
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
         self.objects = held.objects
         text, self.forward = held.function("forward", self.inputs, body)
-        self.texts, self.lines = [text], len(body)
+        self.texts = [text]
         self.passes = [Backward(held, saved, known, self.inputs, *part) for part in parts]
         for each in self.passes:
-            text, _ = each.to(tuple(each.shares))
-            self.texts.append(text)
-            self.lines += text.count("\n") - 1
+            self.texts.append(each.to(tuple(each.shares))[0])
 
     @property
     def text(self) -> str:
         """All functions."""
         return "\n\n".join(self.texts)
+
+    @property
+    def lines(self) -> int:
+        """Of how many statements they are."""
+        return self.text.count("\n    ")
 
     def computes_as(self, other: Flat) -> bool:
         """Have both the same text, and the same constants in it?"""
