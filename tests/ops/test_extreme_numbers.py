@@ -1,9 +1,13 @@
 """Numbers at the edge: infinite cotangents, large logits, integer tensors, constants in recorded rules."""
 
+import contextlib
+import inspect
 import itertools
 
 import numpy as np
 import pytest
+from enumeration import ops_in
+from optable import by_permutations
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -582,3 +586,55 @@ def test_half_precision_divides_by_more_than_its_largest_number(f):
         slopes.append(t.grad.numpy())
     assert slopes[0].dtype == "f2"
     np.testing.assert_allclose(*slopes, rtol=5e-3)
+
+
+ELEMENTWISE = ops_in(ops.elementwise, ops.trigonometric, ops.rounding)
+EDGES = [-np.inf, -2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, 3, np.inf, np.nan]
+
+
+def slopes_at(f, arrays):
+    """The value, the gradients, also recorded, and the second-order ones, each of all elements at once."""
+    leaves = [Tensor(x, requires_grad=x.dtype != bool) for x in arrays]
+    wanted, options = [x for x in leaves if x.requires_grad], {"allow_unused": True}
+    y = f(*leaves)
+    twos = np.full(y.shape, 2.0)
+    first = ta.grad(y, wanted, twos, retain_graph=True, **options)
+    again = ta.grad(y, wanted, twos, create_graph=True, **options)
+    total = sum(((g * g).sum() for g in again if g is not None), Tensor(0.0))
+    second = ta.grad(total, wanted, **options) if total.requires_grad else []
+    return [np.zeros(y.shape) if g is None else g.numpy() for g in (y, *first, *again, *second)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_no_element_is_told_by_what_stands_beside_it(name):
+    """A special case for one element (0 to a power, a tie, infinity) is none for those beside it."""
+    one = ELEMENTWISE[name]
+    inputs = list(inspect.signature(one.forward).parameters)[: len(one.rules)]
+    edges = EDGES if len(inputs) < 3 else EDGES[2::2]
+    grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
+    arrays = [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]
+    for ways in (contextlib.nullcontext, ta.plain):
+        with ways():
+            together = slopes_at(one, arrays)
+            alone = [slopes_at(one, [x[i : i + 1] for x in arrays]) for i in range(grid.shape[1])]
+        for place, (x, parts) in enumerate(zip(together, zip(*alone), strict=True)):
+            np.testing.assert_allclose(
+                x, np.concatenate(parts), rtol=1e-12, atol=1e-300, err_msg=f"{place}"
+            )
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_the_slope_of_a_determinants_slope_keeps_its_digits_however_near_a_matrix_is_to_no_inverse(
+    n,
+):
+    rng = np.random.default_rng(0)
+    u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in "uv")
+    weights = rng.standard_normal((n, n))
+    for least in 10.0 ** -np.arange(1, 17, 1.5):
+        found = []
+        for det in ops.det, by_permutations:
+            a = Tensor((u * [*np.linspace(1, 0.5, n - 1), least]) @ v, requires_grad=True)
+            (slope,) = ta.grad(det(a), a, create_graph=True)
+            found.append(ta.grad((slope * weights).sum(), a)[0].numpy())
+        np.testing.assert_allclose(*found, rtol=0, atol=1e-10 * np.abs(found[1]).max())
