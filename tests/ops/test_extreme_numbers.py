@@ -601,7 +601,8 @@ def slopes_at(f, arrays):
     first = ta.grad(y, wanted, twos, retain_graph=True, **options)
     again = ta.grad(y, wanted, twos, create_graph=True, **options)
     total = sum(((g * g).sum() for g in again if g is not None), Tensor(0.0))
-    second = ta.grad(total, wanted, **options) if total.requires_grad else []
+    none = [None] * len(wanted)
+    second = ta.grad(total, wanted, **options) if total.requires_grad else none
     return [np.zeros(y.shape) if g is None else g.numpy() for g in (y, *first, *again, *second)]
 
 
@@ -622,6 +623,23 @@ def test_no_element_is_told_by_what_stands_beside_it(name):
             np.testing.assert_allclose(
                 x, np.concatenate(parts), rtol=1e-12, atol=1e-300, err_msg=f"{place}"
             )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name, one in ELEMENTWISE.items() if len(one.rules) == 2])
+def test_an_operand_that_is_a_number_is_an_array_of_it(name):
+    one, x = ELEMENTWISE[name], np.array(EDGES[1:-2])
+    for n in (*EDGES[1:-2], 3.0, 1 / 3):
+        repeated = np.full(x.shape, float(n))
+        pairs = [
+            (lambda x, n=n: one(x, n), lambda x, n=repeated: one(x, n)),
+            (lambda x, n=n: one(n, x), lambda x, n=repeated: one(n, x)),
+        ]
+        for ways, pair in itertools.product((contextlib.nullcontext, ta.plain), pairs):
+            with ways():
+                found = [slopes_at(f, [x]) for f in pair]
+            for place, (a, b) in enumerate(zip(*found, strict=True)):
+                np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=f"{n}, {place}")
 
 
 @pytest.mark.parametrize("n", [3, 5])
