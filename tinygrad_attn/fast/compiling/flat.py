@@ -291,23 +291,20 @@ class Writer:
     # ---- memory
 
     def group_of(self, e: Expression) -> Any:
-        """The memory of a value: of a view, its operand's."""
-        known = self.group.get(e.id)
-        if known is None:
-            known = HELD  # of a value that the other function has made
-        return known
+        """The memory of a value: of a view, its operand's. That of inputs and constants, and of what
+        the other function has made, is not ours.
+        """
+        return self.group.get(e.id, HELD)
 
     def assign(self, order: list[Expression], ends: Iterable[Expression], guards: Any) -> None:
         """The group of each value, and the last line that needs it."""
         self.stacks(order, ends)
         for i, e in enumerate(order):
-            if e.kind in ("input", "constant", "number"):
-                self.group[e.id] = HELD
-            elif e.id in self.places:
+            if e.id in self.places:
                 self.group[e.id] = self.places[e.id][0].id
             elif fresh(e):
                 self.group[e.id] = e.id
-            else:
+            elif e.kind not in ("input", "constant", "number"):
                 groups = {self.group_of(x) for x in e.operands if x.ndim or x.kind == "input"}
                 alone = e.kind in ("attribute", "item", "method", "part") and len(groups) == 1
                 self.group[e.id] = groups.pop() if alone and distinct(e) else HELD
