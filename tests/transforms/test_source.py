@@ -976,7 +976,7 @@ def nested():
             yield f"{outer}(a {inner} b)", lambda a, b, c, f=f, h=h: f(h(*(a, b)[: h.nin]))
 
 
-def test_each_operator_beside_each_is_bracketed_where_it_has_to_be():
+def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_be():
     asked = 0
     for text, f in nested():
         for operands in OPERANDS.values():
@@ -985,8 +985,13 @@ def test_each_operator_beside_each_is_bracketed_where_it_has_to_be():
                     expected = f(*operands)
                 except (TypeError, ValueError):  # no bits of floats, no powers of negative integers
                     continue
-                value = ta.source(f, *operands, backward=False)(*operands)
+                program = ta.source(f, *operands, backward=False)
+                value = program(*operands)
             np.testing.assert_array_equal(value, expected, err_msg=text)
+            for line in ast.walk(ast.parse(program.text)):
+                if isinstance(line, ast.Assign | ast.Return):
+                    written = ast.get_source_segment(program.text, line)
+                    assert written.count("(") == ast.unparse(line).count("("), written
             asked += 1
             break
     assert asked > 600
