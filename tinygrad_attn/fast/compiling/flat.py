@@ -291,8 +291,8 @@ class Writer:
     # ---- memory
 
     def group_of(self, e: Expression) -> Any:
-        """The memory of a value: of a view, its operand's. That of inputs and constants, and of what
-        the other function has made, is not ours.
+        """The memory of a value: of a view, its operand's. Not ours is that of inputs, of
+        constants, and of what the other function has made.
         """
         return self.group.get(e.id, HELD)
 
