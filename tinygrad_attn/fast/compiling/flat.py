@@ -8,6 +8,7 @@ from what the backward pass needs and from the results, which are the caller's o
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -282,7 +283,7 @@ class Writer:
     def __init__(self, names: Names, saved: set[int]) -> None:
         self.names, self.saved = names, saved
         self.group: dict[int, Any] = {}  # by expression: the memory that it lies in
-        self.last: dict[Any, int] = {}  # by group: the last line that needs it
+        self.last: dict[Any, float] = {}  # by group: the last line that needs it
         # Of a product that is put into a stack: the stack, and the place in it.
         self.places: dict[int, tuple[Expression, str]] = {}
         self.begun: set[int] = set()  # the stacks for which there is memory, and their parts
@@ -310,12 +311,12 @@ class Writer:
                 self.group[e.id] = groups.pop() if alone and distinct(e) else HELD
                 if self.group[e.id] is HELD:
                     for x in e.operands:  # nor may what it may be a view of be written into
-                        self.last[self.group_of(x)] = len(order) + 1
+                        self.last[self.group_of(x)] = math.inf
             for x in e.operands:
                 g = self.group_of(x)
                 self.last[g] = max(self.last.get(g, 0), i)
         for x in [*inside(list(ends)), *(g.asked for g in guards)]:
-            self.last[self.group_of(x)] = len(order) + 1
+            self.last[self.group_of(x)] = math.inf
 
     def stacks(self, order: list[Expression], ends: Iterable[Expression]) -> None:
         """Where products are stacked and used for nothing else, each is written into the stack."""
