@@ -656,3 +656,24 @@ def test_the_slope_of_a_determinants_slope_keeps_its_digits_however_near_a_matri
             (slope,) = ta.grad(det(a), a, create_graph=True)
             found.append(ta.grad((slope * weights).sum(), a)[0].numpy())
         np.testing.assert_allclose(*found, rtol=0, atol=1e-10 * np.abs(found[1]).max())
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 2, 2, 2)])
+@pytest.mark.parametrize("name", ops_in(ops.decompositions))
+def test_the_slopes_of_what_is_made_of_empty_matrices_are_empty(name, shape):
+    one = ops_in(ops.decompositions)[name]
+    arrays = [np.zeros(shape)] * len(one.rules)
+    try:
+        one.forward(*arrays)
+    except ValueError:  # NumPy makes nothing of them
+        return
+    for ways in (contextlib.nullcontext, ta.plain):
+        with ways():
+            leaves = [Tensor(x, requires_grad=True) for x in arrays]
+            y = one(*leaves)
+            found = [*ta.grad(y, leaves, np.zeros(y.shape), create_graph=True)]
+            total = sum((g * g).sum() for g in found)
+            if total.requires_grad:  # not that of a triangle
+                found += ta.grad(total, leaves, allow_unused=True)
+            for g in found:
+                assert g is None or (g.shape == shape and not g.numpy().any())
