@@ -48,9 +48,10 @@ TESTS = {
     "files/*": ["tests/files", "tests/optim", "tests/nn/test_module.py"],
     "ops/*": [
         "tests/ops/test_properties.py",
+        "tests/ops/test_extreme_numbers.py",
+        "tests/tensor/test_numpy_edges.py",
         "tests/ops/test_opinfo.py",
         "tests/ops",
-        "tests/tensor/test_numpy_edges.py",
         *FAST_AND_PLAIN,
         "tests/transforms/test_transforms.py",
         *LAYERS,
