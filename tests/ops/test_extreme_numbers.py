@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from enumeration import ops_in
 from optable import by_permutations
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, ops
 
+torch = require("torch")
 WHOLE = {
     "linspace": lambda x: np.linspace(0, x, 4),
     "median": lambda x: np.median(x),
@@ -623,6 +625,36 @@ def test_no_element_is_told_by_what_stands_beside_it(name):
             np.testing.assert_allclose(
                 x, np.concatenate(parts), rtol=1e-12, atol=1e-300, err_msg=f"{place}"
             )
+
+
+NAMES = {"absolute": "abs", "negative": "neg", "clip": "clamp", "power": "pow"}
+WITHOUT = {"cbrt": "PyTorch has none", "floor_divide": "PyTorch's has no derivative"}
+APART = {
+    "copysign": "infinity times 0",
+    "absolute": "the slope of a NaN",
+    "power": "infinity to the 0",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE.keys() - WITHOUT.keys()))
+def test_slopes_at_ties_kinks_and_edges_are_pytorchs(name):
+    one, theirs = ELEMENTWISE[name], getattr(torch, NAMES.get(name, name))
+    inputs = list(inspect.signature(one.forward).parameters)[: len(one.rules)]
+    edges = EDGES[1:-2] if name in APART else EDGES
+    grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
+    arrays = [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]
+    leaves = [torch.tensor(x, requires_grad=x.dtype != bool) for x in arrays]
+    y = theirs(*leaves)
+    wanted = [x for x in leaves if x.requires_grad]
+    found = torch.autograd.grad(y, wanted, torch.full_like(y, 2), allow_unused=True)
+    expected = [np.zeros(y.shape) if g is None else g.numpy() for g in found]
+    for ways in (contextlib.nullcontext, ta.plain):
+        with ways():
+            mine = slopes_at(one, arrays)
+        for place in range(len(wanted)):  # the gradients, and again recorded
+            for a in (mine[1 + place], mine[1 + place + len(wanted)]):
+                np.testing.assert_allclose(a, expected[place], rtol=1e-9, err_msg=f"{place}")
 
 
 @pytest.mark.filterwarnings("ignore")
