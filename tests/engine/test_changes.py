@@ -292,9 +292,7 @@ assert parallel.DataParallel  # a room that is loaded late, and has such ops too
 
 
 @pytest.mark.parametrize(
-    "op",
-    sorted(guard.reads_nothing, key=lambda op: op.__name__),
-    ids=lambda op: op.__name__,
+    "op", sorted(guard.reads_nothing, key=lambda op: op.__name__), ids=lambda op: op.__name__
 )
 def test_no_rule_of_an_op_that_says_so_reads_values(op):
     x = np.arange(9.0).reshape(3, 3)

@@ -1210,3 +1210,14 @@ def test_saved_floats_are_no_constants_to_a_rule_that_is_differentiated(mode):
             ta.grad(square(x).sum(), x, create_graph=True)
         (g,) = ta.grad(kept(x).sum(), x, create_graph=True)
         assert np.allclose(ta.grad(g.sum(), x)[0].numpy(), 2 * (x.numpy() > 0))
+
+
+@pytest.mark.parametrize("mode", [nullcontext, ta.plain], ids=["quick", "plain"])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_an_output_that_is_named_several_times_counts_as_often(mode, create_graph):
+    with mode():
+        x = Tensor([1.0, 2.0], requires_grad=True)
+        y, z = x * x, x * 3
+        seeds = [np.array(s) for s in ([1.0, 10.0], [2.0, 20.0], [4.0, 40.0], [8.0, 80.0])]
+        (g,) = ta.grad([y, z, y, x], [x], seeds, create_graph=create_graph)
+    assert g.numpy().tolist() == [2 * 5 + 3 * 2 + 8, 4 * 50 + 3 * 20 + 80]

@@ -967,22 +967,26 @@ def attention(ours):
         ]
         shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
         seen = rng.random(shape) < 0.6  # rows with nothing to look at occur
-        kind = draw(st.sampled_from(["none", "boolean", "float", "causal"]))
+        kind, causal = draw(st.sampled_from(["none", "boolean", "float"])), draw(st.booleans())
         if kind == "float":
             inputs.append(
                 np.where(seen, rng.standard_normal(shape), draw(st.sampled_from([-np.inf, 0.5])))
             )
-        mine, theirs = ([seen], [torch.from_numpy(seen)]) if kind == "boolean" else ([], [])
-        settings = dict(
-            is_causal=kind == "causal",
-            scale=draw(st.sampled_from([None, 0.3, 2.0])),
-            enable_gqa=grouped,
-        )
-        return Sample(
-            inputs,
-            lambda *xs: ours(*xs, *mine, **settings),
-            lambda *xs: tF.scaled_dot_product_attention(*xs, *theirs, **settings),
-        )
+        settings = dict(scale=draw(st.sampled_from([None, 0.3, 2.0])), enable_gqa=grouped)
+        mine = [seen] if kind == "boolean" else []
+
+        def theirs(*xs):
+            """PyTorch takes a mask or is_causal; ours both."""
+            mask = torch.from_numpy(seen) if kind == "boolean" else (*xs, None)[3]
+            if causal:
+                past = torch.ones(t, s, dtype=torch.bool).tril()
+                if kind == "float":
+                    mask = torch.where(past, mask, -math.inf)
+                else:
+                    mask = past if mask is None else past & mask
+            return tF.scaled_dot_product_attention(*xs[:3], mask, **settings)
+
+        return Sample(inputs, lambda *xs: ours(*xs, *mine, is_causal=causal, **settings), theirs)
 
     return sample
 
@@ -1013,24 +1017,38 @@ TABLE["equations.attention_weights"] = attention(attention_in_steps)
 TABLE["F.weights_as_applied"] = attention(weights_times_values)
 
 
-@entry("equations.packed_attention")
-def _(draw):
-    b, t, heads, d = (draw(st.integers(1, 3)) for _ in "bthd")
-    scale, is_causal = draw(st.sampled_from([0.3, 2.0])), draw(st.booleans())
+def packed_attention(ours, scales):
+    """Queries, keys and values side by side."""
 
-    def theirs(packed):
-        q, k, v = (part.reshape(b, t, heads, d).transpose(1, 2) for part in packed.chunk(3, -1))
-        return (
-            tF.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal)
-            .transpose(1, 2)
-            .reshape(b, t, heads * d)
-        )
+    def sample(draw):
+        b, t, heads, d = (draw(st.integers(1, 3)) for _ in "bthd")
+        scale, is_causal = draw(st.sampled_from(scales)), draw(st.booleans())
 
-    return Sample(
-        [numbers(draw, (b, t, 3 * heads * d))],
-        lambda x: reference.packed_attention(x, num_heads=heads, scale=scale, is_causal=is_causal),
-        theirs,
-    )
+        def theirs(packed):
+            q, k, v = (part.reshape(b, t, heads, d).transpose(1, 2) for part in packed.chunk(3, -1))
+            return (
+                tF.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal)
+                .transpose(1, 2)
+                .reshape(b, t, heads * d)
+            )
+
+        settings = {"num_heads": heads, "is_causal": is_causal}
+        settings |= {} if scale is None else {"scale": scale}
+        return Sample([numbers(draw, (b, t, 3 * heads * d))], lambda x: ours(x, **settings), theirs)
+
+    return sample
+
+
+def packed_in_steps(packed, **settings):
+    """The weights that packed_attention returns beside its result, times the values."""
+    out, weights = F.packed_attention(packed, need_weights=True, **settings)
+    values = reference.unpack_heads(packed, settings["num_heads"])[2]
+    return out / 2 + F.merge_heads(weights @ values) / 2
+
+
+TABLE["equations.packed_attention"] = packed_attention(reference.packed_attention, [0.3, 2.0])
+TABLE["F.packed_attention"] = packed_attention(F.packed_attention, [None])
+TABLE["F.packed_attention and its weights"] = packed_attention(packed_in_steps, [None])
 
 
 @entry("equations.dropout")

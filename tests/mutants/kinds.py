@@ -200,7 +200,7 @@ def stale(node: ast.AST, around: Around) -> Changed:
         yield ast.Pass()
     if called(node) == "copy" and isinstance(node.func, ast.Attribute) and not node.args:
         yield node.func.value
-    if of_numpy(node) and called(node) == "array":
+    if of_numpy(node) and called(node) == "array" and not literal(node.args[0]):
         yield other(node, func=other(node.func, attr="asarray"))
 
 

@@ -24,47 +24,80 @@ from typing import Any, NamedTuple
 from .places import PACKAGE, ROOT, Mutant
 
 # The tests of the kind of a file, the likeliest to fail first; a folder stands for all its files not named before it.
-# The first pattern that fits a file counts. In front of all come tests of the file's own name.
+# The first pattern that fits a file counts. In front of all come tests of the file's own name, and last those of the
+# rooms that compute with what stands there.
+FAST_AND_PLAIN = ["tests/fast/test_registry.py", "tests/fast/test_quick_ways.py"]
+LAYERS = ["tests/functional", "tests/nn"]
 TESTS = {
     "engine/*": [
         "tests/engine",
         "tests/ops/test_properties.py",
         "tests/transforms/test_transforms.py",
+        "tests/fast/test_sweep.py",
+        *LAYERS,
     ],
-    "tensor/*": ["tests/tensor/test_interop.py", "tests/tensor", "tests/ops/test_opinfo.py"],
-    "random.py": ["tests/random", "tests/nn"],
-    "files/*": ["tests/files"],
-    "ops/*": ["tests/ops/test_properties.py", "tests/ops/test_opinfo.py", "tests/ops"],
+    "tensor/*": [
+        "tests/tensor/test_interop.py",
+        "tests/tensor",
+        "tests/ops/test_opinfo.py",
+        "tests/ops",
+        "tests/transforms/test_transforms.py",
+        *LAYERS,
+    ],
+    "random.py": ["tests/random", *LAYERS, "tests/fast/test_fused.py"],
+    "files/*": ["tests/files", "tests/optim", "tests/nn/test_module.py"],
+    "ops/*": [
+        "tests/ops/test_properties.py",
+        "tests/ops/test_extreme_numbers.py",
+        "tests/tensor/test_numpy_edges.py",
+        "tests/ops/test_opinfo.py",
+        "tests/ops",
+        *FAST_AND_PLAIN,
+        "tests/transforms/test_transforms.py",
+        *LAYERS,
+        "tests/tensor",
+    ],
     "functional/*": [
         "tests/ops/test_properties.py",
-        "tests/fast/test_registry.py",
+        *FAST_AND_PLAIN,
         "tests/functional/test_every_function.py",
-        "tests/functional",
-        "tests/nn/test_layers.py",
+        *LAYERS,
+        "tests/fast/test_fused.py",
+        "tests/ops",
     ],
     "fast/compiling/*": ["tests/transforms/test_compile.py", "tests/transforms"],
-    "fast/engine.py": ["tests/fast/test_sweep.py", "tests/engine", "tests/fast"],
+    "fast/engine.py": ["tests/fast/test_sweep.py", "tests/engine", "tests/fast", "tests/ops"],
     "fast/optimizers.py": ["tests/optim", "tests/fast"],
-    "fast/kernels/tiled.py": ["tests/fast/test_kernels_attention.py", "tests/fast"],
+    "fast/kernels/tiled.py": ["tests/fast/test_kernels_attention.py", "tests/fast", *LAYERS],
     "fast/kernels/*": [
         "tests/fast/test_kernels_rows.py",
         "tests/fast/test_kernels_attention.py",
         "tests/fast/test_kernels_products.py",
-        "tests/fast/test_registry.py",
+        *FAST_AND_PLAIN,
         "tests/fast",
+        "tests/ops/test_extreme_numbers.py",
+        *LAYERS,
+        "tests/ops",
     ],
     "fast/*": [
-        "tests/fast/test_registry.py",
+        *FAST_AND_PLAIN,
         "tests/fast/test_fused.py",
-        "tests/fast/test_quick_ways.py",
         "tests/fast/test_thresholds.py",
         "tests/fast",
+        "tests/ops",
+        *LAYERS,
     ],
     "transforms/programs/*": ["tests/transforms/test_source.py", "tests/transforms"],
     "parallel/*": ["tests/parallel"],
-    "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms"],
-    "nn/*": ["tests/nn/test_layers.py", "tests/nn/test_attention.py", "tests/nn"],
-    "optim/*": ["tests/optim"],
+    "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms", "tests/optim"],
+    "nn/*": [
+        "tests/nn/test_layers.py",
+        "tests/nn/test_attention.py",
+        "tests/nn",
+        "tests/functional",
+        "tests/transforms/test_models_fuzz.py",
+    ],
+    "optim/*": ["tests/optim", "tests/files", "tests/fast/test_determinism.py"],
 }
 IMPORTED = ["pytest", "hypothesis", "numpy", "torch", "torch.testing._internal.common_modules"]
 IMPORTED += ["torch.testing._internal.common_methods_invocations", "safetensors.numpy", "tqdm"]
@@ -102,7 +135,7 @@ def tests_of(file: str, root: Path = ROOT) -> list[str]:
     found: dict[str, None] = {}
     for name in names:
         path = root / name
-        paths = [path] if path.suffix else sorted(path.rglob("test_*.py"))
+        paths = sorted(path.rglob("test_*.py")) if path.is_dir() else [path][: path.exists()]
         found.update(dict.fromkeys(p.relative_to(root).as_posix() for p in paths))
     return sorted(found, key=lambda name: Path(file).stem not in Path(name).stem.split("_"))
 

@@ -1,6 +1,7 @@
 """Every class of `nn`, from the one table in helpers/moduletable.py: values, slopes, dtypes, copies and states."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support import require
 
 from tinygrad_attn import Tensor, functional_call, grad, manual_seed, nn, randn
 from tinygrad_attn.nn import Module
+from tinygrad_attn.nn.scopes import record_attention
 
 torch = require("torch")
 for_each = pytest.mark.parametrize("name", TABLE)
@@ -83,9 +85,10 @@ def test_values_are_pytorchs_or_the_equations(name, training):
         np.testing.assert_allclose(array(y), z, rtol=1e-9, atol=1e-12)
 
 
-def scalar_of(name):
+def scalar_of(name, training=True):
     """(f, x): f(x) weighs all outputs at random, x is all that can be differentiated by in one list."""
     module, _, inputs = made(name)
+    module.train(training)
     names = [key for key, _ in module.named_parameters()]
     floats = [i for i, x in enumerate(inputs) if x.dtype.kind == "f"]
     start = [p.numpy().copy() for p in module.parameters()] + [inputs[i] for i in floats]
@@ -199,3 +202,21 @@ def test_what_pytorch_has_not_begins_with_the_values_that_it_states(name):
             expected = [FIRST[type(part).__name__](p.shape) for p in own]
         for p, q in zip(own, expected, strict=True):
             np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-6)
+
+
+@for_each
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_who_records_attention_may_write_into_what_is_recorded(name, training):
+    f, start = scalar_of(name, training)
+    expected = f(*(x := leaves(start)))
+    with record_attention() as seen:
+        y = f(*(again := leaves(start)))
+    assert seen or not ("Attention" in name or "Transformer" in name)
+    for found in itertools.chain.from_iterable(seen.values()):
+        found[...] = 7
+    if y.requires_grad:
+        slopes = (grad(one, x, allow_unused=True) for one, x in ((expected, x), (y, again)))
+        for one, other in zip(*slopes, strict=True):
+            assert (one is None) == (other is None)
+            np.testing.assert_array_equal(array(one), array(other))

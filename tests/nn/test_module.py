@@ -634,6 +634,9 @@ def test_names_of_a_sequential_stay_when_more_is_added():
     )
     numbered = nn.Sequential({"1": nn.ReLU()}).append(nn.Tanh())  # PyTorch's would lose one
     assert [type(m) for m in numbered] == [nn.ReLU, nn.Tanh]
+    some = nn.Sequential({"0": nn.ReLU(), "3": nn.ReLU(), "2": nn.ReLU()})
+    names = [name for name, _ in some.extend([nn.Tanh(), nn.Tanh()]).named_children()]
+    assert names == ["0", "3", "2", "4", "5"]
     before = dict(numbered.named_children())
     with pytest.raises(TypeError, match="item 3 of a Sequential must be a Module"):
         numbered.extend([nn.GELU(), np.tanh])

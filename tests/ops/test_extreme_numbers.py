@@ -1,14 +1,20 @@
 """Numbers at the edge: infinite cotangents, large logits, integer tensors, constants in recorded rules."""
 
+import contextlib
+import inspect
 import itertools
 
 import numpy as np
 import pytest
+from enumeration import ops_in
+from optable import by_permutations
+from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, ops
 
+torch = require("torch")
 WHOLE = {
     "linspace": lambda x: np.linspace(0, x, 4),
     "median": lambda x: np.median(x),
@@ -582,3 +588,124 @@ def test_half_precision_divides_by_more_than_its_largest_number(f):
         slopes.append(t.grad.numpy())
     assert slopes[0].dtype == "f2"
     np.testing.assert_allclose(*slopes, rtol=5e-3)
+
+
+ELEMENTWISE = ops_in(ops.elementwise, ops.trigonometric, ops.rounding)
+EDGES = [-np.inf, -2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, 3, np.inf, np.nan]
+
+
+def slopes_at(f, arrays):
+    """The value, the gradients, also recorded, and the second-order ones, each of all elements at once."""
+    leaves = [Tensor(x, requires_grad=x.dtype != bool) for x in arrays]
+    wanted, options = [x for x in leaves if x.requires_grad], {"allow_unused": True}
+    y = f(*leaves)
+    twos = np.full(y.shape, 2.0)
+    first = ta.grad(y, wanted, twos, retain_graph=True, **options)
+    again = ta.grad(y, wanted, twos, create_graph=True, **options)
+    total = sum(((g * g).sum() for g in again if g is not None), Tensor(0.0))
+    none = [None] * len(wanted)
+    second = ta.grad(total, wanted, **options) if total.requires_grad else none
+    return [np.zeros(y.shape) if g is None else g.numpy() for g in (y, *first, *again, *second)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_no_element_is_told_by_what_stands_beside_it(name):
+    """A special case for one element (0 to a power, a tie, infinity) is none for those beside it."""
+    one = ELEMENTWISE[name]
+    inputs = list(inspect.signature(one.forward).parameters)[: len(one.rules)]
+    edges = EDGES if len(inputs) < 3 else EDGES[2::2]
+    grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
+    arrays = [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]
+    for ways in (contextlib.nullcontext, ta.plain):
+        with ways():
+            together = slopes_at(one, arrays)
+            alone = [slopes_at(one, [x[i : i + 1] for x in arrays]) for i in range(grid.shape[1])]
+        for place, (x, parts) in enumerate(zip(together, zip(*alone), strict=True)):
+            np.testing.assert_allclose(
+                x, np.concatenate(parts), rtol=1e-12, atol=1e-300, err_msg=f"{place}"
+            )
+
+
+NAMES = {"absolute": "abs", "negative": "neg", "clip": "clamp", "power": "pow"}
+WITHOUT = {"cbrt": "PyTorch has none", "floor_divide": "PyTorch's has no derivative"}
+APART = {
+    "copysign": "infinity times 0",
+    "absolute": "the slope of a NaN",
+    "power": "infinity to the 0",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE.keys() - WITHOUT.keys()))
+def test_slopes_at_ties_kinks_and_edges_are_pytorchs(name):
+    one, theirs = ELEMENTWISE[name], getattr(torch, NAMES.get(name, name))
+    inputs = list(inspect.signature(one.forward).parameters)[: len(one.rules)]
+    edges = EDGES[1:-2] if name in APART else EDGES
+    grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
+    arrays = [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]
+    leaves = [torch.tensor(x, requires_grad=x.dtype != bool) for x in arrays]
+    y = theirs(*leaves)
+    wanted = [x for x in leaves if x.requires_grad]
+    found = torch.autograd.grad(y, wanted, torch.full_like(y, 2), allow_unused=True)
+    expected = [np.zeros(y.shape) if g is None else g.numpy() for g in found]
+    for ways in (contextlib.nullcontext, ta.plain):
+        with ways():
+            mine = slopes_at(one, arrays)
+        for place in range(len(wanted)):  # the gradients, and again recorded
+            for a in (mine[1 + place], mine[1 + place + len(wanted)]):
+                np.testing.assert_allclose(a, expected[place], rtol=1e-9, err_msg=f"{place}")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name, one in ELEMENTWISE.items() if len(one.rules) == 2])
+def test_an_operand_that_is_a_number_is_an_array_of_it(name):
+    one, x = ELEMENTWISE[name], np.array(EDGES[1:-2])
+    for n in (*EDGES[1:-2], 3.0, 1 / 3):
+        repeated = np.full(x.shape, float(n))
+        pairs = [
+            (lambda x, n=n: one(x, n), lambda x, n=repeated: one(x, n)),
+            (lambda x, n=n: one(n, x), lambda x, n=repeated: one(n, x)),
+        ]
+        for ways, pair in itertools.product((contextlib.nullcontext, ta.plain), pairs):
+            with ways():
+                found = [slopes_at(f, [x]) for f in pair]
+            for place, (a, b) in enumerate(zip(*found, strict=True)):
+                np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=f"{n}, {place}")
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_the_slope_of_a_determinants_slope_keeps_its_digits_however_near_a_matrix_is_to_no_inverse(
+    n,
+):
+    rng = np.random.default_rng(0)
+    u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in "uv")
+    weights = rng.standard_normal((n, n))
+    for least in 10.0 ** -np.arange(1, 17, 1.5):
+        found = []
+        for det in ops.det, by_permutations:
+            a = Tensor((u * [*np.linspace(1, 0.5, n - 1), least]) @ v, requires_grad=True)
+            (slope,) = ta.grad(det(a), a, create_graph=True)
+            found.append(ta.grad((slope * weights).sum(), a)[0].numpy())
+        np.testing.assert_allclose(*found, rtol=0, atol=1e-10 * np.abs(found[1]).max())
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 2, 2, 2)])
+@pytest.mark.parametrize("name", ops_in(ops.decompositions))
+def test_the_slopes_of_what_is_made_of_empty_matrices_are_empty(name, shape):
+    one = ops_in(ops.decompositions)[name]
+    arrays = [np.zeros(shape)] * len(one.rules)
+    try:
+        one.forward(*arrays)
+    except ValueError:  # NumPy makes nothing of them
+        return
+    for ways in (contextlib.nullcontext, ta.plain):
+        with ways():
+            leaves = [Tensor(x, requires_grad=True) for x in arrays]
+            y = one(*leaves)
+            found = [*ta.grad(y, leaves, np.zeros(y.shape), create_graph=True)]
+            total = sum((g * g).sum() for g in found)
+            if total.requires_grad:  # not that of a triangle
+                found += ta.grad(total, leaves, allow_unused=True)
+            for g in found:
+                assert g is None or (g.shape == shape and not g.numpy().any())

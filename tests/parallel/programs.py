@@ -332,8 +332,21 @@ def tensors():
             lambda x, masks=masks: attention(x, x, x, **masks),
             x,
         )
+    tokens_first(x.swapaxes(0, 1))
     if SIZE == 4:
         both_kinds(one, two, x)
+
+
+def tokens_first(x):
+    """Without batch_first x is (T, B, E); the keys may be fewer than the queries."""
+    heads = nn.MultiheadAttention(8, 12, head_dim=2).astype(np.float64)
+    attention = parallel.ParallelAttention(heads)
+    for n in len(x), 3:
+        same_layer(
+            lambda x, n=n: heads(x, x[:n], 2 * x[:n])[0],
+            lambda x, n=n: attention(x, x[:n], 2 * x[:n]),
+            x,
+        )
 
 
 def same_layer(whole, part, x):

@@ -1,5 +1,6 @@
 """`ta.compile`: the numbers of the function itself, at every call, whatever has changed since the last."""
 
+import ast
 import collections
 import contextlib
 import copy
@@ -16,6 +17,7 @@ import pickle
 import random
 import threading
 import time
+import tracemalloc
 import warnings
 from operator import attrgetter
 from typing import NamedTuple
@@ -74,10 +76,30 @@ def check(c, f, *args, params=(), tolerance=1e-12):
                 close(a, b, tolerance)
 
 
+def check_beside(f, *args):
+    """Of what is computed, and needed no more afterwards, whose memory is then written into: f's result may be a view of it."""
+
+    def g(one, *args):
+        given = [x * one for x in args]
+        return [f(*given), *(-x for x in given)]
+
+    args = [np.array(1.0), *(x.numpy() for x in args)]
+    c = compiled(g)
+    with ta.no_grad():
+        for _ in range(2):
+            for mine, expected in zip(c(*args), g(*args), strict=True):
+                close(mine, expected)
+
+
 def runs(c, programs=1):
     """Are there so many programs, and no kind of call without one?"""
     assert [line.reason for line in c.report()] == [""] * programs
-    assert all(line.compiled and line.lines for line in c.report())
+    assert all(line.compiled for line in c.report())
+    entries = itertools.chain.from_iterable(c._programs.entries.values())
+    for line, entry in zip(c.report(), entries, strict=True):
+        functions = ast.parse(entry.flat.text).body
+        assert len(functions) == 1 + len(entry.flat.passes)
+        assert line.lines == sum(len(function.body) for function in functions) > 0
 
 
 def leaf(*shape):
@@ -101,6 +123,7 @@ def test_every_entry_of_the_table_of_ops(name):
             return
         c = compiled(sample.ours)
         check(c, sample.ours, *args)
+        check_beside(sample.ours, *args)
         others = [
             Tensor(x.numpy() + 0.01 * np.arange(x.size).reshape(x.shape), requires_grad=True)
             for x in args
@@ -541,6 +564,19 @@ def test_only_the_gradients_that_are_wanted_are_computed():
     (passes,) = entry.flat.passes
     lines = sorted(text.count("\n") for text, _ in passes.written.values())
     assert lines[0] < 0.3 * lines[-1] and lines[1] < 0.9 * lines[-1], lines  # bias, x, ..., all
+
+
+def test_a_chain_of_ops_has_the_memory_of_one_array():
+    """Each writes into what it was given, which nobody needs any more."""
+    c, x = compiled(lambda x: np.tanh(np.exp(-(x * 2)) * 0.5) + 1), np.ones((100, 100))
+    with ta.no_grad():
+        c(x)
+    ((entry,),) = c._programs.entries.values()
+    tracemalloc.start()
+    entry.flat.forward(x)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1.5 * x.nbytes
 
 
 def test_retain_graph_and_a_second_pass():

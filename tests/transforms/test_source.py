@@ -16,6 +16,7 @@ from optable import TABLE
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
+from tinygrad_attn.transforms.programs.symbol import OPERATORS
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
@@ -948,3 +949,49 @@ def test_names_longer_than_a_line():
     program = ta.source(squares(layer), SRC, params=layer)
     assert_tidy(program.text)
     assert_right(program, squares(layer), [SRC], layer)
+
+
+BINARY = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc.nin == 2}
+UNARY = {sign: ufunc for ufunc, sign in OPERATORS.items() if ufunc.nin == 1}
+OPERANDS = {
+    dtype: [(np.array([[3, 2], [1, 4]]) + k).astype(dtype) for k in (0, 1, 3)]
+    for dtype in (float, int, bool)
+}
+
+
+def nested():
+    """Each operator with the result of each as each operand, and with numbers that have a sign or a fraction."""
+    for outer, f in BINARY.items():
+        for inner, h in BINARY.items():
+            yield f"(a {inner} b) {outer} c", lambda a, b, c, f=f, h=h: f(h(a, b), c)
+            yield f"a {outer} (b {inner} c)", lambda a, b, c, f=f, h=h: f(a, h(b, c))
+        for inner, h in UNARY.items():
+            yield f"({inner}a) {outer} b", lambda a, b, c, f=f, h=h: f(h(a), b)
+            yield f"a {outer} ({inner}b)", lambda a, b, c, f=f, h=h: f(a, h(b))
+        for n in (-2, 1 / 3):
+            yield f"({n}) {outer} a", lambda a, b, c, f=f, n=n: f(n, a)
+            yield f"a {outer} ({n})", lambda a, b, c, f=f, n=n: f(a, n)
+    for outer, f in UNARY.items():
+        for inner, h in (BINARY | UNARY).items():
+            yield f"{outer}(a {inner} b)", lambda a, b, c, f=f, h=h: f(h(*(a, b)[: h.nin]))
+
+
+def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_be():
+    asked = 0
+    for text, f in nested():
+        for operands in OPERANDS.values():
+            with np.errstate(all="ignore"):
+                try:
+                    expected = f(*operands)
+                except (TypeError, ValueError):  # no bits of floats, no powers of negative integers
+                    continue
+                program = ta.source(f, *operands, backward=False)
+                value = program(*operands)
+            np.testing.assert_array_equal(value, expected, err_msg=text)
+            for line in ast.walk(ast.parse(program.text)):
+                if isinstance(line, ast.Assign | ast.Return):
+                    written = ast.get_source_segment(program.text, line)
+                    assert written.count("(") == ast.unparse(line).count("("), written
+            asked += 1
+            break
+    assert asked > 600

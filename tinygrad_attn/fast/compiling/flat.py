@@ -8,6 +8,7 @@ from what the backward pass needs and from the results, which are the caller's o
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -93,17 +94,20 @@ class Flat:
         body.append(f"return [{', '.join(results)}], ({''.join(n + ', ' for n in kept_names)})")
         self.objects = held.objects
         text, self.forward = held.function("forward", self.inputs, body)
-        self.texts, self.lines = [text], len(body)
+        self.texts = [text]
         self.passes = [Backward(held, saved, known, self.inputs, *part) for part in parts]
         for each in self.passes:
-            text, _ = each.to(tuple(each.shares))
-            self.texts.append(text)
-            self.lines += text.count("\n") - 1
+            self.texts.append(each.to(tuple(each.shares))[0])
 
     @property
     def text(self) -> str:
         """All functions."""
         return "\n\n".join(self.texts)
+
+    @property
+    def lines(self) -> int:
+        """Of how many statements they are."""
+        return self.text.count("\n    ")
 
     def computes_as(self, other: Flat) -> bool:
         """Have both the same text, and the same constants in it?"""
@@ -242,7 +246,7 @@ class Writer:
     def __init__(self, names: Names, saved: set[int]) -> None:
         self.names, self.saved = names, saved
         self.group: dict[int, Any] = {}  # by expression: the memory that it lies in
-        self.last: dict[Any, int] = {}  # by group: the last line that needs it
+        self.last: dict[Any, float] = {}  # by group: the last line that needs it
         # Of a product that is put into a stack: the stack, and the place in it.
         self.places: dict[int, tuple[Expression, str]] = {}
         self.begun: set[int] = set()  # the stacks for which there is memory, and their parts
@@ -251,34 +255,31 @@ class Writer:
     # ---- memory
 
     def group_of(self, e: Expression) -> Any:
-        """The memory of a value: of a view, its operand's."""
-        known = self.group.get(e.id)
-        if known is None:
-            known = HELD  # of a value that the other function has made
-        return known
+        """The memory of a value: of a view, its operand's. Not ours is that of inputs, of
+        constants, and of what the other function has made.
+        """
+        return self.group.get(e.id, HELD)
 
     def assign(self, order: list[Expression], ends: Iterable[Expression], guards: Any) -> None:
         """The group of each value, and the last line that needs it."""
         self.stacks(order, ends)
         for i, e in enumerate(order):
-            if e.kind in ("input", "constant", "number"):
-                self.group[e.id] = HELD
-            elif e.id in self.places:
+            if e.id in self.places:
                 self.group[e.id] = self.places[e.id][0].id
             elif fresh(e):
                 self.group[e.id] = e.id
-            else:
+            elif e.kind not in ("input", "constant", "number"):
                 groups = {self.group_of(x) for x in e.operands if x.ndim or x.kind == "input"}
                 alone = e.kind in ("attribute", "item", "method", "part") and len(groups) == 1
                 self.group[e.id] = groups.pop() if alone and distinct(e) else HELD
                 if self.group[e.id] is HELD:
                     for x in e.operands:  # nor may what it may be a view of be written into
-                        self.last[self.group_of(x)] = len(order) + 1
+                        self.last[self.group_of(x)] = math.inf
             for x in e.operands:
                 g = self.group_of(x)
                 self.last[g] = max(self.last.get(g, 0), i)
         for x in [*inside(list(ends)), *(g.asked for g in guards)]:
-            self.last[self.group_of(x)] = len(order) + 1
+            self.last[self.group_of(x)] = math.inf
 
     def stacks(self, order: list[Expression], ends: Iterable[Expression]) -> None:
         """Where products are stacked and used for nothing else, each is written into the stack."""

@@ -209,7 +209,7 @@ class Text:
         precedence = PRECEDENCE.get(e.name, COMPARISON)
         left, right = precedence, precedence + 1
         if e.name == "**":
-            left, right = precedence + 1, precedence
+            left, right = ATOM, precedence
         if precedence == COMPARISON:
             left = right = 1
         texts = [
