@@ -15,7 +15,15 @@ NEGATED = {"add": "subtract", "subtract": "add", "negative": "positive", "maximu
 # Of these the order of the arguments does not matter, or is not one of operands.
 IN_ANY_ORDER = {"add", "multiply", "maximum", "minimum", "logaddexp", "vdot", "vecdot", "dot"}
 IN_ANY_ORDER |= {"isinstance", "issubclass", "getattr", "hasattr", "setattr", "zip", "max", "min"}
-IN_ANY_ORDER |= {"broadcast_shapes", "result_type", "fmax", "fmin", "logical_and", "logical_or"}
+IN_ANY_ORDER |= {
+    "swapaxes",
+    "broadcast_shapes",
+    "result_type",
+    "fmax",
+    "fmin",
+    "logical_and",
+    "logical_or",
+}
 REDUCTIONS = {"sum", "mean", "max", "min", "prod", "argmax", "any", "all", "squeeze", "var", "std"}
 REARRANGED = {"swapaxes", "transpose", "moveaxis"}
 TYPES = {"int", "float", "str", "Callable"}

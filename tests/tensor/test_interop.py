@@ -998,6 +998,8 @@ def test_the_slope_of_least_squares_that_cut_off_what_is_not_zero_is_refused():
         ([1, 0.5, 0.05], None, True),
         ([1, 0.5, 0.05], 0.01, True),
         ([1, 0.5, 0.05], 0.1, False),
+        ([1, 0.5, 5e-14], 0.1, True),  # as small as rounding errors
+        ([1, 0.5, 1e-12], 0.1, False),
         ([1, 0.9, 0.5], 0.7, False),
     ]:
         a = u[:, :3] @ np.diag(sizes) @ v

@@ -125,11 +125,13 @@ def pinv(a, *, rtol=None):
 def _refuse_a_cut(a, rtol):
     """Raise where rtol counts singular values as zero that are larger than rounding errors."""
     s = np.linalg.svd(array_of(a), compute_uv=False)
-    s = s / np.maximum(s.max(axis=-1, keepdims=True, initial=0), np.finfo(s.dtype).tiny)
-    cut = s[(s <= rtol) & (s > 100 * max(a.shape[-2:]) * np.finfo(s.dtype).eps)]
-    if cut.size:
+    largest = s.max(axis=-1, keepdims=True, initial=0)
+    rounding = 100 * max(a.shape[-2:]) * np.finfo(s.dtype).eps
+    cut = (s <= rtol * largest) & (s > rounding * largest)
+    if cut.any():
+        part = (s / largest)[cut].max()
         raise ValueError(
-            f"pinv with rtol={rtol:g} cuts off singular values of up to {cut.max():.3g} times the "
+            f"pinv with rtol={rtol:g} cuts off singular values of up to {part:.3g} times the "
             "largest one. They are not zero, and its rule does not know how they mix with those "
             "that are kept. Write a smaller rtol (rcond in np.linalg.lstsq), or a penalty instead: "
             "np.linalg.solve(a.T @ a + c * np.eye(n), a.T @ b)."
