@@ -272,6 +272,26 @@ def test_the_weighted_mean_over_ranks_is_the_mean_over_the_batch(ranks, drop_las
         assert sorted(i for s in samplers for i in s) == sorted(order)
 
 
+def test_an_infinite_norm_is_the_error_that_one_process_has():
+    from tinygrad_attn import Tensor, nn, optim, parallel
+
+    p = nn.Parameter(np.ones(3))
+    for value in (np.inf, np.nan):
+        p.grad = Tensor(np.array([1.0, value, 2.0]))
+        told = []
+        for clip in (optim.clip_grad_norm_, parallel.clip_grad_norm_):
+            with pytest.raises(Exception, match="norm") as error:
+                clip([p], 1.0, error_if_nonfinite=True)
+            told.append((error.type, str(error.value)))
+        assert told[0] == told[1]
+        assert p.grad.numpy()[0] == 1  # nothing was scaled
+        parallel.clip_grad_norm_([p], 1.0)
+        plain = nn.Parameter(np.ones(3))
+        plain.grad = Tensor(np.array([1.0, value, 2.0]))
+        optim.clip_grad_norm_([plain], 1.0)
+        np.testing.assert_array_equal(p.grad.numpy(), plain.grad.numpy())
+
+
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, float("inf")])
 @pytest.mark.parametrize("size", [1e-8, 1e-6, 1.0, 1e6])
 def test_one_process_clips_as_without_ranks(size, norm_type):

@@ -76,6 +76,27 @@ def _norm(x: Array, norm_type: float) -> float:
     return float(np.linalg.norm(x.astype(np.float32) if x.dtype == np.float16 else x, norm_type))
 
 
+def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
+    """The arrays of all gradients there are, and their norm as one vector."""
+    try:
+        power = math.nan if isinstance(norm_type, bool) else float(norm_type)
+    except (TypeError, ValueError):
+        power = math.nan
+    if math.isnan(power):
+        raise ValueError(f"norm_type is a number such as 2.0 or math.inf; got {norm_type!r}")
+    grads = _gradients(parameters)
+    norms = [_norm(g, power) for g in grads if g.size]
+    return grads, _norm(np.array(norms), power) if norms else 0.0
+
+
+def check_finite(total: float) -> None:
+    """Raise for a norm that is NaN or infinite."""
+    if not math.isfinite(total):
+        raise ValueError(
+            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it"
+        )
+
+
 @own_names
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
@@ -89,19 +110,9 @@ def clip_grad_norm_(
     """
     check_flags("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
     max_norm = _bound(max_norm, "max_norm", "norm")
-    try:
-        power = math.nan if isinstance(norm_type, bool) else float(norm_type)
-    except (TypeError, ValueError):
-        power = math.nan
-    if math.isnan(power):
-        raise ValueError(f"norm_type is a number such as 2.0 or math.inf; got {norm_type!r}")
-    grads = _gradients(parameters)
-    norms = [_norm(g, power) for g in grads if g.size]
-    total = _norm(np.array(norms), power) if norms else 0.0
-    if error_if_nonfinite and not math.isfinite(total):
-        raise ValueError(
-            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it"
-        )
+    grads, total = gradients_and_norm(parameters, norm_type)
+    if error_if_nonfinite:
+        check_finite(total)
     factor = max_norm / (total + 1e-6)
     if not factor >= 1:
         for g in grads:

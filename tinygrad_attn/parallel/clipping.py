@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from ..engine import changes
 from ..optim import clip_grad_norm_ as clip_here
+from ..optim.clipping import check_finite, gradients_and_norm
 from ..tensor import Tensor
 from .group import group
 from .tensor_parallel import ShardedParameter
@@ -38,15 +38,14 @@ def clip_grad_norm_(
     for p in given:
         if isinstance(p, ShardedParameter):
             parts.setdefault(p.group, []).append(p)
-    norms = [clip_here(whole, math.inf, norm_type)]
+    norms = [gradients_and_norm(whole, norm_type)[1]]
     for owners, some in parts.items():
-        mine = clip_here(some, math.inf, norm_type)
+        _, mine = gradients_and_norm(some, norm_type)
         norms += owners.gather("clip_grad_norm_", [mine])[:, 0].tolist()
     total = float(np.linalg.norm(np.array(norms), norm_type))
     total = float(group(comm).gather("clip_grad_norm_", [total])[0, 0])
-    if error_if_nonfinite and not math.isfinite(total):
-        clip_here(given, max_norm, norm_type, error_if_nonfinite)  # says so
-        raise ValueError(f"the norm of the gradients over all ranks is {total}")
+    if error_if_nonfinite:
+        check_finite(total)
     factor = max_norm / (total + 1e-6)
     if not factor >= 1:
         for gradient in {id(p): p.grad for p in given if p.grad is not None}.values():
