@@ -272,6 +272,23 @@ def test_the_weighted_mean_over_ranks_is_the_mean_over_the_batch(ranks, drop_las
         assert sorted(i for s in samplers for i in s) == sorted(order)
 
 
+def test_masks_of_every_kind_hide_what_they_hide_in_one_process():
+    from tinygrad_attn import nn, parallel
+
+    rng = np.random.default_rng(0)
+    whole = nn.MultiheadAttention(8, 2, batch_first=True, dtype=np.float64)
+    shared = parallel.ParallelAttention(whole)
+    x = rng.standard_normal((3, 5, 8))
+    later = ~np.tri(5, dtype=bool)
+    padding = np.arange(5) >= np.array([[5], [3], [1]])
+    added = rng.standard_normal((5, 5))
+    for attn_mask in (None, later, added):
+        for key_padding_mask in (None, padding):
+            masks = dict(attn_mask=attn_mask, key_padding_mask=key_padding_mask)
+            expected, _ = whole(x, x, x, need_weights=False, **masks)
+            np.testing.assert_allclose(shared(x, x, x, **masks).numpy(), expected.numpy(), 1e-12)
+
+
 def test_an_infinite_norm_is_the_error_that_one_process_has():
     from tinygrad_attn import Tensor, nn, optim, parallel
 
