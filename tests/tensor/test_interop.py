@@ -823,6 +823,8 @@ def test_a_line_between_points_is_constant_beyond_them_and_takes_the_slope_to_th
     y.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), [0, 0, 2, 2, -3, 0, 0, 0])
     assert np.isnan(np.interp(Tensor(np.nan, requires_grad=True), [0.0, 1.0, 2.0], values).item())
+    edges = np.interp(Tensor([0.0, 2.0]), [0.0, 1.0, 2.0], values, left=-7.0, right=9.0)
+    np.testing.assert_array_equal(edges.numpy(), values.numpy()[[0, -1]])  # still on the knots
     np.testing.assert_array_equal(values.grad.numpy(), [3.5, 1.5, 3])
     for wrong in (([0.0, 1.0], values), ([], []), (np.zeros((2, 2)), np.zeros((2, 2)))):
         with pytest.raises(ValueError, match="two vectors of one length"):
