@@ -179,8 +179,8 @@ def changed(*arrays: ndarray) -> None:
     for array in arrays:
         if isinstance(array, Symbolic):
             continue
-        memory = array if array.base is None else owner(array)
-        watch = watched.get(id(memory)) or _watch(memory)
+        memory = owner(array)
+        watch = _watch(memory)
         watch.changed = now if now > watch.changed else watch.changed
         watch.told, watch.place = now if now > watch.told else watch.told, place
         if watch.checksum is not None:

@@ -460,7 +460,7 @@ def _normalised(op: QuickOp, x: Any, normalized_shape: Any, parameters: tuple, e
 def quick_layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
-    """With an epsilon, which only F.rms_norm has a number for where it is None."""
+    """Where eps is a number: F.layer_norm itself refuses None."""
     if eps is None:
         return NotImplemented
     return _normalised(layer_norm, x, normalized_shape, (weight, bias), eps)
@@ -468,7 +468,7 @@ def quick_layer_norm(
 
 @quick_way(F.rms_norm)
 def quick_rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-    """Also without an epsilon, which is then that of the dtype."""
+    """Where eps is a number, or None for the eps of the dtype."""
     return _normalised(rms_norm, x, normalized_shape, (weight,), eps)
 
 

@@ -77,7 +77,10 @@ def _norm(x: Array, norm_type: float) -> float:
 
 
 def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
-    """The arrays of all gradients there are, and their norm as one vector."""
+    """The arrays of all gradients there are, and their norm as one vector.
+
+    Raises TypeError for what are no parameters, ValueError for a `norm_type` that is no number.
+    """
     try:
         power = math.nan if isinstance(norm_type, bool) else float(norm_type)
     except (TypeError, ValueError):

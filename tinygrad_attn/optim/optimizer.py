@@ -47,7 +47,7 @@ class Work:
     steps: list[int]  # the number that this update has, from 1
     values: list[Array]
     gradients: list[Array]
-    states: list[list[Array]]  # of each array that is kept beside a parameter, such a list
+    states: list[list[Array]]  # for each name of `_state_names` the arrays of all parameters
 
 
 def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:

@@ -30,8 +30,9 @@ def clip_grad_norm_(
     ranks that scale their gradients differently would drift apart. A collective. Raises as
     optim.clip_grad_norm_.
     """
-    named = hasattr(parameters, "parameters")  # a module, which is refused
-    clip_here(parameters if named else [], max_norm, norm_type, error_if_nonfinite)
+    a_module = hasattr(parameters, "parameters")
+    # On every rank before anything is sent: a module and wrong settings are refused.
+    clip_here(parameters if a_module else [], max_norm, norm_type, error_if_nonfinite)
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     whole = [p for p in given if not isinstance(p, ShardedParameter)]
     parts: dict[Any, list[Any]] = {}

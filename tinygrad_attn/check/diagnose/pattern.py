@@ -34,7 +34,7 @@ class Pattern:
     tolerance: float  # errors up to here mean nothing
     # Of a large input: the indices of the elements that a, n and x list.  None: all elements.
     at: list[tuple[int, ...]] | None
-    trial: Trial  # of what the gradient is
+    trial: Trial  # the function, and by which input it is differentiated
     h: float  # the step with which it is measured
 
     @property

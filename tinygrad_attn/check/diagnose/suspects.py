@@ -54,7 +54,7 @@ class Suspect(Trial):
 
     @property
     def position(self) -> int:
-        """Among all operands of the op."""
+        """The place of the input in question among all operands of the op."""
         return self.problem.positions[self.which]
 
 

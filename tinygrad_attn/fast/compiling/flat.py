@@ -106,7 +106,7 @@ class Flat:
 
     @property
     def lines(self) -> int:
-        """Of how many statements they are."""
+        """The number of statements in all functions."""
         return self.text.count("\n    ")
 
     def computes_as(self, other: Flat) -> bool:
@@ -255,8 +255,8 @@ class Writer:
     # ---- memory
 
     def group_of(self, e: Expression) -> Any:
-        """The memory of a value: of a view, its operand's. Not ours is that of inputs, of
-        constants, and of what the other function has made.
+        """The memory of a value; a view has its operand's. HELD: memory that must not be written
+        to, since an input, a constant or the other function's result lies in it.
         """
         return self.group.get(e.id, HELD)
 
