@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable
-from ..messages.errors import describe
+from ..messages.errors import describe, is_number
 from .measuring import leaves
 
 
@@ -21,8 +21,7 @@ def check_settings(eps: Any, atol: Any, rtol: Any, order: Any, seed: Any) -> Non
         (atol, 0, f"atol {allowed} 1e-5"),
         (rtol, 0, f"rtol {allowed} 1e-3"),
     ):
-        number = isinstance(value, (int, float, np.integer, np.floating))
-        if not number or isinstance(value, bool) or not least <= value < np.inf:
+        if not is_number(value) or not least <= value < np.inf:
             raise ValueError(f"{told}; got {describe(value)}.")
     if order not in (1, 2):
         raise ValueError(

@@ -20,6 +20,7 @@ from .. import ops
 from ..engine import Variable, local, tracked
 from ..engine.quick import quick_way
 from ..functional import equations
+from ..messages.errors import is_number
 from . import tuning
 from .allocator import keep_freed
 from .engine import QuickOp, run
@@ -434,7 +435,7 @@ def _is_number(eps: Any) -> bool:
     """A real number of Python's or NumPy's; booleans and tensors are left to what complains."""
     if isinstance(eps, ndarray):
         return eps.ndim == 0 and eps.dtype.kind in "fiu"
-    return isinstance(eps, (int, np.integer, np.floating)) and not isinstance(eps, bool)
+    return is_number(eps)
 
 
 def _normalised(op: QuickOp, x: Any, normalized_shape: Any, parameters: tuple, eps: Any) -> Any:

@@ -373,7 +373,7 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
 
 @rule(np.linalg.pinv)
 def pinv(a: Any) -> Any:
-    """The pseudo-inverse, with NumPy's tolerance: below another, its slope would be another."""
+    """The pseudo-inverse, with NumPy's own tolerance. Another, by rcond or rtol, is refused."""
     return ops.pinv(a)
 
 
